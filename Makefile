@@ -1,0 +1,47 @@
+# Everything runs in a virtual environment of its own in .venv, made on first use. Needs Python 3.11 or newer and make.
+#
+#   make demo        a federation on this machine: a server and six clients, trained over gRPC
+#   make test        lint, types and all tests
+#
+# PyTorch: by default pip's own choice for this machine. On x86-64 without a GPU, its CPU build saves several GB:
+#   make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+TORCH_INDEX ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PACKAGES := bouquet client common experiments server strategies
+
+.PHONY: demo test lint types unit install clean
+
+demo: $(VENV)/installed
+	$(BIN)/bouquet demo
+
+install: $(VENV)/installed
+
+test: lint types unit
+
+lint: $(VENV)/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/installed-dev
+	$(BIN)/mypy
+
+unit: $(VENV)/installed-dev
+	$(BIN)/pytest --cov --cov-report=term:skip-covered --cov-fail-under=90
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; set PYTHON=.")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[simulation]'
+	touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[simulation,dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
