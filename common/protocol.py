@@ -1,0 +1,354 @@
+"""The wire: the only place that knows the names of records and keys in a message, and checks what arrives.
+
+Server → device, ``train`` and ``evaluate``: one ArrayRecord a model (the first is ``arrays``, the names of others
+are the strategy's), holding only the layers that are meant to travel, and a ConfigRecord ``config``.
+Device → server: ``arrays`` with the layers that were asked for, a MetricRecord ``metrics`` with at least
+``num-examples``, and a ConfigRecord ``client`` with the device's identity. Everything but ``arrays``, ``config``
+and ``metrics`` is optional, so that Flower's own ClientApps and strategies fit at either end.
+
+``query.identify`` asks a node who it is before the first round; it costs no model and no PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app.typing import ConfigRecordValues
+from flwr.common.serde import recorddict_to_proto
+from numpy.typing import NDArray
+
+from common.errors import BouquetError
+from common.layout import LayoutError, ParameterLayout, Vector
+
+VERSION = 1
+
+ARRAYS = "arrays"
+CONFIG = "config"
+METRICS = "metrics"
+CLIENT = "client"
+
+NUM_EXAMPLES = "num-examples"
+CLIENT_ID = "client-id"
+ROUND = "server-round"
+IDENTIFY = "query.identify"
+
+# Metrics a Bouquet device reports, all optional for the server.
+LOSS = "loss"  # mean training loss of the model it started from, before training
+TRAIN_LOSS = "train-loss"  # mean loss over the mini-batches of the last local epoch
+TEST_EXAMPLES = "test-examples"
+ACCURACY = "accuracy"  # on its test part, with the model it started from
+F1 = "f1"
+TEST_LOSS = "test-loss"
+ACCURACY_TRAINED = "accuracy-trained"  # on its test part, after training
+GROUP = "group"  # true group where the partition has one, else -1
+STATE_LOST = "state-lost"  # 1 when it was to continue from layers that it no longer has
+VALIDATION_ACCURACY = "validation-accuracy"
+VALIDATION_EXAMPLES = "validation-examples"
+
+STANDARD = "standard"  # the procedure that most methods need
+SPARE = "spare"  # record with layers for a device that may have lost its own; one that has them passes them over
+
+_VERSION_KEY = "bouquet-protocol"
+_RUN = "run-id"
+_START = "start"
+_PROCEDURE = "procedure"
+_UPLOAD = "upload"
+_ANCHORS = "proximal-anchors"
+_WEIGHTS = "proximal-weights"
+_FLOWER_PROXIMAL = "proximal-mu"  # the key of flwr's FedProx
+_VALIDATION_FRACTION = "validation-fraction"
+_NEWCOMER = "newcomer"
+_CLIENT_APP_ERROR = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+
+Scalar = ConfigRecordValues
+
+
+class ProtocolError(BouquetError):
+    """A message that does not hold what was agreed."""
+
+
+@dataclass(frozen=True)
+class Payload:
+    """A model, or some of its layers, on its way to a device."""
+
+    vector: Vector
+    layers: tuple[str, ...] | None = None  # None: all
+
+
+@dataclass(frozen=True)
+class Proximal:
+    """A proximal term (weight / 2) · ‖w − anchor‖² over the layers that the anchor holds."""
+
+    anchor: str  # name of the record that holds it
+    weight: float
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """What one device is sent in a round, and what it is to send back.
+
+    ``start`` is the model that local training begins with: ``"received"`` takes the layers of ``arrays`` and, for
+    layers that are not there, the device's own; ``"personal"`` takes the device's own model of the round before.
+    ``upload`` names the layers that come back, None for all, an empty tuple for none. ``procedure`` is what the device
+    does (`client.procedures`). ``newcomer`` says that the server has had no reply of this device: what it does not
+    have, it has not lost.
+    """
+
+    models: Mapping[str, Payload] = field(default_factory=dict)
+    start: str = "received"
+    upload: tuple[str, ...] | None = None
+    proximal: tuple[Proximal, ...] = ()
+    procedure: str = STANDARD
+    newcomer: bool = False
+    config: Mapping[str, Scalar] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Received:
+    """An instruction as it arrived at the device, checked against the device's own model."""
+
+    round: int
+    run: str
+    models: dict[str, Payload]
+    start: str
+    upload: tuple[str, ...]
+    proximal: tuple[Proximal, ...]
+    validation_fraction: float
+    procedure: str
+    newcomer: bool
+    config: dict[str, Scalar]
+
+
+@dataclass(frozen=True)
+class ClientReply:
+    """A device's reply, checked against the layout; columns of layers that were not uploaded are zero."""
+
+    client: str
+    node: int
+    vector: Vector
+    layers: tuple[str, ...]
+    num_examples: int
+    metrics: dict[str, float]
+    config: dict[str, Scalar]
+
+
+class Encoder:
+    """Builds messages; a model that goes to several devices is serialised once."""
+
+    def __init__(self, layout: ParameterLayout, arrays_key: str = ARRAYS, config_key: str = CONFIG) -> None:
+        self.layout = layout
+        self.arrays_key = arrays_key
+        self.config_key = config_key
+        self._records: dict[tuple[int, tuple[str, ...] | None], tuple[ArrayRecord, Vector]] = {}
+
+    def arrays(self, payload: Payload) -> ArrayRecord:
+        """The layers of a payload as an ArrayRecord, in the model's own dtypes."""
+        key = (payload.vector.ctypes.data, payload.layers)
+        if key not in self._records:
+            # the vector is kept beside the record: its address must not be reused while it is a key
+            self._records[key] = (to_record(self.layout, payload.vector, payload.layers), payload.vector)
+        return self._records[key][0]
+
+    def content(self, instruction: Instruction, round_: int, run: str, config: Mapping[str, Scalar]) -> RecordDict:
+        """The content of a train or evaluate message; ``config`` is what every device is told."""
+        values: dict[str, Scalar] = {**config, ROUND: round_, _VERSION_KEY: VERSION, _RUN: run, **instruction.config}
+        if instruction.start != "received":
+            values[_START] = instruction.start
+        if instruction.procedure != STANDARD:
+            values[_PROCEDURE] = instruction.procedure
+        if instruction.newcomer:
+            values[_NEWCOMER] = True
+        if instruction.upload is not None:
+            # Flower drops empty lists' type on the way, so the names travel as one text
+            values[_UPLOAD] = ",".join(instruction.upload)
+        if instruction.proximal:
+            values[_ANCHORS] = [term.anchor for term in instruction.proximal]
+            values[_WEIGHTS] = [float(term.weight) for term in instruction.proximal]
+        records: dict[str, ArrayRecord | ConfigRecord] = {}
+        for name, payload in instruction.models.items():
+            records[self.arrays_key if name == ARRAYS else name] = self.arrays(payload)
+        records[self.config_key] = ConfigRecord(values)
+        return RecordDict(records)  # type: ignore[arg-type]
+
+
+def to_record(layout: ParameterLayout, vector: Vector, layers: Sequence[str] | None = None) -> ArrayRecord:
+    """The layers of a flat vector (d,) as Flower's ArrayRecord."""
+    return ArrayRecord({name: Array(np.ascontiguousarray(a)) for name, a in layout.unflatten(vector, layers).items()})
+
+
+def from_record(record: ArrayRecord) -> dict[str, NDArray[Any]]:
+    """The arrays of an ArrayRecord by name; one that cannot be decoded is an error that names it."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, array in record.items():
+        try:
+            arrays[name] = array.numpy()
+        except (ValueError, TypeError, EOFError, OSError) as error:
+            raise ProtocolError(f"Tensor {name!r} cannot be decoded: {error}.") from None
+    return arrays
+
+
+def read_instruction(message: Message, layout: ParameterLayout) -> Received:
+    """Check a train or evaluate message at the device.
+
+    Raises `ProtocolError` or `LayoutError` that names the record and tensor; a layer is present whole or not at all.
+    """
+    content = message.content
+    config: dict[str, Any] = dict(content.config_records.get(CONFIG) or ConfigRecord())
+    version = config.pop(_VERSION_KEY, VERSION)
+    if version != VERSION:
+        raise ProtocolError(
+            f"The server speaks version {version} of Bouquet's protocol, this device version {VERSION}: "
+            "install the same release of Bouquet at both ends."
+        )
+    models = {name: _read_model(name, record, layout) for name, record in content.array_records.items()}
+    start = config.pop(_START, "received")
+    if start not in ("received", "personal"):
+        raise ProtocolError(f"The server asks to start from {start!r}; this device knows 'received' and 'personal'.")
+    upload = config.pop(_UPLOAD, None)
+    anchors, weights = config.pop(_ANCHORS, []), config.pop(_WEIGHTS, [])
+    proximal = [Proximal(anchor, weight) for anchor, weight in zip(anchors, weights, strict=True)]
+    if flower := config.pop(_FLOWER_PROXIMAL, 0.0):
+        proximal.append(Proximal(ARRAYS, flower))
+    for term in proximal:
+        if term.anchor not in models:
+            raise ProtocolError(f"The proximal term's anchor {term.anchor!r} is not in the message.")
+    return Received(
+        round=int(config.pop(ROUND, 0)),
+        run=str(config.pop(_RUN, "")),
+        models=models,
+        start=start,
+        upload=layout.layers if upload is None else layout.check_layers(name for name in upload.split(",") if name),
+        proximal=tuple(proximal),
+        procedure=str(config.pop(_PROCEDURE, STANDARD)),
+        newcomer=bool(config.pop(_NEWCOMER, False)),
+        validation_fraction=float(config.pop(_VALIDATION_FRACTION, 0.0)),
+        config=config,
+    )
+
+
+def _read_model(name: str, record: ArrayRecord, layout: ParameterLayout) -> Payload:
+    arrays = from_record(record)
+    owner = {spec.name: spec.layer for spec in layout.tensors}
+    if unknown := [tensor for tensor in arrays if tensor not in owner]:
+        raise LayoutError(
+            f"Record {name!r}: tensor {unknown[0]!r} is not in this device's model; "
+            "server and device have different models."
+        )
+    layers = layout.check_layers({owner[tensor] for tensor in arrays})
+    try:
+        return Payload(layout.flatten(arrays, layers), layers)
+    except LayoutError as error:
+        raise LayoutError(f"Record {name!r}: {error}") from None
+
+
+def holding_out(fraction: float) -> dict[str, Scalar]:
+    """Config that makes a device hold a fixed part of its training data out and report its accuracy there."""
+    return {_VALIDATION_FRACTION: fraction}
+
+
+def reply(
+    message: Message,
+    client: str,
+    metrics: Mapping[str, float | int],
+    arrays: ArrayRecord | None = None,
+    config: Mapping[str, Scalar] | None = None,
+) -> Message:
+    """A device's reply. With no layers to upload there is no ArrayRecord at all."""
+    records: dict[str, Any] = {
+        METRICS: MetricRecord(dict(metrics)),
+        CLIENT: ConfigRecord({CLIENT_ID: client, **(config or {})}),
+    }
+    if arrays:
+        records[ARRAYS] = arrays
+    return Message(RecordDict(records), reply_to=message)
+
+
+def refusal(message: Message, reason: str) -> Message:
+    """A reply that carries an error, so that the server can name the reason."""
+    return Message(Error(code=_CLIENT_APP_ERROR, reason=reason), reply_to=message)
+
+
+def read_reply(
+    message: Message,
+    layout: ParameterLayout,
+    upload: Sequence[str] | None = None,
+    weighted_by: str = NUM_EXAMPLES,
+    arrays_key: str = ARRAYS,
+) -> ClientReply:
+    """Check a train reply at the server: exactly the layers asked for, right shapes, finite, a positive weight.
+
+    Raises `BouquetError` with the reason; the caller leaves the client out of the round.
+    """
+    if message.has_error():
+        raise ProtocolError(f"The device reported: {message.error.reason}")
+    content = message.content
+    layers = layout.layers if upload is None else layout.check_layers(upload)
+    records = content.array_records
+    # A stock ClientApp may name its only record as it likes.
+    named = records.get(arrays_key) or (next(iter(records.values())) if len(records) == 1 else None)
+    vector = layout.flatten(from_record(named) if named is not None else {}, layers)
+    metrics = _metrics(content)
+    weight = metrics.get(weighted_by)
+    if weight is None or not weight > 0:
+        raise ProtocolError(f"Metric {weighted_by!r} is {'missing' if weight is None else weight}; it must be above 0.")
+    return ClientReply(
+        client=client_id(message),
+        node=message.metadata.src_node_id,
+        vector=vector,
+        layers=layers,
+        num_examples=int(weight),
+        metrics=metrics,
+        config=dict(content.config_records.get(CLIENT) or ConfigRecord()),
+    )
+
+
+def read_metrics(message: Message, weighted_by: str = NUM_EXAMPLES) -> dict[str, float]:
+    """Check an evaluate reply and return its metrics. Raises `ProtocolError` with the reason."""
+    if message.has_error():
+        raise ProtocolError(f"The device reported: {message.error.reason}")
+    metrics = _metrics(message.content)
+    if not metrics.get(weighted_by, 0) > 0:
+        raise ProtocolError(f"Metric {weighted_by!r} is missing or not above 0.")
+    return metrics
+
+
+def _metrics(content: RecordDict) -> dict[str, float]:
+    metrics: dict[str, float] = {}
+    for record in content.metric_records.values():
+        for name, value in record.items():
+            if isinstance(value, list):
+                continue
+            if not np.isfinite(value):
+                raise ProtocolError(f"Metric {name!r} is {value}.")
+            metrics[name] = value
+    return metrics
+
+
+def client_id(message: Message) -> str:
+    """The stable identity that a reply carries, else the node's id."""
+    if message.has_content():
+        given = (message.content.config_records.get(CLIENT) or ConfigRecord()).get(CLIENT_ID)
+        if isinstance(given, str) and given:
+            return given
+    return f"node-{message.metadata.src_node_id}"
+
+
+def payload_bytes(content: RecordDict, layout: ParameterLayout | None = None) -> tuple[int, dict[str, int]]:
+    """Bytes of a message's content: in all, and of the arrays by layer.
+
+    Counted as Flower puts them on the wire: each array as its serialised bytes, the other records as protobuf.
+    """
+    owner = {spec.name: spec.layer for spec in layout.tensors} if layout else {}
+    by_layer: dict[str, int] = {}
+    total = 0
+    for record in content.array_records.values():
+        for name, array in record.items():
+            total += len(array.data)
+            layer = owner.get(name, name)
+            by_layer[layer] = by_layer.get(layer, 0) + len(array.data)
+    rest = RecordDict({n: r for n, r in content.items() if not isinstance(r, ArrayRecord)})
+    return total + recorddict_to_proto(rest).ByteSize(), by_layer

@@ -1,0 +1,83 @@
+"""Shared fixtures: a tiny model, and scripted clients on an in-memory grid."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Message
+
+from common import protocol
+from common.layout import ParameterLayout
+from experiments.inline import Handler, InlineGrid
+from strategies.exchange import exchange
+
+# A shell starts background jobs with SIGINT ignored, which children inherit, and CI may be such a job.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+TINY = {
+    "first.weight": np.zeros((2, 2), dtype=np.float32),
+    "first.bias": np.zeros(2, dtype=np.float32),
+    "last.weight": np.zeros((1, 2), dtype=np.float32),
+}
+
+
+@pytest.fixture
+def layout() -> ParameterLayout:
+    """Two layers: ``first`` with six columns, ``last`` with two."""
+    return ParameterLayout.of(TINY)
+
+
+@pytest.fixture
+def initial(layout: ParameterLayout) -> ArrayRecord:
+    return protocol.to_record(layout, np.zeros(layout.dim, dtype=np.float32))
+
+
+Trainer = Callable[[np.ndarray, protocol.Received], np.ndarray]
+
+
+@pytest.fixture
+def scripted(layout: ParameterLayout) -> Callable[..., Handler]:
+    """A client that answers with ``train(received vector)``; it says who it is, and keeps its messages in ``seen``."""
+
+    def make(
+        name: str,
+        train: Trainer,
+        metrics: Mapping[str, float] | None = None,
+        seen: list[protocol.Received] | None = None,
+    ) -> Handler:
+        def handle(message: Message) -> Message:
+            if message.metadata.message_type == protocol.IDENTIFY:
+                return protocol.reply(message, name, {})
+            received = protocol.read_instruction(message, layout)
+            if seen is not None:
+                seen.append(received)
+            values: dict[str, Any] = {protocol.NUM_EXAMPLES: 10, **(metrics or {})}
+            if message.metadata.message_type == "evaluate":
+                return protocol.reply(message, name, {**values, protocol.ACCURACY: 0.5})
+            sent = received.models.get(protocol.ARRAYS)
+            start = np.zeros(layout.dim, dtype=np.float32) if sent is None else sent.vector
+            trained = np.asarray(train(start, received), dtype=np.float32)
+            record = protocol.to_record(layout, trained, received.upload) if received.upload else None
+            return protocol.reply(message, name, values, record)
+
+        return handle
+
+    return make
+
+
+@pytest.fixture
+def play(initial: ArrayRecord) -> Callable[..., None]:
+    """Drive a strategy for some rounds on a grid, as the server's loop does."""
+
+    def run(strategy: Any, grid: InlineGrid, rounds: range, arrays: ArrayRecord = initial) -> None:
+        for round_ in rounds:
+            messages = list(strategy.configure_train(round_, arrays, ConfigRecord(), grid))
+            replies, silent = exchange(grid, messages, strategy.patience)
+            strategy.give_up(silent)
+            strategy.aggregate_train(round_, replies)
+
+    return run
