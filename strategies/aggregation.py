@@ -1,0 +1,104 @@
+"""Aggregation: the models of n clients, rows of a matrix W, become one model or one per cluster.
+
+Products with W are accumulated in float64, a block of columns at a time, and rounded once at the end: the mean of
+equal rows is that row exactly, and no second copy of W in float64 is ever held.
+
+Sources: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017
+(the mean weighted by data size); Nichol, Achiam and Schulman, "On First-Order Meta-Learning Algorithms", 2018
+(Reptile).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from common.errors import BouquetError
+
+Matrix = NDArray[np.floating[Any]]
+Vector = NDArray[np.floating[Any]]
+Assignment = NDArray[np.int64]
+
+_BLOCK_ELEMENTS = 2**20
+
+
+def column_blocks(W: Matrix) -> Iterator[tuple[slice, NDArray[np.float64]]]:
+    """Yield (columns, W[:, columns] as a float64 copy) from left to right, about 8 MB at a time."""
+    width = max(256, _BLOCK_ELEMENTS // max(1, len(W)))
+    for start in range(0, W.shape[1], width):
+        columns = slice(start, min(start + width, W.shape[1]))
+        yield columns, W[:, columns].astype(np.float64)
+
+
+def weighted_mean(W: Matrix, weights: ArrayLike | None = None) -> Vector:
+    """The mean (d,) of the rows of W (n × d), in W's dtype, weighted by ``weights`` (n,) where they are given.
+
+    Weights need not sum to one. Raises `BouquetError` when there is no row, when a weight is negative or not
+    finite, or when all of them are zero.
+    """
+    if not np.any(_check_weights(weights, len(W))):
+        raise BouquetError(f"No mean of {len(W)} models: there must be at least one with a weight above 0.")
+    return cluster_means(W, np.zeros(len(W), dtype=np.int64), 1, weights)[0]
+
+
+def cluster_means(
+    W: Matrix,
+    assignment: NDArray[np.integer[Any]] | Sequence[int],
+    num_clusters: int,
+    weights: ArrayLike | None = None,
+    previous: Matrix | None = None,
+) -> Matrix:
+    """The mean of each cluster's rows, all clusters at once: (K × n) · (n × d), in W's dtype.
+
+    ``assignment`` (n,) holds the cluster of each row, 0 to K − 1; ``weights`` (n,) are as in `weighted_mean`. This is
+    the M-step of FeSEM (Eq. 9), of FedAC (Eq. 5) and of the joint gradient and loss method (Eq. 7).
+    A cluster without members, or whose members all weigh 0, keeps its row of ``previous`` (K × d).
+    Raises `BouquetError` for such a cluster without ``previous``, for a cluster out of range and for bad weights.
+    """
+    members = np.asarray(assignment)
+    if members.shape != (len(W),) or np.any((members < 0) | (members >= num_clusters)):
+        raise BouquetError(
+            f"The assignment must hold one cluster from 0 to {num_clusters - 1} for each of {len(W)} models; "
+            f"it holds {members.tolist()}."
+        )
+    shares = np.zeros((num_clusters, len(W)))
+    shares[members, np.arange(len(W))] = _check_weights(weights, len(W))
+    totals = shares.sum(axis=1)
+    empty = totals == 0
+    if previous is None and empty.any():
+        raise BouquetError(
+            f"Cluster {int(np.argmax(empty))} of {num_clusters} has no members and no previous center to keep."
+        )
+    divisors = np.where(empty, 1.0, totals)[:, None]
+    centers = np.empty((num_clusters, W.shape[1]), dtype=W.dtype)
+    for columns, block in column_blocks(W):
+        # Divided last, so that a plain mean of small whole numbers is exact.
+        centers[:, columns] = shares @ block / divisors
+    if previous is not None:
+        centers[empty] = previous[empty]
+    return centers
+
+
+def reptile_step(center: Vector, W: Matrix, step_size: float, weights: ArrayLike | None = None) -> Vector:
+    """``center`` (d,) moved by ``step_size`` ε of the way to the (weighted) mean of the rows of W (n × d).
+
+    φ ← φ + ε · mean_i(w_i − φ), Nichol et al. 2018, batched form of Algorithm 1. ε = 1 is `weighted_mean`. FedDist
+    weighs all clients alike, FedDWS by data size, as the FeSEM paper describes them.
+    """
+    start = center.astype(np.float64)
+    return (start + step_size * (weighted_mean(W, weights) - start)).astype(center.dtype)
+
+
+def _check_weights(weights: ArrayLike | None, count: int) -> NDArray[np.float64]:
+    """One finite, non-negative float64 weight for each of ``count`` rows; all 1 where none are given."""
+    if weights is None:
+        return np.ones(count)
+    values = np.asarray(weights, dtype=np.float64)
+    if values.shape != (count,):
+        raise BouquetError(f"{count} models need {count} weights, but their shape is {values.shape}.")
+    if bad := [float(value) for value in values if not (np.isfinite(value) and value >= 0)]:
+        raise BouquetError(f"A model's weight is {bad[0]}; weights are finite and not negative.")
+    return values

@@ -1,0 +1,87 @@
+"""One exchange of messages with a bound on waiting: a round never hangs on a device that does not answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+FIRST_POLL = 0.05  # seconds; doubles up to LAST_POLL, so that short rounds are not rounded up to long ones
+LAST_POLL = 0.5
+PRESENCE_CHECK = 5.0  # seconds between looks at which nodes are still connected
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long to wait for replies.
+
+    An exchange ends after ``timeout`` seconds. Before that, once half of the replies are in, the missing ones get
+    ``straggler_factor`` times as long as those took, but at least ``straggler_grace`` seconds: a device that was
+    switched off in the middle of a round costs the others that much, not the whole timeout.
+    """
+
+    timeout: float = 3600.0
+    straggler_factor: float = float("inf")
+    straggler_grace: float = 0.0
+
+    def deadline(self, replied: int, total: int, half_after: float | None) -> float:
+        """Seconds after the start at which the exchange ends, given the time at which half had replied."""
+        if half_after is None or 2 * replied < total or self.straggler_factor == float("inf"):
+            return self.timeout
+        return min(self.timeout, max(self.straggler_grace, self.straggler_factor * half_after))
+
+
+def exchange(grid: Grid, messages: Iterable[Message], patience: Patience) -> tuple[list[Message], dict[int, str]]:
+    """Send messages, wait for the replies, and return them with the reason for every node that gave none.
+
+    ``send_and_receive`` of Flower's grid waits out its whole timeout for a node that vanished, and looks for replies
+    every 3 s; this looks more often, and gives a node up when it is no longer connected.
+    """
+    outgoing = list(messages)
+    if not outgoing:
+        return [], {}
+    started = time.monotonic()
+    # Some grids return None for a message that they could not deliver, others leave it out; all name the message.
+    delivered = {identifier for identifier in grid.push_messages(outgoing) if identifier}
+    waiting: dict[str, int] = {
+        m.metadata.message_id: m.metadata.dst_node_id for m in outgoing if m.metadata.message_id in delivered
+    }
+    undelivered = {m.metadata.dst_node_id for m in outgoing} - set(waiting.values())
+    silent: dict[int, str] = dict.fromkeys(
+        undelivered, "The message could not be delivered: the node is not connected."
+    )
+    replies: list[Message] = []
+    half_after: float | None = None
+    poll, last_presence, absent_before = FIRST_POLL, started, set[int]()
+    while waiting:
+        for reply in grid.pull_messages(list(waiting)):
+            identifier = reply.metadata.reply_to_message_id
+            if identifier not in waiting:
+                continue
+            node = waiting.pop(identifier)
+            poll = FIRST_POLL
+            if reply.has_error() and reply.metadata.src_node_id != node:
+                silent[node] = str(reply.error.reason)  # said by the SuperLink in the node's place
+            else:
+                replies.append(reply)
+        now = time.monotonic()
+        if half_after is None and replies and 2 * len(replies) >= len(outgoing):
+            half_after = now - started
+        if not waiting:
+            break
+        limit = patience.deadline(len(replies), len(outgoing), half_after)
+        if now - started >= limit:
+            silent.update(dict.fromkeys(waiting.values(), f"No reply within {limit:.0f} s."))
+            break
+        if now - last_presence >= PRESENCE_CHECK:
+            # Two looks in a row, because a node may be between two heartbeats.
+            absent = set(waiting.values()) - set(grid.get_node_ids())
+            for identifier in [i for i, node in waiting.items() if node in absent & absent_before]:
+                silent[waiting.pop(identifier)] = "The node disconnected before it replied."
+            last_presence, absent_before = now, absent
+        time.sleep(min(poll, max(0.0, limit - (now - started))))
+        poll = min(2 * poll, LAST_POLL)
+    return replies, silent

@@ -1,0 +1,47 @@
+"""A strategy's state on its way to a checkpoint and back: arrays to safetensors, everything else to JSON."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, TypeVar, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import TypeAdapter
+
+State = TypeVar("State")
+
+
+def dump_state(state: Any) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Split a dataclass into its arrays, by name, and the rest, which is JSON.
+
+    A field is an array or None, a dict of arrays by text key, or anything that JSON can hold.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    rest: dict[str, Any] = {}
+    for field in fields(state):
+        value = getattr(state, field.name)
+        if isinstance(value, np.ndarray):
+            arrays[field.name] = value
+        elif isinstance(value, dict) and value and all(isinstance(v, np.ndarray) for v in value.values()):
+            arrays.update({f"{field.name}/{key}": array for key, array in value.items()})
+        else:
+            rest[field.name] = TypeAdapter(type(value)).dump_python(value, mode="json")
+    return arrays, rest
+
+
+def load_state(kind: type[State], arrays: dict[str, NDArray[Any]], rest: dict[str, Any]) -> State:
+    """The inverse of `dump_state` for a dataclass ``kind``."""
+    hints = get_type_hints(kind)
+    values: dict[str, Any] = {}
+    for field in fields(kind):  # type: ignore[arg-type]
+        name = field.name
+        if name in arrays:
+            values[name] = arrays[name]
+        elif nested := {k.split("/", 1)[1]: a for k, a in arrays.items() if k.startswith(f"{name}/")}:
+            values[name] = nested
+        elif rest[name] in (None, {}):
+            values[name] = rest[name]
+        else:
+            values[name] = TypeAdapter(hints[name]).validate_python(rest[name])
+    return kind(**values)

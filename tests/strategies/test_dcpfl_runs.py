@@ -1,0 +1,123 @@
+"""Whole runs of DC-PFL on digits with real devices: bytes, restarts, lost state and the report."""
+
+import json
+import shutil
+
+import pytest
+
+from common.settings import load_settings
+from experiments.plots import plots_of
+from experiments.record import read_run
+from experiments.simulation import STATE_FOLDER, simulate
+
+SETTINGS = [
+    "strategy.name=dc-pfl",
+    "strategy.discrepancy_rounds=2",
+    "strategy.loss_window=1",
+    "strategy.observe_rounds=1",
+    "strategy.slow_ratio=0.8",
+    "data.clients=6",
+    "data.groups=3",
+    "data.partition=dominant",
+    "model.hidden=[32,16]",
+    "train.learning_rate=0.05",
+    "run.rounds=10",
+    "simulation.engine=inline",
+]
+
+
+class Stopped(Exception):
+    pass
+
+
+def lines_of(folder):
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    for line in lines:
+        del line["seconds"]
+        line.pop("identification_bytes", None)  # a server that was restarted asks again
+    return lines
+
+
+def cut(folder, after, settings):
+    """A run whose server dies after a round."""
+
+    def follow(line):
+        if line["round"] == after:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        simulate(settings, folder, follow=follow)
+
+
+@pytest.fixture(scope="module")
+def settings():
+    return load_settings(None, SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def finished(settings, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    simulate(settings, folder)
+    return folder
+
+
+def test_slow_layers_are_in_no_bytes_and_trials_split_the_groups(finished):
+    lines = lines_of(finished)
+    assert all(line["replies"] == 6 and not line["failed"] for line in lines)
+    whole = lines[0]["bytes_by_layer"]["up"]
+    between = [line for line in lines[2:] if set(line["bytes_by_layer"]["up"]) < set(whole)]
+    assert between
+    for line in between:
+        slow = set(lines[line["round"] - 2]["strategy"]["groups"][0]["slow"])
+        assert set(line["bytes_by_layer"]["up"]) == set(whole) - slow
+    trials = [line for line in lines if line["strategy"]["trial"]]
+    assert any(line["strategy"]["trial"]["accepted"] for line in trials)
+    first = trials[0]
+    assert sum(first["bytes_by_layer"]["down"].values()) == 2 * sum(whole.values())
+    assert first["bytes_by_layer"]["up"] == whole
+    assert lines[-1]["clusters"] > 1
+    # how many splits there are depends on the losses of so short a run; none of them cuts a true group
+    summary = json.loads((finished / "summary.json").read_text())
+    found = {(group, summary["assignment"][client]) for client, group in summary["groups"].items()}
+    assert len(found) == 3
+
+
+def test_the_report_draws_periods_graph_and_bytes(finished):
+    titles = [figure._suptitle.get_text() for figure in plots_of(read_run(finished))]
+    assert titles[-3:] == [
+        "Rapid decrease periods",
+        "Hierarchical group graph, and where it was cut",
+        "Bytes by round, against FedAvg",
+    ]
+
+
+@pytest.mark.parametrize("after", [3, 5, 6, 8])
+def test_a_restart_of_the_server_in_any_phase_changes_nothing(after, settings, finished, tmp_path):
+    cut(tmp_path / "cut", after, settings)
+    simulate(settings, tmp_path / "cut", resume=True)
+    assert lines_of(tmp_path / "cut") == lines_of(finished)
+
+
+@pytest.mark.parametrize("repeated", [5, 6])
+def test_a_round_that_is_repeated_ends_as_it_did_the_first_time(repeated, settings, finished, tmp_path):
+    """Its checkpoint was lost: the devices have been through it, through both messages of its trial even."""
+    cut(tmp_path / "cut", repeated, settings)
+    shutil.rmtree(tmp_path / "cut" / "checkpoint" / f"round-{repeated:06}")
+    simulate(settings, tmp_path / "cut", resume=True)
+    assert lines_of(tmp_path / "cut") == lines_of(finished)
+
+
+def test_devices_that_lost_their_state_are_noticed_and_sent_the_whole_model(settings, tmp_path):
+    settings = settings.with_overrides({"strategy.observe_rounds": 9})  # one group, no trial
+    cut(tmp_path / "cut", 3, settings)
+    for name in ("client-1", "client-4"):
+        shutil.rmtree(tmp_path / "cut" / STATE_FOLDER / name)
+    simulate(settings, tmp_path / "cut", resume=True)
+    lines = lines_of(tmp_path / "cut")
+    whole, part = lines[0]["bytes_by_client"]["client-0"][1], lines[3]["bytes_by_client"]["client-0"][1]
+    down = [{name: down for name, (_, down) in line["bytes_by_client"].items()} for line in lines]
+    assert part < 0.8 * whole
+    assert set(down[3].values()) == {part}
+    # two were sent too little in round 4, said so, and get everything in round 5
+    assert [name for name, got in down[4].items() if got > 0.9 * whole] == ["client-1", "client-4"]
+    assert all(line["replies"] == 6 for line in lines)

@@ -1,0 +1,85 @@
+import pytest
+from flwr.app import Error, Message, RecordDict
+
+from experiments.inline import InlineGrid
+from strategies import exchange as module
+from strategies.exchange import Patience, exchange
+
+
+def messages(*nodes):
+    return [Message(RecordDict(), dst_node_id=node, message_type="train") for node in nodes]
+
+
+def echo(message):
+    return Message(RecordDict(), reply_to=message)
+
+
+def test_all_answer():
+    grid = InlineGrid({1: echo, 2: echo})
+    replies, silent = exchange(grid, messages(1, 2), Patience(timeout=5))
+    assert sorted(reply.metadata.src_node_id for reply in replies) == [1, 2]
+    assert silent == {}
+
+
+def test_nothing_to_send():
+    assert exchange(InlineGrid({}), [], Patience()) == ([], {})
+
+
+def test_one_that_never_answers_costs_the_timeout_and_is_named():
+    grid = InlineGrid({1: echo, 2: lambda message: None})
+    replies, silent = exchange(grid, messages(1, 2), Patience(timeout=0.2))
+    assert len(replies) == 1
+    assert silent == {2: "No reply within 0 s."}
+
+
+def test_a_straggler_gets_a_multiple_of_the_time_that_half_took():
+    grid = InlineGrid({1: echo, 2: echo, 3: lambda message: None})
+    patience = Patience(timeout=3600, straggler_factor=2, straggler_grace=0.1)
+    replies, silent = exchange(grid, messages(1, 2, 3), patience)
+    assert len(replies) == 2
+    assert list(silent) == [3]
+
+
+def test_a_late_answer_within_the_patience_counts():
+    grid = InlineGrid({1: echo, 2: echo}, delays={2: 0.3})
+    replies, _ = exchange(grid, messages(1, 2), Patience(timeout=3600, straggler_factor=2, straggler_grace=30))
+    assert len(replies) == 2
+
+
+@pytest.mark.parametrize(
+    ("replied", "half_after", "expected"),
+    [(4, None, 600), (4, 10.0, 600), (5, 10.0, 50), (9, 1.0, 30), (9, 200.0, 600)],
+)
+def test_the_deadline(replied, half_after, expected):
+    patience = Patience(timeout=600, straggler_factor=5, straggler_grace=30)
+    assert patience.deadline(replied, 10, half_after) == expected
+
+
+def test_a_node_that_is_not_there_is_named_at_once():
+    replies, silent = exchange(InlineGrid({1: echo}), messages(1, 9), Patience(timeout=3600))
+    assert len(replies) == 1
+    assert silent == {9: "The message could not be delivered: the node is not connected."}
+
+
+def test_a_node_that_disconnects_is_given_up_after_two_looks(monkeypatch):
+    monkeypatch.setattr(module, "PRESENCE_CHECK", 0.05)
+    grid = InlineGrid({1: echo, 2: lambda message: grid.handlers.pop(2) and None})
+    replies, silent = exchange(grid, messages(1, 2), Patience(timeout=3600))
+    assert len(replies) == 1
+    assert silent == {2: "The node disconnected before it replied."}
+
+
+def test_an_error_that_the_superlink_reports_is_blamed_on_the_node():
+    def unavailable(message):
+        return Message(Error(5, "Node unavailable."), reply_to=message)
+
+    class SuperLinkGrid(InlineGrid):
+        def pull_messages(self, message_ids):
+            pulled = list(super().pull_messages(message_ids))
+            for reply in pulled:
+                reply.metadata.__dict__["_src_node_id"] = 1
+            return pulled
+
+    replies, silent = exchange(SuperLinkGrid({2: unavailable}), messages(2), Patience(timeout=5))
+    assert replies == []
+    assert silent == {2: "Node unavailable."}

@@ -1,0 +1,45 @@
+import pytest
+
+from common.errors import BouquetError
+from strategies.base import ClusteredStrategy
+from strategies.fesem import FeSEM
+from strategies.registry import STRATEGIES, create_strategy, hyper_parameters, strategy_class
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_name_builds_with_its_defaults(name):
+    strategy = create_strategy(name, {}, seed=3, fraction_train=0.5)
+    assert isinstance(strategy, ClusteredStrategy)
+    assert (strategy.seed, strategy.fraction_train) == (3, 0.5)
+    assert strategy.__class__.__doc__
+    assert "sampling" not in hyper_parameters(strategy_class(name)[0])
+
+
+def test_options_are_read_as_their_types():
+    strategy = create_strategy("fesem", {"num_clusters": "3", "candidates": [2, 3]})
+    assert (strategy.num_clusters, strategy.candidates, strategy.matching) == (3, (2, 3), False)
+    assert create_strategy("fesem-ma", {}).matching is True
+    assert create_strategy("strategies.fesem:FeSEM", {"num_clusters": "auto"}).num_clusters == "auto"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("bla", {}, "Unknown strategy 'bla'; there are fesem"),
+        ("nowhere.at_all:X", {}, "'nowhere.at_all:X' cannot be imported"),
+        ("strategies.fesem:Nothing", {}, "cannot be imported"),
+        ("strategies.fesem:Trial", {}, "is not a subclass of strategies.base.ClusteredStrategy"),
+        ("fesem", {"clusters": 3}, "Unknown setting strategy.clusters; .* of 'fesem' are: num_clusters"),
+        ("fesem-ma", {"matching": False}, "Unknown setting strategy.matching"),
+        ("standalone", {"x": 1}, "are: none"),
+        ("fesem", {"num_clusters": "many"}, "Setting strategy.num_clusters = 'many'"),
+        ("fesem", {"num_clusters": 0}, "num_clusters = 0"),
+    ],
+)
+def test_what_is_wrong_is_named(name, options, message):
+    with pytest.raises(BouquetError, match=message):
+        create_strategy(name, options)
+
+
+def test_a_strategy_of_ones_own():
+    assert strategy_class("strategies.fesem:FeSEM") == (FeSEM, {})
