@@ -1,0 +1,1 @@
+"""The device: its data, local SGD, and what it keeps on its own disk."""

@@ -1,0 +1,214 @@
+"""What a device trains and tests on: its part of a shared data set, or its own folder.
+
+Samples come as NumPy arrays, and images are read with Pillow: neither torch nor torchvision is imported here, because
+a device starts a fresh Python for each message, and torchvision's import is the slowest part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.data_folder import read_folder
+from common.datasets import Dataset, Floats, Labels, hold_out, load_dataset, standardise
+from common.errors import BouquetError
+from common.partitions import ClientPart, split_train_test
+from common.partitions import partition as partition_by_rule
+
+_MINIMUM_TRAIN = 2
+
+
+@dataclass(frozen=True, eq=False)
+class ClientData:
+    """A client's samples, ready for its model.
+
+    Attributes:
+        train_x, test_x: (n, *input_shape) float32.
+        train_y, test_y: (n,) labels from 0 to num_classes − 1.
+        num_classes: of the whole federation, whether or not the client has them all.
+        group: ground-truth group where there is one, for purity; never used in training.
+    """
+
+    train_x: Floats
+    train_y: Labels
+    test_x: Floats
+    test_y: Labels
+    num_classes: int
+    group: int | None = None
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return self.train_x.shape[1:]
+
+
+def load_partition(
+    dataset: str,
+    partition: str,
+    partition_id: int,
+    num_partitions: int,
+    seed: int,
+    *,
+    data_dir: Path | str | None = None,
+    test_fraction: float = 0.2,
+    public_fraction: float = 0.0,
+    **options: Any,
+) -> ClientData:
+    """A client's part of a shared data set.
+
+    Args:
+        dataset: a name in `common.datasets.DATASETS`.
+        partition: a name in `common.partitions.PARTITIONS`.
+        partition_id: which part, from 0.
+        num_partitions: how many parts there are.
+        seed: of the partition and the split; every client and the server must use the same.
+        data_dir: folder that holds the data set; None for embedded data.
+        test_fraction: share of the client's samples that it tests on.
+        public_fraction: share that the server holds out as public data where there is no official test part.
+        options: the keyword arguments of `common.partitions.partition`, hashable.
+
+    Raises `BouquetError` for settings that the data do not allow.
+    """
+    if not 0 <= partition_id < num_partitions:
+        raise BouquetError(
+            f"partition-id is {partition_id}; with {num_partitions} parts 0 to {num_partitions - 1} exist."
+        )
+    data, parts = _partitioned(
+        dataset, str(data_dir or ""), partition, num_partitions, seed, public_fraction, tuple(sorted(options.items()))
+    )
+    part = parts[partition_id]
+    train, test = _split(
+        f"Part {partition_id} of data set {dataset!r}",
+        part.indices,
+        data.y,
+        (seed, partition_id),
+        test_fraction,
+        data.segments,
+    )
+    return ClientData(
+        *_transformed(data, part, train), *_transformed(data, part, test), data.info.num_classes, part.group
+    )
+
+
+def load_folder(
+    path: Path | str,
+    *,
+    input_shape: Sequence[int],
+    classes: Sequence[str],
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    mean: Sequence[float] = (0.5,),
+    std: Sequence[float] = (0.5,),
+) -> ClientData:
+    """A device's own data: an .npz file, or a folder that holds ``data.npz`` or a folder of images for each class.
+
+    `client.data_folder.read_folder` says what each may hold. Bytes are divided by 255 and standardised; floats are
+    taken as they are. Without a test part of its own, ``test_fraction`` of the samples is set aside for it.
+
+    Args:
+        path: the file or folder.
+        input_shape: of one sample, the same for the whole federation.
+        classes: names in label order, the same for the whole federation, whether or not this device has them all.
+        test_fraction: above 0 and below 1.
+        seed: of the split; the same seed gives the same split after a restart.
+        mean, std: for each channel or for all, the same for the whole federation; by default bytes become −1 to 1.
+
+    Raises `BouquetError`, naming the file, what was found and what is allowed.
+    """
+    path = Path(path)
+    own = read_folder(path, tuple(input_shape), tuple(classes))
+    x = _standardised(own.x, mean, std)
+    if own.test_x is not None and own.test_y is not None:
+        _check_enough(str(path), len(own.y), len(own.test_y))
+        return ClientData(x, own.y, _standardised(own.test_x, mean, std), own.test_y, len(classes))
+    train, test = _split(str(path), np.arange(len(own.y)), own.y, seed, test_fraction, own.segments)
+    return ClientData(x[train], own.y[train], x[test], own.y[test], len(classes))
+
+
+def rotated(images: Floats, degrees: float) -> Floats:
+    """Turn images (n, C, H, W) counter-clockwise about their middle; what comes in from outside is 0.
+
+    Exact where pixels land on pixels: by half turns, and by quarter turns of square images.
+    """
+    square = images.shape[2] == images.shape[3]
+    if degrees % (90 if square else 180) == 0:
+        return np.ascontiguousarray(np.rot90(images, int(degrees // 90), axes=(2, 3)))
+    from scipy.ndimage import rotate  # a fifth of a second, for rotated partitions only
+
+    turned: Floats = rotate(images, degrees, axes=(2, 3), reshape=False, order=1)
+    return turned
+
+
+@lru_cache(maxsize=4)
+def _partitioned(
+    name: str,
+    data_dir: str,
+    rule: str,
+    num_partitions: int,
+    seed: int,
+    public_fraction: float,
+    options: tuple[tuple[str, Any], ...],
+) -> tuple[Dataset, list[ClientPart]]:
+    """A data set and all its parts; kept, because a simulation asks for one part after another."""
+    data = hold_out(load_dataset(name, data_dir), public_fraction, seed)
+    parts = partition_by_rule(
+        rule,
+        data.y,
+        num_partitions,
+        seed,
+        owners=data.owners,
+        owner_groups=data.populations,
+        num_classes=data.info.num_classes,
+        **dict(options),
+    )
+    if rule == "rotated" and len(data.info.input_shape) != 3:
+        raise BouquetError(f"Partition 'rotated' turns images, and data set {name!r} has none; take another partition.")
+    return data, parts
+
+
+def _transformed(data: Dataset, part: ClientPart, indices: NDArray[np.int64]) -> tuple[Floats, Labels]:
+    """The client's view of the samples: turned, standardised, labelled its own way."""
+    x, y = data.scaled(indices), data.y[indices]
+    if part.rotation_degrees:
+        x = rotated(x, part.rotation_degrees)
+    if part.label_permutation is not None:
+        y = np.asarray(part.label_permutation, dtype=np.int64)[y]
+    return data.standardised(x), y
+
+
+def _standardised(raw: NDArray[Any], mean: Sequence[float], std: Sequence[float]) -> Floats:
+    """Bytes to standardised floats; floats as they are."""
+    if raw.dtype != np.uint8:
+        return raw
+    return standardise(raw.astype(np.float32) / np.float32(255), mean, std)
+
+
+def _split(
+    what: str,
+    indices: NDArray[np.int64],
+    labels: Labels,
+    seed: int | Sequence[int],
+    test_fraction: float,
+    segments: NDArray[np.int64] | None,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """`split_train_test`, whose errors name the data, with enough samples on both sides."""
+    try:
+        train, test = split_train_test(indices, labels, seed, test_fraction=test_fraction, segments=segments)
+    except BouquetError as error:
+        raise BouquetError(f"{what}: {error}") from error
+    _check_enough(what, len(train), len(test))
+    return train, test
+
+
+def _check_enough(what: str, num_train: int, num_test: int) -> None:
+    if num_train < _MINIMUM_TRAIN or num_test < 1:
+        raise BouquetError(
+            f"{what} has too few samples, {num_train} to train on and {num_test} to test on; at least "
+            f"{_MINIMUM_TRAIN} and 1 are needed."
+        )

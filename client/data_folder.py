@@ -1,0 +1,142 @@
+"""Reading a device's own data: an .npz file, or images in a folder for each class.
+
+Read with Pillow rather than with torchvision's ImageFolder, whose layout this is: torchvision would number only the
+classes that a device has, so that two devices would number them differently, and its import takes seconds on a small
+device, anew for each message.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.dataset_files import read_arrays
+from common.errors import BouquetError
+from common.image_files import IMAGE_MODES, IMAGE_SUFFIXES, image_files, read_image
+
+NPZ_KEYS = ("x", "y", "segment", "x_test", "y_test")
+
+
+@dataclass(frozen=True, eq=False)
+class OwnData:
+    """A device's own samples: ``x`` (n, *input_shape) uint8 or float32, ``y`` (n,); a test part if there is one.
+
+    ``segments`` (n,) names the contiguous recording that each sample is from, where samples overlap.
+    """
+
+    x: NDArray[Any]
+    y: NDArray[np.int64]
+    segments: NDArray[np.int64] | None = None
+    test_x: NDArray[Any] | None = None
+    test_y: NDArray[np.int64] | None = None
+
+
+def read_folder(path: Path, input_shape: tuple[int, ...], classes: tuple[str, ...]) -> OwnData:
+    """Read ``path``: an .npz file, a folder that holds ``data.npz``, or a folder of images by class.
+
+    An .npz holds ``x`` (n, *input_shape), uint8 or float, and ``y`` (n,), whole numbers from 0; also, if there are
+    any, ``x_test`` and ``y_test``, and ``segment`` (n,), the recording that overlapping windows are from.
+
+    A folder of images has a subfolder for each class, named like it, which may be missing where the device has none;
+    or ``train`` and ``test``, each with such subfolders. Images are turned as their EXIF data say, converted to the
+    channels and scaled to the height and width of ``input_shape``.
+
+    Raises `BouquetError`, naming the file, what was found and what is allowed.
+    """
+    if not classes or len(set(classes)) < len(classes):
+        raise BouquetError(f"The class names {classes} must be at least one and all different.")
+    if path.suffix == ".npz" or (path / "data.npz").is_file():
+        file = path if path.suffix == ".npz" else path / "data.npz"
+        if not file.is_file():
+            raise BouquetError(f"The data file {file} does not exist.")
+        return _read_npz(file, input_shape, classes)
+    if not path.is_dir():
+        raise BouquetError(f"{path} is neither an .npz file nor a folder; give one of them as the device's own data.")
+    return _read_images(path, input_shape, classes)
+
+
+def _read_npz(file: Path, input_shape: tuple[int, ...], classes: tuple[str, ...]) -> OwnData:
+    arrays = read_arrays(file)
+    if unknown := [key for key in arrays if key not in NPZ_KEYS]:
+        raise BouquetError(f"{file} holds {unknown[0]!r}; allowed are {', '.join(NPZ_KEYS)}.")
+    if missing := [key for key in ("x", "y") if key not in arrays]:
+        raise BouquetError(f"{file} lacks {missing[0]!r}; it holds {', '.join(arrays) or 'nothing'}.")
+    if ("x_test" in arrays) != ("y_test" in arrays):
+        raise BouquetError(f"{file} holds one of 'x_test' and 'y_test'; give both or neither.")
+    x = _samples(arrays, "x", input_shape, file)
+    y = _labels(arrays, "y", len(x), classes, file)
+    segments = arrays.get("segment")
+    if segments is not None and (segments.shape != y.shape or not np.issubdtype(segments.dtype, np.integer)):
+        raise BouquetError(
+            f"{file}: 'segment' is {segments.dtype} of shape {segments.shape}, not {len(y)} whole numbers."
+        )
+    if "x_test" not in arrays:
+        return OwnData(x, y, segments)
+    test_x = _samples(arrays, "x_test", input_shape, file)
+    return OwnData(x, y, segments, test_x, _labels(arrays, "y_test", len(test_x), classes, file))
+
+
+def _samples(arrays: dict[str, NDArray[Any]], key: str, input_shape: tuple[int, ...], file: Path) -> NDArray[Any]:
+    x = arrays[key]
+    if x.ndim == 3 and len(input_shape) == 3 and input_shape[0] == 1:
+        x = x[:, None]  # grey images are commonly kept without their channel
+    if x.shape[1:] != input_shape or x.ndim == 0:
+        raise BouquetError(f"{file}: {key!r} has shape {arrays[key].shape}, expected (samples, *{input_shape}).")
+    if x.dtype == np.uint8:
+        return x
+    if not np.issubdtype(x.dtype, np.floating):
+        raise BouquetError(f"{file}: {key!r} holds {x.dtype}; allowed are uint8 (images, 0 to 255) and float.")
+    with np.errstate(over="ignore"):
+        x = x.astype(np.float32)
+    if not np.isfinite(x).all():
+        raise BouquetError(f"{file}: {key!r} holds values that are not finite in float32 (NaN or infinite).")
+    return x
+
+
+def _labels(
+    arrays: dict[str, NDArray[Any]], key: str, samples: int, classes: tuple[str, ...], file: Path
+) -> NDArray[np.int64]:
+    y = arrays[key]
+    if y.shape != (samples,) or not np.issubdtype(y.dtype, np.integer):
+        raise BouquetError(f"{file}: {key!r} is {y.dtype} of shape {y.shape}; expected {samples} whole numbers.")
+    if samples and not (y.min() >= 0 and y.max() < len(classes)):
+        raise BouquetError(
+            f"{file}: {key!r} holds labels {y.min()} to {y.max()}; the {len(classes)} classes ({', '.join(classes)}) "
+            f"allow 0 to {len(classes) - 1}."
+        )
+    return y.astype(np.int64)
+
+
+def _read_images(folder: Path, input_shape: tuple[int, ...], classes: tuple[str, ...]) -> OwnData:
+    if len(input_shape) != 3 or input_shape[0] not in IMAGE_MODES:
+        raise BouquetError(
+            f"{folder} is a folder of images, which cannot have shape {input_shape}; images have (1 or 3, height, "
+            "width), other data go into an .npz file."
+        )
+    if (folder / "train").is_dir() and "train" not in classes:
+        x, y = _read_class_folders(folder / "train", input_shape, classes)
+        if not (folder / "test").is_dir():
+            return OwnData(x, y)
+        test_x, test_y = _read_class_folders(folder / "test", input_shape, classes)
+        return OwnData(x, y, None, test_x, test_y)
+    return OwnData(*_read_class_folders(folder, input_shape, classes))
+
+
+def _read_class_folders(
+    folder: Path, input_shape: tuple[int, ...], classes: tuple[str, ...]
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    found = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    if unknown := [entry for entry in found if entry.name not in classes]:
+        raise BouquetError(f"The folder {unknown[0]} is not one of the classes {', '.join(classes)}.")
+    files = [(file, classes.index(entry.name)) for entry in found for file in image_files(entry)]
+    if not files:
+        raise BouquetError(
+            f"{folder} holds no images; put them ({', '.join(IMAGE_SUFFIXES)}) into a subfolder for each class "
+            f"({', '.join(classes)})."
+        )
+    x = np.stack([read_image(file, input_shape) for file, _ in files])
+    return x, np.array([label for _, label in files], dtype=np.int64)

@@ -1,0 +1,112 @@
+"""Local SGD on the device, and the test of a model on the device's data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from client.objective import Term, objective
+from common.errors import BouquetError
+from common.metrics import accuracy, macro_f1
+
+TEST_BATCH = 512
+
+
+@dataclass(frozen=True)
+class SGDOptions:
+    """Hyper-parameters of local training, as the server sends them."""
+
+    local_epochs: int
+    batch_size: int
+    learning_rate: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    max_gradient_norm: float | None = None
+
+
+@dataclass(frozen=True)
+class Scores:
+    """A model's mean loss, accuracy and macro F1 on some samples."""
+
+    loss: float
+    accuracy: float
+    f1: float
+    examples: int
+
+
+def choose_device(name: str) -> torch.device:
+    """``auto`` takes CUDA where PyTorch has it (a Jetson), else the CPU."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise BouquetError("train.device = 'cuda', but PyTorch finds no CUDA device here; use 'auto' or 'cpu'.")
+    return torch.device(name)
+
+
+def mini_batches(count: int, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Indices of one epoch's mini-batches, shuffled.
+
+    A last batch of one sample joins the one before it: batch normalisation cannot train on a single sample.
+    """
+    order = torch.randperm(count, generator=generator)
+    batches = list(order.split(batch_size))
+    if len(batches) > 1 and len(batches[-1]) == 1:
+        batches[-2:] = [torch.cat(batches[-2:])]
+    yield from batches
+
+
+def train(
+    model: nn.Module, x: Tensor, y: Tensor, options: SGDOptions, terms: Sequence[Term], generator: torch.Generator
+) -> float:
+    """Train in place for ``local_epochs`` epochs; returns the mean loss on the data over the last of them.
+
+    Raises `BouquetError` when the loss is no longer finite: such a model must not reach the others.
+    """
+    optimiser = torch.optim.SGD(
+        model.parameters(), lr=options.learning_rate, momentum=options.momentum, weight_decay=options.weight_decay
+    )
+    model.train()
+    mean = float("nan")
+    for _ in range(options.local_epochs):
+        total = 0.0
+        for batch in mini_batches(len(y), options.batch_size, generator):
+            loss = F.cross_entropy(model(x[batch]), y[batch])
+            optimiser.zero_grad(set_to_none=True)
+            objective(model, loss, terms).backward()
+            if options.max_gradient_norm is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), options.max_gradient_norm)
+            optimiser.step()
+            total += loss.item() * len(batch)
+        mean = total / len(y)
+        if not np.isfinite(mean):
+            raise BouquetError(
+                f"Local training diverged (loss {mean}) at learning rate {options.learning_rate}; lower "
+                "train.learning_rate or set train.max_gradient_norm."
+            )
+    return mean
+
+
+@torch.no_grad()
+def predict(model: nn.Module, x: Tensor) -> Tensor:
+    """Logits (N, classes), without gradients and in evaluation mode."""
+    model.eval()
+    return torch.cat([model(part) for part in x.split(TEST_BATCH)])
+
+
+def test(model: nn.Module, x: Tensor, y: Tensor) -> Scores:
+    """Test a model; a loss that overflows is reported as the largest float, because metrics must be finite."""
+    logits = predict(model, x)
+    loss = float(torch.nan_to_num(F.cross_entropy(logits, y)))
+    truth, found = y.cpu().numpy(), logits.argmax(dim=1).cpu().numpy()
+    # The data loaders refuse a device without test samples, so neither is None.
+    return Scores(loss, accuracy(truth, found) or 0.0, macro_f1(truth, found, logits.shape[1]) or 0.0, len(y))
+
+
+def mean_loss(model: nn.Module, x: Tensor, y: Tensor) -> float:
+    """Mean cross-entropy."""
+    return float(torch.nan_to_num(F.cross_entropy(predict(model, x), y)))

@@ -1,0 +1,123 @@
+"""What a device is: its settings, identity, data, model and state, put together from Flower's context.
+
+Each message is a new process, so nothing here is loaded before it is needed: a device that only says who it is
+imports no PyTorch.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flwr.app import Context
+
+from client.state import ContextStore, DeviceState, FolderStore
+from common.errors import BouquetError
+from common.initial import model_shape
+from common.settings import OWN_DATA, Settings
+
+if TYPE_CHECKING:
+    from client.data import ClientData
+
+# Keys of a SuperNode's --node-config.
+DATA = "data"
+STATE_DIR = "state-dir"
+NAME = "name"
+PARTITION_ID = "partition-id"
+NUM_PARTITIONS = "num-partitions"
+
+
+@dataclass(frozen=True)
+class Node:
+    """One device. ``folder`` overrides where its state lies (simulation); ``durable`` syncs it to the disk."""
+
+    settings: Settings
+    context: Context
+    folder: Path | None = None
+    durable: bool = True
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The node config that the SuperNode was started with."""
+        return self.context.node_config
+
+    @cached_property
+    def state(self) -> DeviceState:
+        """The device's own memory: a folder where one is given, else what Flower keeps while the SuperNode runs."""
+        if self.folder is not None:
+            return DeviceState(FolderStore(self.folder / self.client, self.durable))
+        if folder := self.config.get(STATE_DIR):
+            return DeviceState(FolderStore(Path(str(folder)), self.durable))
+        return DeviceState(ContextStore(self.context.state))
+
+    @cached_property
+    def client(self) -> str:
+        """The stable identity: the name it was given, else its part of the data set, else one it made and kept."""
+        if name := self.config.get(NAME):
+            return str(name)
+        if DATA not in self.config and PARTITION_ID in self.config:
+            return client_name(int(self.config[PARTITION_ID]), self.num_partitions)
+        return self.state.identity()
+
+    @property
+    def num_partitions(self) -> int:
+        """Among how many clients the data set is divided."""
+        return int(self.config.get(NUM_PARTITIONS, self.settings.data.clients))
+
+    @property
+    def data(self) -> ClientData:
+        """The device's own folder, or its part of the data set that the settings name."""
+        settings = self.settings.data
+        if folder := self.config.get(DATA):
+            return _own_data(self.settings, str(folder), self.settings.run.seed)
+        if settings.dataset == OWN_DATA:
+            raise BouquetError("This device was given no data: start its client with --data FOLDER.")
+        if PARTITION_ID not in self.config:
+            raise BouquetError(
+                "This device has neither data of its own (--data FOLDER) nor a part of the data set (--partition-id N)."
+            )
+        return _part(self.settings, int(self.config[PARTITION_ID]), self.num_partitions)
+
+    def seed(self, round_: int) -> int:
+        """The seed of this device's randomness in a round: the run's seed, the device's identity and the round."""
+        text = f"{self.settings.run.seed}/{self.client}/{round_}"
+        return zlib.crc32(text.encode())
+
+
+def client_name(partition_id: int, num_partitions: int) -> str:
+    """``client-07`` of twenty: names sort as numbers do."""
+    return f"client-{partition_id:0{len(str(num_partitions - 1))}d}"
+
+
+@lru_cache(maxsize=256)
+def _part(settings: Settings, partition_id: int, num_partitions: int) -> ClientData:
+    from client.data import load_partition
+
+    data = settings.data
+    return load_partition(
+        data.dataset,
+        data_dir=data.data_dir or None,
+        partition=data.partition,
+        partition_id=partition_id,
+        num_partitions=num_partitions,
+        seed=settings.run.seed,
+        **data.partition_options(),
+    )
+
+
+@lru_cache(maxsize=4)
+def _own_data(settings: Settings, folder: str, seed: int) -> ClientData:
+    from client.data import load_folder
+
+    shape, classes = model_shape(settings)
+    return load_folder(
+        Path(folder),
+        classes=settings.data.classes or tuple(str(label) for label in range(classes)),
+        input_shape=shape,
+        seed=seed,
+        test_fraction=settings.data.test_fraction,
+    )

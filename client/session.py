@@ -1,0 +1,233 @@
+"""One message's work on a device: the model in PyTorch, the device's data, and what it kept from before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from flwr.app import Message
+from torch import Tensor, nn
+
+from client import local_sgd
+from client.local_sgd import Scores, SGDOptions
+from client.node import Node
+from client.objective import Term, proximal_term
+from client.state import PERSONAL, Arrays, Kept
+from common import protocol
+from common.initial import initial_model, state_vector
+from common.layout import ParameterLayout, Vector
+from common.protocol import ARRAYS, Payload, Received
+from common.settings import TrainSettings
+
+
+@dataclass
+class Session:
+    """What a procedure works with. ``metrics`` collects what the reply will report."""
+
+    message: Message
+    node: Node
+    model: nn.Module
+    layout: ParameterLayout
+    initial: Vector
+    device: torch.device
+    received: Received
+    run: str
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, message: Message, node: Node) -> Session:
+        """Build the model and check the message against it. Raises `BouquetError` for whatever does not fit."""
+        train = node.settings.train
+        if train.threads:
+            torch.set_num_threads(train.threads)
+        device = local_sgd.choose_device(train.device)
+        model = initial_model(node.settings)
+        layout, initial = state_vector(model)
+        received = protocol.read_instruction(message, layout)
+        run = received.run or str(node.context.run_id)
+        return cls(message, node, model.to(device), layout, initial, device, received, run)
+
+    # --- data -----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _data(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Training and test samples, and whatever is held out for validation, on the device."""
+        data = self.node.data
+        self.metrics[protocol.GROUP] = -1 if data.group is None else data.group
+        parts = (data.train_x, data.train_y, data.test_x, data.test_y)
+        train_x, train_y, test_x, test_y = (torch.as_tensor(part).to(self.device) for part in parts)
+        return train_x, train_y, test_x, test_y
+
+    @cached_property
+    def train_data(self) -> tuple[Tensor, Tensor]:
+        """Samples and labels to train on."""
+        x, y = self._data[:2]
+        return (x, y) if not self.received.validation_fraction else self._held_out[:2]
+
+    @cached_property
+    def _held_out(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Training data without, and of, the part that is held out: the same in every round, so never trained on."""
+        x, y = self._data[:2]
+        order = torch.randperm(len(y), generator=torch.Generator().manual_seed(self.node.seed(0)))
+        held, rest = order.tensor_split([max(1, round(self.received.validation_fraction * len(y)))])
+        return x[rest], y[rest], x[held], y[held]
+
+    @property
+    def test_data(self) -> tuple[Tensor, Tensor]:
+        """Samples and labels to test on."""
+        return self._data[2:]
+
+    # --- models ---------------------------------------------------------------------------------------------
+
+    def recall(self) -> Kept | None:
+        """What the device kept of this run before this round."""
+        return self.node.state.recall(self.run, self.received.round)
+
+    def load(self, vector: Vector) -> nn.Module:
+        """Put a flat vector (d,) into the model."""
+        arrays = self.layout.unflatten(vector)
+        self.model.load_state_dict({name: torch.as_tensor(array) for name, array in arrays.items()})
+        return self.model
+
+    def tensors(self, payload: Payload) -> dict[str, Tensor]:
+        """The tensors of a received model by name, on the device."""
+        arrays = self.layout.unflatten(payload.vector, payload.layers)
+        return {name: torch.as_tensor(array).to(self.device) for name, array in arrays.items()}
+
+    def whole(self, record: str) -> Vector:
+        """A received model that must be whole. Raises `BouquetError`, naming the record, when it is not."""
+        payload = self.received.models.get(record)
+        if payload is None or (payload.layers is not None and len(payload.layers) < len(self.layout.layers)):
+            raise protocol.ProtocolError(f"Record {record!r} must hold a whole model in this message.")
+        return payload.vector
+
+    def proximal_terms(self) -> list[Term]:
+        """The proximal terms that the instruction asks for."""
+        received = self.received
+        return [proximal_term(self.tensors(received.models[p.anchor]), p.weight) for p in received.proximal]
+
+    def train(
+        self,
+        start: Vector,
+        terms: Sequence[Term] = (),
+        data: tuple[Tensor, Tensor] | None = None,
+        **changes: Any,
+    ) -> tuple[Vector, float]:
+        """Local SGD from ``start``; returns the trained model (d,) and its mean loss over the last epoch.
+
+        The randomness is that of this device in this round, whatever was trained before it in the same message.
+        ``data`` takes the place of `train_data`; ``changes`` replace fields of `sgd_options`.
+        """
+        sent = {name.replace("-", "_"): value for name, value in self.received.config.items()}
+        options = sgd_options({**sent, **changes}, self.node.settings.train)
+        seed = self.node.seed(self.received.round)
+        model = self.load(start)
+        samples = self.train_data if data is None else data
+        with self.seeded():
+            loss = local_sgd.train(model, *samples, options, terms, torch.Generator().manual_seed(seed))
+        return state_vector(model)[1], loss
+
+    @contextmanager
+    def seeded(self) -> Iterator[None]:
+        """Inside, what draws from PyTorch's global generators (dropout) is seeded by this device and round.
+
+        `torch.manual_seed` would also note a seed, with a stack trace, for every kind of accelerator that is not there.
+        """
+        seed, on_gpu = self.node.seed(self.received.round), self.device.type == "cuda"
+        with torch.random.fork_rng(devices=[self.device] if on_gpu else []):
+            torch.default_generator.manual_seed(seed)
+            if on_gpu:
+                torch.cuda.manual_seed(seed)
+            yield
+
+    # --- what is reported -------------------------------------------------------------------------------------
+
+    def report_start(self, start: Vector) -> None:
+        """Metrics of the model that training starts from: training loss, test scores, and validation if asked for."""
+        model = self.load(start)
+        self.metrics[protocol.NUM_EXAMPLES] = len(self.train_data[1])
+        self.metrics[protocol.LOSS] = local_sgd.mean_loss(model, *self.train_data)
+        if self.received.validation_fraction:
+            held = local_sgd.test(model, *self._held_out[2:])
+            self.metrics[protocol.VALIDATION_ACCURACY] = held.accuracy
+            self.metrics[protocol.VALIDATION_EXAMPLES] = held.examples
+        self.metrics |= score_metrics(local_sgd.test(model, *self.test_data))
+
+    def report_trained(self, trained: Vector, train_loss: float) -> None:
+        """Metrics of the model after training."""
+        self.metrics[protocol.TRAIN_LOSS] = train_loss
+        self.metrics[protocol.ACCURACY_TRAINED] = local_sgd.test(self.load(trained), *self.test_data).accuracy
+
+    def keep(
+        self, personal: Vector, slots: Mapping[str, Arrays] | None = None, facts: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write what the device keeps of this round, before the reply.
+
+        A device that dies between the two repeats the round from the state before it.
+        """
+        own = {PERSONAL: self.layout.unflatten(personal), **(slots or {})}
+        self.node.state.keep(self.run, self.received.round, own, facts or {})
+
+    def reply(self, trained: Vector | None = None, config: Mapping[str, protocol.Scalar] | None = None) -> Message:
+        """The reply, with the layers of ``trained`` that the instruction asks for."""
+        layers = self.received.upload
+        arrays = protocol.to_record(self.layout, trained, layers) if trained is not None and layers else None
+        return protocol.reply(self.message, self.node.client, self.metrics, arrays, config)
+
+    def reply_evaluation(self, vector: Vector) -> Message:
+        """Test a model and reply with its scores; ``num-examples`` are those it was tested on."""
+        scores = local_sgd.test(self.load(vector), *self.test_data)
+        self.metrics |= score_metrics(scores) | {protocol.NUM_EXAMPLES: scores.examples}
+        return protocol.reply(self.message, self.node.client, self.metrics)
+
+
+def compose(received: Received, kept: Kept | None, initial: Vector, layout: ParameterLayout) -> tuple[Vector, bool]:
+    """The model that a device starts from, and whether layers of its own that it should have are lost.
+
+    Received layers come first, then for the others the device's own, then the spare ones that were sent in case that
+    they are lost, then those of the initial model. An instruction to start from the personal model puts the device's
+    own first.
+    """
+    own = None if kept is None or PERSONAL not in kept.slots else layout.flatten(kept.slots[PERSONAL])
+    payload = received.models.get(ARRAYS)
+    present = () if payload is None else (layout.layers if payload.layers is None else payload.layers)
+    vector = initial.copy() if own is None else own.copy()
+    if own is None and (spare := received.models.get(protocol.SPARE)) is not None:
+        columns = layout.columns(layout.layers if spare.layers is None else spare.layers)
+        vector[columns] = spare.vector[columns]
+    if payload is not None and (received.start == "received" or own is None):
+        columns = layout.columns(present)
+        vector[columns] = payload.vector[columns]
+    needs_own = received.start == "personal" or len(present) < len(layout.layers)
+    return vector, needs_own and own is None and received.round > 1 and not received.newcomer
+
+
+def sgd_options(config: Mapping[str, Any], defaults: TrainSettings) -> SGDOptions:
+    """Hyper-parameters of local training: what the server sent, else the settings."""
+
+    def value(name: str) -> Any:
+        return config.get(name.replace("_", "-"), config.get(name, getattr(defaults, name)))
+
+    limit = value("max_gradient_norm")
+    return SGDOptions(
+        local_epochs=int(value("local_epochs")),
+        batch_size=int(value("batch_size")),
+        learning_rate=float(value("learning_rate")),
+        momentum=float(value("momentum")),
+        weight_decay=float(value("weight_decay")),
+        max_gradient_norm=None if limit is None else float(limit),
+    )
+
+
+def score_metrics(scores: Scores) -> dict[str, float]:
+    """A model's test scores under their names on the wire."""
+    return {
+        protocol.ACCURACY: scores.accuracy,
+        protocol.F1: scores.f1,
+        protocol.TEST_LOSS: scores.loss,
+        protocol.TEST_EXAMPLES: scores.examples,
+    }

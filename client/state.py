@@ -1,0 +1,228 @@
+"""What the device keeps: its identity, and its own model of the last two rounds of a run.
+
+One safetensors file a round, written to a temporary file, synced and renamed, so that a device that loses power in
+the middle of a round comes back to the round before. The round before the last stays too: a server that was
+restarted repeats its last round, and the device then starts where it started the first time.
+
+Nothing of this leaves the device but what an instruction asks to upload.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from flwr.app import ConfigRecord, RecordDict
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_safetensors
+from safetensors.numpy import save as save_safetensors
+
+from common.errors import BouquetError
+
+Arrays = dict[str, NDArray[Any]]
+PERSONAL = "personal"  # the slot of the device's own model
+_KEPT = 2
+_IDENTITY = "identity.json"
+
+
+class Store(Protocol):
+    """Named blobs of bytes: a folder on a device, Flower's in-memory context where none is given."""
+
+    def read(self, name: str) -> bytes | None:
+        """The blob, or None."""
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replace the blob whole, or leave it as it was."""
+
+    def delete(self, name: str) -> None:
+        """Remove the blob if it is there."""
+
+    def names(self) -> list[str]:
+        """Names of all blobs."""
+
+
+class FolderStore:
+    """Blobs as files in a folder; ``durable`` syncs each one to the disk before it takes its name."""
+
+    def __init__(self, folder: Path, durable: bool = True) -> None:
+        self.folder = folder
+        self.durable = durable
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BouquetError(f"The state folder {folder} cannot be made: {error.strerror}.") from None
+
+    def read(self, name: str) -> bytes | None:
+        """The file's bytes, or None."""
+        try:
+            return (self.folder / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write beside, sync, rename."""
+        temporary = self.folder / f".{name}.{os.getpid()}"
+        try:
+            with temporary.open("wb") as file:
+                file.write(content)
+                if self.durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            os.replace(temporary, self.folder / name)
+            if self.durable:
+                self._sync_folder()
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise BouquetError(f"The device's state cannot be written to {self.folder}: {error.strerror}.") from None
+
+    def delete(self, name: str) -> None:
+        """Unlink."""
+        (self.folder / name).unlink(missing_ok=True)
+
+    def names(self) -> list[str]:
+        """Files that are not hidden."""
+        return sorted(p.name for p in self.folder.iterdir() if p.is_file() and not p.name.startswith("."))
+
+    def _sync_folder(self) -> None:
+        handle = os.open(self.folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+class ContextStore:
+    """Blobs in the state that Flower keeps for a node while the node runs."""
+
+    def __init__(self, state: RecordDict) -> None:
+        if "bouquet" not in state:
+            state["bouquet"] = ConfigRecord()
+        self.record = state.config_records["bouquet"]
+
+    def read(self, name: str) -> bytes | None:
+        """The bytes, or None."""
+        value = self.record.get(name)
+        return value if isinstance(value, bytes) else None
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replace."""
+        self.record[name] = content
+
+    def delete(self, name: str) -> None:
+        """Remove."""
+        self.record.pop(name, None)
+
+    def names(self) -> list[str]:
+        """All names."""
+        return sorted(self.record)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What the device kept of a round: slots of tensors (``personal`` is its own model) and small facts."""
+
+    round: int
+    slots: dict[str, Arrays] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+class DeviceState:
+    """The device's memory between messages, each of which is a new process."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def identity(self, given: str = "") -> str:
+        """The device's stable identity: the given one, else the one it once made for itself."""
+        if given:
+            return given
+        content = self.store.read(_IDENTITY)
+        if content is not None:
+            try:
+                return str(json.loads(content)["client-id"])
+            except (ValueError, KeyError, TypeError):
+                raise BouquetError(
+                    f"The device's {_IDENTITY} is damaged; restore it, or delete it to join as a new device."
+                ) from None
+        made = f"device-{uuid.uuid4().hex[:12]}"
+        self.store.write(_IDENTITY, json.dumps({"client-id": made}).encode())
+        return made
+
+    def recall(self, run: str, before: int) -> Kept | None:
+        """What was kept at the end of the latest round of this run before round ``before``; None if nothing was.
+
+        A file that cannot be read counts as lost: the round before it is taken.
+        """
+        for round_ in self._numbers("round"):
+            if round_ < before and (kept := self._load(run, round_)) is not None:
+                return kept
+        return None
+
+    def keep(self, run: str, round_: int, slots: Mapping[str, Arrays], facts: Mapping[str, Any]) -> None:
+        """Write the state of a finished round, and drop rounds that are no longer needed."""
+        tensors = {
+            f"{slot}/{name}": np.ascontiguousarray(a) for slot, arrays in slots.items() for name, a in arrays.items()
+        }
+        metadata = {"run": run, "round": str(round_), "facts": json.dumps(dict(facts))}
+        self._keep("round", round_, save_safetensors(tensors, metadata))
+
+    def latest(self) -> Kept | None:
+        """The last model this device trained, of whichever run."""
+        for round_ in self._numbers("round"):
+            if (kept := self._load(None, round_)) is not None:
+                return kept
+        return None
+
+    def keep_aside(self, run: str, name: str, version: int, arrays: Arrays) -> None:
+        """Write tensors that outlast many rounds, so that they are not written again in each; the last two stay."""
+        self._keep(name, version, save_safetensors(arrays, {"run": run}))
+
+    def recall_aside(self, run: str, name: str, version: int) -> Arrays | None:
+        """What `keep_aside` wrote for this version in this run; None where that is lost."""
+        found = self._read(run, f"{name}-{version:06d}.safetensors")
+        return None if found is None else found[1]
+
+    def _keep(self, name: str, number: int, content: bytes) -> None:
+        """Write ``name-number``, and drop all but the last two up to it."""
+        self.store.write(f"{name}-{number:06d}.safetensors", content)
+        known = self._numbers(name)
+        # Those after this one belong to an older run, or to a server that lost its last rounds.
+        for old in set(known) - set([n for n in known if n <= number][:_KEPT]):
+            self.store.delete(f"{name}-{old:06d}.safetensors")
+
+    def _numbers(self, name: str) -> list[int]:
+        """The numbers of the files of a name, the last one first."""
+        pattern = re.compile(rf"{re.escape(name)}-(\d{{6}})\.safetensors")
+        return sorted((int(match[1]) for n in self.store.names() if (match := pattern.fullmatch(n))), reverse=True)
+
+    def _load(self, run: str | None, round_: int) -> Kept | None:
+        found = self._read(run, f"round-{round_:06d}.safetensors")
+        if found is None:
+            return None
+        metadata, tensors = found
+        slots: dict[str, Arrays] = {}
+        for key, array in tensors.items():
+            slot, _, name = key.partition("/")
+            slots.setdefault(slot, {})[name] = array
+        return Kept(round_, slots, json.loads(metadata["facts"]))
+
+    def _read(self, run: str | None, file: str) -> tuple[dict[str, str], Arrays] | None:
+        """Metadata and tensors of a file; None where there is none, it is damaged, or it is of another run."""
+        content = self.store.read(file)
+        if content is None:
+            return None
+        try:
+            length = int.from_bytes(content[:8], "little")
+            metadata = json.loads(content[8 : 8 + length])["__metadata__"]
+            tensors = load_safetensors(content)
+        except (SafetensorError, ValueError, KeyError):
+            return None
+        return None if run is not None and metadata["run"] != run else (metadata, tensors)

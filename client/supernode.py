@@ -1,0 +1,189 @@
+"""A SuperNode of our own: Flower's program on a device, in the background of a federation or in the foreground.
+
+``flower-supernode`` keeps the connection to the server and starts a ``flwr-clientapp`` for each message. Left alone it
+retries for ever without saying what is wrong, and when a server comes back that does not know it any more, it leaves
+with status 0; `run_supernode_foreground` mends both. Nothing here imports PyTorch: this process stays on the device
+for months beside the training.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import tomli_w
+
+from client.reachability import ServerMismatch, ServerUnreachable, check_server
+from common.errors import BouquetError
+from common.processes import ManagedProcess, ProcessGroup, free_port, program_environment
+
+NODE_ID = re.compile(r"SuperNode ID: (\d+)")
+LOCAL_HOST = "127.0.0.1"
+RETRY_SECONDS = 2.0
+LONGEST_PAUSE_SECONDS = 60.0
+REFUSALS = {
+    "[code: 2001]": "The server admits registered devices only: start this client with its private key.",
+    "[code: 2004]": "The server does not know this device's key: register its .pub file there (bouquet keys).",
+    "Exit Code: 606": "Server and device run versions of Flower that do not fit; install the same bouquet on both.",
+    "Exit Code: 302": "The private key cannot be read; bouquet keys makes one that can (OpenSSH, ECDSA).",
+}
+
+
+@dataclass(frozen=True)
+class SuperNodeSettings:
+    """How a device joins: where the server is, how it is trusted, and what Flower hands to the ClientApp.
+
+    ``state_dir`` holds Flower's own files of this SuperNode (``state_dir/flower``), which two SuperNodes must not
+    share: Flower installs apps there without a lock. ``node_config`` is what the ClientApp reads as its node config,
+    ``environment`` what it finds in its environment. ``private_key`` (OpenSSH, ECDSA) makes the node id the same
+    after a restart, and needs TLS. ``health_address`` (``host:port``) serves gRPC's health protocol.
+    """
+
+    server: str
+    state_dir: Path
+    node_config: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    insecure: bool = False
+    root_certificates: Path | None = None
+    private_key: Path | None = None
+    health_address: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SuperNode:
+    """A SuperNode in the background, and the file that it and its ClientApps write to."""
+
+    process: ManagedProcess
+    log_file: Path
+
+    @property
+    def node_id(self) -> int | None:
+        """The id that the server knows it by, as soon as it is connected."""
+        found = NODE_ID.findall(self.log_file.read_text(encoding="utf-8", errors="replace"))
+        return int(found[-1]) if found else None
+
+    def wait_until_connected(self, timeout: float = 60.0) -> int:
+        """Wait for the server to admit it; the node id. `BouquetError`, with its log, if that does not come about."""
+        deadline = time.monotonic() + timeout
+        while True:
+            if (node_id := self.node_id) is not None:
+                return node_id
+            if not self.process.alive or time.monotonic() >= deadline:
+                what = "is not connected yet" if self.process.alive else "has ended"
+                raise BouquetError(f"{self.process.name} {what}. Its log, {self.log_file}:\n{self.process.tail()}")
+            time.sleep(0.1)
+
+
+def start_supernode(group: ProcessGroup, settings: SuperNodeSettings, name: str = "SuperNode") -> SuperNode:
+    """Start a SuperNode in the background; its log, and its ClientApps', is ``state_dir/supernode.log``.
+
+    It waits for the server for ever; `check_server` tells beforehand whether there is one.
+    """
+    log_file = settings.state_dir.absolute() / "supernode.log"
+    log_file.unlink(missing_ok=True)
+    return SuperNode(group.start(name, _command(settings), _environment(settings), log_file), log_file)
+
+
+def run_supernode_foreground(
+    settings: SuperNodeSettings, *, wait: float | None = 60.0, report: Callable[[str], None] = print
+) -> None:
+    """Run a SuperNode until Ctrl-C or SIGTERM, its output and what happens to it going to ``report``, line by line.
+
+    ``wait`` is how many seconds to look for the server at first; None, for a device that may be switched on before
+    its server, means for ever. What waiting cannot mend (TLS on one side only, another program's port, a key that
+    the server does not know) ends it at once with a `BouquetError`. Once the server has admitted the device, it does
+    not give up any more, whatever happens to the server: it connects again, after at most a minute's pause.
+    """
+    admitted = False
+    pause = RETRY_SECONDS
+    with ProcessGroup() as group:
+        while True:
+            _find_server(settings, None if admitted else wait, report, patient=admitted)
+            lines: deque[str] = deque(maxlen=50)
+            connected = False
+
+            def on_line(line: str, lines: deque[str] = lines) -> None:
+                nonlocal admitted, connected
+                if NODE_ID.search(line):
+                    admitted = connected = True
+                if line.strip():
+                    lines.append(line)
+                    report(line)
+
+            process = group.start("SuperNode", _command(settings), _environment(settings), on_line=on_line)
+            process.wait()
+            group.processes.remove(process)
+            reason = _refusal("\n".join(lines))
+            if not admitted:
+                raise BouquetError(f"The server {settings.server} did not admit this device. {reason}")
+            pause = RETRY_SECONDS if connected else min(2 * pause, LONGEST_PAUSE_SECONDS)
+            report(f"The SuperNode has ended. {reason} Connecting again in {pause:g} s.".replace("  ", " "))
+            time.sleep(pause)
+
+
+def _find_server(
+    settings: SuperNodeSettings, wait: float | None, report: Callable[[str], None], *, patient: bool
+) -> None:
+    """Return once the server answers; how long that may take, see `run_supernode_foreground`."""
+    deadline = float("inf") if wait is None else time.monotonic() + wait
+    said = ""
+    while True:
+        try:
+            check_server(
+                settings.server, insecure=settings.insecure, root_certificates=settings.root_certificates, timeout=5.0
+            )
+            return
+        except (ServerUnreachable, ServerMismatch) as error:
+            if time.monotonic() >= deadline or (isinstance(error, ServerMismatch) and not patient):
+                raise
+            if str(error) != said:
+                said = str(error)
+                report(f"{said} Trying again" + ("." if wait is None else f" for {wait:g} s."))
+        time.sleep(max(0.0, min(RETRY_SECONDS, deadline - time.monotonic())))
+
+
+def _refusal(output: str) -> str:
+    for mark, hint in REFUSALS.items():
+        if mark in output:
+            return hint
+    # Flower's message stands between its exit code and the address of its help page.
+    found = re.search(r"Exit Code: \d+\n(.*?)(?:\nFor more information|\Z)", output, re.DOTALL)
+    return " ".join(found[1].split()) if found else ""
+
+
+def _environment(settings: SuperNodeSettings) -> dict[str, str]:
+    return program_environment({**settings.environment, "FLWR_HOME": str(settings.state_dir.absolute() / "flower")})
+
+
+def _command(settings: SuperNodeSettings) -> list[str]:
+    """The command line of ``flower-supernode``; its node config goes through a file in the state folder."""
+    arguments = ["flower-supernode", "--superlink", settings.server, "--isolation", "subprocess"]
+    arguments += ["--host", LOCAL_HOST, "--port", str(free_port())]
+    if settings.insecure and (settings.root_certificates or settings.private_key):
+        raise BouquetError("A root certificate and a private key are for TLS; do not give --insecure beside them.")
+    for flag, file in (
+        ("--root-certificates", settings.root_certificates),
+        ("--auth-supernode-private-key", settings.private_key),
+    ):
+        if file is not None:
+            if not file.is_file():
+                raise BouquetError(f"There is no file {file}; copy it from where bouquet keys wrote it.")
+            arguments += [flag, str(file.absolute())]
+    arguments += ["--insecure"] if settings.insecure else []
+    arguments += ["--health-server-address", settings.health_address] if settings.health_address else []
+
+    home = settings.state_dir.absolute() / "flower"
+    # An app that was half copied when the power failed would count as installed.
+    shutil.rmtree(home / "apps", ignore_errors=True)
+    home.mkdir(parents=True, exist_ok=True)
+    if settings.node_config:
+        # Flower's key=value form cannot hold every text.
+        file = home / "node-config.toml"
+        file.write_text(tomli_w.dumps(dict(settings.node_config)), encoding="utf-8")
+        arguments += ["--node-config", str(file)]
+    return arguments

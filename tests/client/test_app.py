@@ -1,0 +1,176 @@
+"""The ClientApp on the in-memory grid: what a device does with a message."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+
+from client.app import make_client_app
+from client.session import compose
+from client.state import PERSONAL, Kept
+from common import protocol
+from common.initial import initial_model, state_vector
+from common.protocol import ARRAYS, Encoder, Instruction, Payload, Proximal
+from common.settings import load_settings
+from experiments.inline import InlineGrid
+
+SETTINGS = load_settings(None, ["data.clients=10", "train.local_epochs=1", "data.partition=rotated", "data.groups=2"])
+InlineGrid({})  # gives Flower's Message its sender
+
+
+@pytest.fixture(scope="module")
+def model():
+    return state_vector(initial_model(SETTINGS))
+
+
+def context(config=None, state=None, run_config=None):
+    return Context(1, 2, config or {"partition-id": 3, "num-partitions": 10}, state or RecordDict(), run_config or {})
+
+
+def ask(model, instruction, round_=1, kind="train", config=None, run="r"):
+    content = Encoder(model[0]).content(instruction, round_, run, config or {})
+    return Message(content, dst_node_id=2, message_type=kind)
+
+
+def whole(model, **more):
+    return Instruction({ARRAYS: Payload(model[1])}, **more)
+
+
+def test_it_trains_reports_and_replies_with_all_layers(model):
+    app = make_client_app(SETTINGS)
+    reply = protocol.read_reply(app(ask(model, whole(model)), context()), model[0])
+    assert reply.client == "client-3"
+    assert reply.num_examples == 144
+    assert reply.metrics["group"] == 1
+    assert reply.metrics["train-loss"] < reply.metrics["loss"]
+    assert reply.metrics["accuracy-trained"] > reply.metrics["accuracy"]
+    assert not np.array_equal(reply.vector, model[1])
+
+
+def test_the_same_message_gives_the_same_model_and_another_round_another(model):
+    app = make_client_app(SETTINGS)
+    vectors = [
+        protocol.read_reply(app(ask(model, whole(model), round_), context()), model[0]).vector for round_ in (1, 1, 2)
+    ]
+    np.testing.assert_array_equal(vectors[0], vectors[1])
+    assert not np.array_equal(vectors[0], vectors[2])
+
+
+def test_settings_arrive_by_run_config(model):
+    reply = make_client_app()(ask(model, whole(model)), context(run_config=SETTINGS.to_run_config()))
+    assert reply.has_content()
+
+
+def test_a_strong_proximal_term_holds_the_device_at_its_anchor(model):
+    app = make_client_app(SETTINGS)
+    free = protocol.read_reply(app(ask(model, whole(model)), context()), model[0]).vector
+    held = whole(model, proximal=(Proximal(ARRAYS, 5.0),), config={"momentum": 0.0})
+    bound = protocol.read_reply(app(ask(model, held), context()), model[0]).vector
+    assert np.linalg.norm(bound - model[1]) < 0.5 * np.linalg.norm(free - model[1])
+
+
+def test_layers_that_do_not_travel_live_on_the_device(model):
+    layout, initial = model
+    app, ctx = make_client_app(SETTINGS), context()
+    first, last = layout.layers
+    shared = Instruction({ARRAYS: Payload(initial, (first,))}, upload=(first,))
+    reply = app(ask(model, shared, 1), ctx)
+    assert list(reply.content.array_records[ARRAYS]) == list(layout.names([first]))
+    assert protocol.read_reply(reply, layout, (first,)).metrics["state-lost"] == 0
+    # nothing trains in round 2, so the personal layer that is asked for is the one that round 1 left
+    still = Instruction({ARRAYS: Payload(initial, (first,))}, upload=(last,), config={"learning-rate": 1e-30})
+    kept = protocol.read_reply(app(ask(model, still, 2), ctx), layout, (last,)).vector
+    columns = layout.columns([last])
+    assert not np.array_equal(kept[columns], initial[columns])
+    # a device without its state says so and begins with the initial layer
+    lost = protocol.read_reply(app(ask(model, still, 2), context()), layout, (last,))
+    assert lost.metrics["state-lost"] == 1
+    np.testing.assert_allclose(lost.vector[columns], initial[columns], atol=1e-6)
+
+
+def test_compose_by_hand(layout):
+    initial, own, sent = (np.full(layout.dim, value, dtype=np.float32) for value in (0, 1, 2))
+    kept = Kept(1, {PERSONAL: layout.unflatten(own)})
+
+    def start(instruction, kept_):
+        message = Message(Encoder(layout).content(instruction, 2, "", {}), dst_node_id=2, message_type="train")
+        return compose(protocol.read_instruction(message, layout), kept_, initial, layout)
+
+    some = Instruction({ARRAYS: Payload(sent, ("last",))})
+    assert start(some, kept)[0].tolist() == [1] * 6 + [2] * 2
+    assert start(some, None) == (pytest.approx([0] * 6 + [2] * 2), True)
+    personal = Instruction({ARRAYS: Payload(sent)}, start="personal")
+    assert start(personal, kept)[0].tolist() == [1] * 8
+    assert start(personal, None) == (pytest.approx([2] * 8), True)
+    assert start(Instruction({ARRAYS: Payload(sent)}), None) == (pytest.approx([2] * 8), False)
+
+
+def test_validation_holds_a_part_out_of_training(model):
+    instruction = whole(model, config=protocol.holding_out(0.25))
+    reply = make_client_app(SETTINGS)(ask(model, instruction), context())
+    metrics = protocol.read_reply(reply, model[0]).metrics
+    assert (metrics["num-examples"], metrics["validation-examples"]) == (108, 36)
+    assert 0 <= metrics["validation-accuracy"] <= 1
+
+
+def test_evaluation_tests_what_the_device_would_use(model):
+    reply = make_client_app(SETTINGS)(ask(model, whole(model), kind="evaluate"), context())
+    metrics = protocol.read_metrics(reply)
+    assert metrics["num-examples"] == 36
+    assert "arrays" not in reply.content
+
+
+def test_stock_flower_messages_are_understood(model):
+    content = RecordDict(
+        {"arrays": protocol.to_record(*model), "config": ConfigRecord({"server-round": 1, "learning-rate": 0.01})}
+    )
+    reply = make_client_app(SETTINGS)(Message(content, dst_node_id=2, message_type="train"), context())
+    assert len(reply.content.array_records) == len(reply.content.metric_records) == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "changes", "message"),
+    [
+        ({}, [], "neither data of its own"),
+        ({"partition-id": 0}, ["data.dataset=own", "data.classes=['a','b']", "data.input_shape=[1,8,8]"], "no data"),
+        ({"partition-id": 0}, ["data.clients=5000"], "5000"),
+        ({"partition-id": 0, "num-partitions": 10}, ["train.learning_rate=1e9"], "diverged"),
+        ({"data": "/nowhere/at/all"}, [], "/nowhere/at/all"),
+    ],
+)
+def test_what_is_wrong_on_the_device_comes_back_as_the_reason(model, config, changes, message):
+    settings = SETTINGS.with_overrides({})
+    settings = load_settings(None, ["data.clients=10", "data.partition=iid", *changes])
+    own = state_vector(initial_model(settings))
+    reply = make_client_app(settings)(ask(own, whole(own)), context(config or {"other": 1}))
+    assert reply.has_error()
+    assert message in reply.error.reason
+
+
+def test_an_unknown_procedure_is_refused(model):
+    reply = make_client_app(SETTINGS)(ask(model, whole(model, procedure="dance")), context())
+    assert "asks for the procedure 'dance'; this device knows standard" in reply.error.reason
+
+
+def test_who_it_is_costs_no_pytorch(tmp_path):
+    """Each message is a new process on the device: the first one must not pay for what it does not use."""
+    code = """
+import sys
+from flwr.app import Context, Message, RecordDict
+from client.app import make_client_app
+from common.settings import Settings
+from experiments.inline import InlineGrid
+InlineGrid({})
+context = Context(1, 2, {"state-dir": sys.argv[1]}, RecordDict(), {})
+reply = make_client_app(Settings())(Message(RecordDict(), dst_node_id=2, message_type="query.identify"), context)
+print(reply.content["client"]["client-id"], "torch" in sys.modules, "sklearn" in sys.modules)
+"""
+    runs = [
+        subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert runs[0] == runs[1]
+    assert runs[0].startswith("device-")
+    assert runs[0].split()[1:] == ["False", "False"]

@@ -1,0 +1,81 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from client import local_sgd
+from client.local_sgd import SGDOptions, mini_batches
+from client.objective import objective, proximal_term
+from common.errors import BouquetError
+
+
+def linear(weight):
+    model = nn.Linear(1, 2, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor(weight))
+    return model
+
+
+def test_proximal_term_by_hand():
+    model = linear([[1.0], [2.0]])
+    term = proximal_term({"weight": torch.tensor([[0.0], [5.0]])}, weight=0.5)
+    assert term(model).item() == pytest.approx(0.25 * (1 + 9))
+    assert objective(model, torch.tensor(1.0), [term, term]).item() == pytest.approx(1 + 5)
+    term(model).backward()
+    assert model.weight.grad.flatten().tolist() == [0.5, -1.5]
+
+
+def test_a_term_covers_only_the_parameters_its_anchor_holds():
+    model = nn.Linear(1, 1)
+    with torch.no_grad():
+        model.weight.fill_(3.0)
+        model.bias.fill_(9.0)
+    assert proximal_term({"weight": torch.zeros(1, 1)}, 2.0)(model).item() == 9.0
+
+
+def test_one_step_of_sgd_by_hand():
+    # two classes, one sample x = 1 of class 0, weights 0: p = (.5, .5), gradient (−.5, .5)
+    model = linear([[0.0], [0.0]])
+    options = SGDOptions(local_epochs=1, batch_size=1, learning_rate=0.2)
+    loss = local_sgd.train(model, torch.ones(1, 1), torch.zeros(1, dtype=torch.long), options, [], torch.Generator())
+    assert loss == pytest.approx(math.log(2))
+    assert model.weight.flatten().tolist() == pytest.approx([0.1, -0.1])
+
+
+def test_gradient_clipping():
+    model = linear([[0.0], [0.0]])
+    options = SGDOptions(local_epochs=1, batch_size=1, learning_rate=1.0, max_gradient_norm=0.1)
+    local_sgd.train(model, torch.ones(1, 1), torch.zeros(1, dtype=torch.long), options, [], torch.Generator())
+    assert model.weight.norm().item() == pytest.approx(0.1, rel=1e-4)
+
+
+def test_mini_batches_cover_all_and_none_is_a_single_sample():
+    batches = list(mini_batches(9, 4, torch.Generator().manual_seed(0)))
+    assert [len(batch) for batch in batches] == [4, 5]
+    assert sorted(torch.cat(batches).tolist()) == list(range(9))
+    assert [len(batch) for batch in mini_batches(1, 4, torch.Generator())] == [1]
+
+
+def test_divergence_is_an_error_that_says_what_to_do():
+    model = linear([[0.0], [0.0]])
+    x, y = torch.tensor([[1e30]] * 4), torch.tensor([0, 1, 0, 1])
+    options = SGDOptions(local_epochs=3, batch_size=1, learning_rate=1e10)
+    with pytest.raises(BouquetError, match=r"diverged .* lower train\.learning_rate"):
+        local_sgd.train(model, x, y, options, [], torch.Generator())
+
+
+def test_scores_by_hand():
+    model = linear([[1.0], [-1.0]])  # class 0 for positive x
+    scores = local_sgd.test(model, torch.tensor([[1.0], [2.0], [-1.0], [3.0]]), torch.tensor([0, 0, 1, 1]))
+    assert (scores.accuracy, scores.examples) == (0.75, 4)
+    assert scores.f1 == pytest.approx((0.8 + 2 / 3) / 2)
+    assert local_sgd.mean_loss(model, torch.zeros(1, 1), torch.tensor([0])) == pytest.approx(math.log(2))
+
+
+def test_device_choice():
+    assert local_sgd.choose_device("cpu").type == "cpu"
+    if not torch.cuda.is_available():
+        assert local_sgd.choose_device("auto").type == "cpu"
+        with pytest.raises(BouquetError, match="finds no CUDA device"):
+            local_sgd.choose_device("cuda")

@@ -1,0 +1,95 @@
+import json
+
+import numpy as np
+import pytest
+from flwr.app import RecordDict
+
+from client.state import PERSONAL, ContextStore, DeviceState, FolderStore
+from common.errors import BouquetError
+
+ONE = {PERSONAL: {"fc.weight": np.array([[1.0, 2.0]], dtype=np.float32), "n": np.array(3, dtype=np.int64)}}
+TWO = {PERSONAL: {"fc.weight": np.array([[5.0, 6.0]], dtype=np.float32)}, "center-0": {"fc.weight": np.zeros((1, 2))}}
+
+
+@pytest.fixture(params=["folder", "context"])
+def store(request, tmp_path):
+    return FolderStore(tmp_path / "state") if request.param == "folder" else ContextStore(RecordDict())
+
+
+def test_what_is_kept_is_recalled_by_a_later_round(store):
+    state = DeviceState(store)
+    assert state.recall("run", 1) is None
+    state.keep("run", 1, ONE, {"seen": 3})
+    kept = DeviceState(store).recall("run", 2)
+    assert (kept.round, kept.facts) == (1, {"seen": 3})
+    assert kept.slots[PERSONAL]["n"].dtype == np.int64
+    np.testing.assert_array_equal(kept.slots[PERSONAL]["fc.weight"], [[1.0, 2.0]])
+
+
+def test_a_repeated_round_starts_from_the_state_before_it(store):
+    state = DeviceState(store)
+    state.keep("run", 1, ONE, {})
+    state.keep("run", 2, TWO, {})
+    assert state.recall("run", 2).round == 1
+    assert state.recall("run", 3).slots["center-0"]["fc.weight"].tolist() == [[0, 0]]
+
+
+def test_only_the_last_two_rounds_stay(store):
+    state = DeviceState(store)
+    for round_ in range(1, 5):
+        state.keep("run", round_, ONE, {})
+    assert [name for name in store.names() if name.startswith("round")] == [
+        "round-000003.safetensors",
+        "round-000004.safetensors",
+    ]
+
+
+def test_another_run_starts_afresh_and_leaves_nothing_of_the_old(store):
+    state = DeviceState(store)
+    for round_ in (8, 9):
+        state.keep("old", round_, ONE, {})
+    assert state.recall("new", 1) is None
+    assert state.recall("new", 10) is None
+    state.keep("new", 1, TWO, {})
+    assert [name for name in store.names() if name.startswith("round")] == ["round-000001.safetensors"]
+    assert state.latest().slots[PERSONAL]["fc.weight"].tolist() == [[5, 6]]
+
+
+def test_a_damaged_file_counts_as_lost(store):
+    state = DeviceState(store)
+    state.keep("run", 1, ONE, {})
+    state.keep("run", 2, TWO, {})
+    store.write("round-000002.safetensors", b"cut off")
+    assert state.recall("run", 3).round == 1
+    assert state.latest().round == 1
+
+
+def test_the_identity_is_made_once_and_kept(store):
+    state = DeviceState(store)
+    identity = state.identity()
+    assert identity.startswith("device-")
+    assert DeviceState(store).identity() == identity
+    assert state.identity("mine") == "mine"
+    store.write("identity.json", json.dumps({"other": 1}).encode())
+    with pytest.raises(BouquetError, match=r"identity\.json is damaged"):
+        state.identity()
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_temporary_one(tmp_path, monkeypatch):
+    store = FolderStore(tmp_path)
+    store.write("a", b"old")
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("client.state.os.replace", full)
+    with pytest.raises(BouquetError, match=r"cannot be written .* No space left"):
+        store.write("a", b"new")
+    assert store.read("a") == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BouquetError, match=r"The state folder .*/file/state cannot be made"):
+        FolderStore(tmp_path / "file" / "state")
