@@ -1,0 +1,228 @@
+"""The record of a run: what the server writes into ``runs/NAME`` while it trains.
+
+``settings.json``, ``rounds.jsonl`` (one line a round, written when the round is over), ``summary.json``,
+``similarity.json`` where the method has one, ``models/`` with a safetensors file per cluster.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Message
+from numpy.typing import NDArray
+from safetensors.numpy import save
+
+from common import metrics, protocol
+from common.errors import BouquetError
+from common.files import write_atomically, write_json
+from common.layout import ParameterLayout
+from common.settings import Settings
+from strategies.base import ClusteredStrategy
+
+
+class Bytes:
+    """Payload bytes of messages, summed by direction, layer and client."""
+
+    def __init__(self, layout: ParameterLayout | None = None) -> None:
+        self.layout = layout
+        self.up = self.down = 0
+        self.by_layer: dict[str, dict[str, int]] = {"up": {}, "down": {}}
+        self.by_client: dict[str, list[int]] = {}
+
+    def count(self, messages: Iterable[Message], names: Mapping[int, str]) -> None:
+        """Add messages; one that goes to a node counts as down, one that comes from a node as up."""
+        for message in messages:
+            if not message.has_content():
+                continue
+            total, by_layer = protocol.payload_bytes(message.content, self.layout)
+            upwards = message.metadata.reply_to_message_id != ""
+            node = message.metadata.src_node_id if upwards else message.metadata.dst_node_id
+            client = self.by_client.setdefault(names.get(node, f"node-{node}"), [0, 0])
+            client[0 if upwards else 1] += total
+            layers = self.by_layer["up" if upwards else "down"]
+            for layer, count in by_layer.items():
+                layers[layer] = layers.get(layer, 0) + count
+            if upwards:
+                self.up += total
+            else:
+                self.down += total
+
+
+class RunRecord:
+    """The folder of one run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the checkpoints lie."""
+        return self.folder / "checkpoint"
+
+    def create(self, settings: Settings) -> None:
+        """Make the folder for a new run; one that holds a run is never overwritten."""
+        if (self.folder / "settings.json").exists():
+            raise BouquetError(
+                f"The run folder {self.folder} holds a run already: "
+                "give another --out, remove it, or go on with --resume."
+            )
+        self._make(settings)
+
+    def reopen(self, settings: Settings, last_round: int) -> None:
+        """Go on with a run: rounds after the checkpoint will be run again, so their lines go."""
+        lines = self.rounds()
+        self._make(settings)
+        (self.folder / "summary.json").unlink(missing_ok=True)
+        kept = [json.dumps(line) for line in lines if line["round"] <= last_round]
+        write_atomically(self.folder / "rounds.jsonl", "".join(f"{line}\n" for line in kept).encode())
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """The lines written so far; a last line that was cut off is passed over."""
+        path = self.folder / "rounds.jsonl"
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        rounds = []
+        for line in lines:
+            try:
+                rounds.append(json.loads(line))
+            except ValueError:
+                break
+        return rounds
+
+    def add_round(self, line: Mapping[str, Any]) -> None:
+        """Append one line and sync it."""
+        with (self.folder / "rounds.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def finish(self, summary: Mapping[str, Any], strategy: ClusteredStrategy[Any]) -> None:
+        """Write the models, the similarity and, last of all, the summary: a run without one did not end."""
+        self._write_models(strategy)
+        if (similarity := strategy.similarity()) is not None:
+            kind, clients, matrix = similarity
+            rounded = [[round(float(value), 6) for value in row] for row in matrix]
+            write_json(self.folder / "similarity.json", {"kind": kind, "clients": list(clients), "matrix": rounded})
+        write_json(self.folder / "summary.json", dict(summary))
+
+    def _make(self, settings: Settings) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BouquetError(f"The run folder {self.folder} cannot be made: {error.strerror}.") from None
+        write_json(self.folder / "settings.json", settings.model_dump(mode="json"))
+
+    def _write_models(self, strategy: ClusteredStrategy[Any]) -> None:
+        assert strategy.state is not None
+        assert strategy.layout is not None
+        folder = self.folder / "models"
+        folder.mkdir(exist_ok=True)
+        layout = strategy.layout
+        assignment = strategy.assignment(strategy.state)
+        for cluster, center in enumerate(strategy.centers(strategy.state)):
+            members = sorted(client for client, k in assignment.items() if k == cluster)
+            metadata = {"clients": json.dumps(members), "layout": json.dumps(layout.to_json())}
+            arrays = {name: np.ascontiguousarray(array) for name, array in layout.unflatten(center).items()}
+            write_atomically(folder / f"cluster-{cluster}.safetensors", save(arrays, metadata))
+
+
+def round_line(
+    round_: int, strategy: ClusteredStrategy[Any], groups: Mapping[str, int], traffic: Bytes, seconds: float
+) -> dict[str, Any]:
+    """One line of ``rounds.jsonl``.
+
+    ``accuracy_*`` is the test accuracy of the models that the devices started the round from, which is the outcome of
+    the round before; ``accuracy_trained_*`` that of each device's own model after its local training.
+    """
+    assert strategy.state is not None
+    assignment = strategy.assignment(strategy.state)
+    replies = strategy.replies
+    reported = [reply.metrics for reply in replies.received] if replies else []
+    examples = [m.get(protocol.NUM_EXAMPLES, 0) for m in reported]
+    tested = [m.get(protocol.TEST_EXAMPLES, 0) for m in reported]
+    return {
+        "round": round_,
+        "replies": len(reported),
+        "failures": len(strategy.failures),
+        "failed": dict(sorted(strategy.failures.items())),
+        "clusters": len(set(assignment.values())) or 1,
+        **agreement(assignment, groups),
+        "loss": _mean(reported, protocol.LOSS, examples),
+        "train_loss": _mean(reported, protocol.TRAIN_LOSS, examples),
+        "accuracy_micro": _mean(reported, protocol.ACCURACY, tested),
+        "accuracy_macro": _mean(reported, protocol.ACCURACY),
+        "accuracy_trained_micro": _mean(reported, protocol.ACCURACY_TRAINED, tested),
+        "accuracy_trained_macro": _mean(reported, protocol.ACCURACY_TRAINED),
+        "bytes_up": traffic.up,
+        "bytes_down": traffic.down,
+        "bytes_by_layer": traffic.by_layer,
+        "bytes_by_client": dict(sorted(traffic.by_client.items())),
+        "seconds": round(seconds, 3),
+        "assignment": dict(sorted(assignment.items())),
+        "strategy": strategy.record(strategy.state),
+    }
+
+
+def summarise(
+    settings: Settings,
+    strategy: ClusteredStrategy[Any],
+    groups: Mapping[str, int],
+    rounds: list[dict[str, Any]],
+    final_traffic: Bytes,
+    seconds: float,
+) -> dict[str, Any]:
+    """The summary of a finished run: accuracies are those of the final evaluation of every device."""
+    assert strategy.state is not None
+    assignment = strategy.assignment(strategy.state)
+    evaluation = dict(sorted(strategy.evaluation.items()))
+    tested = [m.get(protocol.NUM_EXAMPLES, 0) for m in evaluation.values()]
+    accuracies = [m[protocol.ACCURACY] for m in evaluation.values() if protocol.ACCURACY in m]
+    reported = list(evaluation.values())
+    return {
+        "strategy": settings.strategy.name,
+        "dataset": settings.data.dataset,
+        "partition": settings.data.partition,
+        "model": settings.model.name,
+        "clients": len(evaluation),
+        "rounds": len(rounds),
+        "seed": settings.run.seed,
+        "accuracy_micro": _mean(reported, protocol.ACCURACY, tested),
+        "accuracy_macro": _mean(reported, protocol.ACCURACY),
+        "f1_micro": _mean(reported, protocol.F1, tested),
+        "f1_macro": _mean(reported, protocol.F1),
+        "accuracy_worst_decile": metrics.worst_decile(accuracies),
+        "accuracy_deviation": metrics.deviation(accuracies),
+        "clusters": len(set(assignment.values())) or 1,
+        "assignment": dict(sorted(assignment.items())),
+        "groups": dict(sorted(groups.items())) or None,
+        **agreement(assignment, groups),
+        "accuracy_by_client": {c: m[protocol.ACCURACY] for c, m in evaluation.items() if protocol.ACCURACY in m},
+        "not_evaluated": sorted(set(assignment) - set(evaluation)),
+        "bytes_up": sum(line["bytes_up"] for line in rounds) + final_traffic.up,
+        "bytes_down": sum(line["bytes_down"] for line in rounds) + final_traffic.down,
+        "seconds": round(seconds, 3),
+        "strategy_record": strategy.record(strategy.state),
+    }
+
+
+def agreement(assignment: Mapping[str, int], groups: Mapping[str, int]) -> dict[str, float | None]:
+    """Purity and adjusted Rand index over the clients whose true group is known; None where none is."""
+    known = sorted(client for client in assignment if client in groups)
+    if not known:
+        return {"purity": None, "ari": None}
+    true = np.array([groups[client] for client in known])
+    found: NDArray[np.int64] = np.array([assignment[client] for client in known])
+    return {"purity": metrics.purity(true, found), "ari": metrics.adjusted_rand_index(true, found)}
+
+
+def _mean(reported: list[Any], name: str, weights: list[Any] | None = None) -> float | None:
+    """Mean of a metric over the clients that reported it, weighted or plain; None where none did."""
+    chosen = [i for i, m in enumerate(reported) if name in m]
+    values = [float(reported[i][name]) for i in chosen]
+    if weights is None:
+        return metrics.macro(values)
+    return metrics.micro(values, [float(weights[i]) for i in chosen])

@@ -1,0 +1,223 @@
+"""The rounds of a run: what Flower's `Strategy.start` does, with a deadline, a record, checkpoints and resume."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.serverapp import Grid
+
+from common import protocol
+from common.errors import BouquetError
+from common.initial import initial_model, state_vector
+from common.settings import Settings
+from server.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from server.record import Bytes, RunRecord, round_line, summarise
+from strategies.base import ClusteredStrategy
+from strategies.exchange import Patience, exchange
+from strategies.registry import create_strategy
+
+Follow = Callable[[dict[str, Any]], None]
+
+
+@dataclass
+class _Progress:
+    """What the loop remembers beside the strategy's state; `groups` are the true groups that devices reported."""
+
+    first_round: int = 1
+    groups: dict[str, int] = field(default_factory=dict)
+    seconds_before: float = 0.0
+
+
+def build_strategy(settings: Settings) -> ClusteredStrategy[Any]:
+    """The strategy that the settings name, with the server's sampling and patience."""
+    server = settings.server
+    strategy = create_strategy(
+        settings.strategy.name,
+        settings.strategy.options,
+        fraction_train=server.fraction_train,
+        min_train_nodes=1,
+        min_evaluate_nodes=1,
+        min_available_nodes=1,
+        seed=settings.run.seed,
+        min_replies=server.min_replies,
+        wait_timeout=server.wait_for_clients,
+        round_timeout=server.round_timeout,
+        identify=True,
+    )
+    strategy.patience = Patience(server.round_timeout, server.straggler_factor, server.straggler_grace)
+    if strategy.wants_public_data:
+        from server.inference import public_data  # imports PyTorch
+
+        strategy.public = public_data(settings)
+    strategy.draw_model = lambda seed: state_vector(initial_model(settings, seed))[1]
+    return strategy
+
+
+def train_config(settings: Settings, round_: int) -> ConfigRecord:
+    """What every device is told about local training in a round."""
+    train = settings.train
+    values: dict[str, Any] = {
+        "local-epochs": train.local_epochs,
+        "batch-size": train.batch_size,
+        "learning-rate": train.learning_rate * train.learning_rate_decay ** (round_ - 1),
+        "momentum": train.momentum,
+        "weight-decay": train.weight_decay,
+    }
+    if train.max_gradient_norm is not None:
+        values["max-gradient-norm"] = train.max_gradient_norm
+    return ConfigRecord(values)
+
+
+def run_rounds(
+    grid: Grid,
+    settings: Settings,
+    initial: ArrayRecord,
+    record: RunRecord,
+    resume: bool = False,
+    follow: Follow | None = None,
+) -> dict[str, Any]:
+    """Train for ``settings.run.rounds`` rounds, evaluate every device, and return the summary.
+
+    ``follow`` is called with each round's line. Raises `BouquetError` when fewer than ``server.min_clients`` nodes
+    connect in time, and for a run folder or checkpoint that does not fit.
+    """
+    strategy = build_strategy(settings)
+    progress = _open(strategy, settings, record, resume)
+    started = time.monotonic()
+    _wait_for_clients(grid, settings)
+    arrays = initial
+    for round_ in range(progress.first_round, settings.run.rounds + 1):
+        clock = time.monotonic()
+        config = train_config(settings, round_)
+        traffic, updated = _train(grid, strategy, round_, arrays, config)
+        arrays = updated or arrays
+        if round_ == 1 and not strategy.replies and strategy.failures:
+            client, reason = next(iter(sorted(strategy.failures.items())))
+            raise BouquetError(f"No client gave a usable reply in the first round; {client}: {reason}")
+        _learn_groups(strategy, progress.groups)
+        last = round_ == settings.run.rounds
+        evaluation = None
+        if not last and settings.server.evaluate_every and round_ % settings.server.evaluate_every == 0:
+            evaluation = _evaluate(grid, strategy, round_, arrays, traffic)
+        # A server that was restarted asks its nodes again who they are: counted beside the rounds, which are the same.
+        asked = Bytes()
+        asked.count(strategy.identification, strategy.node_names)
+        line = round_line(round_, strategy, progress.groups, traffic, time.monotonic() - clock)
+        if asked.up or asked.down:
+            line["identification_bytes"] = asked.up + asked.down
+        if evaluation is not None:
+            line["evaluation"] = evaluation
+        record.add_round(line)
+        seconds = progress.seconds_before + time.monotonic() - started
+        _save(strategy, settings, record, round_, progress.groups, seconds)
+        if follow:
+            follow(line)
+    final = Bytes(strategy.layout)
+    _evaluate(grid, strategy, settings.run.rounds, arrays, final)
+    _learn_groups(strategy, progress.groups)
+    seconds = progress.seconds_before + time.monotonic() - started
+    summary = summarise(settings, strategy, progress.groups, record.rounds(), final, seconds)
+    record.finish(summary, strategy)
+    return summary
+
+
+def _open(strategy: ClusteredStrategy[Any], settings: Settings, record: RunRecord, resume: bool) -> _Progress:
+    """Begin a new run, or go on after the latest checkpoint."""
+    checkpoint = load_checkpoint(record.checkpoints, settings.fingerprint()) if resume else None
+    if checkpoint is None:
+        if resume and record.rounds():
+            raise BouquetError(f"The run folder {record.folder} has rounds but no checkpoint to resume from.")
+        if not resume:
+            record.create(settings)
+        else:
+            record.reopen(settings, 0)
+        strategy.run_id = uuid.uuid4().hex
+        return _Progress()
+    if checkpoint.round > settings.run.rounds:
+        raise BouquetError(
+            f"The checkpoint is of round {checkpoint.round}, after the last one asked for "
+            f"(run.rounds = {settings.run.rounds})."
+        )
+    beside = checkpoint.state.pop("_run")
+    strategy.restore(checkpoint.layout, checkpoint.arrays, checkpoint.state)
+    strategy.run_id = checkpoint.run_id
+    record.reopen(settings, checkpoint.round)
+    return _Progress(checkpoint.round + 1, dict(beside["groups"]), beside["seconds"])
+
+
+def _save(
+    strategy: ClusteredStrategy[Any],
+    settings: Settings,
+    record: RunRecord,
+    round_: int,
+    groups: dict[str, int],
+    seconds: float,
+) -> None:
+    arrays, state = strategy.checkpoint()
+    assert strategy.layout is not None
+    checkpoint = Checkpoint(
+        round=round_,
+        run_id=strategy.run_id,
+        fingerprint=settings.fingerprint(),
+        strategy=settings.strategy.name,
+        layout=strategy.layout,
+        arrays=arrays,
+        state={**state, "_run": {"groups": groups, "seconds": seconds}},
+    )
+    save_checkpoint(record.checkpoints, checkpoint, settings.server.keep_checkpoints)
+
+
+def _wait_for_clients(grid: Grid, settings: Settings) -> None:
+    server = settings.server
+    deadline = time.monotonic() + server.wait_for_clients
+    while (connected := len(list(grid.get_node_ids()))) < server.min_clients:
+        if time.monotonic() >= deadline:
+            raise BouquetError(
+                f"Only {connected} of {server.min_clients} clients (server.min_clients) connected within "
+                f"{server.wait_for_clients:.0f} s: look at the clients' logs, and at the address and port they use."
+            )
+        time.sleep(0.2)
+
+
+def _train(
+    grid: Grid, strategy: ClusteredStrategy[Any], round_: int, arrays: ArrayRecord, config: ConfigRecord
+) -> tuple[Bytes, ArrayRecord | None]:
+    messages = list(strategy.configure_train(round_, arrays, config, grid))
+    replies, silent = exchange(grid, messages, strategy.patience)
+    strategy.give_up(silent)
+    updated, _ = strategy.aggregate_train(round_, replies)
+    traffic = Bytes(strategy.layout)
+    _count(strategy, traffic, [*strategy.preliminary, *messages, *replies])
+    return traffic, updated
+
+
+def _evaluate(
+    grid: Grid, strategy: ClusteredStrategy[Any], round_: int, arrays: ArrayRecord, traffic: Bytes
+) -> dict[str, Any]:
+    messages = list(strategy.configure_evaluate(round_, arrays, ConfigRecord(), grid))
+    replies, silent = exchange(grid, messages, strategy.patience)
+    strategy.give_up(silent)
+    strategy.aggregate_evaluate(round_, replies)
+    _count(strategy, traffic, [*messages, *replies])
+    accuracy = [m[protocol.ACCURACY] for m in strategy.evaluation.values() if protocol.ACCURACY in m]
+    return {
+        "clients": len(strategy.evaluation),
+        "accuracy_macro": sum(accuracy) / len(accuracy) if accuracy else None,
+    }
+
+
+def _count(strategy: ClusteredStrategy[Any], traffic: Bytes, messages: list[Message]) -> None:
+    traffic.count(messages, strategy.node_names)
+
+
+def _learn_groups(strategy: ClusteredStrategy[Any], groups: dict[str, int]) -> None:
+    """True groups, where the devices' partition has them: for purity, never for training."""
+    reported = {reply.client: reply.metrics for reply in strategy.replies.received} if strategy.replies else {}
+    for client, values in {**reported, **strategy.evaluation}.items():
+        if (group := values.get(protocol.GROUP, -1)) >= 0:
+            groups[client] = int(group)

@@ -1,0 +1,313 @@
+"""A SuperLink of our own: started, submitted to, asked, and ended with its `ProcessGroup`.
+
+SuperLink listens on two ports: the Fleet API (gRPC, 9092 by custom), which devices reach, and the Control and Runtime
+API (HTTP), through which runs are submitted. Whoever reaches the second can run code on every device, so it stays on
+127.0.0.1 whatever the first is bound to. What SuperLink is asked goes through the ``flwr`` program, whose JSON output
+is its stable interface; each call takes about 1.5 s.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import ssl
+import subprocess
+import time
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from common.errors import BouquetError
+from common.processes import (
+    ManagedProcess,
+    ProcessGroup,
+    check_port_free,
+    find_program,
+    free_port,
+    plain_text,
+    program_environment,
+    split_address,
+    wait_for_port,
+)
+
+CONNECTION = "bouquet"
+LOCAL_HOST = "127.0.0.1"
+FLWR_TIMEOUT_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """PEM files for TLS: the authority's certificate, the server's, and the server's private key."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+
+
+@dataclass(frozen=True)
+class SuperLink:
+    """A running SuperLink: where it listens, and the folder with its log, Flower's files and the run settings."""
+
+    process: ManagedProcess
+    fleet_address: str
+    runtime_address: str
+    directory: Path
+    certificates: Certificates | None
+
+    @property
+    def flower_home(self) -> Path:
+        """Flower's own folder (FLWR_HOME): the connection, and the installed apps."""
+        return self.directory / "flower"
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """What SuperLink says of a run.
+
+    ``status`` is ``pending``, ``starting``, ``running``, ``finished:completed``, ``finished:failed`` or
+    ``finished:stopped``. The bytes are those of all messages of the run, to the server and from it.
+    """
+
+    run_id: int
+    status: str
+    details: str
+    seconds: float
+    bytes_in: int
+    bytes_out: int
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run is over, well or not."""
+        return self.status.startswith("finished")
+
+    @property
+    def completed(self) -> bool:
+        """Whether the ServerApp returned without an exception."""
+        return self.status == "finished:completed"
+
+
+def start_superlink(
+    group: ProcessGroup,
+    directory: Path,
+    *,
+    fleet_address: str = f"{LOCAL_HOST}:9092",
+    runtime_port: int | None = None,
+    certificates: Certificates | None = None,
+    supernode_auth: bool = False,
+    database: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    timeout: float = 60.0,
+) -> SuperLink:
+    """Start a SuperLink and return once it answers on both ports.
+
+    Without ``certificates`` nothing is encrypted. ``supernode_auth`` (needs them) admits only devices whose key was
+    given to `register_supernode`. With ``database``, an SQLite file, runs, devices and registered keys outlive a
+    restart; without it a restarted SuperLink refuses the devices it knew, and they must connect anew. Runs get
+    ``environment``: it is inherited down to the ServerApp. The log is ``directory/superlink.log``.
+    Raises `BouquetError` when a port is taken, a file is missing, or SuperLink does not come up in time.
+    """
+    directory = directory.absolute()
+    host, port = split_address(fleet_address)
+    runtime_port = runtime_port or free_port()
+    if supernode_auth and certificates is None:
+        raise BouquetError("Devices can be authenticated over TLS only; give certificates (bouquet keys makes them).")
+    check_port_free(host, port, "the devices (SuperLink's Fleet API)")
+    check_port_free(LOCAL_HOST, runtime_port, "SuperLink's Runtime API")
+
+    arguments = ["--fleet-api-address", fleet_address, "--host", LOCAL_HOST, "--port", str(runtime_port)]
+    arguments += ["--isolation", "subprocess", "--disable-runtime-dependency-installation"]
+    arguments += ["--enable-supernode-auth"] if supernode_auth else []
+    arguments += ["--database", str(database.absolute())] if database else []
+    connection: dict[str, Any] = {"address": f"{LOCAL_HOST}:{runtime_port}"}
+    if certificates is None:
+        arguments.append("--insecure")
+        connection["insecure"] = True
+    else:
+        certificates = _found(certificates)
+        arguments += ["--ssl-ca-certfile", str(certificates.authority)]
+        arguments += ["--ssl-certfile", str(certificates.certificate), "--ssl-keyfile", str(certificates.key)]
+        connection["root-certificates"] = str(certificates.authority)
+
+    home = directory / "flower"
+    # An app that was half copied when the power failed would count as installed.
+    shutil.rmtree(home / "apps", ignore_errors=True)
+    home.mkdir(parents=True, exist_ok=True)
+    settings = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
+    (home / "config.toml").write_text(tomli_w.dumps(settings), encoding="utf-8")
+
+    process = group.start(
+        "SuperLink",
+        ["flower-superlink", *arguments],
+        program_environment({**(environment or {}), "FLWR_HOME": str(home)}),
+        directory / "superlink.log",
+    )
+    superlink = SuperLink(process, fleet_address, connection["address"], directory, certificates)
+    deadline = time.monotonic() + timeout
+    try:
+        wait_for_port(LOCAL_HOST, runtime_port, timeout, lambda: process.alive)
+        reachable = {"0.0.0.0": LOCAL_HOST, "::": "::1"}.get(host, host)
+        wait_for_port(reachable, port, max(0.0, deadline - time.monotonic()), lambda: process.alive)
+        _check_health(superlink)
+    except BouquetError as error:
+        group.stop(process)
+        raise BouquetError(f"SuperLink did not start. {error}\n{process.tail()}") from None
+    return superlink
+
+
+def submit_run(superlink: SuperLink, app: Path, run_config: Mapping[str, Any] | None = None) -> int:
+    """Submit the Flower app in the folder ``app`` and return the run's id; the ServerApp then starts by itself.
+
+    ``run_config`` overrides values of the app's own configuration, by dotted key, and cannot add any.
+    """
+    arguments = ["run", str(app.absolute()), CONNECTION]
+    if run_config:
+        _check_keys(app, run_config)
+        # A file, for Flower's key=value form cannot hold every text.
+        file = superlink.directory / "run-config.toml"
+        file.write_text(tomli_w.dumps(dict(run_config)), encoding="utf-8")
+        arguments += ["--run-config", str(file)]
+    return int(_flwr(superlink, arguments)["run-id"])
+
+
+def run_status(superlink: SuperLink, run_id: int) -> RunStatus:
+    """Ask SuperLink how a run is doing; `BouquetError` when it knows no such run."""
+    (run,) = _flwr(superlink, ["ls", CONNECTION, "--run-id", str(run_id)])["runs"]
+    traffic = run["network-traffic"]
+    return RunStatus(
+        run_id=int(run["run-id"]),
+        status=run["status"],
+        details=run["status-details"],
+        seconds=float(run["elapsed"]),
+        bytes_in=int(traffic["inbound-bytes"]),
+        bytes_out=int(traffic["outbound-bytes"]),
+    )
+
+
+def follow_run(group: ProcessGroup, superlink: SuperLink, run_id: int, log_file: Path) -> ManagedProcess:
+    """Copy what the ServerApp writes and logs, from its start on, into ``log_file``; ends when the run does.
+
+    SuperLink's task runner sends the ServerApp's own output to /dev/null; Flower keeps a copy, which is read here.
+    """
+    log_file.unlink(missing_ok=True)
+    return group.start(
+        "run log", ["flwr", "log", str(run_id), CONNECTION, "--stream"], _flwr_environment(superlink), log_file
+    )
+
+
+def wait_for_run(
+    group: ProcessGroup, superlink: SuperLink, run_id: int, log_file: Path, timeout: float | None = None
+) -> RunStatus:
+    """Wait for the end of a run, its log going to ``log_file``; a failed run is a status, not an exception.
+
+    Raises `BouquetError` when SuperLink ends first, `TimeoutError` after ``timeout`` seconds.
+    """
+    deadline = float("inf") if timeout is None else time.monotonic() + timeout
+    while True:
+        follower = follow_run(group, superlink, run_id, log_file)
+        while follower.alive and superlink.process.alive:
+            if time.monotonic() >= deadline:
+                group.stop(follower)
+                raise TimeoutError(f"Run {run_id} is not over after {timeout:g} s.")
+            time.sleep(0.1)
+        if not superlink.process.alive:
+            raise BouquetError(f"SuperLink ended during run {run_id}.\n{superlink.process.tail()}")
+        status = run_status(superlink, run_id)
+        if status.finished:
+            return status
+        time.sleep(1.0)
+
+
+def register_supernode(superlink: SuperLink, public_key: Path) -> int | None:
+    """Admit the device with this public key (OpenSSH, ECDSA); its node id, or None if it was admitted before."""
+    if not public_key.is_file():
+        raise BouquetError(f"There is no public key {public_key}; bouquet keys makes a device's pair.")
+    try:
+        reply = _flwr(superlink, ["supernode", "register", str(public_key.absolute()), CONNECTION])
+    except BouquetError as error:
+        if "already in use" in str(error):
+            return None
+        raise
+    return int(reply["node-id"])
+
+
+def _flwr_environment(superlink: SuperLink) -> dict[str, str]:
+    return program_environment({"FLWR_HOME": str(superlink.flower_home)})
+
+
+def _flwr(superlink: SuperLink, arguments: list[str]) -> dict[str, Any]:
+    """Run ``flwr`` and return its JSON; its exit status says nothing, it is 0 after a failure too."""
+    command = [find_program("flwr"), *arguments, "--format", "json"]
+    what = " ".join(["flwr", *arguments])
+    try:
+        done = subprocess.run(
+            command,
+            env=_flwr_environment(superlink),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=FLWR_TIMEOUT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise BouquetError(f"{what!r} gave no answer within {FLWR_TIMEOUT_SECONDS:g} s.") from None
+    try:
+        reply: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
+        problem = "" if reply.get("success") else str(reply.get("error-message", reply))
+    except ValueError:
+        reply, problem = {}, done.stdout + done.stderr
+    if problem or not reply:
+        raise BouquetError(f"{what!r} failed: {' '.join(plain_text(problem).split())}")
+    return reply
+
+
+def _check_keys(app: Path, run_config: Mapping[str, Any]) -> None:
+    """Name the key that Flower would call an invalid run configuration without naming it."""
+
+    def keys(table: Mapping[str, Any], parent: str = "") -> Iterator[str]:
+        for key, value in table.items():
+            yield from keys(value, f"{parent}{key}.") if isinstance(value, Mapping) else [parent + key]
+
+    try:
+        project = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))
+        known = set(keys(project["tool"]["flwr"]["app"].get("config", {})))
+    except (OSError, KeyError, tomllib.TOMLDecodeError):
+        return  # Flower says itself what is wrong with the app.
+    if unknown := sorted(set(run_config) - known):
+        raise BouquetError(f"The app has no setting {unknown[0]!r} to override; it has {', '.join(sorted(known))}.")
+
+
+def _found(certificates: Certificates) -> Certificates:
+    files = [certificates.authority, certificates.certificate, certificates.key]
+    for file in files:
+        if not file.is_file():
+            raise BouquetError(f"There is no certificate or key {file}; bouquet keys makes them.")
+    return Certificates(*(file.absolute() for file in files))
+
+
+def _check_health(superlink: SuperLink) -> None:
+    """Ask the Runtime API for its health the way SuperLink's own programs reach it, certificate included."""
+    host, port = split_address(superlink.runtime_address)
+    if superlink.certificates is None:
+        connection = http.client.HTTPConnection(host, port, timeout=30.0)
+    else:
+        context = ssl.create_default_context(cafile=str(superlink.certificates.authority))
+        connection = http.client.HTTPSConnection(host, port, timeout=30.0, context=context)
+    try:
+        connection.request("GET", "/health")
+        status = connection.getresponse().status
+    except ssl.SSLCertVerificationError as error:
+        raise BouquetError(
+            f"The certificate does not hold for {host}, where SuperLink's own programs reach it "
+            f"({error.verify_message}); it must name {host} beside the server's address, as bouquet keys has it."
+        ) from None
+    except (OSError, http.client.HTTPException) as error:
+        raise BouquetError(f"Its Runtime API on {host}:{port} does not answer ({error}).") from None
+    finally:
+        connection.close()
+    if status != http.client.OK:
+        raise BouquetError(f"Its Runtime API on {host}:{port} answers with status {status}.")

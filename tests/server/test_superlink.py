@@ -1,0 +1,324 @@
+import datetime
+import ipaddress
+import json
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from client.supernode import SuperNode, SuperNodeSettings, run_supernode_foreground, start_supernode
+from common.errors import BouquetError
+from common.processes import ProcessGroup, free_port, processes_tagged
+from server.superlink import (
+    Certificates,
+    SuperLink,
+    register_supernode,
+    run_status,
+    start_superlink,
+    submit_run,
+    wait_for_run,
+)
+
+PROJECT = """
+[project]
+name = "stock"
+version = "1.0.0"
+description = "A tiny app that knows nothing of Bouquet"
+license = "Apache-2.0"
+# Would fail to install; nothing is to be installed.
+dependencies = ["no-such-distribution-of-bouquet"]
+[tool.flwr.app]
+publisher = "tests"
+[tool.flwr.app.components]
+serverapp = "stock.server:app"
+clientapp = "stock.client:app"
+[tool.flwr.app.config]
+nodes = 2
+text = "default"
+fail = false
+sleep = 0.0
+"""
+CLIENT = """
+import os, time
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+app = ClientApp()
+@app.query()
+def answer(message, context):
+    print("ClientApp speaking", flush=True)
+    time.sleep(message.content["config"]["sleep"])
+    config = ConfigRecord({"variable": os.environ["STOCK_CLIENT"], **context.node_config})
+    return Message(RecordDict({"config": config}), reply_to=message)
+"""
+SERVER = """
+import json, os, time
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import ServerApp
+app = ServerApp()
+@app.main()
+def main(grid, context):
+    print("ServerApp speaking", flush=True)
+    if context.run_config["fail"]:
+        raise ValueError("it was told to fail")
+    while len(list(grid.get_node_ids())) < context.run_config["nodes"]:
+        time.sleep(0.1)
+    content = RecordDict({"config": ConfigRecord({"sleep": context.run_config["sleep"]})})
+    waiting = set(grid.push_messages([Message(content, node, "query") for node in grid.get_node_ids()]))
+    print("messages are out", flush=True)
+    replies = []
+    while waiting:
+        for reply in grid.pull_messages(waiting):
+            waiting.remove(reply.metadata.reply_to_message_id)
+            replies.append({"error": reply.error.code} if reply.has_error() else dict(reply.content["config"]))
+        time.sleep(0.1)
+    with open(os.environ["STOCK_RESULT"], "w") as file:
+        json.dump({"text": context.run_config["text"], "replies": replies}, file)
+"""
+
+
+def eventually(true: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.05)
+
+
+def write_stock_app(directory: Path) -> Path:
+    (directory / "stock").mkdir(parents=True)
+    (directory / "pyproject.toml").write_text(PROJECT)
+    (directory / "stock" / "client.py").write_text(CLIENT)
+    (directory / "stock" / "server.py").write_text(SERVER)
+    return directory
+
+
+@dataclass
+class Federation:
+    group: ProcessGroup
+    superlink: SuperLink
+    nodes: list[SuperNode]
+    app: Path
+    result: Path
+
+    def run(self, log: Path, **config: object) -> tuple[str, str]:
+        run_id = submit_run(self.superlink, self.app, config)
+        return wait_for_run(self.group, self.superlink, run_id, log, timeout=120).status, log.read_text()
+
+
+def start_node(group: ProcessGroup, server: str, folder: Path, number: int) -> SuperNode:
+    settings = SuperNodeSettings(
+        server,
+        folder / f"node-{number}",
+        node_config={"number": number, "name": f'it\'s "node" {number}', "share": 0.5, "last": number == 1},
+        insecure=True,
+        environment={"STOCK_CLIENT": f"client value {number}"},
+    )
+    return start_supernode(group, settings, f"SuperNode {number}")
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    folder = tmp_path_factory.mktemp("federation")
+    with ProcessGroup() as group:
+        result = folder / "result.json"
+        address = f"127.0.0.1:{free_port()}"
+        superlink = start_superlink(
+            group, folder / "server", fleet_address=address, environment={"STOCK_RESULT": str(result)}
+        )
+        nodes = [start_node(group, address, folder, number) for number in range(2)]
+        for node in nodes:
+            node.wait_until_connected()
+        yield Federation(group, superlink, nodes, write_stock_app(folder / "app"), result)
+    assert processes_tagged(group.tag) == []
+
+
+@pytest.mark.federation
+def test_a_run_reaches_the_devices_and_comes_back(federation: Federation, tmp_path: Path) -> None:
+    status, log = federation.run(tmp_path / "run.log", text='it\'s "quoted" \\ text')
+    assert status == "finished:completed"
+    assert "ServerApp speaking" in log
+    result = json.loads(federation.result.read_text())
+    assert result["text"] == 'it\'s "quoted" \\ text'
+    assert sorted(result["replies"], key=lambda reply: reply["number"]) == [
+        {
+            "variable": f"client value {number}",
+            "number": number,
+            "name": f'it\'s "node" {number}',
+            "share": 0.5,
+            "last": number == 1,
+        }
+        for number in range(2)
+    ]
+    for node in federation.nodes:
+        assert "ClientApp speaking" in node.log_file.read_text()
+
+
+@pytest.mark.federation
+def test_a_run_that_fails_is_told_with_its_traceback(federation: Federation, tmp_path: Path) -> None:
+    run_id = submit_run(federation.superlink, federation.app, {"fail": True})
+    status = wait_for_run(federation.group, federation.superlink, run_id, tmp_path / "run.log", timeout=120)
+    assert (status.run_id, status.status, status.completed) == (run_id, "finished:failed", False)
+    assert status.details == "ServerApp failed with exception: it was told to fail"
+    assert "ValueError: it was told to fail" in (tmp_path / "run.log").read_text()
+
+
+@pytest.mark.federation
+def test_a_run_config_key_that_the_app_lacks(federation: Federation) -> None:
+    with pytest.raises(BouquetError, match=r"no setting 'no-such-key' to override; it has fail, nodes, sleep, te"):
+        submit_run(federation.superlink, federation.app, {"no-such-key": 1})
+
+
+@pytest.mark.federation
+def test_an_app_that_is_not_there(federation: Federation, tmp_path: Path) -> None:
+    with pytest.raises(BouquetError, match=re.escape(str(tmp_path / "pyproject.toml"))):
+        submit_run(federation.superlink, tmp_path)
+
+
+@pytest.mark.federation
+def test_the_status_of_an_unknown_run(federation: Federation) -> None:
+    with pytest.raises(BouquetError, match="'flwr ls bouquet --run-id 7' failed"):
+        run_status(federation.superlink, 7)
+
+
+@pytest.mark.federation
+def test_a_second_superlink_on_the_same_port(federation: Federation, tmp_path: Path) -> None:
+    before = len(federation.group.processes)
+    with pytest.raises(BouquetError, match=r"Port \d+ on 127\.0\.0\.1 is in use, needed for the devices"):
+        start_superlink(federation.group, tmp_path, fleet_address=federation.superlink.fleet_address)
+    assert len(federation.group.processes) == before
+
+
+@pytest.mark.federation
+def test_a_node_that_is_killed_is_an_error_reply_and_leaves_nothing(federation: Federation, tmp_path: Path) -> None:
+    address = federation.superlink.fleet_address
+    third = start_node(federation.group, address, tmp_path, 2)
+    third.wait_until_connected()
+    run_id = submit_run(federation.superlink, federation.app, {"nodes": 3, "sleep": 10.0})
+    eventually(lambda: "ClientApp speaking" in third.log_file.read_text(), "the third node works on its message")
+    os.kill(third.process.pids[0], signal.SIGKILL)
+    assert third.process.wait(60) == 128 + signal.SIGKILL
+    assert not third.process.alive
+    status = wait_for_run(federation.group, federation.superlink, run_id, tmp_path / "run.log", timeout=180)
+    assert status.completed
+    replies = json.loads(federation.result.read_text())["replies"]
+    assert sorted(reply.get("number", -1) for reply in replies) == [-1, 0, 1]
+    assert [reply["error"] for reply in replies if "error" in reply] == [5]
+
+
+@pytest.mark.federation
+def test_a_superlink_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
+    with ProcessGroup() as group:
+        superlink = start_superlink(group, tmp_path / "server", fleet_address=f"127.0.0.1:{free_port()}")
+        eventually(lambda: len(superlink.process.pids) == 2, "its flower-superexec is there")
+        os.kill(superlink.process.pids[0], signal.SIGKILL)
+        assert superlink.process.wait(60) == 128 + signal.SIGKILL
+        assert processes_tagged(group.tag) == []
+        with pytest.raises(BouquetError, match="SuperLink ended during run 1"):
+            wait_for_run(group, superlink, 1, tmp_path / "run.log")
+
+
+def certificate_for(name: str, folder: Path) -> Certificates:
+    """A certificate for one IP address, signed by itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "Bouquet test")])
+    today = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())
+        .not_valid_before(today - datetime.timedelta(days=1))
+        .not_valid_after(today + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(name))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    folder.mkdir()
+    pem = certificate.public_bytes(serialization.Encoding.PEM)
+    (folder / "ca.pem").write_bytes(pem)
+    (folder / "server.pem").write_bytes(pem)
+    (folder / "server.key").write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return Certificates(folder / "ca.pem", folder / "server.pem", folder / "server.key")
+
+
+def device_key(file: Path) -> Path:
+    key = ec.generate_private_key(ec.SECP384R1())
+    file.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
+    )
+    file.with_suffix(".pub").write_bytes(
+        key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    )
+    return file
+
+
+@pytest.mark.federation
+def test_keys_admit_devices_and_keep_their_ids(tmp_path: Path) -> None:
+    certificates = certificate_for("127.0.0.1", tmp_path / "tls")
+    address = f"127.0.0.1:{free_port()}"
+    key = device_key(tmp_path / "device")
+    settings = SuperNodeSettings(address, tmp_path / "node", root_certificates=certificates.authority, private_key=key)
+    with ProcessGroup() as group:
+        superlink = start_superlink(
+            group,
+            tmp_path / "server",
+            fleet_address=address,
+            certificates=certificates,
+            supernode_auth=True,
+            database=tmp_path / "superlink.db",
+        )
+        with pytest.raises(
+            BouquetError, match=r"did not admit this device\. The server admits registered devices only"
+        ):
+            run_supernode_foreground(replace(settings, private_key=None), report=lambda line: None)
+        with pytest.raises(
+            BouquetError, match=r"did not admit this device\. The server does not know this device's key"
+        ):
+            run_supernode_foreground(settings, report=lambda line: None)
+        with pytest.raises(BouquetError, match=r"(?s)SuperNode has ended\. Its log, .*\[code: 2004\]"):
+            start_supernode(group, settings).wait_until_connected()
+        node_id = register_supernode(superlink, key.with_suffix(".pub"))
+        assert register_supernode(superlink, key.with_suffix(".pub")) is None
+        first = start_supernode(group, settings)
+        assert first.wait_until_connected() == node_id
+        assert group.stop(first.process) == 0
+        assert start_supernode(group, settings).wait_until_connected() == node_id
+    assert processes_tagged(group.tag) == []
+
+
+@pytest.mark.federation
+def test_a_certificate_that_superlinks_own_programs_cannot_use(tmp_path: Path) -> None:
+    certificates = certificate_for("192.0.2.1", tmp_path / "tls")
+    with ProcessGroup() as group:
+        with pytest.raises(BouquetError, match=r"SuperLink did not start\. The certificate does not hold for 127"):
+            start_superlink(
+                group, tmp_path / "server", fleet_address=f"127.0.0.1:{free_port()}", certificates=certificates
+            )
+        assert processes_tagged(group.tag) == []
+
+
+def test_a_certificate_that_is_not_there(tmp_path: Path) -> None:
+    missing = Certificates(tmp_path / "ca.pem", tmp_path / "server.pem", tmp_path / "server.key")
+    with ProcessGroup() as group, pytest.raises(BouquetError, match=rf"no certificate or key {missing.authority}"):
+        start_superlink(group, tmp_path, fleet_address=f"127.0.0.1:{free_port()}", certificates=missing)
+
+
+def test_authentication_needs_certificates(tmp_path: Path) -> None:
+    with ProcessGroup() as group, pytest.raises(BouquetError, match="over TLS only"):
+        start_superlink(group, tmp_path, fleet_address=f"127.0.0.1:{free_port()}", supernode_auth=True)
+
+
+def test_the_runtime_port_in_use(tmp_path: Path) -> None:
+    with socket.socket() as server, ProcessGroup() as group:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        port = server.getsockname()[1]
+        with pytest.raises(BouquetError, match=rf"Port {port} on 127\.0\.0\.1 is in use, needed for SuperLink's Runt"):
+            start_superlink(group, tmp_path, fleet_address=f"127.0.0.1:{free_port()}", runtime_port=port)
