@@ -1,0 +1,281 @@
+"""`bouquet compare`: run what is missing of a grid, some cells at once, and gather the results.
+
+Every cell is a run folder ``OUT/cells/SLUG``, with the settings file it was started from and its log beside it. A cell
+is done when it has a summary and its settings are the ones that the table asks for now, so that a comparison that was
+stopped, or whose table has grown, goes on where it is.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from common.errors import BouquetError
+from experiments.cell_runner import CellFailed, Runner, available_cores
+from experiments.record import RecordError, Run, read_run
+from experiments.report import human_seconds
+from experiments.table import Cell, Table
+
+MOST_SHOWN = 3  # running cells that the progress names
+State = Literal["done", "missing", "half-done", "shorter", "other settings"]
+
+# What a run leaves in its folder; a folder with anything else in it is not ours to remove.
+RUN_FILES = {
+    "settings.json",
+    "rounds.jsonl",
+    "summary.json",
+    "similarity.json",
+    "report.html",
+    "checkpoint",
+    "models",
+    "devices",
+    "failure.txt",
+    "server.log",
+    "superlink",
+    "single-model",
+}
+
+
+@dataclass
+class CellResult:
+    """One cell after the comparison: its run, or why there is none."""
+
+    cell: Cell
+    run: Run | None = None
+    error: str | None = None
+
+
+@dataclass
+class Results:
+    """All cells of a table in its order; ``interrupted`` when Ctrl-C ended the comparison."""
+
+    table: Table
+    cells: list[CellResult] = field(default_factory=list)
+    interrupted: bool = False
+
+    @property
+    def failed(self) -> list[CellResult]:
+        """Cells that ran and failed."""
+        return [result for result in self.cells if result.error is not None]
+
+    @property
+    def missing(self) -> list[CellResult]:
+        """Cells that have neither failed nor been run."""
+        return [result for result in self.cells if result.run is None and result.error is None]
+
+    def runs(self, strategy: str, data: str) -> list[Run]:
+        """The finished runs of one row and column, in the order of the seeds."""
+        found = (result for result in self.cells if (result.cell.strategy, result.cell.data) == (strategy, data))
+        return [result.run for result in found if result.run is not None]
+
+
+def run_table(
+    table: Table, out: Path, jobs: int | None, runner: Runner, console: Console, resume: bool = False
+) -> Results:
+    """Run the cells that are not done, ``jobs`` at once, and read them all.
+
+    A cell that fails is reported and the others go on. Ctrl-C, or SIGTERM, ends the cells that are running, keeps those
+    that are done, and returns what there is. With ``resume``, a cell that is half-done, or was run for fewer rounds,
+    goes on from its last checkpoint; otherwise it starts anew. Raises `BouquetError` when ``out`` is in use by another
+    comparison or holds what is not a run.
+    """
+    folder = out / "cells"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BouquetError(f"The folder {folder} cannot be made: {error.strerror}.") from None
+    with _alone(out), _terminated_like_interrupted():
+        results = Results(table, [CellResult(cell) for cell in table.cells])
+        todo = []
+        for result in results.cells:
+            state = cell_state(result.cell, folder / result.cell.slug)
+            if state == "done":
+                result.run = read_run(folder / result.cell.slug)
+            else:
+                todo.append((result, state))
+        for result, state in todo:
+            _check_removable(folder / result.cell.slug)
+            if state == "other settings" or (state == "shorter" and not resume):
+                what = "with other settings" if state == "other settings" else "for fewer rounds"
+                console.print(f"{escape(result.cell.slug)} was run {what} and is run again.")
+        console.print(f"{len(results.cells) - len(todo)} of {len(results.cells)} cells are done already.")
+        if todo:
+            at_once = min(jobs or default_jobs([result.cell for result, _ in todo]), len(todo))
+            _run_all(results, [result for result, _ in todo], folder, at_once, runner, console, resume)
+    return results
+
+
+def cell_state(cell: Cell, folder: Path) -> State:
+    """What a cell's folder holds, against what the table asks for now."""
+    if not folder.exists() or not any(folder.iterdir()):
+        return "missing"
+    try:
+        run = read_run(folder)
+    except RecordError:
+        return "half-done"
+    same = run.settings.fingerprint() == cell.settings.fingerprint()
+    if not same or run.settings.run.rounds > cell.settings.run.rounds:
+        return "other settings"
+    if run.summary is None:
+        return "half-done"
+    return "done" if run.settings.run.rounds == cell.settings.run.rounds else "shorter"
+
+
+def default_jobs(cells: Sequence[Cell]) -> int:
+    """How many cells fit on this machine: one, if a cell takes all cores (Ray does), else cores over its threads."""
+    cores = available_cores()
+    needed = [
+        cores if cell.settings.simulation.engine == "ray" else cell.settings.train.threads or cores for cell in cells
+    ]
+    return max(1, cores // max(needed, default=1))
+
+
+def _run_all(
+    results: Results,
+    todo: Sequence[CellResult],
+    folder: Path,
+    jobs: int,
+    runner: Runner,
+    console: Console,
+    resume: bool,
+) -> None:
+    """Keep ``jobs`` cells running until none is left, showing how far they are."""
+    waiting = list(reversed(todo))
+    running: dict[Future[Run], tuple[CellResult, float]] = {}
+    started = time.monotonic()
+    progress = Progress(
+        TextColumn("{task.completed}/{task.total} cells"),
+        BarColumn(),
+        TextColumn("{task.fields[state]}"),
+        TimeElapsedColumn(),
+        console=console,
+    )
+    bar = progress.add_task("", total=len(todo), state="")
+
+    def show() -> None:
+        state = _state_text(results, todo, [result for result, _ in running.values()], folder, started)
+        progress.update(bar, state=state)
+
+    with ThreadPoolExecutor(jobs) as pool, progress:
+        try:
+            while waiting or running:
+                while waiting and len(running) < jobs:
+                    result = waiting.pop()
+                    future = pool.submit(_run_cell, result.cell, folder / result.cell.slug, runner, resume)
+                    running[future] = (result, time.monotonic())
+                show()
+                done, _ = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
+                for future in done:
+                    result, since = running.pop(future)
+                    _take(result, future, console, time.monotonic() - since)
+                    progress.advance(bar)
+            show()
+        except KeyboardInterrupt:
+            results.interrupted = True
+            console.print("Stopping the cells that are running; those that are done are kept.")
+            runner.stop()
+            for future in wait(running).done:
+                result, _ = running.pop(future)
+                if future.exception() is None:
+                    result.run = future.result()
+
+
+def _run_cell(cell: Cell, folder: Path, runner: Runner, resume: bool) -> Run:
+    """Run one cell into its folder and read it; raises `BouquetError` when there is no finished run afterwards."""
+    resumable = cell_state(cell, folder) in ("half-done", "shorter") and any((folder / "checkpoint").glob("*"))
+    going_on = resume and resumable
+    if folder.exists() and not going_on:
+        shutil.rmtree(folder)
+    runner(cell.settings, folder, resume=going_on)
+    if cell_state(cell, folder) != "done":
+        raise CellFailed(f"The run ended without a summary for these settings in {folder}.")
+    return read_run(folder)
+
+
+def _take(result: CellResult, future: Future[Run], console: Console, seconds: float) -> None:
+    """Note what became of a cell, and say it."""
+    slug = escape(result.cell.slug)
+    error = future.exception()
+    if error is None:
+        result.run = future.result()
+        console.print(f"[green]done[/]    {slug} ({human_seconds(seconds)})")
+    else:
+        result.error = str(error) if isinstance(error, BouquetError) else f"{type(error).__name__}: {error}"
+        console.print(f"[red]failed[/]  {slug} ({human_seconds(seconds)})\n{escape(result.error)}")
+
+
+def _state_text(
+    results: Results,
+    todo: Sequence[CellResult],
+    running: Sequence[CellResult],
+    folder: Path,
+    started: float,
+) -> str:
+    """Running cells with their rounds, failures, and the time left at the pace so far."""
+    now = [f"{r.cell.slug} {_rounds(folder / r.cell.slug)}/{r.cell.settings.run.rounds}" for r in running]
+    more = f" and {len(now) - MOST_SHOWN} more" if len(now) > MOST_SHOWN else ""
+    parts = [f"{len(now)} running: {', '.join(now[:MOST_SHOWN])}{more}"] if now else []
+    if results.failed:
+        parts.append(f"[red]{len(results.failed)} failed[/]")
+    finished = sum(r.run is not None or r.error is not None for r in todo)
+    if finished and now:
+        left = (time.monotonic() - started) / finished * (len(todo) - finished)
+        parts.append(f"about {human_seconds(math.ceil(left))} left")
+    return " · ".join(parts)
+
+
+def _rounds(folder: Path) -> int:
+    """Rounds that a running cell has recorded."""
+    try:
+        return (folder / "rounds.jsonl").read_bytes().count(b"\n")
+    except OSError:
+        return 0
+
+
+def _check_removable(folder: Path) -> None:
+    """Refuse to touch a folder that holds something other than a run."""
+    if not folder.exists():
+        return
+    strange = [entry.name for entry in folder.iterdir() if entry.name not in RUN_FILES and entry.name[0] != "."]
+    if strange:
+        raise BouquetError(
+            f"{folder} holds {sorted(strange)[0]!r}, which no run leaves there; move it away, or give another --out."
+        )
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Hold the folder for this comparison; a second one would remove the cells that the first is running."""
+    with (out / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise BouquetError(f"Another comparison is running in {out}; wait for it, or give another --out.") from None
+        yield
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """Let SIGTERM end the cells too. A signal can be handled in the main thread only; elsewhere nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,100 @@
+"""A grid inside this process: every node is a function from message to reply.
+
+Two uses: simulating clients one after another, without the seconds that Ray takes to start, and testing strategies
+with scripted clients that fail, answer late, answer nonsense or never answer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+Handler = Callable[[Message], Message | None]
+
+
+class InlineGrid(Grid):
+    """A Flower `Grid` whose nodes are the given handlers; one that returns None never answers.
+
+    A handler runs when its message is pushed, except that ``delays`` keeps its reply back for so many seconds.
+    """
+
+    def __init__(self, handlers: Mapping[int, Handler], delays: Mapping[int, float] | None = None) -> None:
+        self.handlers = dict(handlers)
+        self.delays = dict(delays or {})
+        self._identifiers = itertools.count(1)
+        # Flower's Message asks who sends it; outside of its own processes nobody has said.
+        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, SUPERLINK_NODE_ID
+        self._replies: dict[str, tuple[float, Message]] = {}
+
+    def set_run(self, run: Run) -> None:
+        """There is only one run."""
+
+    @property
+    def run(self) -> Run:
+        """An empty run."""
+        return Run.create_empty(0)
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        """Build a message."""
+        return Message(content, dst_node_id=dst_node_id, message_type=message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """All nodes."""
+        return list(self.handlers)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Deliver each message at once; a node that is not there takes none."""
+        identifiers = []
+        for message in messages:
+            node = message.metadata.dst_node_id
+            if node not in self.handlers:
+                identifiers.append("")
+                continue
+            identifier = f"message-{next(self._identifiers)}"
+            message.metadata.__dict__["_message_id"] = identifier  # Flower's own grids set it the same way
+            identifiers.append(identifier)
+            if (reply := self.handlers[node](message)) is not None:
+                reply.metadata.__dict__["_src_node_id"] = node
+                self._replies[identifier] = (time.monotonic() + self.delays.get(node, 0.0), reply)
+        return identifiers
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Replies that are due, each once."""
+        now = time.monotonic()
+        due = [i for i in message_ids if i in self._replies and self._replies[i][0] <= now]
+        return [self._replies.pop(identifier)[1] for identifier in due]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Push, and wait for every reply that will come."""
+        waiting = [identifier for identifier in self.push_messages(messages) if identifier in self._replies]
+        deadline = float("inf") if timeout is None else time.monotonic() + timeout
+        replies: list[Message] = []
+        while len(replies) < len(waiting) and time.monotonic() < deadline:
+            replies += self.pull_messages(waiting)
+            time.sleep(0.01 if len(replies) < len(waiting) else 0)
+        return replies
+
+
+def app_handlers(client_app: ClientApp, contexts: Mapping[int, Context]) -> dict[int, Handler]:
+    """Handlers that run a ClientApp; an exception in it becomes the error reply that a SuperNode would send."""
+
+    def handler(context: Context) -> Handler:
+        def handle(message: Message) -> Message:
+            try:
+                return client_app(message, context)
+            except Exception as error:
+                return Message(Error(code=2, reason=f"{type(error).__name__}: {error}"), reply_to=message)
+
+        return handle
+
+    return {node: handler(context) for node, context in contexts.items()}

@@ -1,0 +1,178 @@
+"""The plots of a run: plain functions from a `Run` to a figure, or to None where the record has nothing to draw.
+
+A strategy adds its own: ``EXTRA_PLOTS["dc-pfl"] = [dendrogram]`` with functions of the same kind, each of which gives
+its figure a title (`experiments.plot_style.new_figure` does). Plots by client are in `experiments.plots_clients`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from experiments.plot_style import (
+    PALETTE,
+    bytes_axis,
+    dots,
+    legend_below,
+    line_style,
+    new_figure,
+    rounds_axis,
+)
+from experiments.plots_clients import accuracy_by_client, bytes_by_layer, identity_by_round, similarity_map
+from experiments.plots_dcpfl import bytes_against_fedavg, group_graph, periods_by_round
+from experiments.plots_fedac import number_of_clusters_by_round
+from experiments.plots_fedtsdp import hopkins_by_round
+from experiments.plots_identity import gaps_by_round, identities_by_round
+from experiments.record import Points, Run
+
+PlotFunction = Callable[[Run], Figure | None]
+
+EXTRA_PLOTS: dict[str, list[PlotFunction]] = {
+    "dc-pfl": [periods_by_round, group_graph, bytes_against_fedavg],
+    "fedac": [number_of_clusters_by_round],
+    "fedtsdp": [hopkins_by_round],
+    "gradient-loss": [gaps_by_round, identities_by_round],
+    "ifca": [gaps_by_round, identities_by_round],
+}
+"""Strategy name → the plots that only this strategy has."""
+
+
+def plots_of(run: Run) -> list[Figure]:
+    """Every figure that the run's record has something for, the strategy's own last."""
+    drawn = [plot(run) for plot in (*PLOTS, *EXTRA_PLOTS.get(run.settings.strategy.name, ()))]
+    return [figure for figure in drawn if figure is not None]
+
+
+def accuracy_by_round(run: Run) -> Figure | None:
+    """Test accuracy after each round: of the models handed out, and of each device's own after training."""
+    lines = [
+        ("macro over clients", *run.outcome("accuracy_macro"), "-", PALETTE[0]),
+        ("micro over examples", *run.outcome("accuracy_micro"), "--", PALETTE[1]),
+        ("macro, own model trained", *run.series("accuracy_trained_macro"), ":", PALETTE[0]),
+        ("micro, own model trained", *run.series("accuracy_trained_micro"), "-.", PALETTE[1]),
+    ]
+    return _curves("Test accuracy by round", "accuracy", lines)
+
+
+def loss_by_round(run: Run) -> Figure | None:
+    """Mean training loss of the models as received, and while the devices train."""
+    lines = [
+        ("models as received", *run.outcome("loss"), "-", PALETTE[0]),
+        ("during local training", *run.series("train_loss"), ":", PALETTE[1]),
+    ]
+    return _curves("Training loss by round", "loss", lines)
+
+
+def bytes_by_round(run: Run) -> Figure | None:
+    """Payload in each round and in total, up (to the server) and down (to the devices)."""
+    directions = [("up, to the server", "bytes_up", PALETTE[0]), ("down, to the devices", "bytes_down", PALETTE[1])]
+    if not any(len(run.series(key)[0]) for _, key, _ in directions):
+        return None
+    figure, (each, total) = new_figure("Bytes by round", 4.6, rows=2)
+    for (label, key, colour), style in zip(directions, ("-", "--"), strict=True):
+        x, y = run.series(key)
+        each.plot(x, y, style, color=colour, **dots(x), label=label)
+        total.plot(x, np.cumsum(y), style, color=colour, **dots(x))
+    for ax, label in ((each, "in the round"), (total, "since the start")):
+        rounds_axis(ax, "round" if ax is total else "")
+        bytes_axis(ax)
+        ax.set_ylabel(label)
+        ax.set_ylim(bottom=0)
+    legend_below(figure, *each.get_legend_handles_labels())
+    return figure
+
+
+def clusters_by_round(run: Run) -> Figure | None:
+    """Number of clusters, and where the true groups are known, how well the clusters agree with them."""
+    x, count = run.series("clusters")
+    if not len(x):
+        return None
+    agreement = [
+        (label, *run.series(key), style, colour)
+        for label, key, style, colour in (
+            ("purity", "purity", "-", PALETTE[2]),
+            ("adjusted Rand index", "ari", "--", PALETTE[5]),
+        )
+    ]
+    known = any(len(points[1]) for points in agreement)
+    figure, axes = new_figure("Clusters by round", 4.2 if known else 2.8, rows=2 if known else 1)
+    axes[0].plot(x, count, color=PALETTE[0], **dots(x), drawstyle="steps-post", label="clusters found")
+    if run.groups:
+        true = len(set(run.groups.values()))
+        axes[0].axhline(true, color="#666666", linestyle=":", linewidth=1.2, label="true groups")
+    axes[0].set_ylabel("clusters")
+    axes[0].set_ylim(0, max([*count, 1]) * 1.15 + 0.5)
+    axes[0].yaxis.set_major_locator(MaxNLocator(integer=True))
+    if known:
+        for label, at, values, style, colour in agreement:
+            axes[1].plot(at, values, style, color=colour, **dots(at), label=label)
+        axes[1].set_ylabel("agreement")
+        axes[1].set_ylim(min(0.0, *(min(points[2], default=0.0) for points in agreement)) - 0.04, 1.04)
+    for ax in axes:
+        rounds_axis(ax, "round" if ax is axes[-1] else "")
+    handles, labels = axes[0].get_legend_handles_labels()
+    if known:
+        more_handles, more_labels = axes[1].get_legend_handles_labels()
+        handles, labels = handles + more_handles, labels + more_labels
+    legend_below(figure, handles, labels)
+    return figure
+
+
+def compared_by_round(
+    title: str, label: str, runs: Mapping[str, Sequence[Run]], points_of: Callable[[Run], Points]
+) -> Figure | None:
+    """A quantity by round for several strategies: mean over seeds, with a band of one sample deviation.
+
+    ``runs`` maps a line's label to the runs of its seeds; ``points_of`` gives a run's rounds and values. Only rounds
+    that every seed has a value for are drawn.
+    """
+    figure, (ax,) = new_figure(title, 3.8)
+    for index, (name, seeds) in enumerate(runs.items()):
+        points = [dict(zip(*points_of(run), strict=True)) for run in seeds]
+        if not points:
+            continue
+        x = np.array(sorted(set.intersection(*(set(values) for values in points))))
+        if not len(x):
+            continue
+        values = np.array([[seed[at] for at in x] for seed in points])
+        mean = values.mean(axis=0)
+        style = line_style(index)
+        ax.plot(x, mean, label=name, **dots(x), **style)
+        if len(values) > 1:
+            deviation = values.std(axis=0, ddof=1)
+            ax.fill_between(x, mean - deviation, mean + deviation, color=style["color"], alpha=0.15, linewidth=0)
+    if not ax.lines:
+        return None
+    rounds_axis(ax)
+    ax.set_ylabel(label)
+    legend_below(figure, *ax.get_legend_handles_labels())
+    return figure
+
+
+def _curves(title: str, label: str, lines: Sequence[tuple[str, np.ndarray, np.ndarray, str, str]]) -> Figure | None:
+    """One axes with a line for each (label, x, y, dashes, colour) that has points."""
+    present = [line for line in lines if len(line[1])]
+    if not present:
+        return None
+    figure, (ax,) = new_figure(title, 3.4)
+    for name, x, y, dashes, colour in present:
+        ax.plot(x, y, dashes, color=colour, **dots(x), label=name)
+    rounds_axis(ax)
+    ax.set_ylabel(label)
+    legend_below(figure, *ax.get_legend_handles_labels())
+    return figure
+
+
+PLOTS: tuple[PlotFunction, ...] = (
+    accuracy_by_round,
+    loss_by_round,
+    clusters_by_round,
+    identity_by_round,
+    accuracy_by_client,
+    similarity_map,
+    bytes_by_round,
+    bytes_by_layer,
+)

@@ -1,0 +1,203 @@
+"""The report of a run: one self-contained HTML page in the run folder, also for a run that has not ended."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from common.files import write_atomically
+from common.settings import OWN_DATA, Settings, parse_settings
+from experiments.page import RUN, render
+from experiments.plots import plots_of
+from experiments.plots_clients import cluster_colours
+from experiments.record import Run, read_run
+
+SHORT_OPTIONS = {
+    "strategy.name": "--strategy",
+    "data.dataset": "--dataset",
+    "data.data_dir": "--data-dir",
+    "data.partition": "--partition",
+    "data.clients": "--clients",
+    "data.groups": "--groups",
+    "model.name": "--model",
+    "run.rounds": "--rounds",
+    "run.seed": "--seed",
+}
+ALWAYS_SHOWN = ("strategy.name", "data.dataset", "data.partition", "data.clients", "run.rounds", "run.seed")
+MOST_FAILURES = 200
+UNKNOWN = "—"
+
+
+def write_report(folder: Path) -> Path:
+    """Write ``report.html`` into a run folder and return its path; what was there is replaced in one step.
+
+    Raises `experiments.record.RecordError` for a folder that is not a run or a record that cannot be read.
+    """
+    path = folder / "report.html"
+    write_atomically(path, render_report(read_run(folder)).encode())
+    return path
+
+
+def render_report(run: Run) -> str:
+    """The page as text; the same record gives the same page."""
+    failures = [(line["round"], client, reason) for line in run.rounds for client, reason in _failed(line)]
+    notes = list(run.notes)
+    if len(failures) > MOST_FAILURES:
+        notes.append(f"{len(failures)} failures are recorded; the page shows the first {MOST_FAILURES}.")
+    if missing := (run.summary or {}).get("not_evaluated"):
+        notes.append(f"Not tested at the end, because no reply came: {', '.join(missing)}.")
+    extra = (run.summary or {}).get("strategy_record") or (run.rounds[-1].get("strategy") if run.rounds else None)
+    state = f"{run.completed} rounds" if run.summary else f"{run.completed} of {run.settings.run.rounds} rounds so far"
+    model = run.settings.model.name
+    return render(
+        RUN,
+        plots_of(run),
+        title=run.title,
+        lead=f"{len(run.clients)} clients, model {model}, {state}, seed {run.settings.run.seed}.",
+        notes=notes,
+        numbers=headline(run),
+        clients=client_rows(run, Counter(client for _, client, _ in failures)),
+        groups_known=bool(run.groups),
+        failures=failures[:MOST_FAILURES],
+        reproduce=reproduce(run.settings, run.folder),
+        settings=settings_rows(run.settings),
+        extra=json.dumps(extra, indent=2, ensure_ascii=False) if extra else "",
+    )
+
+
+def headline(run: Run) -> list[tuple[str, str]]:
+    """The numbers on top of the page, as (name, value); what the record does not know is left out."""
+    numbers = [
+        ("accuracy, mean over clients", _fraction(run.final("accuracy_macro"))),
+        ("accuracy, mean over examples", _fraction(run.final("accuracy_micro"))),
+        ("accuracy, worst tenth of clients", _fraction(run.final("accuracy_worst_decile"))),
+        ("deviation of accuracy over clients", _fraction(run.final("accuracy_deviation"))),
+        ("F1, mean over clients", _fraction(run.final("f1_macro"))),
+    ]
+    clusters = run.final("clusters")
+    if clusters is not None:
+        true = f" for {len(set(run.groups.values()))} true groups" if run.groups else ""
+        numbers.append((f"clusters{true}", f"{clusters:g}"))
+    numbers += [
+        ("purity", _fraction(run.final("purity"))),
+        ("adjusted Rand index", _fraction(run.final("ari"))),
+    ]
+    if run.rounds or run.summary:
+        numbers += [
+            ("up, to the server", human_bytes(run.total("bytes_up"))),
+            ("down, to the devices", human_bytes(run.total("bytes_down"))),
+            ("time", human_seconds(run.total("seconds"))),
+            ("failed replies", f"{run.series('failures')[1].sum():g}"),
+        ]
+    return [(name, value) for name, value in numbers if value != UNKNOWN]
+
+
+def client_rows(run: Run, failures: Counter[str]) -> list[dict[str, Any]]:
+    """One row a client, by true group (else by cluster)."""
+    colours = cluster_colours(run)
+    rows = []
+    for client in run.by_group() if run.groups else run.by_cluster():
+        cluster = run.assignment.get(client)
+        up, down = run.bytes_by_client.get(client, (None, None))
+        rows.append(
+            {
+                "name": client,
+                "group": run.groups.get(client, UNKNOWN),
+                "cluster": UNKNOWN if cluster is None else cluster,
+                "colour": "" if cluster is None else colours[cluster],
+                "accuracy": _fraction(run.accuracy_by_client.get(client)),
+                "up": UNKNOWN if up is None else human_bytes(up),
+                "down": UNKNOWN if down is None else human_bytes(down),
+                "failures": failures[client],
+            }
+        )
+    return rows
+
+
+def settings_rows(settings: Settings) -> list[tuple[str, list[tuple[str, str]]]]:
+    """The settings as ``section.key`` and value: those that were chosen, then those that have their defaults."""
+    defaults = _flat(Settings())
+    chosen: list[tuple[str, str]] = []
+    untouched: list[tuple[str, str]] = []
+    for key, value in _flat(settings).items():
+        (untouched if _is_default(key, value, defaults) else chosen).append((key, _text(value) or "(empty)"))
+    return [("chosen for this run", chosen), ("at their defaults", untouched)]
+
+
+def reproduce(settings: Settings, folder: Path) -> dict[str, str]:
+    """The command that runs the same settings again, and a sentence that says so."""
+    if settings.data.dataset == OWN_DATA:
+        command = ["bouquet", "server", *arguments(settings, short=False)]
+        text = "The devices trained on data of their own, which only they have. With the devices connected again:"
+    else:
+        command = ["bouquet", "simulate", *arguments(settings), "--out", f"{folder.name or 'run'}-again"]
+        text = "The same settings and seed give the same summary.json, seconds apart:"
+    return {"text": text, "command": shlex.join(command)}
+
+
+def arguments(settings: Settings, short: bool = True) -> list[str]:
+    """Command line arguments that `common.settings.load_settings` reads back as these very settings."""
+    defaults, values = _flat(Settings()), _flat(settings)
+    words: list[str] = []
+    for key in [*SHORT_OPTIONS, *(key for key in values if key not in SHORT_OPTIONS)]:
+        if _is_default(key, values[key], defaults) and not (short and key in ALWAYS_SHOWN):
+            continue
+        if short and key in SHORT_OPTIONS:
+            words += [SHORT_OPTIONS[key], _text(values[key])]
+        else:
+            words += ["--set", f"{key}={_as_setting(key, values[key])}"]
+    return words
+
+
+def human_bytes(count: float) -> str:
+    """A number of bytes in powers of ten, three digits: ``2.02 MB``."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size * 0.9995:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.0f} B"
+
+
+def human_seconds(seconds: float) -> str:
+    """A duration: ``8.3 s``, ``4 min 05 s``, ``2 h 07 min``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _failed(line: Any) -> list[tuple[str, str]]:
+    """Client and reason of every failure of a round; those that the record only counted come as one row."""
+    named = [(client, str(reason)) for client, reason in (line.get("failed") or {}).items()]
+    uncounted = (line.get("failures") or 0) - len(named)
+    return named + ([(UNKNOWN, f"{uncounted} without a recorded reason")] if uncounted > 0 else [])
+
+
+def _flat(settings: Settings) -> dict[str, Any]:
+    """``section.key`` → value, as JSON has it."""
+    content = settings.model_dump(mode="json")
+    return {f"{section}.{key}": value for section, values in content.items() for key, value in values.items()}
+
+
+def _is_default(key: str, value: Any, defaults: dict[str, Any]) -> bool:
+    return key in defaults and defaults[key] == value
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _as_setting(key: str, value: Any) -> str:
+    """The text from which ``--set`` reads this very value: bare where that is enough, else as JSON."""
+    bare = _text(value)
+    section, _, name = key.partition(".")
+    read = parse_settings({"data": {"classes": ["a"], "input_shape": [1]}}, {key: bare}).model_dump(mode="json")
+    return bare if read[section][name] == value else json.dumps(value)
+
+
+def _fraction(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.3f}"

@@ -1,0 +1,104 @@
+"""A federation simulated on one machine: the same ServerApp and ClientApp, without SuperLink and SuperNodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.serverapp import ServerApp
+
+from client.app import make_client_app
+from client.node import NUM_PARTITIONS, PARTITION_ID
+from common.errors import BouquetError
+from common.initial import initial_model
+from common.settings import OWN_DATA, Settings
+from experiments.inline import InlineGrid, app_handlers
+from server.app import make_server_app
+from server.rounds import Follow, build_strategy
+
+FIRST_NODE = SUPERLINK_NODE_ID + 1
+STATE_FOLDER = "devices"  # in the run folder: what each simulated device keeps
+
+
+def simulate(settings: Settings, folder: Path, resume: bool = False, follow: Follow | None = None) -> dict[str, Any]:
+    """Run a federation of ``data.clients`` simulated devices and return its summary.
+
+    The run folder is left behind; what the devices kept is removed when the run ended well. Raises `BouquetError`
+    for settings that do not fit each other or the data, before anything is written.
+    """
+    check(settings)
+    server_app = make_server_app(settings, folder, resume, follow)
+    client_app = make_client_app(settings, (folder / STATE_FOLDER).absolute())
+    engine = _run_inline if settings.simulation.engine == "inline" else _run_ray
+    engine(settings, server_app, client_app)
+    shutil.rmtree(folder / STATE_FOLDER, ignore_errors=True)
+    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    return summary
+
+
+def check(settings: Settings) -> None:
+    """Build everything once, so that what does not fit is said before the run begins."""
+    from client.data import load_partition  # imports SciPy only for what it needs
+
+    data = settings.data
+    if data.dataset == OWN_DATA:
+        raise BouquetError("data.dataset = 'own' has no data to simulate with; name a data set.")
+    if settings.server.min_clients > data.clients:
+        raise BouquetError(
+            f"server.min_clients = {settings.server.min_clients} is more than data.clients = {data.clients}."
+        )
+    build_strategy(settings)
+    initial_model(settings)
+    load_partition(
+        data.dataset,
+        data_dir=data.data_dir or None,
+        partition=data.partition,
+        partition_id=0,
+        num_partitions=data.clients,
+        seed=settings.run.seed,
+        **data.partition_options(),
+    )
+
+
+def _run_inline(settings: Settings, server_app: ServerApp, client_app: ClientApp) -> None:
+    """Clients one after another in this process."""
+    clients = settings.data.clients
+    contexts = {
+        FIRST_NODE + part: _context(FIRST_NODE + part, {PARTITION_ID: part, NUM_PARTITIONS: clients})
+        for part in range(clients)
+    }
+    server_app(InlineGrid(app_handlers(client_app, contexts)), _context(SUPERLINK_NODE_ID, {}))
+
+
+def _context(node: int, config: dict[str, Any]) -> Context:
+    return Context(run_id=1, node_id=node, node_config=config, state=RecordDict(), run_config={})
+
+
+def _run_ray(settings: Settings, server_app: ServerApp, client_app: ClientApp) -> None:
+    """Clients in parallel on Flower's Ray engine."""
+    os.environ.setdefault("RAY_DISABLE_IMPORT_WARNING", "1")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray  # noqa: F401
+        from flwr.simulation import run_simulation
+    except ImportError:
+        raise BouquetError(
+            "Simulation on Ray needs the extra 'simulation' (pip install 'bouquet-fl[simulation]'); "
+            "or take --set simulation.engine=inline."
+        ) from None
+    simulation = settings.simulation
+    run_simulation(
+        server_app,
+        client_app,
+        num_supernodes=settings.data.clients,
+        backend_config={
+            "client_resources": {"num_cpus": simulation.cpus_per_client, "num_gpus": simulation.gpus_per_client},
+            "init_args": {"logging_level": "error", "log_to_driver": False, "include_dashboard": False},
+        },
+    )

@@ -1,0 +1,266 @@
+"""The file of `bouquet compare`: a grid of strategies × data × partitions × seeds, each cell a run of its own.
+
+    name = "fesem-digits"
+    seeds = [0, 1, 2]
+    metrics = ["accuracy_macro", "purity", "bytes_up", "rounds_to_accuracy_0.8"]
+
+    [base.run]                      # what all cells share: the sections of a settings file
+    rounds = 15
+
+    [[strategy]]                    # one row of the tables each
+    label = "FeSEM (4)"
+    name = "fesem"
+    num_clusters = 4                # hyper-parameters, as in the section [strategy] of a settings file
+    set = { "train.local_epochs" = 1 }
+
+    [[data]]                        # one column each: keys of the section [data]
+    label = "digits"
+    dataset = "digits"
+    clients = 20
+    set = { "model.name" = "mlp" }
+
+    [[partition]]                   # optional: every data set is divided in each of these ways
+    label = "rotated"
+    partition = "rotated"
+    groups = 4
+
+A cell's settings are the base, then the data, the partition and the strategy laid over it, then its seed.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from common.errors import BouquetError
+from common.settings import DataSettings, Settings, SettingsError, parse_settings
+from experiments.measures import Metric, parse_metric
+from strategies.registry import create_strategy
+
+Check = Callable[[Settings], object]
+Seed = Annotated[int, Field(ge=0)]
+
+
+class TableError(BouquetError):
+    """A table file that is not what it should be."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One strategy, data set or partition of the grid: its label and what it sets, as ``section.key`` → value."""
+
+    label: str
+    overrides: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the grid; ``slug`` is the name of its folder."""
+
+    strategy: str
+    data: str
+    seed: int
+    slug: str
+    settings: Settings
+
+
+@dataclass(frozen=True)
+class Table:
+    """A grid, validated. ``data`` are the columns: data sets, or data sets times partitions."""
+
+    name: str
+    seeds: tuple[int, ...]
+    metrics: tuple[Metric, ...]
+    strategies: tuple[str, ...]
+    data: tuple[str, ...]
+    cells: tuple[Cell, ...]
+
+
+class _File(BaseModel):
+    """The file as it is written; entries are checked one by one afterwards."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str = Field(min_length=1)
+    seeds: list[Seed] = Field([0], min_length=1)
+    metrics: list[str] = Field(["accuracy_macro"], min_length=1)
+    base: dict[str, dict[str, Any]] = {}
+    strategy: list[dict[str, Any]] = Field(min_length=1)
+    data: list[dict[str, Any]] = Field(min_length=1)
+    partition: list[dict[str, Any]] = []
+
+
+def check_strategy(settings: Settings) -> None:
+    """Build the strategy, which does no work, to find an unknown name or hyper-parameter before anything runs."""
+    create_strategy(settings.strategy.name, settings.strategy.options)
+
+
+def load_table(path: Path, check: Check = check_strategy) -> Table:
+    """Read and validate a table file.
+
+    ``check`` is called with the settings of every cell and raises `BouquetError` where something does not fit.
+    Raises `TableError`, which names the file, the entry, the key and what is allowed.
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TableError(f"The table {path} cannot be read: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise TableError(f"The table {path} is not valid TOML: {error}.") from None
+    try:
+        return _build(_File.model_validate(content), check)
+    except ValidationError as error:
+        raise TableError(f"{path}: {' '.join(_explain(item) for item in error.errors())}") from None
+    except BouquetError as error:
+        raise TableError(f"{path}: {error}") from None
+
+
+def cells(table: Table) -> list[Cell]:
+    """Every run of the grid, seed by seed, so that a whole table of one seed is there first."""
+    return list(table.cells)
+
+
+def _build(file: _File, check: Check) -> Table:
+    if repeated := _repeated(file.seeds):
+        raise TableError(f"seeds holds {repeated[0]} twice.")
+    metrics = tuple(parse_metric(text) for text in file.metrics)
+    base = _base(file.base)
+    strategies = [_strategy(entry) for entry in file.strategy]
+    divisions = [_entry("partition", entry, _partition_label) for entry in file.partition]
+    data = [_entry("data", entry, _data_label if divisions else _whole_label) for entry in file.data]
+    for kind, entries in (("strategy", strategies), ("data", data), ("partition", divisions)):
+        if repeated := _repeated(entry.label for entry in entries):
+            raise TableError(f"Two [[{kind}]] have the label {repeated[0]!r}; give each a label of its own.")
+    columns = [_joined(one, division) for one in data for division in divisions] if divisions else data
+    slugs: dict[str, tuple[str, str]] = {}
+    grid = []
+    for seed in file.seeds:
+        for column in columns:
+            for strategy in strategies:
+                slug = f"{_slug(strategy.label)}-{_slug(column.label)}-s{seed}"
+                if slug in slugs:
+                    raise TableError(
+                        f"The cells {slugs[slug]} and {(strategy.label, column.label)} would both be kept in the "
+                        f"folder {slug!r}; make the labels differ in a letter or digit."
+                    )
+                slugs[slug] = (strategy.label, column.label)
+                overrides = {**column.overrides, **strategy.overrides, "run.seed": seed, "run.name": slug}
+                where = f"strategy {strategy.label!r}, data {column.label!r}"
+                settings = _settings(base, overrides, where, check)
+                grid.append(Cell(strategy.label, column.label, seed, slug, settings))
+    return Table(
+        file.name,
+        tuple(file.seeds),
+        metrics,
+        tuple(entry.label for entry in strategies),
+        tuple(entry.label for entry in columns),
+        tuple(grid),
+    )
+
+
+def _base(sections: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
+    if "strategy" in sections:
+        raise TableError("[base.strategy] does not exist; give each strategy and its options in a [[strategy]].")
+    for key in ("seed", "name"):
+        if key in sections.get("run", {}):
+            raise TableError(f"base.run.{key} cannot be set: the grid gives every cell its own ('seeds', labels).")
+    try:
+        parse_settings(sections, {})
+    except SettingsError as error:
+        raise TableError(f"[base] {error}") from None
+    return sections
+
+
+def _strategy(content: Mapping[str, Any]) -> Entry:
+    options = {key: value for key, value in content.items() if key not in ("label", "set")}
+    if not isinstance(options.get("name"), str):
+        raise TableError(f"A [[strategy]] has name = {options.get('name')!r}, expected a strategy such as 'fesem'.")
+    label = _label("strategy", content, options["name"])
+    overrides = {f"strategy.{key}": value for key, value in options.items()}
+    return Entry(label, {**_set("strategy", label, content), **overrides})
+
+
+def _entry(kind: str, content: Mapping[str, Any], default: Callable[[Mapping[str, Any]], str]) -> Entry:
+    """A [[data]] or a [[partition]]: both hold keys of the section ``data``."""
+    keys = {key: value for key, value in content.items() if key not in ("label", "set")}
+    label = _label(kind, content, default(keys))
+    for key in keys:
+        if key not in DataSettings.model_fields:
+            allowed = ", ".join(["label", "set", *DataSettings.model_fields])
+            raise TableError(f"Unknown key {key!r} in [[{kind}]] {label!r}; it may have {allowed}.")
+    return Entry(label, {**_set(kind, label, content), **{f"data.{key}": value for key, value in keys.items()}})
+
+
+def _label(kind: str, content: Mapping[str, Any], default: str) -> str:
+    label = content.get("label", default)
+    if not isinstance(label, str) or not _slug(label):
+        raise TableError(f"A [[{kind}]] has label = {label!r}, expected a text with at least one letter or digit.")
+    return label
+
+
+def _set(kind: str, label: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    """The overrides of other sections; ``run.seed`` and ``run.name`` are the grid's own."""
+    overrides = content.get("set", {})
+    if not isinstance(overrides, Mapping) or any(isinstance(value, Mapping) for value in overrides.values()):
+        raise TableError(
+            f'[[{kind}]] {label!r} has set = {overrides!r}; quote the keys: set = {{ "train.local_epochs" = 1 }}.'
+        )
+    for key in ("run.seed", "run.name"):
+        if key in overrides:
+            raise TableError(f"[[{kind}]] {label!r} sets {key}: the grid gives every cell its own ('seeds', labels).")
+    return dict(overrides)
+
+
+def _settings(base: Mapping[str, Any], overrides: Mapping[str, Any], where: str, check: Check) -> Settings:
+    try:
+        settings = parse_settings(base, overrides)
+        check(settings)
+    except BouquetError as error:
+        raise TableError(f"{where}: {error}") from None
+    return settings
+
+
+def _joined(data: Entry, partition: Entry) -> Entry:
+    return Entry(f"{data.label}, {partition.label}", {**data.overrides, **partition.overrides})
+
+
+def _data_label(keys: Mapping[str, Any]) -> str:
+    return str(keys.get("dataset", Settings().data.dataset))
+
+
+def _partition_label(keys: Mapping[str, Any]) -> str:
+    return str(keys.get("partition", Settings().data.partition))
+
+
+def _whole_label(keys: Mapping[str, Any]) -> str:
+    return f"{_data_label(keys)}, {_partition_label(keys)}"
+
+
+def _slug(label: str) -> str:
+    """Lower-case letters and digits, everything else a hyphen: ``FeSEM (4)`` → ``fesem-4``."""
+    plain = unicodedata.normalize("NFKD", label).encode("ascii", "ignore").decode()
+    return re.sub(r"[^a-z0-9]+", "-", plain.lower()).strip("-")
+
+
+def _repeated(values: Iterable[Any]) -> list[Any]:
+    seen: set[Any] = set()
+    return [value for value in values if value in seen or seen.add(value)]  # type: ignore[func-returns-value]
+
+
+def _explain(item: Any) -> str:
+    """One sentence for what pydantic found in the file's own keys."""
+    key = ".".join(str(part) for part in item["loc"])
+    allowed = ", ".join(_File.model_fields)
+    if item["type"] == "extra_forbidden":
+        return f"Unknown key {key!r}; a table has {allowed}."
+    if item["type"] == "missing":
+        return f"The key {key!r} is missing; a table has {allowed}."
+    message = item["msg"]
+    return f"{key} = {item['input']!r}: {message[0].lower()}{message[1:]}."

@@ -1,0 +1,169 @@
+"""The results of a comparison as tables: on the terminal, and as Markdown, CSV, JSON and a page with plots."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as RichTable
+
+from common.files import write_atomically, write_json
+from experiments.compare import Results
+from experiments.measures import Metric
+from experiments.page import COMPARISON, render
+from experiments.plots import compared_by_round
+
+
+def values(results: Results, metric: Metric, strategy: str, data: str) -> list[float | None]:
+    """A metric in every seed of one row and column; None where it has no value or the cell has not been run."""
+    return [
+        None if result.run is None else metric.of(result.run)
+        for result in results.cells
+        if (result.cell.strategy, result.cell.data) == (strategy, data)
+    ]
+
+
+def print_results(results: Results, console: Console) -> None:
+    """One table a metric, with a row for each strategy."""
+    for metric in results.table.metrics:
+        table = RichTable("strategy", title=escape(metric.title), title_justify="left")
+        for data in results.table.data:
+            table.add_column(escape(data), justify="right")
+        for strategy, row in _texts(results, metric):
+            table.add_row(escape(strategy), *(escape(text) for text in row))
+        console.print(table)
+    for note in notes(results):
+        console.print(escape(note))
+
+
+def write_results(results: Results, out: Path) -> list[Path]:
+    """Write ``table.md``, ``table.csv``, ``table.json`` and ``compare.html`` into ``out`` and return their paths."""
+    write_atomically(out / "table.md", render_markdown(results).encode())
+    write_atomically(out / "table.csv", render_csv(results).encode())
+    write_json(out / "table.json", render_json(results))
+    write_atomically(out / "compare.html", render_html(results).encode())
+    return [out / name for name in ("table.md", "table.csv", "table.json", "compare.html")]
+
+
+def render_markdown(results: Results) -> str:
+    """One Markdown table a metric."""
+    parts = [f"# {results.table.name}", *notes(results)]
+    for metric in results.table.metrics:
+        lines = [["strategy", *results.table.data], ["---", *("---:" for _ in results.table.data)]]
+        lines += [[strategy, *row] for strategy, row in _texts(results, metric)]
+        cells = [[text.replace("|", "\\|") for text in line] for line in lines]
+        parts += [f"## {metric.title}", "\n".join(f"| {' | '.join(line)} |" for line in cells)]
+    for result in results.failed:
+        parts += [f"## Failed: {result.cell.slug}", f"```\n{result.error}\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
+def render_csv(results: Results) -> str:
+    """One line for each metric, strategy and data set; bytes in bytes, what does not exist is empty."""
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, list(_summary_rows(results)[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(_summary_rows(results))
+    return buffer.getvalue()
+
+
+def render_json(results: Results) -> dict[str, Any]:
+    """Everything: each cell with its settings, state and values, and the means over seeds."""
+    table = results.table
+    return {
+        "name": table.name,
+        "seeds": list(table.seeds),
+        "metrics": [metric.name for metric in table.metrics],
+        "means": _summary_rows(results),
+        "cells": [
+            {
+                "strategy": result.cell.strategy,
+                "data": result.cell.data,
+                "seed": result.cell.seed,
+                "folder": f"cells/{result.cell.slug}",
+                "state": "failed" if result.error else "missing" if result.run is None else "done",
+                "error": result.error,
+                "values": {m.name: None if result.run is None else m.of(result.run) for m in table.metrics},
+                "settings": result.cell.settings.model_dump(mode="json"),
+            }
+            for result in results.cells
+        ],
+    }
+
+
+def render_html(results: Results) -> str:
+    """The tables, and by round the accuracy and the purity of the strategies on each data set."""
+    table = results.table
+    how, *warnings = notes(results)
+    return render(
+        COMPARISON,
+        plots_of_results(results),
+        title=table.name,
+        lead=f"{len(table.strategies)} strategies, {len(table.data)} data sets and partitions, "
+        f"{len(table.seeds)} seeds. {how} Bands in the plots are one sample deviation.",
+        notes=warnings,
+        tables=[
+            {"title": metric.title, "columns": table.data, "rows": _texts(results, metric)} for metric in table.metrics
+        ],
+        failures=[(result.cell.slug, result.error) for result in results.failed],
+    )
+
+
+def plots_of_results(results: Results) -> list[Figure]:
+    """Test accuracy after each round, and purity where the groups are known, one figure a data set."""
+    figures = []
+    for data in results.table.data:
+        runs = {strategy: results.runs(strategy, data) for strategy in results.table.strategies}
+        figures += [
+            compared_by_round(f"Accuracy, {data}", "macro accuracy", runs, lambda run: run.outcome("accuracy_macro")),
+            compared_by_round(f"Purity, {data}", "purity", runs, lambda run: run.series("purity")),
+        ]
+    return [figure for figure in figures if figure is not None]
+
+
+def notes(results: Results) -> list[str]:
+    """How the tables are to be read, and which cells they lack."""
+    seeds = results.table.seeds
+    listed = ", ".join(map(str, seeds))
+    many = f"Mean ± sample deviation over the seeds {listed}; (k/n): only k of n seeds have a value."
+    said = [many if len(seeds) > 1 else f"Seed {listed} only."]
+    if results.failed:
+        said.append(f"{len(results.failed)} of {len(results.cells)} cells failed.")
+    if results.missing:
+        said.append(f"{len(results.missing)} of {len(results.cells)} cells have not been run yet.")
+    return said
+
+
+def _texts(results: Results, metric: Metric) -> list[tuple[str, list[str]]]:
+    table = results.table
+    return [
+        (strategy, [metric.mean_text(values(results, metric, strategy, data)) for data in table.data])
+        for strategy in table.strategies
+    ]
+
+
+def _summary_rows(results: Results) -> list[dict[str, Any]]:
+    rows = []
+    for metric in results.table.metrics:
+        for strategy in results.table.strategies:
+            for data in results.table.data:
+                every = values(results, metric, strategy, data)
+                present = [value for value in every if value is not None]
+                rows.append(
+                    {
+                        "metric": metric.name,
+                        "strategy": strategy,
+                        "data": data,
+                        "mean": statistics.fmean(present) if present else None,
+                        "deviation": statistics.stdev(present) if len(present) > 1 else None,
+                        "with_value": len(present),
+                        "seeds": len(every),
+                    }
+                )
+    return rows

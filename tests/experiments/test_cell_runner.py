@@ -1,0 +1,106 @@
+import os
+import sys
+import threading
+
+import pytest
+
+from common.settings import load_settings, parse_settings
+from experiments.cell_runner import CellFailed, SubprocessRunner, simulate_command, tail
+
+
+def python(code):
+    """A command of a cell: Python code that finds settings and folder in ``sys.argv``."""
+    return lambda settings, out, resume: [sys.executable, "-c", code, str(settings), str(out), str(resume)]
+
+
+def test_a_cell_is_the_simulate_command_of_this_python(tmp_path):
+    command = simulate_command(tmp_path / "a.toml", tmp_path / "a", resume=False)
+
+    assert command == [
+        sys.executable,
+        *("-m", "bouquet", "simulate", "--settings", str(tmp_path / "a.toml"), "--out", str(tmp_path / "a")),
+    ]
+    assert simulate_command(tmp_path / "a.toml", tmp_path / "a", resume=True) == [*command, "--resume"]
+
+
+def test_the_settings_of_a_cell_are_written_beside_its_folder(tmp_path):
+    settings = parse_settings(
+        {"run": {"seed": 3}, "strategy": {"num_clusters": "auto", "layers": ["a", "b"]}, "model": {"hidden": [8]}}, {}
+    )
+    SubprocessRunner(python("print('hello')"))(settings, tmp_path / "cell")
+
+    assert load_settings(tmp_path / "cell.toml") == settings
+    assert (tmp_path / "cell.log").read_text() == "hello\n"
+
+
+def test_a_failing_cell_shows_the_end_of_its_log(tmp_path):
+    code = "import sys; [print('line', n) for n in range(100)]; sys.exit('the disk is full')"
+
+    with pytest.raises(CellFailed) as caught:
+        SubprocessRunner(python(code))(parse_settings({}, {}), tmp_path / "cell")
+    text = str(caught.value)
+    assert text.startswith(f"The run exited with 1; the end of {tmp_path / 'cell.log'}:\n")
+    assert "the disk is full" in text
+    assert ("line 81" in text, "line 80" in text) == (True, False)
+
+
+def test_a_cell_that_is_killed_says_so(tmp_path):
+    with pytest.raises(CellFailed, match="was ended by signal 9"):
+        SubprocessRunner(python("import os; os.kill(os.getpid(), 9)"))(parse_settings({}, {}), tmp_path / "cell")
+
+
+def test_a_resumed_cell_goes_on_with_its_log(tmp_path):
+    runner = SubprocessRunner(python("import sys; print(sys.argv[3])"))
+    runner(parse_settings({}, {}), tmp_path / "cell")
+    runner(parse_settings({}, {}), tmp_path / "cell", resume=True)
+
+    assert (tmp_path / "cell.log").read_text() == "False\nTrue\n"
+
+
+def test_stopping_ends_a_cell_that_ignores_it_and_everything_it_started(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    code = (
+        "import signal, subprocess, sys; signal.signal(signal.SIGINT, signal.SIG_IGN);"
+        f"subprocess.run(['sh', '-c', 'trap \"\" INT; exec sleep 600 > {pipe}'])"
+    )
+    runner = SubprocessRunner(python(code), grace=0.1)
+    failures = []
+
+    def run():
+        try:
+            runner(parse_settings({}, {}), tmp_path / "cell")
+        except CellFailed as error:
+            failures.append(str(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    with pipe.open() as end:  # waits until the grandchild has opened it
+        runner.stop()
+        assert end.read() == ""  # and this until nobody holds it any more
+    thread.join()
+    assert "was ended by signal 9" in failures[0]
+    with pytest.raises(CellFailed, match="stopped before this cell began"):
+        runner(parse_settings({}, {}), tmp_path / "other")
+
+
+def test_a_cell_that_ends_on_its_own_after_an_interrupt_is_left_to_do_so(tmp_path):
+    ready = tmp_path / "ready"
+    os.mkfifo(ready)
+    code = (
+        "import time\ntry:\n"
+        f"    open({str(ready)!r}, 'w').close(); time.sleep(600)\n"
+        "except KeyboardInterrupt:\n    print('tidied up')"
+    )
+    runner = SubprocessRunner(python(code), grace=60)
+    thread = threading.Thread(target=runner, args=(parse_settings({}, {}), tmp_path / "cell"))
+    thread.start()
+    ready.open().close()
+    runner.stop()
+    thread.join()
+
+    assert (tmp_path / "cell.log").read_text() == "tidied up\n"
+
+
+def test_the_tail_of_a_log_that_is_not_there_says_so(tmp_path):
+    assert tail(tmp_path / "absent") == "(the log cannot be read: No such file or directory)"
