@@ -1,0 +1,5 @@
+"""``python -m bouquet``."""
+
+from bouquet.cli import main
+
+main()

@@ -1,0 +1,268 @@
+"""The program ``bouquet``. Commands import what they need when they run: a device loads no more than its own part."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from bouquet import options
+from common.errors import BouquetError
+
+app = typer.Typer(
+    name="bouquet",
+    help="Clustered, personalised federated learning on real devices.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+INTERRUPTED = 130  # as shells count an end by SIGINT
+
+console = Console()
+errors = Console(stderr=True)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        console.print(f"bouquet {version('bouquet-fl')}, flwr {version('flwr')}, torch {version('torch')}")
+        raise typer.Exit
+
+
+@app.callback()
+def bouquet(
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show Flower's own log, too.")] = False,
+    show_version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show versions and exit.")
+    ] = False,
+) -> None:
+    """Clustered, personalised federated learning on real devices."""
+    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+    os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
+    os.environ.setdefault("FLWR_LOG_LEVEL", "DEBUG" if verbose else "ERROR")  # read when flwr is imported
+
+
+@app.command()
+def simulate(
+    settings: options.SettingsFile = None,
+    set_: options.Overrides = None,
+    strategy: options.Strategy = None,
+    dataset: options.Dataset = None,
+    data_dir: options.DataDir = None,
+    partition: options.Partition = None,
+    clients: options.Clients = None,
+    groups: options.Groups = None,
+    model: options.Model = None,
+    rounds: options.Rounds = None,
+    seed: options.Seed = None,
+    out: options.Out = None,
+    resume: options.Resume = False,
+) -> None:
+    """Run a federation of simulated devices on this machine and leave its record in the run folder.
+
+    Example: bouquet simulate --strategy fesem --dataset digits --partition rotated --clients 20 --groups 4 --rounds 15
+    """
+    from bouquet.live import RoundTable, print_summary
+    from experiments.report import write_report
+    from experiments.simulation import simulate as run
+
+    chosen = options.read_settings(
+        settings,
+        set_,
+        strategy=strategy,
+        dataset=dataset,
+        data_dir=data_dir,
+        partition=partition,
+        clients=clients,
+        groups=groups,
+        model=model,
+        rounds=rounds,
+        seed=seed,
+    )
+    folder = out or Path("runs") / chosen.run.name
+    title = f"{chosen.strategy.name} on {chosen.data.dataset}, {chosen.data.partition}"
+    with RoundTable(console, chosen.run.rounds, title) as table:
+        summary = run(chosen, folder, resume, table)
+    print_summary(console, summary)
+    console.print(f"report   {write_report(folder)}", soft_wrap=True)
+
+
+@app.command()
+def demo(
+    out: options.Out = None,
+    rounds: options.Rounds = None,
+    seed: options.Seed = None,
+    strategy: options.Strategy = None,
+    set_: options.Overrides = None,
+) -> None:
+    """Start a real federation on this machine: a server and six clients, trained over gRPC in a few minutes.
+
+    The clients hold handwritten digits, turned by 0, 120 or 240 degrees; nobody tells the server which is which.
+    """
+    from bouquet.demo import DEMO, run_demo, unused_folder
+    from common.settings import parse_settings
+
+    given = [f"{key}={value}" for key, value in (("run.rounds", rounds), ("run.seed", seed)) if value is not None]
+    base = parse_settings({}, DEMO if strategy is None else {k: v for k, v in DEMO.items() if "strategy." not in k})
+    chosen = options.override(base, [*(set_ or []), *given, *([f"strategy.name={strategy}"] if strategy else [])])
+    run_demo(chosen, out or unused_folder(Path("runs") / chosen.run.name), console)
+
+
+@app.command()
+def server(
+    settings: options.SettingsFile = None,
+    set_: options.Overrides = None,
+    strategy: options.Strategy = None,
+    dataset: options.Dataset = None,
+    data_dir: options.DataDir = None,
+    partition: options.Partition = None,
+    clients: options.Clients = None,
+    groups: options.Groups = None,
+    model: options.Model = None,
+    rounds: options.Rounds = None,
+    seed: options.Seed = None,
+    out: options.Out = None,
+    resume: options.Resume = False,
+    host: Annotated[str, typer.Option(help="Address to listen on for clients.")] = "0.0.0.0",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on for clients (gRPC).")] = 9092,
+) -> None:
+    """Run the server of a federation: wait for clients, train, and leave the record in the run folder.
+
+    Connections are not encrypted in this release: use it on a network that you trust.
+    """
+    from bouquet.federation import check_folder, run_federation, start_server
+    from bouquet.live import RoundTable, print_summary
+    from common.initial import initial_model
+    from common.processes import ProcessGroup
+    from experiments.report import write_report
+    from server.rounds import build_strategy
+
+    chosen = options.read_settings(
+        settings,
+        set_,
+        strategy=strategy,
+        dataset=dataset,
+        data_dir=data_dir,
+        partition=partition,
+        clients=clients,
+        groups=groups,
+        model=model,
+        rounds=rounds,
+        seed=seed,
+    )
+    folder = out or Path("runs") / chosen.run.name
+    check_folder(folder, resume)
+    build_strategy(chosen)
+    initial_model(chosen)
+    with ProcessGroup() as group:
+        superlink = start_server(group, folder, host=host, port=port, resume=resume)
+        console.print(f"Listening on {host}:{port} (gRPC), waiting for {chosen.server.min_clients} clients.")
+        with RoundTable(console, chosen.run.rounds, f"{chosen.strategy.name}, run {chosen.run.name}") as table:
+            summary = run_federation(group, superlink, chosen, folder, table)
+    print_summary(console, summary)
+    console.print(f"report   {write_report(folder)}", soft_wrap=True)
+
+
+@app.command()
+def client(
+    server: Annotated[str, typer.Option("--server", metavar="HOST:PORT", help="Where the server listens.")],
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="This device's data: a folder of images by class, or an .npz.")
+    ] = None,
+    state_dir: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where this device keeps its identity and its own model.")
+    ] = Path("bouquet-state"),
+    name: Annotated[str | None, typer.Option(help="Name of this device; by default it makes one and keeps it.")] = None,
+    partition_id: Annotated[
+        int | None, typer.Option(min=0, help="Instead of --data: which part of the server's data set is this device's.")
+    ] = None,
+    wait: Annotated[
+        float | None, typer.Option(min=0, help="Seconds to look for the server at first; for ever if not given.")
+    ] = None,
+) -> None:
+    """Run this device as a client of a federation, until Ctrl-C.
+
+    The device's data and personal layers stay in its folders; what is sent is what the strategy asks for. It connects
+    again by itself when the server was restarted.
+    """
+    from bouquet.device import device_config
+    from client.supernode import SuperNodeSettings, run_supernode_foreground
+
+    config = device_config(data, state_dir, name, partition_id)
+    node = SuperNodeSettings(server, state_dir.absolute(), config, insecure=True)
+    run_supernode_foreground(node, wait=wait, report=lambda line: console.print(Text(line), soft_wrap=True))
+
+
+@app.command()
+def compare(
+    table: Annotated[Path, typer.Argument(metavar="TABLE.toml", help="Strategies × data × partitions × seeds.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where results go; runs/NAME of the table by default.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Cells run at once; by default as many as the cores allow.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with half-done cells instead of restarting them.")
+    ] = False,
+) -> None:
+    """Run what is missing of a comparison and print mean ± deviation over the seeds.
+
+    A comparison that was stopped goes on where it was when it is started again.
+    """
+    from experiments.cell_runner import SubprocessRunner
+    from experiments.compare import run_table
+    from experiments.table import load_table
+    from experiments.tabulate import print_results, write_results
+
+    loaded = load_table(table)
+    folder = out or Path("runs") / loaded.name
+    results = run_table(loaded, folder, jobs, SubprocessRunner(), console, resume)
+    written = write_results(results, folder)
+    print_results(results, console)
+    for path in written:
+        console.print(f"written  {path}", soft_wrap=True)
+    if results.interrupted:
+        raise typer.Exit(INTERRUPTED)
+    if results.failed or results.missing:
+        raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, finished or not.")],
+) -> None:
+    """Write report.html, with plots, into a run folder."""
+    from experiments.report import write_report
+
+    console.print(f"report   {write_report(folder)}", soft_wrap=True)
+
+
+def main() -> None:
+    """Run the command line; a problem that the user can act on is one message and exit status 2."""
+    # A shell starts background jobs with SIGINT ignored; `compare` and scripts end a run with it all the same.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        status = app(standalone_mode=False)  # what typer.Exit carries, which Ctrl-C becomes, too
+    except BouquetError as error:
+        errors.print(Text(f"bouquet: {error}"), style="red", soft_wrap=True)
+        sys.exit(2)
+    except (KeyboardInterrupt, typer.Abort):
+        status = INTERRUPTED
+    except Exception as error:
+        from click import ClickException
+
+        if not isinstance(error, ClickException):
+            raise
+        error.show()
+        sys.exit(error.exit_code)
+    if status == INTERRUPTED:
+        errors.print("bouquet: stopped.", style="yellow")
+    sys.exit(status or 0)

@@ -1,0 +1,34 @@
+"""What a device tells its SuperNode about itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from client.node import DATA, NAME, PARTITION_ID, STATE_DIR
+from common.errors import BouquetError
+
+
+def device_config(
+    data: Path | None, state_dir: Path, name: str | None, partition_id: int | None
+) -> dict[str, str | int | float | bool]:
+    """The node config of a device. Raises `BouquetError` when it has no data, or a folder that is not there or empty.
+
+    Whether the data fits the federation's classes and shape is known once the server has said what they are; what
+    does not fit is then refused, with the file and the reason, in this device's log and at the server.
+    """
+    if (data is None) == (partition_id is None):
+        raise BouquetError("Give either --data DIR, this device's own data, or --partition-id N, a part of a data set.")
+    config: dict[str, str | int | float | bool] = {STATE_DIR: str(state_dir.absolute())}
+    if name:
+        config[NAME] = name
+    if partition_id is not None:
+        config[PARTITION_ID] = partition_id
+    if data is not None:
+        if not data.exists():
+            raise BouquetError(f"The data folder {data} is not there.")
+        if data.is_dir() and not any(data.iterdir()):
+            raise BouquetError(
+                f"The data folder {data} is empty; it holds a folder of images for each class, or a data.npz."
+            )
+        config[DATA] = str(data.absolute())
+    return config

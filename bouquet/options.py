@@ -1,0 +1,73 @@
+"""Options that several commands share, and the settings they add up to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from common.settings import Settings, load_settings, parse_settings
+
+SettingsFile = Annotated[
+    Path | None, typer.Option("--settings", "-s", metavar="FILE", help="Settings of the run, a TOML file.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set any key, over the file; can be given many times."),
+]
+Strategy = Annotated[
+    str | None, typer.Option(help="fesem, fesem-ma, fedavg, fedprox, standalone, … or package.module:Class.")
+]
+Dataset = Annotated[str | None, typer.Option(help="digits, mnist, fashion-mnist, emnist, cifar10, uci-har, …")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder that holds the data set; 'digits' needs none.")]
+Partition = Annotated[
+    str | None,
+    typer.Option(help="iid, dirichlet, pathological, dominant, class-groups, rotated, label-permuted or natural."),
+]
+Clients = Annotated[int | None, typer.Option(help="Number of clients the data set is divided among.")]
+Groups = Annotated[int | None, typer.Option(help="Number of true groups, for partitions that have them.")]
+Model = Annotated[str | None, typer.Option(help="mlp, cnn-dcpfl, resnet18, … or package.module:factory.")]
+Rounds = Annotated[int | None, typer.Option(help="Rounds of training.")]
+Seed = Annotated[int | None, typer.Option(help="Everything random derives from it.")]
+Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Run folder; runs/NAME by default.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the run folder after its last round.")]
+
+
+def read_settings(
+    file: Path | None,
+    overrides: list[str] | None,
+    *,
+    strategy: str | None = None,
+    dataset: str | None = None,
+    data_dir: Path | None = None,
+    partition: str | None = None,
+    clients: int | None = None,
+    groups: int | None = None,
+    model: str | None = None,
+    rounds: int | None = None,
+    seed: int | None = None,
+    **more: Any,
+) -> Settings:
+    """The settings file, ``--set`` over it, and the short options over both."""
+    return load_settings(
+        file,
+        overrides or [],
+        strategy__name=strategy,
+        data__dataset=dataset,
+        data__data_dir=None if data_dir is None else str(data_dir.absolute()),
+        data__partition=partition,
+        data__clients=clients,
+        data__groups=groups,
+        model__name=model,
+        run__rounds=rounds,
+        run__seed=seed,
+        **more,
+    )
+
+
+def override(base: Settings, overrides: list[str]) -> Settings:
+    """``section.key=value`` texts over settings that are there already."""
+    given = load_settings(None, overrides).model_dump(exclude_unset=True)
+    flat = {f"{section}.{key}": value for section, values in given.items() for key, value in values.items()}
+    return parse_settings(base.model_dump(), flat)

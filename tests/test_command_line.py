@@ -1,0 +1,101 @@
+"""The command line: what a user types wrong gets one message and a non-zero exit, and nothing is half-written."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+INLINE = ("--set", "simulation.engine=inline")
+
+
+def bouquet(folder, *arguments, timeout=120):
+    command = [sys.executable, "-m", "bouquet", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+def test_simulate_report_and_the_folder_it_leaves(tmp_path):
+    small = ("--clients", "4", "--groups", "2", "--partition", "rotated", "--rounds", "2", "--out", "run", *INLINE)
+    done = bouquet(tmp_path, "simulate", "--strategy", "fesem", "--set", "strategy.num_clusters=2", *small)
+    assert done.returncode == 0, done.stderr
+    assert "round 2/2" in done.stdout
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["rounds"] == 2
+    (tmp_path / "run" / "report.html").unlink()
+    assert bouquet(tmp_path, "report", "run").returncode == 0
+    assert (tmp_path / "run" / "report.html").exists()
+    again = bouquet(tmp_path, "simulate", *small)
+    assert again.returncode == 2
+    assert "holds a run already" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("simulate", "--strategy", "bla"), "Unknown strategy 'bla'"),
+        (("simulate", "--dataset", "bla"), "Unknown data set 'bla'"),
+        (("simulate", "--model", "bla"), "bla"),
+        (("simulate", "--partition", "bla"), "Setting data.partition = 'bla'"),
+        (("simulate", "--set", "train.learning_rate=fast"), "Setting train.learning_rate = 'fast'"),
+        (("simulate", "--set", "strategy.k=3"), "Unknown setting strategy.k"),
+        (("simulate", "--settings", "nowhere.toml"), "nowhere.toml cannot be read"),
+        (("simulate", "--clients", "1000"), "1000"),
+        (("simulate", "--dataset", "mnist", "--data-dir", "nowhere"), "nowhere"),
+        (("simulate", "--resume", "--out", "run", "--rounds", "0"), "Setting run.rounds = 0"),
+        (("compare", "nowhere.toml"), "nowhere.toml"),
+        (("report", "nowhere"), "nowhere"),
+        (("server", "--resume"), "holds no run to resume"),
+        (("server", "--strategy", "bla"), "Unknown strategy 'bla'"),
+        (("client", "--server", "127.0.0.1:1", "--data", "nowhere"), "The data folder nowhere is not there"),
+        (("client", "--server", "127.0.0.1:1"), "Give either --data DIR"),
+        (("client", "--server", "127.0.0.1:1", "--partition-id", "0", "--wait", "0.5"), "127.0.0.1:1"),
+        (("client", "--server", "no port", "--partition-id", "0"), "no port"),
+    ],
+)
+def test_one_clear_message_and_nothing_written(tmp_path, arguments, message):
+    done = bouquet(tmp_path, *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_empty_data_folder(tmp_path):
+    (tmp_path / "empty").mkdir()
+    done = bouquet(tmp_path, "client", "--server", "127.0.0.1:1", "--data", "empty")
+    assert (done.returncode, "The data folder empty is empty" in done.stderr) == (2, True)
+
+
+def test_a_port_in_use(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = bouquet(tmp_path, "server", "--host", "127.0.0.1", "--port", port)
+    assert done.returncode == 2
+    assert f"Port {port}" in done.stderr
+
+
+def test_ctrl_c_ends_a_run_that_can_be_resumed(tmp_path):
+    arguments = ("simulate", "--clients", "6", "--rounds", "200", "--out", "run", *INLINE)
+    process = subprocess.Popen([sys.executable, "-m", "bouquet", *arguments], cwd=tmp_path, stderr=subprocess.PIPE)
+    lines = tmp_path / "run" / "rounds.jsonl"
+    deadline = time.monotonic() + 120
+    while not (lines.exists() and lines.read_text().count("\n") >= 2):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"stopped" in stderr
+    done = lines.read_text().count("\n")
+    again = ("simulate", "--clients", "6", "--rounds", str(done + 1), "--out", "run", "--resume", *INLINE)
+    assert bouquet(tmp_path, *again).returncode == 0
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["rounds"] == done + 1
+
+
+@pytest.mark.parametrize("command", ["demo", "server", "client", "simulate", "compare", "report"])
+def test_every_command_explains_itself(tmp_path, command):
+    done = bouquet(tmp_path, command, "--help")
+    assert done.returncode == 0
+    assert "Usage" in done.stdout

@@ -1,0 +1,47 @@
+"""What the documents say is held to the code."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from bouquet.reference import settings_reference
+from common.settings import load_settings
+from experiments.simulation import simulate
+from strategies.registry import STRATEGIES
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_the_reference_of_settings_is_up_to_date():
+    assert (ROOT / "docs" / "settings.md").read_text() == settings_reference(), (
+        "run: python -m bouquet.reference > docs/settings.md"
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_to_files_lead_somewhere(page):
+    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_every_strategy_is_in_the_readme_and_the_page_on_methods():
+    for page in (ROOT / "README.md", ROOT / "docs" / "methods.md"):
+        text = page.read_text()
+        assert [name for name in STRATEGIES if f"`{name}`" not in text] == [], page.name
+
+
+def test_the_strategy_of_the_page_on_writing_one_runs_and_resumes(tmp_path, monkeypatch):
+    page = (ROOT / "docs" / "writing-a-strategy.md").read_text()
+    code = re.search(r"```python\n(# oneshot\.py\n.*?)```", page, re.DOTALL)[1]
+    (tmp_path / "oneshot.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "oneshot", raising=False)
+    changes = ["data.clients=6", "data.partition=rotated", "data.groups=3", "simulation.engine=inline"]
+    for rounds in (2, 4):
+        own = [*changes, "strategy.name=oneshot:OneShot", "strategy.num_clusters=3", f"run.rounds={rounds}"]
+        simulate(load_settings(None, own), tmp_path / "run", resume=rounds == 4)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["purity"] == 1.0
