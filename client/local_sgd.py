@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim.sgd import sgd
 
 from client.objective import Term, objective
 from common.errors import BouquetError
@@ -67,20 +68,18 @@ def train(
 
     Raises `BouquetError` when the loss is no longer finite: such a model must not reach the others.
     """
-    optimiser = torch.optim.SGD(
-        model.parameters(), lr=options.learning_rate, momentum=options.momentum, weight_decay=options.weight_decay
-    )
+    momentum: list[Tensor | None] = [None for _ in model.parameters()]
     model.train()
     mean = float("nan")
     for _ in range(options.local_epochs):
         total = 0.0
         for batch in mini_batches(len(y), options.batch_size, generator):
             loss = F.cross_entropy(model(x[batch]), y[batch])
-            optimiser.zero_grad(set_to_none=True)
+            model.zero_grad(set_to_none=True)
             objective(model, loss, terms).backward()
             if options.max_gradient_norm is not None:
                 nn.utils.clip_grad_norm_(model.parameters(), options.max_gradient_norm)
-            optimiser.step()
+            _step(model, momentum, options)
             total += loss.item() * len(batch)
         mean = total / len(y)
         if not np.isfinite(mean):
@@ -89,6 +88,30 @@ def train(
                 "train.learning_rate or set train.max_gradient_norm."
             )
     return mean
+
+
+@torch.no_grad()
+def _step(model: nn.Module, momentum: list[Tensor | None], options: SGDOptions) -> None:
+    """One step of PyTorch's SGD; ``momentum`` holds a buffer for each parameter and is updated.
+
+    The function, not `torch.optim.SGD`: making an optimiser imports PyTorch's compiler, which takes as long as PyTorch
+    itself, and on a device every message is a new process.
+    """
+    trained = [(place, p) for place, p in enumerate(model.parameters()) if p.grad is not None]
+    buffers = [momentum[place] for place, _ in trained]
+    sgd(
+        [p for _, p in trained],
+        [p.grad for _, p in trained if p.grad is not None],
+        buffers,
+        lr=options.learning_rate,
+        momentum=options.momentum,
+        weight_decay=options.weight_decay,
+        dampening=0.0,
+        nesterov=False,
+        maximize=False,
+    )
+    for (place, _), buffer in zip(trained, buffers, strict=True):
+        momentum[place] = buffer
 
 
 @torch.no_grad()

@@ -1,4 +1,7 @@
+import copy
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -41,6 +44,37 @@ def test_one_step_of_sgd_by_hand():
     loss = local_sgd.train(model, torch.ones(1, 1), torch.zeros(1, dtype=torch.long), options, [], torch.Generator())
     assert loss == pytest.approx(math.log(2))
     assert model.weight.flatten().tolist() == pytest.approx([0.1, -0.1])
+
+
+def test_several_steps_are_those_of_pytorchs_optimiser():
+    options = SGDOptions(local_epochs=3, batch_size=2, learning_rate=0.1, momentum=0.9, weight_decay=0.01)
+    torch.manual_seed(0)
+    model, x, y = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(7, 3), torch.arange(7) % 2
+    twin = copy.deepcopy(model)
+    local_sgd.train(model, x, y, options, [], torch.Generator().manual_seed(1))
+    optimiser, generator = torch.optim.SGD(twin.parameters(), 0.1, 0.9, weight_decay=0.01), torch.Generator()
+    generator.manual_seed(1)
+    for batch in (batch for _ in range(3) for batch in mini_batches(7, 2, generator)):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(twin(x[batch]), y[batch]).backward()
+        optimiser.step()
+    assert all(torch.equal(own, its) for own, its in zip(model.parameters(), twin.parameters(), strict=True))
+
+
+def test_training_does_not_import_pytorchs_compiler():
+    # It would double the time that PyTorch's import takes, in every message.
+    script = """
+import sys, torch
+from client import local_sgd, procedures, session
+options = local_sgd.SGDOptions(local_epochs=1, batch_size=2, learning_rate=0.1, momentum=0.9, max_gradient_norm=1.0)
+model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Dropout(), torch.nn.Flatten(), torch.nn.Linear(8, 2))
+x, y = torch.ones(4, 1, 4, 4), torch.tensor([0, 1, 0, 1])
+local_sgd.train(model, x, y, options, [], torch.Generator())
+local_sgd.test(model, x, y)
+print([name for name in ("torch._dynamo", "sympy", "torch.onnx", "scipy") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_gradient_clipping():
