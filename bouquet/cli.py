@@ -13,7 +13,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from bouquet import options
+from bouquet import device_commands, options
+from bouquet.keys_commands import keys_app
 from common.errors import BouquetError
 
 app = typer.Typer(
@@ -24,6 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+app.add_typer(keys_app)
 INTERRUPTED = 130  # as shells count an end by SIGINT
 
 console = Console()
@@ -132,12 +134,19 @@ def server(
     resume: options.Resume = False,
     host: Annotated[str, typer.Option(help="Address to listen on for clients.")] = "0.0.0.0",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on for clients (gRPC).")] = 9092,
+    keys: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Certificates and registered devices; 'keys' by default.")
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="No encryption, and whoever asks takes part: for a trial.")
+    ] = False,
 ) -> None:
     """Run the server of a federation: wait for clients, train, and leave the record in the run folder.
 
-    Connections are not encrypted in this release: use it on a network that you trust.
+    Connections are encrypted and only registered devices take part; "bouquet keys" makes what that needs.
     """
-    from bouquet.federation import check_folder, run_federation, start_server
+    from bouquet.federation import admitted_devices, check_folder, run_federation, start_server
+    from bouquet.keys import server_keys
     from bouquet.live import RoundTable, print_summary
     from common.initial import initial_model
     from common.processes import ProcessGroup
@@ -161,10 +170,19 @@ def server(
     check_folder(folder, resume)
     build_strategy(chosen)
     initial_model(chosen)
+    secured = server_keys(keys, insecure)
     with ProcessGroup() as group:
-        superlink = start_server(group, folder, host=host, port=port, resume=resume)
-        console.print(f"Listening on {host}:{port} (gRPC), waiting for {chosen.server.min_clients} clients.")
-        with RoundTable(console, chosen.run.rounds, f"{chosen.strategy.name}, run {chosen.run.name}") as table:
+        certificates = secured.certificates if secured else None
+        superlink = start_server(group, folder, host=host, port=port, resume=resume, certificates=certificates)
+        how = "gRPC over TLS, registered devices only" if secured else "gRPC, neither encrypted nor authenticated"
+        console.print(
+            f"Listening on {host}:{port} ({how}), waiting for {chosen.server.min_clients} clients.", soft_wrap=True
+        )
+        admission = admitted_devices(superlink, secured.registered if secured else None, console)
+        with (
+            admission,
+            RoundTable(console, chosen.run.rounds, f"{chosen.strategy.name}, run {chosen.run.name}") as table,
+        ):
             summary = run_federation(group, superlink, chosen, folder, table)
     print_summary(console, summary)
     console.print(f"report   {write_report(folder)}", soft_wrap=True)
@@ -186,6 +204,13 @@ def client(
     wait: Annotated[
         float | None, typer.Option(min=0, help="Seconds to look for the server at first; for ever if not given.")
     ] = None,
+    keys: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="This device's folder from the server's keys/devices; 'keys' by default."),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Trust the network: for a server that was started with --insecure.")
+    ] = False,
 ) -> None:
     """Run this device as a client of a federation, until Ctrl-C.
 
@@ -193,10 +218,19 @@ def client(
     again by itself when the server was restarted.
     """
     from bouquet.device import device_config
+    from bouquet.keys import device_keys
     from client.supernode import SuperNodeSettings, run_supernode_foreground
 
     config = device_config(data, state_dir, name, partition_id)
-    node = SuperNodeSettings(server, state_dir.absolute(), config, insecure=True)
+    own = device_keys(keys, insecure)
+    node = SuperNodeSettings(
+        server,
+        state_dir.absolute(),
+        config,
+        insecure=insecure,
+        root_certificates=own.authority if own else None,
+        private_key=own.private_key if own else None,
+    )
     run_supernode_foreground(node, wait=wait, report=lambda line: console.print(Text(line), soft_wrap=True))
 
 
@@ -243,6 +277,10 @@ def report(
     from experiments.report import write_report
 
     console.print(f"report   {write_report(folder)}", soft_wrap=True)
+
+
+app.command()(device_commands.predict)
+app.command()(device_commands.export)
 
 
 def main() -> None:

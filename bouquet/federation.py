@@ -6,18 +6,22 @@ writes each round into it, and this program shows what appears there.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from common.errors import BouquetError
 from common.processes import ManagedProcess, ProcessGroup
 from common.settings import Settings
+from server.admission import Admission
 from server.app import FAILURE_FILE, RESUME, RUN_FOLDER
 from server.bundle import write_app
-from server.superlink import SuperLink, follow_run, run_status, start_superlink, submit_run
+from server.superlink import Certificates, SuperLink, follow_run, run_status, start_superlink, submit_run
 
 SUPERLINK_FOLDER = "superlink"  # in the run folder: SuperLink's log, database and apps
 SERVER_LOG = "server.log"  # what the ServerApp logs
@@ -41,9 +45,18 @@ def check_folder(folder: Path, resume: bool) -> None:
 
 
 def start_server(
-    group: ProcessGroup, folder: Path, *, host: str = "127.0.0.1", port: int, resume: bool = False
+    group: ProcessGroup,
+    folder: Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int,
+    resume: bool = False,
+    certificates: Certificates | None = None,
 ) -> SuperLink:
-    """Start the SuperLink of a run, which devices reach at ``host:port`` over gRPC."""
+    """Start the SuperLink of a run, which devices reach at ``host:port`` over gRPC.
+
+    With ``certificates`` it speaks TLS and admits only devices that an `Admission` has registered.
+    """
     directory = folder / SUPERLINK_FOLDER
     directory.mkdir(parents=True, exist_ok=True)
     environment = {**QUICK, RUN_FOLDER: str(folder.absolute()), RESUME: "1" if resume else "0"}
@@ -54,7 +67,20 @@ def start_server(
         # Devices that were connected when the server was restarted are known by it.
         database=directory / "superlink.db",
         environment=environment,
+        certificates=certificates,
+        supernode_auth=certificates is not None,
     )
+
+
+def admitted_devices(
+    superlink: SuperLink, registered: Path | None, console: Console
+) -> contextlib.AbstractContextManager[None]:
+    """While the run lasts, the devices of the folder ``registered`` may take part; whoever asks, if there is none."""
+    if registered is None:
+        return contextlib.nullcontext()
+    if not any(registered.glob("*.pub")):
+        console.print("No device is registered yet: bouquet keys add DEVICE …, also while this server runs.")
+    return Admission(superlink, registered, lambda line: console.print(f"devices  {line}", soft_wrap=True)).watched()
 
 
 def run_federation(

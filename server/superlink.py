@@ -58,6 +58,7 @@ class SuperLink:
     runtime_address: str
     directory: Path
     certificates: Certificates | None
+    database: Path | None = None
 
     @property
     def flower_home(self) -> Path:
@@ -146,7 +147,7 @@ def start_superlink(
         program_environment({**(environment or {}), "FLWR_HOME": str(home)}),
         directory / "superlink.log",
     )
-    superlink = SuperLink(process, fleet_address, connection["address"], directory, certificates)
+    superlink = SuperLink(process, fleet_address, connection["address"], directory, certificates, database)
     deadline = time.monotonic() + timeout
     try:
         wait_for_port(LOCAL_HOST, runtime_port, timeout, lambda: process.alive)
@@ -233,6 +234,11 @@ def register_supernode(superlink: SuperLink, public_key: Path) -> int | None:
             return None
         raise
     return int(reply["node-id"])
+
+
+def unregister_supernode(superlink: SuperLink, node_id: int) -> None:
+    """Shut a device out, for good: its next call fails, its program ends, and its key is never admitted again."""
+    _flwr(superlink, ["supernode", "unregister", str(node_id), CONNECTION])
 
 
 def _flwr_environment(superlink: SuperLink) -> dict[str, str]:

@@ -48,10 +48,14 @@ def test_simulate_report_and_the_folder_it_leaves(tmp_path):
         (("report", "nowhere"), "nowhere"),
         (("server", "--resume"), "holds no run to resume"),
         (("server", "--strategy", "bla"), "Unknown strategy 'bla'"),
+        (("server",), "bouquet keys init --dir keys --host"),
+        (("server", "--keys", "here"), "There is no here/ca.crt"),
+        (("server", "--keys", "here", "--insecure"), "Give either --keys"),
+        (("client", "--server", "127.0.0.1:1", "--partition-id", "0"), "copy the folder keys/devices/DEVICE"),
         (("client", "--server", "127.0.0.1:1", "--data", "nowhere"), "The data folder nowhere is not there"),
         (("client", "--server", "127.0.0.1:1"), "Give either --data DIR"),
-        (("client", "--server", "127.0.0.1:1", "--partition-id", "0", "--wait", "0.5"), "127.0.0.1:1"),
-        (("client", "--server", "no port", "--partition-id", "0"), "no port"),
+        (("client", "--server", "127.0.0.1:1", "--partition-id", "0", "--wait", "0.5", "--insecure"), "127.0.0.1:1"),
+        (("client", "--server", "no port", "--partition-id", "0", "--insecure"), "no port"),
     ],
 )
 def test_one_clear_message_and_nothing_written(tmp_path, arguments, message):
@@ -71,7 +75,7 @@ def test_an_empty_data_folder(tmp_path):
 def test_a_port_in_use(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        done = bouquet(tmp_path, "server", "--host", "127.0.0.1", "--port", port)
+        done = bouquet(tmp_path, "server", "--host", "127.0.0.1", "--port", port, "--insecure")
     assert done.returncode == 2
     assert f"Port {port}" in done.stderr
 

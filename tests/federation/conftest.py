@@ -33,10 +33,10 @@ class Commands:
         return process
 
     def server(self, *arguments: str) -> subprocess.Popen[bytes]:
-        return self.start("server", "server", "--host", "127.0.0.1", "--port", str(self.port), *arguments)
+        return self.start("server", "server", "--host", "127.0.0.1", "--port", str(self.port), "--insecure", *arguments)
 
     def client(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        where = ("--server", f"127.0.0.1:{self.port}", "--state-dir", f"state-{name}", "--name", name)
+        where = ("--server", f"127.0.0.1:{self.port}", "--state-dir", f"state-{name}", "--name", name, "--insecure")
         return self.start(name, "client", *where, *arguments)
 
     def log(self, name: str) -> str:

@@ -1,0 +1,87 @@
+"""``bouquet keys``: who may take part, and by what certificate devices know the server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+keys_app = typer.Typer(
+    name="keys", help="Make certificates and keys; register devices and remove them.", no_args_is_help=True
+)
+console = Console()
+
+Directory = Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder that holds the keys.")]
+Hosts = Annotated[
+    list[str], typer.Option("--host", metavar="NAME_OR_IP", help="How devices reach the server; can be repeated.")
+]
+Days = Annotated[int, typer.Option(min=1, max=36500, help="How long the certificate is valid.")]
+
+
+@keys_app.command()
+def init(host: Hosts, dir_: Directory = Path("keys"), days: Days = 3650) -> None:
+    """Make a certificate authority and the server's certificate.
+
+    Example: bouquet keys init --host server.local --host 192.168.1.10
+    """
+    from bouquet.keys import init_keys
+
+    init_keys(dir_, host, days)
+    console.print(f"made     {dir_}/ca.crt, ca.key, server.crt, server.key", soft_wrap=True)
+    console.print("Keep ca.key secret and in your backup. Next: bouquet keys add DEVICE …", soft_wrap=True)
+
+
+@keys_app.command()
+def server(host: Hosts, dir_: Directory = Path("keys"), days: Days = 3650) -> None:
+    """Make a new certificate for the server, from the same authority: for another address, or before it expires."""
+    from bouquet.keys import renew_server
+
+    renew_server(dir_, host, days)
+    console.print(f"made     {dir_}/server.crt, server.key; used from the server's next start on.", soft_wrap=True)
+
+
+@keys_app.command()
+def add(
+    devices: Annotated[list[str], typer.Argument(metavar="DEVICE...", help="Names, one for each device.")],
+    dir_: Directory = Path("keys"),
+    public_key: Annotated[
+        Path | None, typer.Option(metavar="FILE.pub", help="Public key of a device that made its own pair.")
+    ] = None,
+) -> None:
+    """Register devices; a server that runs admits them within seconds."""
+    from bouquet.keys import add_device
+    from common.errors import BouquetError
+
+    if public_key is not None and len(devices) > 1:
+        raise BouquetError("--public-key is the key of one device; give one name.")
+    for name in devices:
+        folder = add_device(dir_, name, public_key)
+        done = f"copy {folder} to it" if folder else f"give it {dir_}/ca.crt, beside its device.key"
+        console.print(f"added    {name}: {done}", soft_wrap=True)
+
+
+@keys_app.command()
+def remove(
+    devices: Annotated[list[str], typer.Argument(metavar="DEVICE...", help="Names of registered devices.")],
+    dir_: Directory = Path("keys"),
+) -> None:
+    """Take devices' registration away; a server that runs shuts them out within seconds.
+
+    A removed key never comes back. A device that is added again gets a new one.
+    """
+    from bouquet.keys import remove_device
+
+    for name in devices:
+        remove_device(dir_, name)
+        console.print(f"removed  {name}", soft_wrap=True)
+
+
+@keys_app.command("list")
+def list_(dir_: Directory = Path("keys")) -> None:
+    """List the registered devices, with the fingerprint of each key (ssh-keygen -lf shows the same)."""
+    from bouquet.keys import list_devices
+
+    for device in list_devices(dir_):
+        console.print(f"{device.name}  {device.fingerprint}", soft_wrap=True, highlight=False)
