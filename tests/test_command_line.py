@@ -1,20 +1,35 @@
 """The command line: what a user types wrong gets one message and a non-zero exit, and nothing is half-written."""
 
+import contextlib
+import io
 import json
 import signal
 import socket
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
+
+from bouquet import cli
 
 INLINE = ("--set", "simulation.engine=inline")
 
 
-def bouquet(folder, *arguments, timeout=120):
-    command = [sys.executable, "-m", "bouquet", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout, check=False)
+def bouquet(folder, *arguments):
+    """Run the program in this process: starting Python and PyTorch for each call would take most of the time."""
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(stdout),
+        contextlib.redirect_stderr(stderr),
+    ):
+        patch.setattr(sys, "argv", ["bouquet", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    return SimpleNamespace(returncode=ended.value.code, stdout=stdout.getvalue(), stderr=stderr.getvalue())
 
 
 def test_simulate_report_and_the_folder_it_leaves(tmp_path):
@@ -96,6 +111,18 @@ def test_ctrl_c_ends_a_run_that_can_be_resumed(tmp_path):
     again = ("simulate", "--clients", "6", "--rounds", str(done + 1), "--out", "run", "--resume", *INLINE)
     assert bouquet(tmp_path, *again).returncode == 0
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["rounds"] == done + 1
+
+
+def test_a_server_that_keeps_going_leaves_a_finished_run_as_it_is(tmp_path):
+    run = ("simulate", "--clients", "4", "--rounds", "1", "--out", "run", *INLINE)
+    assert bouquet(tmp_path, *run).returncode == 0
+    summary = (tmp_path / "run" / "summary.json").read_bytes()
+    (tmp_path / "run" / "report.html").unlink()
+    done = bouquet(tmp_path, "server", "--out", "run", "--keep-going", "--insecure")
+    assert done.returncode == 0, done.stderr
+    assert "The run is finished" in done.stdout
+    assert (tmp_path / "run" / "summary.json").read_bytes() == summary
+    assert (tmp_path / "run" / "report.html").exists()
 
 
 @pytest.mark.parametrize("command", ["demo", "server", "client", "simulate", "compare", "report"])
