@@ -140,12 +140,14 @@ def server(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="No encryption, and whoever asks takes part: for a trial.")
     ] = False,
+    keep_going: options.KeepGoing = False,
+    health: options.Health = None,
 ) -> None:
     """Run the server of a federation: wait for clients, train, and leave the record in the run folder.
 
     Connections are encrypted and only registered devices take part; "bouquet keys" makes what that needs.
     """
-    from bouquet.federation import admitted_devices, check_folder, run_federation, start_server
+    from bouquet.federation import admitted_devices, check_folder, holds_run, is_finished, run_federation, start_server
     from bouquet.keys import server_keys
     from bouquet.live import RoundTable, print_summary
     from common.initial import initial_model
@@ -167,13 +169,23 @@ def server(
         seed=seed,
     )
     folder = out or Path("runs") / chosen.run.name
+    if keep_going:
+        if is_finished(folder):
+            # The server may have been stopped between the last round and the report.
+            console.print(
+                f"The run is finished; a new one needs another --out.\nreport   {write_report(folder)}", soft_wrap=True
+            )
+            return
+        resume = holds_run(folder)
     check_folder(folder, resume)
     build_strategy(chosen)
     initial_model(chosen)
     secured = server_keys(keys, insecure)
     with ProcessGroup() as group:
         certificates = secured.certificates if secured else None
-        superlink = start_server(group, folder, host=host, port=port, resume=resume, certificates=certificates)
+        superlink = start_server(
+            group, folder, host=host, port=port, resume=resume, certificates=certificates, health=health
+        )
         how = "gRPC over TLS, registered devices only" if secured else "gRPC, neither encrypted nor authenticated"
         console.print(
             f"Listening on {host}:{port} ({how}), waiting for {chosen.server.min_clients} clients.", soft_wrap=True
@@ -211,6 +223,7 @@ def client(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Trust the network: for a server that was started with --insecure.")
     ] = False,
+    health: options.Health = None,
 ) -> None:
     """Run this device as a client of a federation, until Ctrl-C.
 
@@ -230,6 +243,7 @@ def client(
         insecure=insecure,
         root_certificates=own.authority if own else None,
         private_key=own.private_key if own else None,
+        health_address=health,
     )
     run_supernode_foreground(node, wait=wait, report=lambda line: console.print(Text(line), soft_wrap=True))
 

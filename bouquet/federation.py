@@ -33,9 +33,19 @@ POLL_SECONDS = 0.3
 Follow = Callable[[dict[str, Any]], None]
 
 
+def holds_run(folder: Path) -> bool:
+    """Whether a run was begun in this folder."""
+    return (folder / "settings.json").exists()
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether the run in this folder has its result."""
+    return (folder / "summary.json").exists()
+
+
 def check_folder(folder: Path, resume: bool) -> None:
     """A new run needs a folder without one; a resumed run needs the run."""
-    there = (folder / "settings.json").exists()
+    there = holds_run(folder)
     if there and not resume:
         raise BouquetError(
             f"The run folder {folder} holds a run already: give another --out, remove it, or go on with --resume."
@@ -52,6 +62,7 @@ def start_server(
     port: int,
     resume: bool = False,
     certificates: Certificates | None = None,
+    health: str | None = None,
 ) -> SuperLink:
     """Start the SuperLink of a run, which devices reach at ``host:port`` over gRPC.
 
@@ -67,6 +78,7 @@ def start_server(
         # Devices that were connected when the server was restarted are known by it.
         database=directory / "superlink.db",
         environment=environment,
+        health_address=health,
         certificates=certificates,
         supernode_auth=certificates is not None,
     )

@@ -31,7 +31,18 @@ Model = Annotated[str | None, typer.Option(help="mlp, cnn-dcpfl, resnet18, … o
 Rounds = Annotated[int | None, typer.Option(help="Rounds of training.")]
 Seed = Annotated[int | None, typer.Option(help="Everything random derives from it.")]
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Run folder; runs/NAME by default.")]
+Health = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", envvar="BOUQUET_HEALTH", help="Offer gRPC's health service there, without TLS."),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the run folder after its last round.")]
+KeepGoing = Annotated[
+    bool,
+    typer.Option(
+        "--keep-going",
+        help="Begin the run, or go on with it where the run folder holds it: for a service that is started again.",
+    ),
+]
 
 
 def read_settings(

@@ -101,6 +101,7 @@ def start_superlink(
     certificates: Certificates | None = None,
     supernode_auth: bool = False,
     database: Path | None = None,
+    health_address: str | None = None,
     environment: Mapping[str, str] | None = None,
     timeout: float = 60.0,
 ) -> SuperLink:
@@ -108,8 +109,9 @@ def start_superlink(
 
     Without ``certificates`` nothing is encrypted. ``supernode_auth`` (needs them) admits only devices whose key was
     given to `register_supernode`. With ``database``, an SQLite file, runs, devices and registered keys outlive a
-    restart; without it a restarted SuperLink refuses the devices it knew, and they must connect anew. Runs get
-    ``environment``: it is inherited down to the ServerApp. The log is ``directory/superlink.log``.
+    restart; without it a restarted SuperLink refuses the devices it knew, and they must connect anew.
+    ``health_address`` (``host:port``) serves gRPC's health protocol, without TLS. Runs get ``environment``: it is
+    inherited down to the ServerApp. The log is ``directory/superlink.log``.
     Raises `BouquetError` when a port is taken, a file is missing, or SuperLink does not come up in time.
     """
     directory = directory.absolute()
@@ -124,6 +126,7 @@ def start_superlink(
     arguments += ["--isolation", "subprocess", "--disable-runtime-dependency-installation"]
     arguments += ["--enable-supernode-auth"] if supernode_auth else []
     arguments += ["--database", str(database.absolute())] if database else []
+    arguments += ["--health-server-address", health_address] if health_address else []
     connection: dict[str, Any] = {"address": f"{LOCAL_HOST}:{runtime_port}"}
     if certificates is None:
         arguments.append("--insecure")
