@@ -15,12 +15,12 @@ from typing import Any
 
 from rich.console import Console
 
+from common.bundle import write_own_app
 from common.errors import BouquetError
 from common.processes import ManagedProcess, ProcessGroup
 from common.settings import Settings
 from server.admission import Admission
 from server.app import FAILURE_FILE, RESUME, RUN_FOLDER
-from server.bundle import write_app
 from server.superlink import Certificates, SuperLink, follow_run, run_status, start_superlink, submit_run
 
 SUPERLINK_FOLDER = "superlink"  # in the run folder: SuperLink's log, database and apps
@@ -103,7 +103,7 @@ def run_federation(
     Raises `BouquetError` with the ServerApp's reason when the run fails.
     """
     (folder / FAILURE_FILE).unlink(missing_ok=True)
-    app = write_app(superlink.directory / "app", nested(Settings().to_run_config()))
+    app = write_own_app(superlink.directory / "app")
     seen = _count_lines(folder / "rounds.jsonl")
     run_id = submit_run(superlink, app, settings.to_run_config())
     log = follow_run(group, superlink, run_id, folder / SERVER_LOG)
@@ -125,15 +125,6 @@ def run_federation(
         raise BouquetError(f"The run ended without a result. The end of {folder / SERVER_LOG}:\n{log.tail()}")
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     return summary
-
-
-def nested(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """``section.key`` → value as the sections of a TOML file."""
-    sections: dict[str, dict[str, Any]] = {}
-    for dotted, value in config.items():
-        section, _, key = dotted.partition(".")
-        sections.setdefault(section, {})[key] = value
-    return sections
 
 
 def _is_over(group: ProcessGroup, superlink: SuperLink, run_id: int, log: ManagedProcess, folder: Path) -> bool:

@@ -1,7 +1,8 @@
 """The Flower app as Flower wants it: a folder with the packages and a pyproject.toml, built into a bundle (FAB).
 
-A FAB is what SuperLink hands to every device, so the code that runs there is the server's, not the device's. It is
-laid out from the *installed* packages, so that it comes out the same from a wheel and from a checkout.
+A FAB is what SuperLink hands to every device, so the code that runs there is the server's, not the device's, unless
+the device compares it with what it would build itself. It is laid out from the *installed* packages, so that it comes
+out the same from a wheel and from a checkout, and on both ends.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import tomli_w
 
 from common.errors import BouquetError
+from common.settings import Settings
 
 DISTRIBUTION = "bouquet-fl"
 PACKAGES = ("client", "common", "server", "strategies")
@@ -64,11 +66,34 @@ def write_app(directory: Path, config: Mapping[str, Any]) -> Path:
     return directory
 
 
-def fab_hash(directory: Path) -> str:
-    """SHA-256, in hexadecimal, of the bundle that Flower builds from the app in ``directory``."""
+def write_own_app(directory: Path) -> Path:
+    """Lay out the app of this installation: its code, and every setting with its default.
+
+    It depends on the installed release alone, because a run's settings travel as overrides.
+    """
+    return write_app(directory, nested(Settings().to_run_config()))
+
+
+def nested(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """``section.key`` → value as the sections of a TOML file."""
+    sections: dict[str, dict[str, Any]] = {}
+    for dotted, value in config.items():
+        section, _, key = dotted.partition(".")
+        sections.setdefault(section, {})[key] = value
+    return sections
+
+
+def build_fab(directory: Path) -> bytes:
+    """The bundle that Flower builds from the app in ``directory``."""
     from flwr.cli.build import build_fab_from_disk  # Flower takes most of a second to import.
 
-    return hashlib.sha256(build_fab_from_disk(directory)).hexdigest()
+    fab: bytes = build_fab_from_disk(directory)
+    return fab
+
+
+def fab_hash(directory: Path) -> str:
+    """SHA-256, in hexadecimal, of the bundle that Flower builds from the app in ``directory``."""
+    return hashlib.sha256(build_fab(directory)).hexdigest()
 
 
 def package_folder(package: str) -> Path:

@@ -9,7 +9,7 @@ from flwr.cli.build import build_fab_from_disk
 from flwr.cli.config_utils import load_and_validate
 
 from common.errors import BouquetError
-from server.bundle import PACKAGES, fab_hash, package_folder, write_app
+from common.bundle import PACKAGES, fab_hash, package_folder, write_app
 
 CONFIG = {"rounds": 3, "name": 'a "quoted" \\ name', "strategy": {"k": 4, "weight": 0.5, "fixed": True}}
 
