@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.data_folder import read_folder
-from common.datasets import Dataset, Floats, Labels, hold_out, load_dataset, standardise
+from common.datasets import Dataset, Floats, Labels, hold_out, load_dataset
 from common.errors import BouquetError
+from common.model_card import OWN_MEAN, OWN_STD, standardise_bytes
 from common.partitions import ClientPart, split_train_test
 from common.partitions import partition as partition_by_rule
 
@@ -103,8 +104,8 @@ def load_folder(
     classes: Sequence[str],
     test_fraction: float = 0.2,
     seed: int = 0,
-    mean: Sequence[float] = (0.5,),
-    std: Sequence[float] = (0.5,),
+    mean: tuple[float, ...] = OWN_MEAN,
+    std: tuple[float, ...] = OWN_STD,
 ) -> ClientData:
     """A device's own data: an .npz file, or a folder that holds ``data.npz`` or a folder of images for each class.
 
@@ -123,10 +124,10 @@ def load_folder(
     """
     path = Path(path)
     own = read_folder(path, tuple(input_shape), tuple(classes))
-    x = _standardised(own.x, mean, std)
+    x = standardise_bytes(own.x, mean, std)
     if own.test_x is not None and own.test_y is not None:
         _check_enough(str(path), len(own.y), len(own.test_y))
-        return ClientData(x, own.y, _standardised(own.test_x, mean, std), own.test_y, len(classes))
+        return ClientData(x, own.y, standardise_bytes(own.test_x, mean, std), own.test_y, len(classes))
     train, test = _split(str(path), np.arange(len(own.y)), own.y, seed, test_fraction, own.segments)
     return ClientData(x[train], own.y[train], x[test], own.y[test], len(classes))
 
@@ -180,13 +181,6 @@ def _transformed(data: Dataset, part: ClientPart, indices: NDArray[np.int64]) ->
     if part.label_permutation is not None:
         y = np.asarray(part.label_permutation, dtype=np.int64)[y]
     return data.standardised(x), y
-
-
-def _standardised(raw: NDArray[Any], mean: Sequence[float], std: Sequence[float]) -> Floats:
-    """Bytes to standardised floats; floats as they are."""
-    if raw.dtype != np.uint8:
-        return raw
-    return standardise(raw.astype(np.float32) / np.float32(255), mean, std)
 
 
 def _split(

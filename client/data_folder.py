@@ -67,7 +67,7 @@ def _read_npz(file: Path, input_shape: tuple[int, ...], classes: tuple[str, ...]
         raise BouquetError(f"{file} lacks {missing[0]!r}; it holds {', '.join(arrays) or 'nothing'}.")
     if ("x_test" in arrays) != ("y_test" in arrays):
         raise BouquetError(f"{file} holds one of 'x_test' and 'y_test'; give both or neither.")
-    x = _samples(arrays, "x", input_shape, file)
+    x = check_samples(arrays, "x", input_shape, file)
     y = _labels(arrays, "y", len(x), classes, file)
     segments = arrays.get("segment")
     if segments is not None and (segments.shape != y.shape or not np.issubdtype(segments.dtype, np.integer)):
@@ -76,11 +76,12 @@ def _read_npz(file: Path, input_shape: tuple[int, ...], classes: tuple[str, ...]
         )
     if "x_test" not in arrays:
         return OwnData(x, y, segments)
-    test_x = _samples(arrays, "x_test", input_shape, file)
+    test_x = check_samples(arrays, "x_test", input_shape, file)
     return OwnData(x, y, segments, test_x, _labels(arrays, "y_test", len(test_x), classes, file))
 
 
-def _samples(arrays: dict[str, NDArray[Any]], key: str, input_shape: tuple[int, ...], file: Path) -> NDArray[Any]:
+def check_samples(arrays: dict[str, NDArray[Any]], key: str, input_shape: tuple[int, ...], file: Path) -> NDArray[Any]:
+    """The samples (n, *input_shape) of an .npz, uint8 or float32; what does not fit is named with the file."""
     x = arrays[key]
     if x.ndim == 3 and len(input_shape) == 3 and input_shape[0] == 1:
         x = x[:, None]  # grey images are commonly kept without their channel

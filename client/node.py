@@ -17,7 +17,7 @@ from flwr.app import Context
 
 from client.state import ContextStore, DeviceState, FolderStore
 from common.errors import BouquetError
-from common.initial import model_shape
+from common.model_card import ModelCard
 from common.settings import OWN_DATA, Settings
 
 if TYPE_CHECKING:
@@ -113,11 +113,13 @@ def _part(settings: Settings, partition_id: int, num_partitions: int) -> ClientD
 def _own_data(settings: Settings, folder: str, seed: int) -> ClientData:
     from client.data import load_folder
 
-    shape, classes = model_shape(settings)
+    card = ModelCard.of(settings)
     return load_folder(
         Path(folder),
-        classes=settings.data.classes or tuple(str(label) for label in range(classes)),
-        input_shape=shape,
+        classes=card.classes,
+        input_shape=card.input_shape,
+        mean=card.mean,
+        std=card.std,
         seed=seed,
         test_fraction=settings.data.test_fraction,
     )

@@ -20,6 +20,7 @@ from client.state import PERSONAL, Arrays, Kept
 from common import protocol
 from common.initial import initial_model, state_vector
 from common.layout import ParameterLayout, Vector
+from common.model_card import ModelCard
 from common.protocol import ARRAYS, Payload, Received
 from common.settings import TrainSettings
 
@@ -170,7 +171,9 @@ class Session:
         A device that dies between the two repeats the round from the state before it.
         """
         own = {PERSONAL: self.layout.unflatten(personal), **(slots or {})}
-        self.node.state.keep(self.run, self.received.round, own, facts or {})
+        # The model can be used without a server: its card goes into the same file.
+        card = ModelCard.of(self.node.settings).to_json()
+        self.node.state.keep(self.run, self.received.round, own, facts or {}, card)
 
     def reply(self, trained: Vector | None = None, config: Mapping[str, protocol.Scalar] | None = None) -> Message:
         """The reply, with the layers of ``trained`` that the instruction asks for."""

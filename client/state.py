@@ -127,11 +127,16 @@ class ContextStore:
 
 @dataclass(frozen=True)
 class Kept:
-    """What the device kept of a round: slots of tensors (``personal`` is its own model) and small facts."""
+    """What the device kept of a round: slots of tensors (``personal`` is its own model) and small facts.
+
+    ``card`` is the JSON of the model's `common.model_card.ModelCard`, empty where an older release kept it.
+    """
 
     round: int
     slots: dict[str, Arrays] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+    run: str = ""
+    card: str = ""
 
 
 class DeviceState:
@@ -166,12 +171,14 @@ class DeviceState:
                 return kept
         return None
 
-    def keep(self, run: str, round_: int, slots: Mapping[str, Arrays], facts: Mapping[str, Any]) -> None:
+    def keep(
+        self, run: str, round_: int, slots: Mapping[str, Arrays], facts: Mapping[str, Any], card: str = ""
+    ) -> None:
         """Write the state of a finished round, and drop rounds that are no longer needed."""
         tensors = {
             f"{slot}/{name}": np.ascontiguousarray(a) for slot, arrays in slots.items() for name, a in arrays.items()
         }
-        metadata = {"run": run, "round": str(round_), "facts": json.dumps(dict(facts))}
+        metadata = {"run": run, "round": str(round_), "facts": json.dumps(dict(facts)), "card": card}
         self._keep("round", round_, save_safetensors(tensors, metadata))
 
     def latest(self) -> Kept | None:
@@ -212,7 +219,7 @@ class DeviceState:
         for key, array in tensors.items():
             slot, _, name = key.partition("/")
             slots.setdefault(slot, {})[name] = array
-        return Kept(round_, slots, json.loads(metadata["facts"]))
+        return Kept(round_, slots, json.loads(metadata["facts"]), metadata["run"], metadata.get("card", ""))
 
     def _read(self, run: str | None, file: str) -> tuple[dict[str, str], Arrays] | None:
         """Metadata and tensors of a file; None where there is none, it is damaged, or it is of another run."""

@@ -11,14 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.dataset_files import read_arrays
-from common.dataset_table import dataset_info
-from common.datasets import Floats, hold_out, load_dataset, standardise
+from common.datasets import Floats, hold_out, load_dataset
 from common.errors import BouquetError
 from common.image_files import IMAGE_MODES, IMAGE_SUFFIXES, image_files, read_image
 from common.initial import model_shape
+from common.model_card import ModelCard
 from common.settings import OWN_DATA, Settings
-
-OWN_MEAN, OWN_STD = (0.5,), (0.5,)  # what devices standardise images of their own with
 
 
 @dataclass(frozen=True)
@@ -42,15 +40,8 @@ def load_public_samples(settings: Settings) -> PublicSamples:
         return _test_part(settings)
     shape, _ = model_shape(settings)
     raw = _read_npz(Path(path), shape) if Path(path).suffix == ".npz" else _read_images(Path(path), shape)
-    mean, std = _standard(settings)
-
-    def take(indices: NDArray[np.int64]) -> Floats:
-        chosen = raw[indices]
-        if raw.dtype != np.uint8:
-            return chosen.astype(np.float32)
-        return standardise(chosen.astype(np.float32) / np.float32(255), mean, std)
-
-    return PublicSamples(len(raw), take)
+    card = ModelCard.of(settings)
+    return PublicSamples(len(raw), lambda indices: card.inputs(raw[indices]))
 
 
 def _test_part(settings: Settings) -> PublicSamples:
@@ -105,10 +96,3 @@ def _read_images(folder: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
             f"({', '.join(IMAGE_SUFFIXES)})."
         )
     return np.stack([read_image(file, shape) for file in files])
-
-
-def _standard(settings: Settings) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    if settings.data.dataset == OWN_DATA:
-        return OWN_MEAN, OWN_STD
-    info = dataset_info(settings.data.dataset)
-    return tuple(info.mean), tuple(info.std)
