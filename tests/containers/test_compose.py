@@ -1,0 +1,114 @@
+"""compose.yaml as shipped: rounds over TLS with authentication, through a killed client and a restarted server."""
+
+import json
+import re
+
+import pytest
+
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(900)]
+
+CLIENTS = 4
+# FedPer's head never leaves a device: who comes back without its state starts with a head that knows nothing.
+SETTINGS = {
+    "CLIENTS": str(CLIENTS),
+    "TRUE_GROUPS": "2",
+    "ROUNDS": "6",
+    "STRATEGY": "fedper",
+    "OPTIONS": "--set server.straggler_grace=10 --set server.straggler_factor=2",
+}
+LOOK_AROUND = """
+import importlib.util, json, os, pathlib, shutil
+def writable(folder):
+    try:
+        (pathlib.Path(folder) / "probe").touch()
+    except OSError:
+        return False
+    return True
+print(json.dumps({
+    "user": os.getuid(),
+    "capabilities": int(next(l for l in open("/proc/self/status") if l.startswith("CapEff")).split()[1], 16),
+    "writable": [f for f in ("/", "/opt/bouquet", "/keys", "/runs", "/state", "/tmp") if writable(f)],
+    "keys": sorted(p.name for p in pathlib.Path("/keys").rglob("*.key")),
+    "programs": [name for name in ("gcc", "cc", "make", "uv", "ray", "curl") if shutil.which(name)],
+    "modules": [name for name in ("ray", "uv_build", "pytest") if importlib.util.find_spec(name)],
+}))
+"""
+
+
+def test_a_federation_outlives_a_killed_client_and_a_restarted_server(federation):
+    local = federation(**SETTINGS)
+    local.up()
+    (server,) = local.containers("server")
+    clients = local.containers("client")
+    assert len(clients) == CLIENTS
+
+    # Power is cut in the middle of a round, which goes on without this device, and names it.
+    local.wait_for(lambda: len(local.rounds()) >= 1, "the first round")
+    victim = clients[0]
+    local.docker("kill", victim)
+    device = int(re.search(r"This container is device-(\d+)\.", local.logs(victim))[1])
+    name = f"client-{device}"
+    local.wait_for(lambda: any(name in line["failed"] for line in local.rounds()), f"a round without {name}")
+    local.docker("start", victim)
+    kept = json.loads(local.docker("exec", victim, "python", "-c", KEPT.format(device)))
+    back = len(local.rounds())
+    assert kept["files"], "the state of before is there"
+
+    # The server goes away for a moment, and goes on with the run.
+    local.docker("restart", server)
+    local.wait_for(lambda: any(name not in line["failed"] for line in local.rounds()[back:]), f"a round with {name}")
+    around = json.loads(local.docker("exec", victim, "python", "-c", LOOK_AROUND))
+    local.wait_for(
+        lambda: all(not local.state(container)["Running"] for container in [server, *clients]), "the end of all"
+    )
+
+    assert {local.state(container)["ExitCode"] for container in [server, *clients]} == {0}
+    assert [line["round"] for line in local.rounds()] == [1, 2, 3, 4, 5, 6]
+    summary = json.loads((local.folder / "summary.json").read_text())
+    assert set(summary["accuracy_by_client"]) == {f"client-{number}" for number in range(CLIENTS)}
+    # with a personal head; with a fresh one, ten classes are guessed at
+    assert min(summary["accuracy_by_client"].values()) > 0.4
+    report = (local.folder / "report.html").read_text()
+    assert all(client in report for client in summary["accuracy_by_client"])
+
+    # the same key, so the same node; the same slot in the volume
+    said = local.logs(victim)
+    assert re.findall(r"This container is (device-\d+)\.", said) == [f"device-{device}"] * 2
+    assert len(set(re.findall(r"SuperNode ID: (\d+)", said))) == 1
+    assert "over TLS, registered devices only" in local.logs(server)
+
+    assert around == {
+        "user": int(local.environment.get("BOUQUET_UID", "1000")),
+        "capabilities": 0,
+        "writable": ["/state", "/tmp"],
+        "keys": ["device.key"] * CLIENTS,  # not the authority's, not the server's
+        "programs": [],
+        "modules": [],
+    }
+
+
+KEPT = """
+import json, pathlib
+print(json.dumps(dict(files=sorted(p.name for p in pathlib.Path("/state/device-{}").glob("round-*.safetensors")))))
+"""
+
+
+def test_images_stop_at_once_and_say_whether_they_are_well(federation):
+    local = federation(CLIENTS="2", TRUE_GROUPS="2")
+    local.compose("build", "server", "client")
+    # alone, so it looks for its server for ever; without a SuperNode it is not well
+    client = local.docker(
+        "run", "--detach", "--read-only", "--tmpfs", "/tmp", "--init", "bouquet-client", *LONELY
+    ).strip()
+    try:
+        local.wait_for(lambda: "cannot be reached" in local.logs(client), "a look for the server")
+        probe = "from common.health import main; print(main([]))"
+        assert "does not answer" in local.docker("exec", client, "python", "-c", probe)
+        local.docker("stop", client)
+        # SIGTERM sufficed; SIGKILL would have been 137
+        assert local.state(client)["ExitCode"] == 143
+    finally:
+        local.docker("rm", "--force", client)
+
+
+LONELY = ("client", "--server", "127.0.0.1:9", "--partition-id", "0", "--state-dir", "/tmp/state", "--insecure")
