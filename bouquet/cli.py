@@ -178,9 +178,9 @@ def server(
             return
         resume = holds_run(folder)
     check_folder(folder, resume)
+    secured = server_keys(keys, insecure)
     build_strategy(chosen)
     initial_model(chosen)
-    secured = server_keys(keys, insecure)
     with ProcessGroup() as group:
         certificates = secured.certificates if secured else None
         superlink = start_server(
@@ -223,16 +223,20 @@ def client(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Trust the network: for a server that was started with --insecure.")
     ] = False,
+    trust_app: options.TrustApp = None,
+    trust_any_app: options.TrustAnyApp = False,
+    allow_model: options.AllowModel = None,
     health: options.Health = None,
 ) -> None:
     """Run this device as a client of a federation, until Ctrl-C.
 
     The device's data and personal layers stay in its folders; what is sent is what the strategy asks for. It connects
-    again by itself when the server was restarted.
+    again by itself when the server was restarted. It runs no code from the server but Bouquet's own, as installed here.
     """
     from bouquet.device import device_config
     from bouquet.keys import device_keys
     from client.supernode import SuperNodeSettings, run_supernode_foreground
+    from client.trust import AppTrust
 
     config = device_config(data, state_dir, name, partition_id)
     own = device_keys(keys, insecure)
@@ -244,6 +248,7 @@ def client(
         root_certificates=own.authority if own else None,
         private_key=own.private_key if own else None,
         health_address=health,
+        trust=AppTrust(frozenset(trust_app or ()), trust_any_app, frozenset(allow_model or ())),
     )
     run_supernode_foreground(node, wait=wait, report=lambda line: console.print(Text(line), soft_wrap=True))
 

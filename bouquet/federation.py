@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
-from common.bundle import write_own_app
+from common.bundle import own_app_files, write_app
 from common.errors import BouquetError
 from common.processes import ManagedProcess, ProcessGroup
 from common.settings import Settings
@@ -103,7 +103,7 @@ def run_federation(
     Raises `BouquetError` with the ServerApp's reason when the run fails.
     """
     (folder / FAILURE_FILE).unlink(missing_ok=True)
-    app = write_own_app(superlink.directory / "app")
+    app = write_app(superlink.directory / "app", own_app_files())
     seen = _count_lines(folder / "rounds.jsonl")
     run_id = submit_run(superlink, app, settings.to_run_config())
     log = follow_run(group, superlink, run_id, folder / SERVER_LOG)

@@ -35,6 +35,17 @@ Health = Annotated[
     str | None,
     typer.Option(metavar="HOST:PORT", envvar="BOUQUET_HEALTH", help="Offer gRPC's health service there, without TLS."),
 ]
+TrustApp = Annotated[
+    list[str] | None,
+    typer.Option(metavar="SHA256", help="Also run the server's app (FAB) with this hash; can be repeated."),
+]
+TrustAnyApp = Annotated[
+    bool, typer.Option("--trust-any-app", help="Run whatever the server sends: its operator can do all that you can.")
+]
+AllowModel = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PACKAGE.MODULE:FACTORY", help="A model of your own that the server may ask for."),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the run folder after its last round.")]
 KeepGoing = Annotated[
     bool,

@@ -41,7 +41,7 @@ def check_server(address: str, *, insecure: bool, root_certificates: Path | None
     """
     host, port = split_address(address)
     if root_certificates is not None and not root_certificates.is_file():
-        raise BouquetError(f"There is no certificate {root_certificates}; copy the server's ca.pem to this device.")
+        raise BouquetError(f"There is no certificate {root_certificates}; copy the server's ca.crt to this device.")
     try:
         connection = socket.create_connection((host, port), timeout=timeout)
     except OSError as error:
@@ -55,7 +55,7 @@ def check_server(address: str, *, insecure: bool, root_certificates: Path | None
         elif _completes_handshake(host, port, timeout):
             raise ServerMismatch(
                 f"The server {address} speaks TLS, and this device was told not to (--insecure). "
-                "Give it the server's ca.pem as root certificate instead."
+                "Start it with its keys instead (--keys DIR, made on the server with bouquet keys add)."
             )
         else:
             raise _silent(address)
@@ -81,10 +81,13 @@ def _handshake(connection: socket.socket, host: str, address: str, root_certific
         return context.wrap_socket(connection, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
         if error.verify_code in OTHER_NAME:
-            hint = f"Use an address that it names, or make a certificate for {host} with bouquet keys on the server."
+            hint = f"Use an address that it names, or make one for {host}: bouquet keys server --host {host}, there."
         else:
             source = f"the authority in {root_certificates}" if root_certificates else "the system's authorities"
-            hint = f"It is checked against {source}; give the server's ca.pem as root certificate, and check the clock."
+            hint = (
+                f"It is checked against {source}: copy the server's own ca.crt to this device, and check the clock. "
+                "If it has expired: bouquet keys server, on the server."
+            )
         raise ServerMismatch(f"The certificate of {address} is not accepted: {error.verify_message}. {hint}") from None
     except (TimeoutError, ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
         raise _silent(address) from None

@@ -1,15 +1,16 @@
 """A SuperNode of our own: Flower's program on a device, in the background of a federation or in the foreground.
 
-``flower-supernode`` keeps the connection to the server and starts a ``flwr-clientapp`` for each message. Left alone it
-retries for ever without saying what is wrong, and when a server comes back that does not know it any more, it leaves
-with status 0; `run_supernode_foreground` mends both. Nothing here imports PyTorch: this process stays on the device
-for months beside the training.
+``flower-supernode`` keeps the connection to the server and starts a ``flwr-clientapp`` for each message; it is started
+through `client.guard`, which checks what code the server sends. Left alone it retries for ever without saying what is
+wrong, and when a server comes back that does not know it any more, it leaves with status 0; `run_supernode_foreground`
+mends both. Nothing here imports PyTorch: this process stays on the device for months beside the training.
 """
 
 from __future__ import annotations
 
 import re
 import shutil
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -18,7 +19,9 @@ from pathlib import Path
 
 import tomli_w
 
+from client.guard import CANNOT_START, TURNED_AWAY
 from client.reachability import ServerMismatch, ServerUnreachable, check_server
+from client.trust import AppTrust
 from common.errors import BouquetError
 from common.processes import ManagedProcess, ProcessGroup, free_port, program_environment
 
@@ -26,12 +29,44 @@ NODE_ID = re.compile(r"SuperNode ID: (\d+)")
 LOCAL_HOST = "127.0.0.1"
 RETRY_SECONDS = 2.0
 LONGEST_PAUSE_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    """Why a server does not take a device. ``passing``: what the server's operator, or time, may mend."""
+
+    hint: str
+    passing: bool = False
+
+
 REFUSALS = {
-    "[code: 2001]": "The server admits registered devices only: start this client with its private key.",
-    "[code: 2004]": "The server does not know this device's key: register its .pub file there (bouquet keys).",
-    "Exit Code: 606": "Server and device run versions of Flower that do not fit; install the same bouquet on both.",
-    "Exit Code: 302": "The private key cannot be read; bouquet keys makes one that can (OpenSSH, ECDSA).",
+    "[code: 2001]": _Refusal(
+        "The server admits registered devices only: start this client with its keys (--keys DIR, made on the server "
+        "with bouquet keys add)."
+    ),
+    "[code: 2004]": _Refusal(
+        "The server does not admit this device's key: it is not registered there (bouquet keys add, on the server), or "
+        "was removed there (bouquet keys remove).",
+        passing=True,
+    ),
+    "Invalid node ID": _Refusal(
+        "The server does not know this device any more: its key was removed there (bouquet keys remove), or the server "
+        "was set up anew.",
+        passing=True,
+    ),
+    "Invalid timestamp": _Refusal(
+        "This device's clock differs too much from the server's; set it, or wait until the network has set it.",
+        passing=True,
+    ),
+    "Exit Code: 606": _Refusal(
+        "Server and device run versions of Flower that do not fit; install the same bouquet on both."
+    ),
+    "Exit Code: 302": _Refusal("The private key cannot be read; bouquet keys makes one that can (OpenSSH, ECDSA)."),
 }
+# What Flower's web server says of itself, and Flower's report of an exit, which ends as a reason in one message.
+CHATTER = re.compile(r"INFO:\s+(Started server|Waiting for|Application |Uvicorn running|Shutting down|Finished server)")
+EXIT_REPORT = re.compile(r"^\S+ :\s+Exit Code: \d+$")
+EXIT_REPORT_END = "For more information"
 
 
 @dataclass(frozen=True)
@@ -41,7 +76,8 @@ class SuperNodeSettings:
     ``state_dir`` holds Flower's own files of this SuperNode (``state_dir/flower``), which two SuperNodes must not
     share: Flower installs apps there without a lock. ``node_config`` is what the ClientApp reads as its node config,
     ``environment`` what it finds in its environment. ``private_key`` (OpenSSH, ECDSA) makes the node id the same
-    after a restart, and needs TLS. ``health_address`` (``host:port``) serves gRPC's health protocol.
+    after a restart, and needs TLS. ``health_address`` (``host:port``) serves gRPC's health protocol. ``trust`` says
+    which apps the server may have this device run.
     """
 
     server: str
@@ -52,6 +88,7 @@ class SuperNodeSettings:
     private_key: Path | None = None
     health_address: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    trust: AppTrust = field(default_factory=AppTrust)
 
 
 @dataclass(frozen=True)
@@ -95,35 +132,40 @@ def run_supernode_foreground(
     """Run a SuperNode until Ctrl-C or SIGTERM, its output and what happens to it going to ``report``, line by line.
 
     ``wait`` is how many seconds to look for the server at first; None, for a device that may be switched on before
-    its server, means for ever. What waiting cannot mend (TLS on one side only, another program's port, a key that
-    the server does not know) ends it at once with a `BouquetError`. Once the server has admitted the device, it does
+    its server, or be registered there later, means for ever. What waiting cannot mend (TLS on one side only, another
+    program's port, no key) ends it at once with a `BouquetError`. Once the server has admitted the device, it does
     not give up any more, whatever happens to the server: it connects again, after at most a minute's pause.
     """
     admitted = False
-    pause = RETRY_SECONDS
+    pause = RETRY_SECONDS / 2
+    deadline = float("inf") if wait is None else time.monotonic() + wait
     with ProcessGroup() as group:
         while True:
             _find_server(settings, None if admitted else wait, report, patient=admitted)
             lines: deque[str] = deque(maxlen=50)
-            connected = False
+            connected = exiting = False
 
             def on_line(line: str, lines: deque[str] = lines) -> None:
-                nonlocal admitted, connected
+                nonlocal admitted, connected, exiting
                 if NODE_ID.search(line):
                     admitted = connected = True
-                if line.strip():
-                    lines.append(line)
+                if not line.strip() or CHATTER.match(line):
+                    return
+                lines.append(line)
+                exiting = exiting or line.startswith(TURNED_AWAY) or bool(EXIT_REPORT.match(line))
+                if not exiting:
                     report(line)
 
             process = group.start("SuperNode", _command(settings), _environment(settings), on_line=on_line)
             process.wait()
             group.processes.remove(process)
-            reason = _refusal("\n".join(lines))
-            if not admitted:
-                raise BouquetError(f"The server {settings.server} did not admit this device. {reason}")
+            refusal = _refusal("\n".join(lines))
+            if not admitted and (not refusal.passing or time.monotonic() >= deadline):
+                raise BouquetError(f"The server {settings.server} did not admit this device. {refusal.hint}".strip())
             pause = RETRY_SECONDS if connected else min(2 * pause, LONGEST_PAUSE_SECONDS)
-            report(f"The SuperNode has ended. {reason} Connecting again in {pause:g} s.".replace("  ", " "))
-            time.sleep(pause)
+            said = refusal.hint if refusal.passing else f"The SuperNode has ended. {refusal.hint}".strip()
+            report(f"{said} Connecting again in {pause:g} s.")
+            time.sleep(min(pause, max(0.0, deadline - time.monotonic())) if not admitted else pause)
 
 
 def _find_server(
@@ -147,13 +189,15 @@ def _find_server(
         time.sleep(max(0.0, min(RETRY_SECONDS, deadline - time.monotonic())))
 
 
-def _refusal(output: str) -> str:
-    for mark, hint in REFUSALS.items():
+def _refusal(output: str) -> _Refusal:
+    for mark, refusal in REFUSALS.items():
         if mark in output:
-            return hint
+            return refusal
     # Flower's message stands between its exit code and the address of its help page.
-    found = re.search(r"Exit Code: \d+\n(.*?)(?:\nFor more information|\Z)", output, re.DOTALL)
-    return " ".join(found[1].split()) if found else ""
+    found = re.search(
+        rf"(?:Exit Code: \d+\n|{CANNOT_START}|{TURNED_AWAY})(.*?)(?:\n{EXIT_REPORT_END}|\Z)", output, re.DOTALL
+    )
+    return _Refusal(" ".join(found[1].split()) if found else "")
 
 
 def _environment(settings: SuperNodeSettings) -> dict[str, str]:
@@ -161,8 +205,13 @@ def _environment(settings: SuperNodeSettings) -> dict[str, str]:
 
 
 def _command(settings: SuperNodeSettings) -> list[str]:
-    """The command line of ``flower-supernode``; its node config goes through a file in the state folder."""
-    arguments = ["flower-supernode", "--superlink", settings.server, "--isolation", "subprocess"]
+    """The command line of our SuperNode; its node config goes through a file in the state folder."""
+    # -P: a folder named client where the user happens to be must not be taken for ours.
+    arguments = [sys.executable, "-P", "-m", "client.guard"]
+    arguments += [text for hash_ in sorted(settings.trust.hashes) for text in ("--trust-app", hash_)]
+    arguments += ["--trust-any-app"] if settings.trust.anything else []
+    arguments += [text for name in sorted(settings.trust.models) for text in ("--allow-model", name)]
+    arguments += ["--", "--superlink", settings.server, "--isolation", "subprocess"]
     arguments += ["--host", LOCAL_HOST, "--port", str(free_port())]
     if settings.insecure and (settings.root_certificates or settings.private_key):
         raise BouquetError("A root certificate and a private key are for TLS; do not give --insecure beside them.")

@@ -28,12 +28,12 @@ MARKER = ".bouquet-app"
 CONFIG_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def write_app(directory: Path, config: Mapping[str, Any]) -> Path:
-    """Lay out the Flower app in ``directory`` (new, empty, or an earlier app, which is replaced) and return it.
+def app_files(config: Mapping[str, Any]) -> dict[str, bytes]:
+    """The files of the Flower app, path → content, which are those of its bundle, too.
 
     ``config`` becomes ``[tool.flwr.app.config]``: a mapping of text, numbers and truth values, or of such mappings,
     whose keys Flower joins with dots; a run can override these keys and no others. The same code and config give the
-    same folder and the same `fab_hash`. Raises `BouquetError` for a config that TOML and Flower cannot hold.
+    same files and the same `fab_hash`. Raises `BouquetError` for a config that TOML and Flower cannot hold.
     """
     project = {
         "project": {
@@ -50,28 +50,36 @@ def write_app(directory: Path, config: Mapping[str, Any]) -> Path:
             },
         },
     }
+    files = {"pyproject.toml": tomli_w.dumps(project).encode()}
+    for package in PACKAGES:
+        source = package_folder(package)
+        for file in sorted(source.rglob("*.py")):
+            files[f"{package}/{file.relative_to(source).as_posix()}"] = file.read_bytes()
+    return files
+
+
+def own_app_files() -> dict[str, bytes]:
+    """The files of the app of this installation: its code, and every setting with its default.
+
+    They depend on the installed release alone, because a run's settings travel as overrides.
+    """
+
+    return app_files(nested(Settings().to_run_config()))
+
+
+def write_app(directory: Path, files: Mapping[str, bytes]) -> Path:
+    """Lay out the app in ``directory`` (new, empty, or an earlier app, which is replaced) and return it."""
     if directory.exists() and any(directory.iterdir()):
         if not (directory / MARKER).exists():
             raise BouquetError(f"{directory} holds other files; the Flower app needs an empty folder, or its own.")
         shutil.rmtree(directory)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / MARKER).touch()
-    (directory / "pyproject.toml").write_text(tomli_w.dumps(project), encoding="utf-8")
-    for package in PACKAGES:
-        source = package_folder(package)
-        for file in sorted(source.rglob("*.py")):
-            target = directory / package / file.relative_to(source)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(file.read_bytes())
+    for name, content in files.items():
+        target = directory / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
     return directory
-
-
-def write_own_app(directory: Path) -> Path:
-    """Lay out the app of this installation: its code, and every setting with its default.
-
-    It depends on the installed release alone, because a run's settings travel as overrides.
-    """
-    return write_app(directory, nested(Settings().to_run_config()))
 
 
 def nested(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -83,17 +91,11 @@ def nested(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return sections
 
 
-def build_fab(directory: Path) -> bytes:
-    """The bundle that Flower builds from the app in ``directory``."""
-    from flwr.cli.build import build_fab_from_disk  # Flower takes most of a second to import.
-
-    fab: bytes = build_fab_from_disk(directory)
-    return fab
-
-
 def fab_hash(directory: Path) -> str:
     """SHA-256, in hexadecimal, of the bundle that Flower builds from the app in ``directory``."""
-    return hashlib.sha256(build_fab(directory)).hexdigest()
+    from flwr.cli.build import build_fab_from_disk  # Flower takes most of a second to import.
+
+    return hashlib.sha256(build_fab_from_disk(directory)).hexdigest()
 
 
 def package_folder(package: str) -> Path:

@@ -8,14 +8,14 @@ import pytest
 from flwr.cli.build import build_fab_from_disk
 from flwr.cli.config_utils import load_and_validate
 
+from common.bundle import PACKAGES, app_files, fab_hash, own_app_files, package_folder, write_app
 from common.errors import BouquetError
-from common.bundle import PACKAGES, fab_hash, package_folder, write_app
 
 CONFIG = {"rounds": 3, "name": 'a "quoted" \\ name', "strategy": {"k": 4, "weight": 0.5, "fixed": True}}
 
 
 def test_the_app_holds_the_installed_packages_and_nothing_else(tmp_path: Path) -> None:
-    app = write_app(tmp_path / "app", CONFIG)
+    app = write_app(tmp_path / "app", app_files(CONFIG))
     laid_out = {file.relative_to(app).as_posix() for file in app.rglob("*") if file.is_file()}
     expected = {
         f"{package}/{file.relative_to(package_folder(package)).as_posix()}"
@@ -28,7 +28,7 @@ def test_the_app_holds_the_installed_packages_and_nothing_else(tmp_path: Path) -
 
 
 def test_pyproject(tmp_path: Path) -> None:
-    project = tomllib.loads((write_app(tmp_path / "app", CONFIG) / "pyproject.toml").read_text())
+    project = tomllib.loads((write_app(tmp_path / "app", app_files(CONFIG)) / "pyproject.toml").read_text())
     assert project["project"]["name"] == "bouquet-fl"
     assert project["project"]["dependencies"] == []
     app = project["tool"]["flwr"]["app"]
@@ -38,36 +38,37 @@ def test_pyproject(tmp_path: Path) -> None:
 
 
 def test_flower_accepts_it_without_a_warning(tmp_path: Path) -> None:
-    _, warnings = load_and_validate(write_app(tmp_path / "app", CONFIG) / "pyproject.toml")
+    _, warnings = load_and_validate(write_app(tmp_path / "app", app_files(CONFIG)) / "pyproject.toml")
     assert warnings == []
 
 
-def test_the_bundle_holds_every_file(tmp_path: Path) -> None:
-    app = write_app(tmp_path / "app", {})
-    names = set(zipfile.ZipFile(BytesIO(build_fab_from_disk(app))).namelist())
-    assert {file.relative_to(app).as_posix() for file in app.rglob("*.py")} <= names
+def test_the_bundle_holds_the_files_and_flowers_manifest_and_nothing_else(tmp_path: Path) -> None:
+    files = own_app_files()
+    with zipfile.ZipFile(BytesIO(build_fab_from_disk(write_app(tmp_path / "app", files)))) as bundle:
+        assert {name: bundle.read(name) for name in bundle.namelist() if name != ".info/CONTENT"} == files
+    assert tomllib.loads(files["pyproject.toml"].decode())["tool"]["flwr"]["app"]["config"]["run"]["rounds"] == 10
 
 
 def test_same_code_and_config_give_the_same_hash(tmp_path: Path) -> None:
-    first = write_app(tmp_path / "one", CONFIG)
-    second = write_app(tmp_path / "deeper" / "two", dict(reversed(CONFIG.items())))
+    first = write_app(tmp_path / "one", app_files(CONFIG))
+    second = write_app(tmp_path / "deeper" / "two", app_files(dict(reversed(CONFIG.items()))))
     os.utime(second / "pyproject.toml", (0, 0))
     assert fab_hash(first) == fab_hash(second)
-    assert fab_hash(write_app(tmp_path / "three", {**CONFIG, "rounds": 4})) != fab_hash(first)
+    assert fab_hash(write_app(tmp_path / "three", app_files({**CONFIG, "rounds": 4}))) != fab_hash(first)
 
 
 def test_an_earlier_app_is_replaced(tmp_path: Path) -> None:
-    app = write_app(tmp_path / "app", {"old": 1})
+    app = write_app(tmp_path / "app", app_files({"old": 1}))
     (app / "common" / "left_over.py").touch()
-    write_app(app, {"new": 1})
+    write_app(app, app_files({"new": 1}))
     assert not (app / "common" / "left_over.py").exists()
-    assert fab_hash(app) == fab_hash(write_app(tmp_path / "other", {"new": 1}))
+    assert fab_hash(app) == fab_hash(write_app(tmp_path / "other", app_files({"new": 1})))
 
 
 def test_other_files_are_not_touched(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(BouquetError, match=r"holds other files; the Flower app needs an empty folder"):
-        write_app(tmp_path, {})
+        write_app(tmp_path, app_files({}))
     assert (tmp_path / "thesis.txt").read_text() == "mine"
 
 
@@ -82,7 +83,7 @@ def test_other_files_are_not_touched(tmp_path: Path) -> None:
 )
 def test_config_that_flower_cannot_hold(config: dict[str, object], message: str, tmp_path: Path) -> None:
     with pytest.raises(BouquetError, match=message):
-        write_app(tmp_path / "app", config)
+        write_app(tmp_path / "app", app_files(config))
     assert not (tmp_path / "app").exists()
 
 

@@ -7,7 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,13 +15,14 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from client.supernode import SuperNode, SuperNodeSettings, run_supernode_foreground, start_supernode
+from client.supernode import SuperNode, SuperNodeSettings, start_supernode
+from client.trust import AppTrust
+from common.bundle import fab_hash
 from common.errors import BouquetError
 from common.processes import ProcessGroup, free_port, processes_tagged
 from server.superlink import (
     Certificates,
     SuperLink,
-    register_supernode,
     run_status,
     start_superlink,
     submit_run,
@@ -49,6 +50,7 @@ sleep = 0.0
 """
 CLIENT = """
 import os, time
+print("ClientApp imported", flush=True)
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 app = ClientApp()
@@ -78,7 +80,8 @@ def main(grid, context):
     while waiting:
         for reply in grid.pull_messages(waiting):
             waiting.remove(reply.metadata.reply_to_message_id)
-            replies.append({"error": reply.error.code} if reply.has_error() else dict(reply.content["config"]))
+            error = reply.error if reply.has_error() else None
+            replies.append({"error": error.code, "reason": error.reason} if error else dict(reply.content["config"]))
         time.sleep(0.1)
     with open(os.environ["STOCK_RESULT"], "w") as file:
         json.dump({"text": context.run_config["text"], "replies": replies}, file)
@@ -113,13 +116,14 @@ class Federation:
         return wait_for_run(self.group, self.superlink, run_id, log, timeout=120).status, log.read_text()
 
 
-def start_node(group: ProcessGroup, server: str, folder: Path, number: int) -> SuperNode:
+def start_node(group: ProcessGroup, server: str, folder: Path, number: int, trust: AppTrust) -> SuperNode:
     settings = SuperNodeSettings(
         server,
         folder / f"node-{number}",
         node_config={"number": number, "name": f'it\'s "node" {number}', "share": 0.5, "last": number == 1},
         insecure=True,
         environment={"STOCK_CLIENT": f"client value {number}"},
+        trust=trust,
     )
     return start_supernode(group, settings, f"SuperNode {number}")
 
@@ -133,10 +137,12 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
         superlink = start_superlink(
             group, folder / "server", fleet_address=address, environment={"STOCK_RESULT": str(result)}
         )
-        nodes = [start_node(group, address, folder, number) for number in range(2)]
+        app = write_stock_app(folder / "app")
+        trusts = [AppTrust(hashes=frozenset({fab_hash(app)})), AppTrust(anything=True)]
+        nodes = [start_node(group, address, folder, number, trust) for number, trust in enumerate(trusts)]
         for node in nodes:
             node.wait_until_connected()
-        yield Federation(group, superlink, nodes, write_stock_app(folder / "app"), result)
+        yield Federation(group, superlink, nodes, app, result)
     assert processes_tagged(group.tag) == []
 
 
@@ -199,7 +205,7 @@ def test_a_second_superlink_on_the_same_port(federation: Federation, tmp_path: P
 @pytest.mark.federation
 def test_a_node_that_is_killed_is_an_error_reply_and_leaves_nothing(federation: Federation, tmp_path: Path) -> None:
     address = federation.superlink.fleet_address
-    third = start_node(federation.group, address, tmp_path, 2)
+    third = start_node(federation.group, address, tmp_path, 2, AppTrust(anything=True))
     third.wait_until_connected()
     run_id = submit_run(federation.superlink, federation.app, {"nodes": 3, "sleep": 10.0})
     eventually(lambda: "ClientApp speaking" in third.log_file.read_text(), "the third node works on its message")
@@ -211,6 +217,26 @@ def test_a_node_that_is_killed_is_an_error_reply_and_leaves_nothing(federation: 
     replies = json.loads(federation.result.read_text())["replies"]
     assert sorted(reply.get("number", -1) for reply in replies) == [-1, 0, 1]
     assert [reply["error"] for reply in replies if "error" in reply] == [5]
+
+
+@pytest.mark.federation
+def test_a_device_does_not_run_an_app_that_its_owner_does_not_trust(federation: Federation, tmp_path: Path) -> None:
+    """The others run it, because one has its hash and one trusts everything; nothing of it is on this one's disk."""
+    wary = start_node(federation.group, federation.superlink.fleet_address, tmp_path, 2, AppTrust())
+    wary.wait_until_connected()
+    status, _ = federation.run(tmp_path / "run.log", nodes=3)
+    assert status == "finished:completed"
+    replies = json.loads(federation.result.read_text())["replies"]
+    assert sorted(reply.get("number", -1) for reply in replies) == [-1, 0, 1]
+    (reason,) = [reply["reason"] for reply in replies if "error" in reply]
+    assert f"--trust-app {fab_hash(federation.app)}" in reason
+    assert "the server's differs: in stock/client.py, stock/server.py, client/" in reason
+    log = wary.log_file.read_text()
+    assert f"Refused to run the server's app. {reason}" in log
+    assert "ClientApp imported" not in log
+    assert "ClientApp imported" in federation.nodes[0].log_file.read_text()
+    assert not list(wary.log_file.parent.glob("flower/apps/*"))
+    federation.group.stop(wary.process)
 
 
 @pytest.mark.federation
@@ -246,51 +272,6 @@ def certificate_for(name: str, folder: Path) -> Certificates:
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
     return Certificates(folder / "ca.pem", folder / "server.pem", folder / "server.key")
-
-
-def device_key(file: Path) -> Path:
-    key = ec.generate_private_key(ec.SECP384R1())
-    file.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
-    )
-    file.with_suffix(".pub").write_bytes(
-        key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    )
-    return file
-
-
-@pytest.mark.federation
-def test_keys_admit_devices_and_keep_their_ids(tmp_path: Path) -> None:
-    certificates = certificate_for("127.0.0.1", tmp_path / "tls")
-    address = f"127.0.0.1:{free_port()}"
-    key = device_key(tmp_path / "device")
-    settings = SuperNodeSettings(address, tmp_path / "node", root_certificates=certificates.authority, private_key=key)
-    with ProcessGroup() as group:
-        superlink = start_superlink(
-            group,
-            tmp_path / "server",
-            fleet_address=address,
-            certificates=certificates,
-            supernode_auth=True,
-            database=tmp_path / "superlink.db",
-        )
-        with pytest.raises(
-            BouquetError, match=r"did not admit this device\. The server admits registered devices only"
-        ):
-            run_supernode_foreground(replace(settings, private_key=None), report=lambda line: None)
-        with pytest.raises(
-            BouquetError, match=r"did not admit this device\. The server does not know this device's key"
-        ):
-            run_supernode_foreground(settings, report=lambda line: None)
-        with pytest.raises(BouquetError, match=r"(?s)SuperNode has ended\. Its log, .*\[code: 2004\]"):
-            start_supernode(group, settings).wait_until_connected()
-        node_id = register_supernode(superlink, key.with_suffix(".pub"))
-        assert register_supernode(superlink, key.with_suffix(".pub")) is None
-        first = start_supernode(group, settings)
-        assert first.wait_until_connected() == node_id
-        assert group.stop(first.process) == 0
-        assert start_supernode(group, settings).wait_until_connected() == node_id
-    assert processes_tagged(group.tag) == []
 
 
 @pytest.mark.federation

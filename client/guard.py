@@ -1,0 +1,151 @@
+"""A SuperNode that asks its owner's `AppTrust` before it takes an app: ``python -m client.guard`` in place of
+``flower-supernode``.
+
+Flower 1.39 can check apps by signatures of its Hub only (``--trusted-entities``). Its SuperNode receives a bundle in
+one function, stores it there, and has other programs unpack and run what is stored; so the check is put around that
+one function, before anything is stored. A refusal is a line in the device's log and an error reply to the server.
+Beside that, this program says what Flower leaves unsaid when no log is wanted: the node's id, and why a server that
+had admitted the device turned it away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import inspect
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from client.trust import AppRefused, AppTrust
+from common.errors import BouquetError
+
+TURNED_AWAY = "The server turned this device away: "
+CANNOT_START = "Cannot start: "
+EXPECTED = {"state", "object_store", "receive", "get_run", "get_fab"}
+
+
+def guard(trust: AppTrust, supernode: Any) -> None:
+    """Put the checks into ``flwr.supernode.start_client_internal``.
+
+    Raises `BouquetError` where that is not as in Flower 1.39: a check that is passed by would be worse than none.
+    """
+    original = getattr(supernode, "_pull_and_store_message", None)
+    if original is None or not set(inspect.signature(original).parameters) >= EXPECTED:
+        raise BouquetError(
+            "This release of Flower receives apps in another way than 1.39, so that they cannot be checked; install "
+            "flwr>=1.39,<1.40."
+        )
+
+    def pull_and_store_message(**given: Any) -> int | None:
+        received: list[Any] = []
+        runs: dict[int, Any] = {}
+
+        def receive() -> Any:
+            pulled = given["receive"]()
+            received.extend(pulled[:1] if pulled else [])
+            return pulled
+
+        def get_run(run_id: int) -> Any:
+            runs[run_id] = given["get_run"](run_id)
+            return runs[run_id]
+
+        def get_fab(fab_hash: str, run_id: int) -> Any:
+            fab = given["get_fab"](fab_hash, run_id)
+            check(trust, runs[run_id], fab)
+            return fab
+
+        try:
+            stored: int | None = original(**given | {"receive": receive, "get_run": get_run, "get_fab": get_fab})
+            return stored
+        except AppRefused as error:
+            message = received[-1]
+            print(f"Refused to run the server's app. {error}", flush=True)
+            reply = supernode.Message(supernode.Error(supernode.ErrorCode.INVALID_FAB, str(error)), reply_to=message)
+            supernode._insert_message(reply, given["state"], given["object_store"])
+            run_id: int = message.metadata.run_id
+            return run_id
+
+    supernode._pull_and_store_message = pull_and_store_message
+
+
+def check(trust: AppTrust, run: Any, fab: Any) -> None:
+    """Raise `AppRefused` unless the bundle is trusted and is what will be run.
+
+    Flower finds the unpacked app again by what the server calls it, so those names must be the bundle's own.
+    """
+    from flwr.cli.config_utils import get_fab_metadata
+    from flwr.common.config import get_fused_config_from_fab
+    from flwr.supercore.constant import TaskType
+
+    trust.check_app(fab.content)
+    digest = hashlib.sha256(fab.content).hexdigest()
+    if (fab.hash_str, run.fab_hash) != (digest, digest) or (run.fab_id, run.fab_version) != get_fab_metadata(
+        fab.content
+    ):
+        raise AppRefused("The server calls an app by names and a hash that are not its own.")
+    if run.primary_task_type == TaskType.AGENT_APP:
+        raise AppRefused("The server asks for an agent; a device of Bouquet's runs ClientApps only.")
+    trust.check_config(get_fused_config_from_fab(fab.content, run))
+
+
+def speak(supernode: Any) -> None:
+    """Have the connection say, whatever the log level, the node's id and why it ends."""
+    connect, retries = supernode._init_connection, supernode._make_fleet_connection_retry_invoker
+
+    @contextlib.contextmanager
+    def init_connection(*args: Any, **given: Any) -> Iterator[Any]:
+        with connect(*args, **given) as connection:
+            if not logging.getLogger("flwr").isEnabledFor(logging.INFO):
+                print(f"Connected. SuperNode ID: {connection[0]}", flush=True)
+            yield connection
+
+    def retry_invoker(*args: Any, **given: Any) -> Any:
+        invoker = retries(*args, **given)
+        give_up: Callable[[Exception], bool] = invoker.should_giveup
+
+        def should_giveup(error: Any) -> bool:
+            if error.code().name == "UNAUTHENTICATED":
+                print(f"{TURNED_AWAY}{error.details()}", flush=True)
+            return give_up(error)
+
+        invoker.should_giveup = should_giveup
+        return invoker
+
+    def thread_ended(about: threading.ExceptHookArgs) -> None:
+        # The heartbeat's thread ends by the same refusal, with a page of traceback.
+        code = getattr(about.exc_value, "code", lambda: None)()
+        if getattr(code, "name", "") != "UNAUTHENTICATED":
+            threading.__excepthook__(about)
+
+    threading.excepthook = thread_ended
+    supernode._init_connection, supernode._make_fleet_connection_retry_invoker = init_connection, retry_invoker
+
+
+def main(arguments: list[str]) -> None:
+    """``[--trust-app SHA256]… [--trust-any-app] [--allow-model NAME]… -- ARGUMENTS OF flower-supernode``."""
+    parser = argparse.ArgumentParser(prog="client.guard")
+    parser.add_argument("--trust-app", action="append", default=[])
+    parser.add_argument("--trust-any-app", action="store_true")
+    parser.add_argument("--allow-model", action="append", default=[])
+    border = arguments.index("--")
+    own = parser.parse_args(arguments[:border])
+
+    from flwr.supernode import start_client_internal
+    from flwr.supernode.cli.flower_supernode import flower_supernode
+
+    try:
+        trust = AppTrust(frozenset(own.trust_app), own.trust_any_app, frozenset(own.allow_model))
+        guard(trust, start_client_internal)
+    except BouquetError as error:
+        sys.exit(f"{CANNOT_START}{error}")
+    speak(start_client_internal)
+    sys.argv = ["flower-supernode", *arguments[border + 1 :]]
+    flower_supernode()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

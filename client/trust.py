@@ -1,0 +1,103 @@
+"""What code a device runs: the app that Flower sends from the server, if its owner trusts it.
+
+SuperNode hands whatever app (FAB, a zip archive) the SuperLink sends to a Python process, so that whoever runs the
+server, or breaks into it, runs code on every device. `AppTrust` decides before anything of an app is unpacked:
+by default only the app that this device would build from its own installation, file for file, is accepted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import re
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from io import BytesIO
+
+from common.bundle import DISTRIBUTION, own_app_files
+from common.errors import BouquetError
+
+SHA256 = re.compile(r"[0-9a-f]{64}")
+MANIFEST = ".info/CONTENT"  # Flower's list of hashes, removed on installation; not code
+NAMED_FILES = 3
+MODEL = "model.name"
+
+
+class AppRefused(BouquetError):
+    """The device's owner does not trust what the server wants to run."""
+
+
+@dataclass(frozen=True)
+class AppTrust:
+    """What a device's owner allows.
+
+    ``hashes`` are SHA-256 of other bundles, in hexadecimal; ``anything`` accepts every app, with every model.
+    ``models`` are names ``package.module:factory`` of the owner's own models, which the server may then ask for.
+    Raises `BouquetError` for a hash or name of another form.
+    """
+
+    hashes: frozenset[str] = frozenset()
+    anything: bool = False
+    models: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        for text in self.hashes:
+            if not SHA256.fullmatch(text):
+                raise BouquetError(f"{text!r} is no SHA-256: 64 hexadecimal digits, as sha256sum APP.fab prints them.")
+        for name in self.models:
+            if ":" not in name:
+                raise BouquetError(f"{name!r} names no model of your own; it is of the form package.module:factory.")
+
+    def check_app(self, bundle: bytes) -> None:
+        """Raise `AppRefused`, with the reason, unless the bundle is trusted. Nothing of it is run or unpacked."""
+        digest = hashlib.sha256(bundle).hexdigest()
+        if self.anything or digest in self.hashes:
+            return
+        difference = _difference(bundle, self.own_files)
+        if difference:
+            raise AppRefused(
+                f"This device runs only the app of its own installation ({DISTRIBUTION} "
+                f"{importlib.metadata.version(DISTRIBUTION)}), and the server's differs: {difference}. Install the "
+                "same release on both; or, if the device's owner trusts that app, start bouquet client with "
+                f"--trust-app {digest}."
+            )
+
+    def check_config(self, config: Mapping[str, object]) -> None:
+        """Raise `AppRefused` when the run's settings name a model whose import the owner has not allowed."""
+        name = str(config.get(MODEL, ""))
+        if ":" in name and not self.anything and name not in self.models:
+            raise AppRefused(
+                f"The server asks for the model {name!r}, code that is not Bouquet's; if the device's owner trusts "
+                f"it, start bouquet client with --allow-model {name}."
+            )
+
+    @cached_property
+    def own_files(self) -> dict[str, tuple[int, bytes]]:
+        """The files of the app that this installation builds: size in bytes and SHA-256 of each."""
+        return {name: _summary(content) for name, content in own_app_files().items()}
+
+
+def _summary(content: bytes) -> tuple[int, bytes]:
+    return len(content), hashlib.sha256(content).digest()
+
+
+def _difference(bundle: bytes, own: Mapping[str, tuple[int, bytes]]) -> str:
+    """In words; empty if there is none. Compared file by file, because compression differs between machines."""
+    try:
+        with zipfile.ZipFile(BytesIO(bundle)) as archive:
+            entries = [entry for entry in archive.infolist() if entry.filename != MANIFEST]
+            names = [entry.filename for entry in entries]
+            # Of two entries with one name, the second overwrites the first when it is unpacked.
+            if len(set(archive.namelist())) != len(archive.namelist()):
+                return "it holds a file twice"
+            wrong = sorted(set(names) - set(own)) + sorted(set(own) - set(names))
+            # By size first, so that nothing large is unpacked in memory.
+            wrong += [e.filename for e in entries if e.filename in own and e.file_size != own[e.filename][0]]
+            wrong += [n for n in names if n not in wrong and _summary(archive.read(n)) != own[n]]
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
+        return f"it is no bundle of Flower's ({error})"
+    shown = ", ".join(ascii(name)[1:-1][:80] for name in wrong[:NAMED_FILES])
+    more = f" and {len(wrong) - NAMED_FILES} more" if len(wrong) > NAMED_FILES else ""
+    return f"in {shown}{more}" if wrong else ""

@@ -1,0 +1,112 @@
+"""What a device runs: the app of its own installation, and what its owner named."""
+
+import hashlib
+import io
+import zipfile
+from types import SimpleNamespace
+
+import pytest
+from flwr.supercore.constant import TaskType
+
+from client.guard import check, guard
+from client.trust import AppRefused, AppTrust
+from common.bundle import own_app_files
+from common.errors import BouquetError
+
+
+def bundle(files, compression=zipfile.ZIP_DEFLATED):
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", compression) as archive:
+        for name, data in files:
+            archive.writestr(name, data)
+        archive.writestr(".info/CONTENT", "Flower's manifest")
+    return content.getvalue()
+
+
+@pytest.fixture(scope="module")
+def own():
+    return own_app_files()
+
+
+def test_the_own_app_is_trusted_however_it_is_compressed(own):
+    AppTrust().check_app(bundle(own.items()))
+    AppTrust().check_app(bundle(own.items(), zipfile.ZIP_STORED))
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        (lambda own: {**own, "common/errors.py": own["common/errors.py"] + b"#"}, "in common/errors.py. Install"),
+        (lambda own: {**own, "common/errors.py": own["common/errors.py"][:-1] + b"#"}, "in common/errors.py. Install"),
+        (lambda own: {**own, "sitecustomize.py": b""}, "in sitecustomize.py. Install"),
+        (lambda own: {k: v for k, v in own.items() if k != "client/app.py"}, "in client/app.py. Install"),
+        (lambda own: {"a\x1b.py": b""}, r"in a\x1b.py, client/"),
+    ],
+)
+def test_another_app_is_refused_with_what_differs_and_its_hash(own, change, difference):
+    content = bundle(change(own).items())
+    digest = hashlib.sha256(content).hexdigest()
+    with pytest.raises(AppRefused) as refused:
+        AppTrust().check_app(content)
+    assert difference in str(refused.value)
+    assert f"--trust-app {digest}" in str(refused.value)
+    AppTrust(hashes=frozenset({digest})).check_app(content)
+    AppTrust(anything=True).check_app(content)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_file_that_hides_behind_one_of_the_same_name(own):
+    with pytest.raises(AppRefused, match="it holds a file twice"):
+        AppTrust().check_app(bundle([("client/app.py", b"evil"), *own.items()]))
+
+
+def test_what_is_no_bundle_at_all():
+    with pytest.raises(AppRefused, match="it is no bundle"):
+        AppTrust().check_app(b"PK\x03\x04")
+
+
+def test_a_model_of_the_owners_is_imported_only_with_the_owners_leave():
+    AppTrust().check_config({"model.name": "mlp"})
+    AppTrust(models=frozenset({"mine.nets:make"})).check_config({"model.name": "mine.nets:make"})
+    with pytest.raises(AppRefused, match=r"asks for the model 'os:system'.*--allow-model os:system"):
+        AppTrust(models=frozenset({"mine.nets:make"})).check_config({"model.name": "os:system"})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [({"hashes": frozenset({"ABC"})}, "is no SHA-256"), ({"models": frozenset({"mlp"})}, "names no model of your own")],
+)
+def test_what_the_owner_types_wrong(wrong, message):
+    with pytest.raises(BouquetError, match=message):
+        AppTrust(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({}, None),
+        ({"fab_hash": "0" * 64}, "names and a hash that are not its own"),
+        ({"fab_id": "bouquet/../../photos"}, "names and a hash that are not its own"),
+        ({"fab_version": "0"}, "names and a hash that are not its own"),
+        ({"primary_task_type": TaskType.AGENT_APP}, "asks for an agent"),
+        ({"override_config": {"model.name": "os:system"}}, "asks for the model 'os:system'"),
+    ],
+)
+def test_what_the_server_says_of_a_trusted_app_is_checked_too(own, change, reason):
+    from importlib.metadata import version
+
+    content = bundle(own.items())
+    digest = hashlib.sha256(content).hexdigest()
+    says = {"fab_id": "bouquet/bouquet-fl", "fab_version": version("bouquet-fl"), "fab_hash": digest}
+    says |= {"primary_task_type": TaskType.SERVER_APP, "override_config": {}}
+    run, fab = SimpleNamespace(**says | change), SimpleNamespace(content=content, hash_str=digest)
+    if reason is None:
+        check(AppTrust(), run, fab)
+    else:
+        with pytest.raises(AppRefused, match=reason):
+            check(AppTrust(), run, fab)
+
+
+def test_a_flower_that_receives_apps_otherwise_is_not_started():
+    with pytest.raises(BouquetError, match=r"install flwr>=1\.39,<1\.40"):
+        guard(AppTrust(), SimpleNamespace())
