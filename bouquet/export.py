@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import warnings
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
@@ -56,7 +57,9 @@ def _onnx(kept: KeptModel) -> tuple[bytes, Run]:
         import onnxscript  # noqa: F401  what torch.onnx translates with
         from onnx.reference import ReferenceEvaluator
     except ImportError as error:
-        raise BouquetError(f"ONNX export needs {error.name}; run: pip install 'bouquet-fl[export]'") from None
+        raise BouquetError(
+            f"ONNX export needs {error.name}; run: {sys.executable} -m pip install onnx onnxscript"
+        ) from None
     program = _translated(
         "ONNX",
         lambda: torch.onnx.export(
