@@ -2,6 +2,7 @@
 #
 #   make demo        a federation on this machine: a server and six clients, trained over gRPC
 #   make test        lint, types and all tests
+#   make test-containers, make test-arm64   the images and compose.yaml; need Docker with compose
 #
 # PyTorch: by default pip's own choice for this machine. On x86-64 without a GPU, its CPU build saves several GB:
 #   make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
@@ -13,7 +14,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := bouquet client common experiments server strategies
 
-.PHONY: demo test lint types unit install clean
+.PHONY: demo test lint types unit test-containers test-arm64 install clean
 
 demo: $(VENV)/installed
 	$(BIN)/bouquet demo
@@ -31,6 +32,13 @@ types: $(VENV)/installed-dev
 
 unit: $(VENV)/installed-dev
 	$(BIN)/pytest --cov --cov-report=term:skip-covered --cov-fail-under=90
+
+test-containers: $(VENV)/installed-dev
+	$(BIN)/pytest -m "containers and not arm64" tests/containers
+
+# Emulates the processor of a Raspberry Pi, where binfmt_misc has QEMU for it.
+test-arm64: $(VENV)/installed-dev
+	$(BIN)/pytest -m arm64 tests/containers
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; set PYTHON=.")'
