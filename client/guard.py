@@ -94,12 +94,14 @@ def check(trust: AppTrust, run: Any, fab: Any) -> None:
 
 def speak(supernode: Any) -> None:
     """Have the connection say, whatever the log level, the node's id and why it ends."""
+    from flwr.supercore.logger import console_handler
+
     connect, retries = supernode._init_connection, supernode._make_fleet_connection_retry_invoker
 
     @contextlib.contextmanager
     def init_connection(*args: Any, **given: Any) -> Iterator[Any]:
         with connect(*args, **given) as connection:
-            if not logging.getLogger("flwr").isEnabledFor(logging.INFO):
+            if console_handler.level > logging.INFO:
                 print(f"Connected. SuperNode ID: {connection[0]}", flush=True)
             yield connection
 

@@ -157,13 +157,14 @@ def run_supernode_foreground(
                     report(line)
 
             process = group.start("SuperNode", _command(settings), _environment(settings), on_line=on_line)
-            process.wait()
+            status = process.wait()
             group.processes.remove(process)
             refusal = _refusal("\n".join(lines))
             if not admitted and (not refusal.passing or time.monotonic() >= deadline):
                 raise BouquetError(f"The server {settings.server} did not admit this device. {refusal.hint}".strip())
             pause = RETRY_SECONDS if connected else min(2 * pause, LONGEST_PAUSE_SECONDS)
-            said = refusal.hint if refusal.passing else f"The SuperNode has ended. {refusal.hint}".strip()
+            ended = "The SuperNode has ended" + (f" with status {status}." if status else ".")
+            said = refusal.hint if refusal.passing else f"{ended} {refusal.hint}".strip()
             report(f"{said} Connecting again in {pause:g} s.")
             time.sleep(min(pause, max(0.0, deadline - time.monotonic())) if not admitted else pause)
 

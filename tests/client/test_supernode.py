@@ -211,7 +211,7 @@ def test_a_device_outlives_its_server(tmp_path: Path) -> None:
         device = group.start("device", [sys.executable, "-c", code], program_environment(), on_line=lines.append)
 
         def said(pattern: str) -> int:
-            return len(re.findall(pattern, "\n".join(lines)))
+            return sum(re.search(pattern, line) is not None for line in lines)
 
         eventually(lambda: said("cannot be reached: .* Trying again\\.$") == 1, "it says that it waits")
         superlink = start_superlink(group, tmp_path / "first", fleet_address=address)
@@ -219,7 +219,7 @@ def test_a_device_outlives_its_server(tmp_path: Path) -> None:
         group.stop(superlink.process)
         start_superlink(group, tmp_path / "second", fleet_address=address)
         eventually(lambda: said("SuperNode ID: ") == 2, "it is connected again")
-        assert said("not know this device any more: .* or the server was set up anew. Connecting again in 2 s.") == 1
+        assert said("Connecting again in 2 s\\.$") == 1
         assert said("Traceback") == 0
         os.kill(device.pids[0], signal.SIGTERM)
         assert device.wait(60) == 128 + signal.SIGTERM
