@@ -54,7 +54,8 @@ def export(
 ) -> None:
     """Write this device's own model as ONNX or TorchScript, for a program without Python.
 
-    Class names, input shape and preparation of images go into the file. ONNX needs the packages onnx and onnxscript (the extra 'export').
+    Class names, input shape and preparation of images go into the file. ONNX needs the packages onnx and onnxscript
+    (the extra 'export').
     """
     from bouquet.export import export as write
 

@@ -76,7 +76,7 @@ check_root() {
 }
 
 remove_everything() {
-  if has_systemd; then run systemctl disable --now "$UNIT" || true; fi
+  if has_systemd && [[ -f $UNITS/$UNIT ]]; then run systemctl disable --now "$UNIT"; fi
   run rm -rf "${UNITS:?}/$UNIT" "$UNITS/$UNIT.d" "$PREFIX"
   if [[ -L $COMMAND ]]; then run rm -f "$COMMAND"; fi
   if has_systemd; then run systemctl daemon-reload; fi
@@ -207,6 +207,10 @@ setting() { # NAME DEFAULT: what client.env says now
   echo "${now:-$2}"
 }
 
+own_lines() { # what somebody added to client.env
+  if [[ -r $ETC/client.env ]]; then grep -vE '^(#|$|BOUQUET_(SERVER|DATA|OPTIONS)=)' "$ETC/client.env" || true; fi
+}
+
 configure() {
   local options
   if [[ $keys ]]; then
@@ -221,6 +225,7 @@ BOUQUET_SERVER=${server:-$(setting BOUQUET_SERVER '')}
 BOUQUET_DATA=${data:-$(setting BOUQUET_DATA /srv/bouquet)}
 # More options of: bouquet client
 BOUQUET_OPTIONS=$options
+$(own_lines)
 CONF
   run install -d "$UNITS" "$UNITS/$UNIT.d"
   run install -m 644 "$HERE/$UNIT" "$UNITS/$UNIT"
