@@ -37,9 +37,10 @@ class Admission:
     def apply(self) -> None:
         """Register what is new in the folder, and shut out what is no longer there.
 
-        Raises `BouquetError` when SuperLink refuses or does not answer.
+        Shutting out cannot be undone, so that nothing is while a file cannot be read: it may be half copied.
+        Raises `BouquetError` when the folder is gone, or SuperLink refuses or does not answer.
         """
-        wanted = self._wanted()
+        wanted, complete = self._wanted()
         known = _known(self.superlink)
         for pem, file in wanted.items():
             if pem not in known:
@@ -52,7 +53,7 @@ class Admission:
                     f"give the device a new one: bouquet keys remove {file.stem}, then bouquet keys add {file.stem}."
                 )
         for pem, node in known.items():
-            if node.active and pem not in wanted:
+            if complete and node.active and pem not in wanted:
                 unregister_supernode(self.superlink, node.node_id)
                 self.report(f"removed {self._names.get(pem, f'node {node.node_id}')}: it is shut out")
         self._names |= {pem: file.stem for pem, file in wanted.items()}
@@ -93,14 +94,19 @@ class Admission:
                 listed.append((file.name, about.st_mtime_ns, about.st_size))
         return listed
 
-    def _wanted(self) -> dict[bytes, Path]:
-        wanted = {}
+    def _wanted(self) -> tuple[dict[bytes, Path], bool]:
+        """The readable public keys, and whether that is all of them."""
+        if not self.registered.is_dir():
+            raise BouquetError(f"The folder {self.registered} is not there; it holds the public keys of the devices.")
+        wanted: dict[bytes, Path] = {}
+        complete = True
         for file in sorted(self.registered.glob("*.pub")):
             try:
                 wanted[read_public_key(file).pem] = file
             except BouquetError as error:
-                self._once(str(error))
-        return wanted
+                complete = False
+                self._once(f"{error} Until it is mended or gone, no device is shut out.")
+        return wanted, complete
 
     def _once(self, line: str) -> None:
         if line not in self._said:

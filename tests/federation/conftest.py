@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bouquet.keys import add_device, init_keys
 from common.processes import free_port
 
 
@@ -33,11 +35,21 @@ class Commands:
         return process
 
     def server(self, *arguments: str) -> subprocess.Popen[bytes]:
-        return self.start("server", "server", "--host", "127.0.0.1", "--port", str(self.port), "--insecure", *arguments)
+        return self.start("server", "server", "--host", "127.0.0.1", "--port", str(self.port), *arguments)
 
     def client(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        where = ("--server", f"127.0.0.1:{self.port}", "--state-dir", f"state-{name}", "--name", name, "--insecure")
-        return self.start(name, "client", *where, *arguments)
+        where = ("--server", f"127.0.0.1:{self.port}", "--state-dir", f"state-{name}", "--name", name)
+        return self.start(name, "client", *where, "--keys", f"devices/{name}", *arguments)
+
+    def keys(self, *names: str) -> Path:
+        """Make the server's ``keys`` and, copied out of them as to another machine, ``devices/NAME``."""
+        keys = self.folder / "keys"
+        init_keys(keys, ["127.0.0.1"])
+        for name in names:
+            folder = add_device(keys, name)
+            assert folder is not None
+            shutil.copytree(folder, self.folder / "devices" / name)
+        return keys
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")

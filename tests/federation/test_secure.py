@@ -1,0 +1,172 @@
+"""A server and clients started by hand as the README says, over gRPC with TLS and a key for each device."""
+
+import json
+import os
+import re
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from bouquet.keys import init_keys, remove_device
+from client.state import DeviceState, FolderStore
+from client.supernode import SuperNodeSettings, run_supernode_foreground
+from common.errors import BouquetError
+from common.initial import initial_model
+from common.processes import ProcessGroup
+from common.settings import load_settings
+from server.admission import Admission
+from server.superlink import Certificates, start_superlink
+
+pytestmark = [pytest.mark.federation, pytest.mark.timeout(600)]
+
+SETTINGS = """
+[run]
+name = "by-hand"
+rounds = 4
+
+[data]
+dataset = "own"
+classes = ["down", "up"]
+input_shape = [1, 2, 2]
+
+[model]
+name = "mlp"
+hidden = [8]
+
+[train]
+local_epochs = 5
+learning_rate_decay = 0.001  # what a layer is after round 1 it still is at the end, unless it was lost
+
+[strategy]
+name = "fedper"
+
+[server]
+min_clients = 4
+round_timeout = 60
+straggler_grace = 12
+straggler_factor = 2
+"""
+
+
+def refused(settings):
+    """Why a device does not get in, which its operator reads at once."""
+    with pytest.raises(BouquetError) as error:
+        run_supernode_foreground(settings, wait=0, report=lambda line: None)
+    return str(error.value)
+
+
+def test_who_does_not_get_in_and_why(commands, own_data):
+    keys = commands.keys("pi", "stranger")
+    init_keys(commands.folder / "other", ["127.0.0.1"])
+    for name in ("pi", "stranger"):
+        (keys / "registered" / f"{name}.pub").unlink()
+    certificates = Certificates(keys / "ca.crt", keys / "server.crt", keys / "server.key")
+    address = f"127.0.0.1:{commands.port}"
+    said = []
+    with ProcessGroup() as group, ThreadPoolExecutor() as pool:
+        superlink = start_superlink(
+            group,
+            commands.folder / "superlink",
+            fleet_address=address,
+            certificates=certificates,
+            supernode_auth=True,
+            database=commands.folder / "superlink.db",
+        )
+        with Admission(superlink, keys / "registered", said.append).watched():
+            device = commands.folder / "devices" / "stranger"
+            ours, key = {"root_certificates": device / "ca.crt"}, {"private_key": device / "device.key"}
+            theirs = {"root_certificates": commands.folder / "other" / "ca.crt"}
+            state = commands.folder / "state"
+            reasons = list(
+                pool.map(
+                    refused,
+                    [
+                        SuperNodeSettings(address, state / "no-key", **ours),
+                        SuperNodeSettings(address, state / "stranger", **ours, **key),
+                        SuperNodeSettings(address, state / "authority", **theirs, **key),
+                        SuperNodeSettings(address, state / "plain", insecure=True),
+                    ],
+                )
+            )
+            no_key, stranger, authority, plain = reasons
+            assert "did not admit this device. The server admits registered devices only: start this client" in no_key
+            assert "did not admit this device. The server does not admit this device's key" in stranger
+            assert "is not accepted" in authority
+            assert "copy the server's own ca.crt to this device" in authority
+            assert "speaks TLS, and this device was told not to (--insecure)" in plain
+
+            # A device that was switched on before it was registered; one that is taken away while it is connected.
+            commands.client("pi", "--data", str(own_data("pi", False)))
+            commands.wait_for(lambda: "does not admit this device's key" in commands.log("pi"))
+            public = (commands.folder / "devices" / "pi" / "device.pub").read_bytes()
+            (keys / "registered" / "pi.pub").write_bytes(public)
+            commands.wait_for(lambda: "SuperNode ID" in commands.log("pi"))
+            remove_device(keys, "pi")
+            commands.wait_for(lambda: "does not know this device any more: its key was removed" in commands.log("pi"))
+            assert commands.log("pi").count("SuperNode ID") == 1
+            assert "Traceback" not in commands.log("pi")
+
+            # What Flower has removed it does not take again; a file that is no key does not disturb.
+            (keys / "registered" / "pi.pub").write_bytes(public)
+            (keys / "registered" / "torn.pub").write_text("ecdsa-sha2")
+            commands.wait_for(lambda: len(said) >= 4)
+    assert said[:2] == ["registered pi", "removed pi: it is shut out"]
+    assert any("The key of pi was removed from this server before" in line for line in said)
+    assert any("torn.pub is no OpenSSH public key" in line for line in said)
+
+
+def personal_layer(commands, name):
+    return DeviceState(FolderStore(commands.folder / f"state-{name}")).latest().slots["personal"]["fc2.weight"]
+
+
+def test_power_cuts_of_a_device_and_of_the_server_and_a_broken_archive(commands, own_data):
+    commands.keys("a", "b", "c", "broken")
+    run = commands.folder / "run.toml"
+    run.write_text(SETTINGS)
+    server = commands.server("--settings", "run.toml")
+    # c calls up what the others call down, which FedPer leaves to its personal layers.
+    nodes = {name: commands.client(name, "--data", str(own_data(name, name == "c"))) for name in ("a", "b", "c")}
+    broken = own_data("broken", False)
+    (broken / "data.npz").write_bytes(b"not an archive")
+    nodes["broken"] = commands.client("broken", "--data", str(broken))
+
+    # A device loses power in the middle of a round: the round goes on without it, and names it.
+    commands.wait_for(lambda: commands.rounds("runs/by-hand") >= 1)
+    os.kill(nodes["c"].pid, signal.SIGKILL)
+    nodes["c"].wait()
+    own_layer = personal_layer(commands, "c")
+    commands.wait_for(lambda: commands.rounds("runs/by-hand") >= 2)
+
+    # The server loses power, too. Its clients wait; it goes on after its last checkpoint.
+    os.kill(server.pid, signal.SIGKILL)
+    server.wait()
+    before = (commands.folder / "runs" / "by-hand" / "rounds.jsonl").read_text().splitlines()
+    nodes["c"] = commands.client("c", "--data", str(commands.folder / "data-c"))
+    server = commands.server("--settings", "run.toml", "--resume")
+    assert server.wait(timeout=300) == 0, commands.log("server")
+
+    folder = commands.folder / "runs" / "by-hand"
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    summary = json.loads((folder / "summary.json").read_text())
+    assert [line["round"] for line in lines] == [1, 2, 3, 4]
+    assert [json.loads(line)["round"] for line in before] == [line["round"] for line in lines[: len(before)]]
+    # what the broken device said is in the record and on the server's screen, and the others trained
+    assert lines[0]["replies"] == 3
+    assert "data.npz" in lines[0]["failed"]["broken"]
+    assert "round 1 without broken" in commands.log("server")
+    assert any("c" in line["failed"] for line in lines)
+    # The device came back as itself: the same node for the server, which knew its key from before,
+    (node,) = set(re.findall(r"SuperNode ID: (\d+)", commands.log("c")))
+    assert len(re.findall(rf"SuperNode ID: {node}", commands.log("c"))) >= 2
+    assert commands.log("server").count("registered") == 4 + commands.log("server").count("registered devices only")
+    # and with its personal layers: those of before, which are not the ones that every device begins with.
+    np.testing.assert_allclose(personal_layer(commands, "c"), own_layer, atol=2e-3)
+    assert np.abs(initial_model(load_settings(run)).fc2.weight.detach().numpy() - own_layer).max() > 0.02
+    assert set(summary["accuracy_by_client"]) == {"a", "b", "c"}
+    assert min(summary["accuracy_by_client"][name] for name in ("a", "b")) > 0.9
+    assert (folder / "report.html").stat().st_size > 10_000
+    # what the device keeps, for the next round and for use without a server; a loaded machine may have made it late
+    kept = DeviceState(FolderStore(commands.folder / "state-a")).latest()
+    assert kept.round >= max(line["round"] for line in lines if "a" not in line["failed"])
