@@ -14,21 +14,17 @@ Keys are ECDSA on P-384, which Flower's SuperNode authentication asks for; devic
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from bouquet.certificates import alternative_names, make_authority, make_server_certificate
 from common.errors import BouquetError
 from common.public_keys import read_public_key
 from server.superlink import Certificates
@@ -43,11 +39,7 @@ REGISTERED = "registered"
 REMOVED = "removed"
 DEVICES = "devices"
 DEFAULT = Path("keys")
-ALWAYS_NAMED = ("localhost", "127.0.0.1")  # SuperLink's own programs reach it here.
 DEVICE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-HOST_NAME = re.compile(r"(?=.{1,253}\Z)(\*\.)?([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?)(\.[A-Za-z0-9_-]{1,63})*")
-# Clocks of small devices lag after they are switched on.
-BACKDATED = timedelta(days=2)
 
 
 @dataclass(frozen=True)
@@ -117,42 +109,31 @@ def init_keys(directory: Path, hosts: Sequence[str], days: int = 3650) -> None:
 
     Raises `BouquetError` when there is an authority already: its devices would be locked out.
     """
-    names = _alternative_names(hosts)
+    names = alternative_names(hosts)
     for file in (CA_CERTIFICATE, CA_KEY, SERVER_CERTIFICATE, SERVER_KEY):
         if (directory / file).exists():
             raise BouquetError(
                 f"{directory / file} is there already and is not overwritten. A new certificate from the same "
                 f"authority: bouquet keys server --dir {directory} --host …; an authority of its own: another --dir."
             )
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / REGISTERED).mkdir(exist_ok=True)
-    key = ec.generate_private_key(ec.SECP384R1())
-    subject = _name("Bouquet authority")
-    certificate = (
-        _builder(subject, subject, key.public_key(), days)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA384())
-    )
-    _write(directory / CA_KEY, _private_pem(key), secret=True)
-    _write(directory / CA_CERTIFICATE, certificate.public_bytes(serialization.Encoding.PEM))
-    _issue(directory, key, certificate, names, days)
+    (directory / REGISTERED).mkdir(parents=True, exist_ok=True)
+    authority, authority_key = make_authority(days)
+    _write(directory / CA_KEY, authority_key, secret=True)
+    _write(directory / CA_CERTIFICATE, authority)
+    _write_server(directory, make_server_certificate(authority, authority_key, names, days))
 
 
 def renew_server(directory: Path, hosts: Sequence[str], days: int = 3650) -> None:
     """Replace the server's certificate and key by new ones from the same authority; devices need nothing new."""
-    names = _alternative_names(hosts)
+    names = alternative_names(hosts)
     authority = _read(directory / CA_CERTIFICATE, f"bouquet keys init --dir {directory} --host … makes it")
-    private = _read(directory / CA_KEY, "without it no certificate can be made: take it from the backup, or init anew")
-    try:
-        certificate = x509.load_pem_x509_certificate(authority)
-        key = serialization.load_pem_private_key(private, None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise BouquetError(f"The authority in {directory} cannot be read ({error}).") from None
-    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
-        raise BouquetError(f"{directory / CA_KEY} is not the key of {directory / CA_CERTIFICATE}.")
-    _issue(directory, key, certificate, names, days)
+    key = _read(directory / CA_KEY, "without it no certificate can be made: take it from the backup, or init anew")
+    _write_server(directory, make_server_certificate(authority, key, names, days))
+
+
+def _write_server(directory: Path, made: tuple[bytes, bytes]) -> None:
+    _write(directory / SERVER_KEY, made[1], secret=True)
+    _write(directory / SERVER_CERTIFICATE, made[0])
 
 
 def add_device(directory: Path, name: str, public_key: Path | None = None) -> Path | None:
@@ -231,79 +212,6 @@ def _insecure(directory: Path | None, insecure: bool) -> bool:
     if insecure and directory is not None:
         raise BouquetError("Give either --keys, for encryption and authentication, or --insecure, for neither.")
     return insecure
-
-
-def _alternative_names(hosts: Iterable[str]) -> x509.SubjectAlternativeName:
-    hosts = list(hosts)
-    if not hosts:
-        raise BouquetError("Name the server: --host NAME_OR_IP, as devices reach it; can be given many times.")
-    names: list[x509.GeneralName] = []
-    for host in dict.fromkeys([*hosts, *ALWAYS_NAMED]):
-        try:
-            names.append(x509.IPAddress(ipaddress.ip_address(host.strip("[]"))))
-        except ValueError:
-            if not HOST_NAME.fullmatch(host):
-                raise BouquetError(
-                    f"{host!r} is neither a host name nor an IP address; give it without port, such as "
-                    "server.local or 192.168.1.10."
-                ) from None
-            names.append(x509.DNSName(host))
-    return x509.SubjectAlternativeName(names)
-
-
-def _issue(
-    directory: Path,
-    authority_key: ec.EllipticCurvePrivateKey,
-    authority: x509.Certificate,
-    names: x509.SubjectAlternativeName,
-    days: int,
-) -> None:
-    key = ec.generate_private_key(ec.SECP384R1())
-    certificate = (
-        _builder(_name("Bouquet server"), authority.subject, key.public_key(), days)
-        .add_extension(names, critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
-        .sign(authority_key, hashes.SHA384())
-    )
-    _write(directory / SERVER_KEY, _private_pem(key), secret=True)
-    _write(directory / SERVER_CERTIFICATE, certificate.public_bytes(serialization.Encoding.PEM))
-
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
-) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
-    return x509.CertificateBuilder(
-        issuer, subject, key, x509.random_serial_number(), now - BACKDATED, now + timedelta(days=days)
-    )
-
-
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _name(common: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
-
-
-def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
 
 
 def _read(file: Path, hint: str) -> bytes:

@@ -63,8 +63,12 @@ REFUSALS = {
     ),
     "Exit Code: 302": _Refusal("The private key cannot be read; bouquet keys makes one that can (OpenSSH, ECDSA)."),
 }
-# What Flower's web server says of itself, and Flower's report of an exit, which ends as a reason in one message.
-CHATTER = re.compile(r"INFO:\s+(Started server|Waiting for|Application |Uvicorn running|Shutting down|Finished server)")
+# What Flower's web server says of itself, and SuperNode of an app that was refused before anything ran.
+CHATTER = re.compile(
+    r"INFO:\s+(Started server|Waiting for|Application |Uvicorn running|Shutting down|Finished server)"
+    r"|ERROR :\s+Cannot get processing duration"
+)
+# Flower's report of an exit ends as the reason in one message.
 EXIT_REPORT = re.compile(r"^\S+ :\s+Exit Code: \d+$")
 EXIT_REPORT_END = "For more information"
 

@@ -62,7 +62,7 @@ def test_init_overwrites_nothing_and_server_renews_from_the_same_authority(keys)
     assert (keys / "ca.crt").read_bytes() == authority
     check_pair(keys)
     (keys / "ca.key").write_bytes((keys / "server.key").read_bytes())
-    with pytest.raises(BouquetError, match=r"is not the key of"):
+    with pytest.raises(BouquetError, match=r"is not that of its certificate"):
         renew_server(keys, ["server.local"])
 
 

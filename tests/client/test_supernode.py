@@ -18,8 +18,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from client.guard import CANNOT_START, TURNED_AWAY
 from client.reachability import ServerMismatch, ServerUnreachable, check_server
-from client.supernode import SuperNodeSettings, run_supernode_foreground, start_supernode
+from client.supernode import SuperNodeSettings, _refusal, run_supernode_foreground, start_supernode
 from common.errors import BouquetError
 from common.processes import ProcessGroup, free_port, processes_tagged, program_environment
 from server.superlink import start_superlink
@@ -241,3 +242,22 @@ def test_a_node_that_is_killed_takes_its_programs_along(tmp_path: Path) -> None:
         assert again.wait_until_connected() != node_id
         assert superlink.process.alive
     assert processes_tagged(group.tag) == []
+
+
+@pytest.mark.parametrize(
+    ("output", "hint", "passing"),
+    [
+        (f"{TURNED_AWAY}Invalid timestamp", "This device's clock differs", True),
+        (f"{TURNED_AWAY}Invalid node ID", "its key was removed there", True),
+        (f"{TURNED_AWAY}Something new", "Something new", False),
+        (f"{CANNOT_START}Install another release.", "Install another release.", False),
+        ("ERROR :     Exit Code: 302\nNo key.\nFor more information, visit: <x>", "The private key cannot be", False),
+        ("ERROR :     Exit Code: 1\nIt is\nso.\nFor more information, visit: <x>", "It is so.", False),
+        ("INFO :      SuperNode terminated gracefully.", "", False),
+    ],
+)
+def test_a_refusal_becomes_one_message(output: str, hint: str, passing: bool) -> None:
+    refusal = _refusal(output)
+    assert hint in refusal.hint
+    assert bool(refusal.hint) == bool(hint)
+    assert refusal.passing is passing
