@@ -60,7 +60,7 @@ class Federation:
         text = path.read_text() if path.exists() else ""
         return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
-    def wait_for(self, condition: Callable[[], Any], what: str, seconds: float = 420) -> None:
+    def wait_for(self, condition: Callable[[], Any], what: str, seconds: float = 600) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:

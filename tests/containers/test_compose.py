@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-pytestmark = [pytest.mark.containers, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800)]
 
-CLIENTS = 4
+CLIENTS = 3
 # FedPer's head never leaves a device: who comes back without its state starts with a head that knows nothing.
 SETTINGS = {
     "CLIENTS": str(CLIENTS),
