@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -85,10 +86,10 @@ class Watch(threading.Thread):
     def run(self) -> None:
         while not self.over.wait(EVERY_SECONDS):
             pids = processes_of(self.pid)
+            training = any(map(is_training, pids))  # before it is measured: it may end meanwhile
             sizes = [size for pid in pids if (size := memory(pid)) is not None]
-            if not sizes or not self.connected.is_set():
-                continue
-            (self.training if any(map(is_training, pids)) else self.rest).see(sizes)
+            if sizes and self.connected.is_set():
+                (self.training if training else self.rest).see(sizes)
 
 
 def write_images(file: Path, seed: int) -> None:
@@ -165,6 +166,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--model", nargs="+", choices=MODELS, default=["mlp", "cnn-dcpfl"])
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started ends, too
     print(f"{os.uname().machine}, {os.cpu_count()} cores, PyTorch {torch.__version__}, Python {sys.version.split()[0]}")
     print(f"packages on disk: {environment_size():.0f} MB")
     for model in arguments.model:
