@@ -12,7 +12,6 @@ import re
 import shutil
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,6 +69,7 @@ CHATTER = re.compile(
 )
 # Flower's report of an exit ends as the reason in one message.
 EXIT_REPORT = re.compile(r"^\S+ :\s+Exit Code: \d+$")
+LONGEST_REPORT_LINES = 50
 EXIT_REPORT_END = "For more information"
 
 
@@ -146,24 +146,24 @@ def run_supernode_foreground(
     with ProcessGroup() as group:
         while True:
             _find_server(settings, None if admitted else wait, report, patient=admitted)
-            lines: deque[str] = deque(maxlen=50)
-            connected = exiting = False
+            ending: list[str] = []
+            connected = False
 
-            def on_line(line: str, lines: deque[str] = lines) -> None:
-                nonlocal admitted, connected, exiting
+            def on_line(line: str, ending: list[str] = ending) -> None:
+                nonlocal admitted, connected
                 if NODE_ID.search(line):
                     admitted = connected = True
-                if not line.strip() or CHATTER.match(line):
-                    return
-                lines.append(line)
-                exiting = exiting or line.startswith(TURNED_AWAY) or bool(EXIT_REPORT.match(line))
-                if not exiting:
+                if ending or line.startswith((TURNED_AWAY, CANNOT_START)) or EXIT_REPORT.match(line):
+                    # Pages of traceback can follow, of programs that lose their SuperNode.
+                    if len(ending) < LONGEST_REPORT_LINES:
+                        ending.append(line)
+                elif line.strip() and not CHATTER.match(line):
                     report(line)
 
             process = group.start("SuperNode", _command(settings), _environment(settings), on_line=on_line)
             status = process.wait()
             group.processes.remove(process)
-            refusal = _refusal("\n".join(lines))
+            refusal = _refusal("\n".join(ending))
             if not admitted and (not refusal.passing or time.monotonic() >= deadline):
                 raise BouquetError(f"The server {settings.server} did not admit this device. {refusal.hint}".strip())
             pause = RETRY_SECONDS if connected else min(2 * pause, LONGEST_PAUSE_SECONDS)
