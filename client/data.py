@@ -59,6 +59,7 @@ def load_partition(
     data_dir: Path | str | None = None,
     test_fraction: float = 0.2,
     public_fraction: float = 0.0,
+    standardise: bool = True,
     **options: Any,
 ) -> ClientData:
     """A client's part of a shared data set.
@@ -72,6 +73,7 @@ def load_partition(
         data_dir: folder that holds the data set; None for embedded data.
         test_fraction: share of the client's samples that it tests on.
         public_fraction: share that the server holds out as public data where there is no official test part.
+        standardise: False leaves images from 0 to 1.
         options: the keyword arguments of `common.partitions.partition`, hashable.
 
     Raises `BouquetError` for settings that the data do not allow.
@@ -81,7 +83,14 @@ def load_partition(
             f"partition-id is {partition_id}; with {num_partitions} parts 0 to {num_partitions - 1} exist."
         )
     data, parts = _partitioned(
-        dataset, str(data_dir or ""), partition, num_partitions, seed, public_fraction, tuple(sorted(options.items()))
+        dataset,
+        str(data_dir or ""),
+        standardise,
+        partition,
+        num_partitions,
+        seed,
+        public_fraction,
+        tuple(sorted(options.items())),
     )
     part = parts[partition_id]
     train, test = _split(
@@ -150,6 +159,7 @@ def rotated(images: Floats, degrees: float) -> Floats:
 def _partitioned(
     name: str,
     data_dir: str,
+    standardise: bool,
     rule: str,
     num_partitions: int,
     seed: int,
@@ -157,7 +167,7 @@ def _partitioned(
     options: tuple[tuple[str, Any], ...],
 ) -> tuple[Dataset, list[ClientPart]]:
     """A data set and all its parts; kept, because a simulation asks for one part after another."""
-    data = hold_out(load_dataset(name, data_dir), public_fraction, seed)
+    data = hold_out(load_dataset(name, data_dir, standardise), public_fraction, seed)
     parts = partition_by_rule(
         rule,
         data.y,

@@ -40,6 +40,7 @@ class Dataset:
         populations: (N,) the real group that its owner belongs to; None where nobody knows.
         segments: (N,) contiguous recording that a window is from, where windows overlap; else None.
         test_x, test_y: the official test part, which clients do not share; None where there is none.
+        standardise: whether `standardised` does anything.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Dataset:
     segments: Labels | None = None
     test_x: NDArray[Any] | None = None
     test_y: Labels | None = None
+    standardise: bool = True
 
     @property
     def info(self) -> DatasetInfo:
@@ -62,7 +64,7 @@ class Dataset:
 
     def standardised(self, scaled: Floats) -> Floats:
         """Scaled samples, minus the mean and over the standard deviation of their channel."""
-        return standardise(scaled, self.info.mean, self.info.std)
+        return standardise(scaled, self.info.mean, self.info.std) if self.standardise else scaled
 
     def test_inputs(self, indices: NDArray[np.int64] | slice = slice(None)) -> Floats:
         """Standardised samples of the test part, all by default: a server's public, unlabelled data."""
@@ -74,10 +76,10 @@ class Dataset:
         return self.standardised(_scaled(self.test_x[indices], self.info.scale))
 
 
-def load_dataset(name: str, data_dir: Path | str | None = None) -> Dataset:
+def load_dataset(name: str, data_dir: Path | str | None = None, standardise: bool = True) -> Dataset:
     """Load a data set from the data folder; kept in memory for the next call.
 
-    Without ``data_dir`` the folder is the one that the environment variable BOUQUET_DATA_DIR names, so that tables
+    Without ``standardise`` images stay from 0 to 1. Without ``data_dir`` the folder is the one that the environment variable BOUQUET_DATA_DIR names, so that tables
     and settings need no path of one machine. Raises `BouquetError` with the file that was expected, where, and where
     to get it.
     """
@@ -88,7 +90,8 @@ def load_dataset(name: str, data_dir: Path | str | None = None) -> Dataset:
             f"Data set {name!r} needs a data folder (--data-dir, or {DATA_DIR_VARIABLE}) "
             f"that holds {info.folder}. To get it: {info.origin}."
         )
-    return _load(name, Path(data_dir or ".").absolute())
+    data = _load(name, Path(data_dir or ".").absolute())
+    return data if standardise else replace(data, standardise=False)
 
 
 def hold_out(dataset: Dataset, fraction: float, seed: int) -> Dataset:

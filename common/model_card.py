@@ -49,13 +49,16 @@ class ModelCard(BaseModel):
         shape, num_classes = model_shape(settings)
         own = settings.data.dataset == OWN_DATA
         info = None if own else dataset_info(settings.data.dataset)
+        mean, std = (OWN_MEAN, OWN_STD) if info is None else (info.mean, info.std)
+        if info is not None and not settings.data.standardise:
+            mean, std = (0.0,), (1.0,)
         names = settings.data.classes
         return cls(
             model=settings.model,
             input_shape=shape,
             classes=names if len(names) == num_classes else tuple(str(label) for label in range(num_classes)),
-            mean=OWN_MEAN if info is None else info.mean,
-            std=OWN_STD if info is None else info.std,
+            mean=mean,
+            std=std,
         )
 
     def to_json(self) -> str:

@@ -61,6 +61,9 @@ class DataSettings(Section):
     heterogeneity: Literal["low", "mid", "high"] | None = Field(
         None, description="Level of the dominant partition: a third of the range over 100 draws."
     )
+    standardise: bool = Field(
+        True, description="Subtract a named data set's mean, divide by its deviation; else images are 0 to 1."
+    )
     samples_per_client: int | None = Field(None, ge=2, description="At most this many samples a client.")
     min_samples: int = Field(10, ge=2, description="At least this many samples a client.")
     test_fraction: float = Field(0.2, gt=0, lt=1, description="Part of a client's samples that it tests on.")
@@ -86,6 +89,7 @@ class DataSettings(Section):
             "minimum": self.min_samples,
             "test_fraction": self.test_fraction,
             "public_fraction": self.public_fraction,
+            "standardise": self.standardise,
         }
 
     @model_validator(mode="after")

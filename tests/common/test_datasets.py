@@ -10,6 +10,8 @@ import pytest
 from common.dataset_files import DatasetFileError, map_idx
 from common.datasets import DATASETS, dataset_info, hold_out, load_dataset, standardise
 from common.errors import BouquetError
+from common.model_card import ModelCard
+from common.settings import load_settings
 from common.torchvision_ops import import_torchvision
 
 RNG = np.random.default_rng(0)
@@ -66,6 +68,16 @@ def test_mnist_like_files_are_mapped_and_become_float_on_demand(tmp_path: Path, 
     assert data.test_inputs().shape == (2, 1, 28, 28)
     assert np.array_equal(data.test_inputs(np.array([1])), data.test_inputs()[1:])
     assert load_dataset(name, str(tmp_path)) is data
+
+
+def test_images_that_are_not_to_be_standardised_stay_from_0_to_1(tmp_path: Path) -> None:
+    images, _ = write_mnist(tmp_path / "MNIST")
+    every = np.arange(6)
+    plain, usual = load_dataset("mnist", tmp_path, standardise=False), load_dataset("mnist", tmp_path)
+    np.testing.assert_allclose(plain.standardised(plain.scaled(every))[:, 0], images / 255, rtol=1e-6)
+    np.testing.assert_allclose(plain.test_inputs(), usual.test_inputs() * 0.3081 + 0.1307, atol=1e-6)
+    card = ModelCard.of(load_settings(None, ["data.dataset=mnist", "data.standardise=false"]))
+    assert (card.mean, card.std) == ((0.0,), (1.0,))
 
 
 def test_emnist_images_stand_upright(tmp_path: Path) -> None:
