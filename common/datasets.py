@@ -79,9 +79,9 @@ class Dataset:
 def load_dataset(name: str, data_dir: Path | str | None = None, standardise: bool = True) -> Dataset:
     """Load a data set from the data folder; kept in memory for the next call.
 
-    Without ``standardise`` images stay from 0 to 1. Without ``data_dir`` the folder is the one that the environment variable BOUQUET_DATA_DIR names, so that tables
-    and settings need no path of one machine. Raises `BouquetError` with the file that was expected, where, and where
-    to get it.
+    Without ``standardise`` images stay from 0 to 1. Without ``data_dir`` the folder is the one that the environment
+    variable BOUQUET_DATA_DIR names, so that tables and settings need no path of one machine. Raises `BouquetError` with
+    the file that was expected, where, and where to get it.
     """
     info = dataset_info(name)
     data_dir = data_dir or os.environ.get(DATA_DIR_VARIABLE)
