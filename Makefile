@@ -32,7 +32,7 @@ types: $(VENV)/installed-dev
 
 unit: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not federation and not containers" --cov --cov-report=
-	$(BIN)/pytest -m federation --cov --cov-append --cov-report=term:skip-covered --cov-fail-under=90
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m federation --cov --cov-append --cov-report=term:skip-covered --cov-fail-under=90
 
 test-containers: $(VENV)/installed-dev
 	$(BIN)/pytest -m "containers and not arm64" tests/containers

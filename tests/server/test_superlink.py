@@ -203,23 +203,6 @@ def test_a_second_superlink_on_the_same_port(federation: Federation, tmp_path: P
 
 
 @pytest.mark.federation
-def test_a_node_that_is_killed_is_an_error_reply_and_leaves_nothing(federation: Federation, tmp_path: Path) -> None:
-    address = federation.superlink.fleet_address
-    third = start_node(federation.group, address, tmp_path, 2, AppTrust(anything=True))
-    third.wait_until_connected()
-    run_id = submit_run(federation.superlink, federation.app, {"nodes": 3, "sleep": 10.0})
-    eventually(lambda: "ClientApp speaking" in third.log_file.read_text(), "the third node works on its message")
-    os.kill(third.process.pids[0], signal.SIGKILL)
-    assert third.process.wait(60) == 128 + signal.SIGKILL
-    assert not third.process.alive
-    status = wait_for_run(federation.group, federation.superlink, run_id, tmp_path / "run.log", timeout=180)
-    assert status.completed
-    replies = json.loads(federation.result.read_text())["replies"]
-    assert sorted(reply.get("number", -1) for reply in replies) == [-1, 0, 1]
-    assert [reply["error"] for reply in replies if "error" in reply] == [5]
-
-
-@pytest.mark.federation
 def test_a_device_does_not_run_an_app_that_its_owner_does_not_trust(federation: Federation, tmp_path: Path) -> None:
     """The others run it, because one has its hash and one trusts everything; nothing of it is on this one's disk."""
     wary = start_node(federation.group, federation.superlink.fleet_address, tmp_path, 2, AppTrust())
