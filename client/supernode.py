@@ -45,7 +45,7 @@ REFUSALS = {
     ),
     "[code: 2004]": _Refusal(
         "The server does not admit this device's key: it is not registered there (bouquet keys add, on the server), or "
-        "was removed there (bouquet keys remove). After a power cut that is said for a minute, too, in which the server "
+        "was removed there (bouquet keys remove). After a power cut that is said for a minute, too, while the server "
         "still takes this device for connected.",
         passing=True,
     ),
