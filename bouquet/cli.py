@@ -16,6 +16,7 @@ from rich.text import Text
 from bouquet import device_commands, options
 from bouquet.keys_commands import keys_app
 from common.errors import BouquetError
+from common.settings import Settings
 
 app = typer.Typer(
     name="bouquet",
@@ -52,18 +53,9 @@ def bouquet(
 
 
 @app.command()
+@options.takes_settings
 def simulate(
-    settings: options.SettingsFile = None,
-    set_: options.Overrides = None,
-    strategy: options.Strategy = None,
-    dataset: options.Dataset = None,
-    data_dir: options.DataDir = None,
-    partition: options.Partition = None,
-    clients: options.Clients = None,
-    groups: options.Groups = None,
-    model: options.Model = None,
-    rounds: options.Rounds = None,
-    seed: options.Seed = None,
+    chosen: Settings,
     out: options.Out = None,
     resume: options.Resume = False,
 ) -> None:
@@ -75,19 +67,6 @@ def simulate(
     from experiments.report import write_report
     from experiments.simulation import simulate as run
 
-    chosen = options.read_settings(
-        settings,
-        set_,
-        strategy=strategy,
-        dataset=dataset,
-        data_dir=data_dir,
-        partition=partition,
-        clients=clients,
-        groups=groups,
-        model=model,
-        rounds=rounds,
-        seed=seed,
-    )
     folder = out or Path("runs") / chosen.run.name
     title = f"{chosen.strategy.name} on {chosen.data.dataset}, {chosen.data.partition}"
     with RoundTable(console, chosen.run.rounds, title) as table:
@@ -118,18 +97,9 @@ def demo(
 
 
 @app.command()
+@options.takes_settings
 def server(
-    settings: options.SettingsFile = None,
-    set_: options.Overrides = None,
-    strategy: options.Strategy = None,
-    dataset: options.Dataset = None,
-    data_dir: options.DataDir = None,
-    partition: options.Partition = None,
-    clients: options.Clients = None,
-    groups: options.Groups = None,
-    model: options.Model = None,
-    rounds: options.Rounds = None,
-    seed: options.Seed = None,
+    chosen: Settings,
     out: options.Out = None,
     resume: options.Resume = False,
     host: Annotated[str, typer.Option(help="Address to listen on for clients.")] = "0.0.0.0",
@@ -155,19 +125,6 @@ def server(
     from experiments.report import write_report
     from server.rounds import build_strategy
 
-    chosen = options.read_settings(
-        settings,
-        set_,
-        strategy=strategy,
-        dataset=dataset,
-        data_dir=data_dir,
-        partition=partition,
-        clients=clients,
-        groups=groups,
-        model=model,
-        rounds=rounds,
-        seed=seed,
-    )
     folder = out or Path("runs") / chosen.run.name
     if keep_going:
         if is_finished(folder):

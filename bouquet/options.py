@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -57,24 +59,22 @@ KeepGoing = Annotated[
 
 
 def read_settings(
-    file: Path | None,
-    overrides: list[str] | None,
-    *,
-    strategy: str | None = None,
-    dataset: str | None = None,
-    data_dir: Path | None = None,
-    partition: str | None = None,
-    clients: int | None = None,
-    groups: int | None = None,
-    model: str | None = None,
-    rounds: int | None = None,
-    seed: int | None = None,
-    **more: Any,
+    settings: SettingsFile = None,
+    set_: Overrides = None,
+    strategy: Strategy = None,
+    dataset: Dataset = None,
+    data_dir: DataDir = None,
+    partition: Partition = None,
+    clients: Clients = None,
+    groups: Groups = None,
+    model: Model = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
 ) -> Settings:
     """The settings file, ``--set`` over it, and the short options over both."""
     return load_settings(
-        file,
-        overrides or [],
+        settings,
+        set_ or [],
         strategy__name=strategy,
         data__dataset=dataset,
         data__data_dir=None if data_dir is None else str(data_dir.absolute()),
@@ -84,8 +84,23 @@ def read_settings(
         model__name=model,
         run__rounds=rounds,
         run__seed=seed,
-        **more,
     )
+
+
+def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `read_settings`; what they add up to is its first argument."""
+    shared = inspect.signature(read_settings, eval_str=True).parameters
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+
+    def with_settings(**given: Any) -> None:
+        chosen = read_settings(**{name: given.pop(name) for name in shared})
+        command(chosen, **given)
+
+    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*shared.values(), *own)]
+    with_settings.__name__, with_settings.__doc__ = command.__name__, command.__doc__
+    with_settings.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    with_settings.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return with_settings
 
 
 def override(base: Settings, overrides: list[str]) -> Settings:
