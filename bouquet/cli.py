@@ -117,12 +117,13 @@ def server(
 
     Connections are encrypted and only registered devices take part; "bouquet keys" makes what that needs.
     """
-    from bouquet.federation import admitted_devices, check_folder, holds_run, is_finished, run_federation, start_server
+    from bouquet.federation import admitted_devices, check_folder, is_finished, run_federation, start_server
     from bouquet.keys import server_keys
     from bouquet.live import RoundTable, print_summary
     from common.initial import initial_model
     from common.processes import ProcessGroup
     from experiments.report import write_report
+    from server.record import holds_run
     from server.rounds import build_strategy
 
     folder = out or Path("runs") / chosen.run.name

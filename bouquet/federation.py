@@ -21,6 +21,7 @@ from common.processes import ManagedProcess, ProcessGroup
 from common.settings import Settings
 from server.admission import Admission
 from server.app import FAILURE_FILE, RESUME, RUN_FOLDER
+from server.record import check_new, holds_run
 from server.superlink import Certificates, SuperLink, follow_run, run_status, start_superlink, submit_run
 
 SUPERLINK_FOLDER = "superlink"  # in the run folder: SuperLink's log, database and apps
@@ -33,11 +34,6 @@ POLL_SECONDS = 0.3
 Follow = Callable[[dict[str, Any]], None]
 
 
-def holds_run(folder: Path) -> bool:
-    """Whether a run was begun in this folder."""
-    return (folder / "settings.json").exists()
-
-
 def is_finished(folder: Path) -> bool:
     """Whether the run in this folder has its result."""
     return (folder / "summary.json").exists()
@@ -45,12 +41,9 @@ def is_finished(folder: Path) -> bool:
 
 def check_folder(folder: Path, resume: bool) -> None:
     """A new run needs a folder without one; a resumed run needs the run."""
-    there = holds_run(folder)
-    if there and not resume:
-        raise BouquetError(
-            f"The run folder {folder} holds a run already: give another --out, remove it, or go on with --resume."
-        )
-    if resume and not there:
+    if not resume:
+        check_new(folder)
+    elif not holds_run(folder):
         raise BouquetError(f"The run folder {folder} holds no run to resume.")
 
 

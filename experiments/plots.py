@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from experiments.plot_style import (
     PALETTE,
-    bytes_axis,
+    bytes_figure,
     dots,
     legend_below,
     line_style,
@@ -68,21 +68,10 @@ def loss_by_round(run: Run) -> Figure | None:
 
 def bytes_by_round(run: Run) -> Figure | None:
     """Payload in each round and in total, up (to the server) and down (to the devices)."""
-    directions = [("up, to the server", "bytes_up", PALETTE[0]), ("down, to the devices", "bytes_down", PALETTE[1])]
-    if not any(len(run.series(key)[0]) for _, key, _ in directions):
+    directions = [("up, to the server", "bytes_up"), ("down, to the devices", "bytes_down")]
+    if not any(len(run.series(key)[0]) for _, key in directions):
         return None
-    figure, (each, total) = new_figure("Bytes by round", 4.6, rows=2)
-    for (label, key, colour), style in zip(directions, ("-", "--"), strict=True):
-        x, y = run.series(key)
-        each.plot(x, y, style, color=colour, **dots(x), label=label)
-        total.plot(x, np.cumsum(y), style, color=colour, **dots(x))
-    for ax, label in ((each, "in the round"), (total, "since the start")):
-        rounds_axis(ax, "round" if ax is total else "")
-        bytes_axis(ax)
-        ax.set_ylabel(label)
-        ax.set_ylim(bottom=0)
-    legend_below(figure, *each.get_legend_handles_labels())
-    return figure
+    return bytes_figure("Bytes by round", [(label, *run.series(key)) for label, key in directions])
 
 
 def clusters_by_round(run: Run) -> Figure | None:

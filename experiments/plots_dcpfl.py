@@ -13,7 +13,7 @@ from experiments.plot_style import (
     PALETTE,
     SMALL,
     WIDTH,
-    bytes_axis,
+    bytes_figure,
     dots,
     legend_below,
     new_figure,
@@ -102,17 +102,7 @@ def bytes_against_fedavg(run: Run) -> Figure | None:
     x = np.array([line["round"] for line in run.rounds], dtype=float)
     own = np.array([line["bytes_up"] + line["bytes_down"] for line in run.rounds], dtype=float)
     fedavg = np.array([line["replies"] * up + (line["replies"] + line["failures"]) * down for line in run.rounds])
-    figure, (each, total) = new_figure("Bytes by round, against FedAvg", 4.6, rows=2)
-    for label, values, style, colour in (("this run", own, "-", PALETTE[0]), ("FedAvg", fedavg, "--", PALETTE[1])):
-        each.plot(x, values, style, color=colour, **dots(x), label=label)
-        total.plot(x, np.cumsum(values), style, color=colour, **dots(x))
-    for ax, label in ((each, "in the round"), (total, "since the start")):
-        rounds_axis(ax, "round" if ax is total else "")
-        bytes_axis(ax)
-        ax.set_ylabel(label)
-        ax.set_ylim(bottom=0)
-    legend_below(figure, *each.get_legend_handles_labels())
-    return figure
+    return bytes_figure("Bytes by round, against FedAvg", [("this run", x, own), ("FedAvg", x, fedavg)])
 
 
 def _records(run: Run) -> dict[int, dict[str, Any]]:

@@ -53,6 +53,19 @@ class Bytes:
                 self.down += total
 
 
+def holds_run(folder: Path) -> bool:
+    """Whether a run was begun in this folder."""
+    return (folder / "settings.json").exists()
+
+
+def check_new(folder: Path) -> None:
+    """Raise `BouquetError` when the folder holds a run."""
+    if holds_run(folder):
+        raise BouquetError(
+            f"The run folder {folder} holds a run already: give another --out, remove it, or go on with --resume."
+        )
+
+
 class RunRecord:
     """The folder of one run."""
 
@@ -66,11 +79,7 @@ class RunRecord:
 
     def create(self, settings: Settings) -> None:
         """Make the folder for a new run; one that holds a run is never overwritten."""
-        if (self.folder / "settings.json").exists():
-            raise BouquetError(
-                f"The run folder {self.folder} holds a run already: "
-                "give another --out, remove it, or go on with --resume."
-            )
+        check_new(self.folder)
         self._make(settings)
 
     def reopen(self, settings: Settings, last_round: int) -> None:
