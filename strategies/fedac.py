@@ -60,6 +60,7 @@ class FedAC(ClusteredStrategy[FedACState]):
     model_share : share of each cluster that uploads its models, drawn anew in each round. The others train as well, and
         send p numbers, from which they are clustered; each is sent the map, p times the size of a model, once and
         whenever it is made anew. So less than 1 pays on a slow uplink, or when the map lasts for more than p rounds.
+    tested : what a device tests after the last round, its ``"personal"`` model or the ``"center"`` of its cluster.
     sampling : see `strategies.base.Sampling`.
     """
 
@@ -83,6 +84,7 @@ class FedAC(ClusteredStrategy[FedACState]):
         split_above: float = 0.5,
         merge_below: float = 0.02,
         model_share: float = 1.0,
+        tested: Literal["personal", "center"] = "personal",
         **sampling: Unpack[Sampling],
     ) -> None:
         super().__init__(**sampling)
@@ -113,6 +115,7 @@ class FedAC(ClusteredStrategy[FedACState]):
         self.pca_every = pca_every
         self.tune_every = tune_every
         self.model_share = model_share
+        self.tested = tested
         thresholds = (min_clusters, max_clusters, margin, min_silhouette, split_above, merge_below)
         self.tuner = Tuner(tunes, *thresholds) if tunes else None
 
@@ -129,8 +132,9 @@ class FedAC(ClusteredStrategy[FedACState]):
         return {client: self._instruction(state, client, client in asked) for client in clients}
 
     def plan_evaluate(self, state: FedACState, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
-        """Each client tests its own model; the center is for one that has none."""
-        return {client: _to_personal_model(state, client, upload=()) for client in clients}
+        """Each client tests its own model; the center is for one that has none, or for all (``tested``)."""
+        start = "received" if self.tested == "center" else "personal"
+        return {client: replace(_to_personal_model(state, client, upload=()), start=start) for client in clients}
 
     def update(self, state: FedACState, round_: int, replies: Replies) -> FedACState:
         """Steps 3 to 5, and every ``tune_every`` rounds the tuning of K."""

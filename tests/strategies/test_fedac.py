@@ -87,10 +87,11 @@ def test_without_the_global_embedding_nothing_of_it_is_sent():
     assert [term.anchor for term in instruction.proximal] == [ARRAYS]
 
 
-def test_to_be_tested_a_device_is_sent_one_model_at_most():
-    strategy = fixed()
+@pytest.mark.parametrize(("tested", "start"), [("personal", "personal"), ("center", "received")])
+def test_to_be_tested_a_device_is_sent_one_model_at_most(tested, start):
+    strategy = fixed(tested=tested)
     instruction = strategy.plan_evaluate(started(strategy), 2, ["a"])["a"]
-    assert (list(instruction.models), instruction.start, instruction.upload) == ([ARRAYS], "personal", ())
+    assert (list(instruction.models), instruction.start, instruction.upload) == ([ARRAYS], start, ())
 
 
 @pytest.mark.parametrize(("layers", "embedding"), [(1, ["embed"]), (("embed",), ["decide"]), (("decide",), ["embed"])])
