@@ -10,7 +10,8 @@ group travel only every third round (`strategies.layerwise`, `client.procedures.
 
 Where it differs from the paper, on measurements in docs/decisions.md: the discrepancy is the cosine of the updates
 (Eq. 3 as printed follows the data badly: a model's own minimum is one noisy weight that shifts all the others); the
-scaling of Eq. 5 runs over the whole model and the ratio of Eq. 6 is 0.5 (layer by layer, with 0.1, no layer is slow).
+scaling of Eq. 5 runs over the whole model and the ratio of Eq. 6 is 0.65 (layer by layer, with 0.1, no layer is slow);
+the loss is smoothed over whole cycles of slow layers.
 Where it is silent: an aggregation is the upload at the end of one round and the download at the start of the next, so
 that slow layers are averaged as they were trained on the devices. Devices whose group a trial would leave as it is take
 no part in it, because their two losses are equal. A device that comes after the first split joins the group whose model
@@ -19,6 +20,7 @@ lies in the direction of what it learned from the mean of the groups.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Unpack
@@ -57,7 +59,9 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
     Parameters
     ----------
     discrepancy_rounds : T_start, rounds of one model for all, over which the model discrepancy is averaged.
-    loss_window : s, rounds over which the loss is smoothed.
+    loss_window : s, rounds over which the loss is smoothed; with layer-wise aggregation, the next multiple of α. While
+        slow layers stay on the devices the received model is partly a device's own, and its loss is lower: the loss
+        rises and falls with α, and a window of 5 saw no elbow after the first split (docs/decisions.md).
     gamma_step : λ, by which γ̃ is lowered for a trial.
     observe_rounds : t_obv, rounds after which the end of a rapid decrease period is noticed.
     retry_rounds : t_sp, rounds that the old structure stays after a refused trial.
@@ -83,7 +87,7 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
         observe_rounds: int = 3,
         retry_rounds: int = 6,
         slow_factor: int = 3,
-        slow_ratio: float = 0.5,
+        slow_ratio: float = 0.65,
         scaling: Scaling = "model",
         layer_wise: bool = True,
         fixed_gamma: float | None = None,
@@ -108,7 +112,7 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
         if not 0 < gamma_step <= 1:
             raise BouquetError(f"gamma_step = {gamma_step}: a number above 0, at most 1.")
         self.discrepancy_rounds = discrepancy_rounds
-        self.loss_window = loss_window
+        self.loss_window = math.ceil(loss_window / slow_factor) * slow_factor if layer_wise else loss_window
         self.gamma_step = gamma_step
         self.observe_rounds = observe_rounds
         self.retry_rounds = retry_rounds

@@ -453,6 +453,12 @@ def test_only_every_third_round_decides_anew_which_layers_are_slow(layout):
     assert [found[round_].full_round for round_ in (5, 7)] == [5, 7]
 
 
+def test_the_loss_is_smoothed_over_whole_cycles_of_the_slow_layers():
+    assert [DCPFL(loss_window=s).loss_window for s in (1, 3, 5, 7)] == [3, 3, 6, 9]
+    assert DCPFL(loss_window=5, slow_factor=1).loss_window == 5
+    assert DCPFL(layer_wise=False).loss_window == 5
+
+
 @pytest.mark.parametrize(
     ("discrepancy", "sample"), [("l1", None), ("l1-own", None), ("cosine", None), ("l1", 5), ("cosine", 5)]
 )
