@@ -1,135 +1,20 @@
-"""DC-PFL on scripted devices whose models are points: training takes one half of the way to a device's own goal.
-
-The layer ``first`` (six numbers) has almost the same goal everywhere, so it becomes slow; ``last`` (two numbers) tells
-the groups apart.
-"""
+"""DC-PFL from round to round: what travels, who joins, what a checkpoint holds."""
 
 import json
 import math
 
 import numpy as np
 import pytest
+from dcpfl_device import BOTH, FAST, LASTS, Device, strategy_of, trial_rounds
 
-from common import protocol
 from common.errors import BouquetError
 from common.layout import ParameterLayout
 from common.protocol import ARRAYS, ClientReply
-from common.trial import LOSS_NEW, LOSS_OLD, NEW, TAKE, TRIAL, WHOLE_ROUND
+from common.trial import WHOLE_ROUND
 from experiments.inline import InlineGrid
 from strategies.base import Replies
 from strategies.dcpfl import DCPFL
 from strategies.dcpfl_state import DCPFLState, Group
-from strategies.exchange import Patience
-from strategies.state import dump_state, load_state
-
-QUICK = {"discrepancy_rounds": 2, "loss_window": 1, "observe_rounds": 1, "retry_rounds": 2, "gamma_step": 0.5}
-
-
-class Device:
-    """A device with a memory; ``seen`` holds what it was sent, ``answers`` what it says instead."""
-
-    def __init__(self, name, layout, last, first=0.0):
-        self.name, self.layout = name, layout
-        self.goal = np.array([first] * 6 + list(last), dtype=np.float32)
-        self.own, self.whole_round, self.tried = None, None, {}
-        self.seen = {}
-        self.trial_losses = None
-        self.silent_in = set()
-
-    def __call__(self, message):
-        if message.metadata.message_type == protocol.IDENTIFY:
-            return protocol.reply(message, self.name, {})
-        received = protocol.read_instruction(message, self.layout)
-        self.seen.setdefault(received.round, []).append(received)
-        if (received.round, len(self.seen[received.round])) in self.silent_in:
-            return None
-        if received.procedure == TRIAL:
-            return self.trial(message, received)
-        metrics = {protocol.NUM_EXAMPLES: 10, protocol.STATE_LOST: 0}
-        start = self.start(received)
-        if start is None:
-            metrics[protocol.STATE_LOST] = 1
-            return self.reply(message, received, np.zeros(8), metrics)
-        self.own = self.trained(start)
-        if self.is_whole(received):
-            self.whole_round = received.round
-        return self.reply(message, received, self.own, {**metrics, protocol.LOSS: self.loss(start)})
-
-    def trial(self, message, received):
-        if TAKE in received.config:
-            self.own, self.whole_round = self.tried[received.config[TAKE]], received.round
-            return self.reply(
-                message, received, self.own, {protocol.NUM_EXAMPLES: 10, protocol.LOSS: self.loss(self.own)}
-            )
-        assert received.upload == ()
-        self.tried = {False: self.trained(received.models[ARRAYS].vector)}
-        self.tried[True] = self.trained(received.models[NEW].vector)
-        losses = self.trial_losses or (self.loss(self.tried[False]), self.loss(self.tried[True]))
-        metrics = {protocol.NUM_EXAMPLES: 10, LOSS_OLD: losses[0], LOSS_NEW: losses[1]}
-        return protocol.reply(message, self.name, metrics)
-
-    def start(self, received):
-        payload = received.models.get(ARRAYS)
-        if self.is_whole(received):
-            return payload.vector
-        expected = received.config.get(WHOLE_ROUND)
-        if self.own is None or expected not in (None, self.whole_round):
-            return None
-        start = self.own.copy()
-        if payload is not None:
-            columns = self.layout.columns(payload.layers)
-            start[columns] = payload.vector[columns]
-        return start
-
-    def is_whole(self, received):
-        return ARRAYS in received.models and received.models[ARRAYS].layers == self.layout.layers
-
-    def trained(self, start):
-        return (start + 0.5 * (self.goal - start)).astype(np.float32)
-
-    def loss(self, model):
-        return float(((model - self.goal) ** 2).mean())
-
-    def reply(self, message, received, vector, metrics):
-        record = (
-            protocol.to_record(self.layout, vector.astype(np.float32), received.upload) if received.upload else None
-        )
-        return protocol.reply(message, self.name, metrics, record)
-
-    def sent(self, round_, message=0):
-        """The layers in the message of a round, and those it asked for."""
-        if round_ not in self.seen:
-            return None
-        received = self.seen[round_][message]
-        payload = received.models.get(ARRAYS)
-        return () if payload is None else payload.layers, received.upload
-
-
-LASTS = {"a": (4, 0.2), "b": (4, -0.2), "c": (-4, 0.4), "d": (-4, -0.4)}
-BOTH, FAST = ("first", "last"), ("last",)
-
-
-@pytest.fixture
-def devices(layout):
-    return {name: Device(name, layout, last, 0.01 * i) for i, (name, last) in enumerate(LASTS.items())}
-
-
-@pytest.fixture
-def grid(devices):
-    return InlineGrid(dict(enumerate(devices.values(), start=1)))
-
-
-def strategy_of(**options):
-    return DCPFL(**{**QUICK, "identify": True, **options})
-
-
-def trial_rounds(strategy, play, grid, rounds):
-    """Play round by round; the record of each."""
-    records = {}
-    for round_ in rounds:
-        play(strategy, grid, range(round_, round_ + 1))
-        records[round_] = json.loads(json.dumps(strategy.record(strategy.state), allow_nan=False))
-    return records
 
 
 def test_one_model_for_all_until_the_group_graph_is_made(devices, grid, play):
@@ -236,138 +121,6 @@ def test_a_device_with_layers_of_another_time_says_so(devices, grid, play):
     assert devices["a"].sent(8) == (BOTH, BOTH)
 
 
-def test_the_period_ends_a_trial_is_won_and_each_group_goes_its_way(devices, grid, play):
-    """Noticed in round 4, where only fast layers go up; the models of the new groups come from round 5."""
-    strategy = strategy_of()
-    records = trial_rounds(strategy, play, grid, range(1, 9))
-    assert [records[t]["period_end"] for t in (3, 4, 5, 6)] == [None, 3, 3, None]
-    assert [devices["a"].sent(t)[1] for t in (4, 5)] == [FAST, BOTH]
-    first, second = devices["a"].seen[6]
-    assert (first.upload, second.upload) == ((), BOTH)
-    assert second.models == {}
-    assert second.config[TAKE] is True
-    trial = records[6]["trial"]
-    assert (trial["gamma"], trial["accepted"], trial["asked"], trial["answered"]) == (0.5, True, 4, 4)
-    assert trial["loss_new"] < trial["loss_old"]
-    assert [records[t]["gamma"] for t in (5, 6)] == [1.0, 0.5]
-    assert records[7]["trial"] is None
-    assert strategy.assignment(strategy.state) == {"a": 0, "b": 0, "c": 1, "d": 1}
-    assert [group["size"] for group in records[6]["groups"]] == [2, 2]
-    assert devices["a"].sent(7)[0] == BOTH
-    goals = [np.mean([devices[name].goal[6:] for name in pair], axis=0) for pair in ("ab", "cd")]
-    assert np.abs(strategy.centers(strategy.state)[:, 6:] - goals).max() < 0.6
-
-
-def test_both_models_of_a_trial_are_means_of_whole_models_of_the_round_before(devices, grid, play):
-    strategy = strategy_of()
-    play(strategy, grid, range(1, 6))
-    trained = {name: device.own.copy() for name, device in devices.items()}
-    play(strategy, grid, range(6, 7))
-    sent = devices["a"].seen[6][0].models
-    assert sent[ARRAYS].vector == pytest.approx(np.mean(list(trained.values()), axis=0))
-    assert sent[NEW].vector == pytest.approx((trained["a"] + trained["b"]) / 2)
-
-
-def test_a_trial_that_is_lost_is_repeated_after_the_retry_rounds(devices, grid, play):
-    for device in devices.values():
-        device.trial_losses = (1.0, 1.0)  # equal is not better
-    strategy = strategy_of(retry_rounds=2)
-    records = trial_rounds(strategy, play, grid, range(1, 9))
-    assert records[6]["trial"] == {
-        "gamma": 0.5,
-        "loss_old": 1.0,
-        "loss_new": 1.0,
-        "accepted": False,
-        "asked": 4,
-        "answered": 4,
-    }
-    assert devices["a"].seen[6][1].config[TAKE] is False
-    assert strategy.assignment(strategy.state) == dict.fromkeys("abcd", 0)
-    for device in devices.values():
-        device.trial_losses = None
-    assert devices["a"].sent(8)[1] == BOTH  # whole models for the trial
-    play(strategy, grid, range(9, 10))
-    assert len(devices["a"].seen[9]) == 2
-    assert strategy.record(strategy.state)["gamma"] == 0.5
-
-
-def test_a_device_that_drops_out_between_the_two_exchanges(devices, grid, play):
-    strategy = strategy_of()
-    strategy.patience = Patience(timeout=0.3)
-    devices["b"].silent_in = {(6, 2)}
-    records = trial_rounds(strategy, play, grid, range(1, 9))
-    assert records[6]["trial"]["accepted"]
-    assert records[6]["trial"]["answered"] == 4
-    assert strategy.assignment(strategy.state) == {"a": 0, "b": 0, "c": 1, "d": 1}
-    # b is sent the whole model of its new group, whatever it kept
-    assert devices["b"].sent(7)[0] == BOTH
-    assert devices["b"].seen[7][0].models[ARRAYS].vector == pytest.approx(devices["a"].tried[True])
-
-
-def test_a_device_that_does_not_answer_the_first_message_is_not_sent_the_second(devices, grid, play):
-    strategy = strategy_of()
-    strategy.patience = Patience(timeout=0.3)
-    devices["b"].silent_in = {(6, 1)}
-    records = trial_rounds(strategy, play, grid, range(1, 7))
-    assert (records[6]["trial"]["asked"], records[6]["trial"]["answered"]) == (4, 3)
-    assert "b" in strategy.failures
-    assert len(devices["b"].seen[6]) == 1
-    play(strategy, grid, range(7, 8))
-    assert devices["b"].sent(7)[0] == BOTH
-
-
-def test_a_trial_that_too_few_answer_is_repeated_in_the_next_round(devices, grid, play):
-    strategy = strategy_of(min_replies=2)
-    strategy.patience = Patience(timeout=0.2)
-    for name in "bcd":
-        devices[name].silent_in = {(6, 1)}
-    records = trial_rounds(strategy, play, grid, range(1, 8))
-    assert records[6]["trial"]["loss_new"] is None
-    assert not records[6]["trial"]["accepted"]
-    assert records[7]["trial"]["accepted"]
-
-
-def test_a_group_of_one_exchanges_nothing_and_reports_its_loss(devices, grid, play):
-    strategy = strategy_of(gamma_step=1.0)  # the first trial is of γ̃ = 0
-    records = trial_rounds(strategy, play, grid, range(1, 10))
-    assert records[6]["gamma"] == 0.0
-    assert records[6]["exchanging"] == 0
-    assert records[9]["communication_rounds"] == 6
-    for round_ in (7, 8, 9):
-        assert devices["c"].sent(round_) == ((), ())
-        assert devices["c"].seen[round_][0].start == "personal"
-    own = [devices[name].loss(devices[name].own) for name in devices]
-    assert strategy.state.history[-1] == (9, pytest.approx(4 * np.mean(own)))  # before its last training, half as near
-    play(strategy, grid, range(10, 30))
-    assert len(devices["c"].seen[29]) == 1  # nobody is left to part, so there is no further trial
-
-
-def test_a_device_alone_that_lost_its_state_gets_the_model_it_was_alone_with_first(devices, grid, play):
-    strategy = strategy_of(gamma_step=1.0)
-    play(strategy, grid, range(1, 7))
-    first = devices["c"].own.copy()
-    play(strategy, grid, range(7, 8))
-    devices["c"].own = None
-    play(strategy, grid, range(8, 11))
-    assert [devices["c"].sent(round_) for round_ in (8, 9, 10)] == [((), ()), (BOTH, ()), ((), ())]
-    assert devices["c"].seen[9][0].models[ARRAYS].vector == pytest.approx(first)
-    assert devices["c"].seen[9][0].start == "received"
-
-
-def test_devices_whose_group_stays_take_no_part_in_a_trial(devices, grid, play):
-    """c and d are so far apart that γ̃ = 0.7 parts the pairs, γ̃ = 0.4 only c from d, and γ̃ = 0.1 nobody else."""
-    for name, last in {"a": (4, 0.5), "b": (4, -0.5), "c": (-4, 4), "d": (-4, -4)}.items():
-        devices[name].goal[6:] = last
-    strategy = strategy_of(gamma_step=0.3)
-    records = trial_rounds(strategy, play, grid, range(1, 30))
-    trials = {t: record["trial"] for t, record in records.items() if record["trial"]}
-    assert [(trial["gamma"], trial["asked"]) for trial in trials.values()] == [(0.7, 4), (0.4, 2), (0.0, 2)]
-    asked = {name: [t for t in trials if len(devices[name].seen[t]) == 2] for name in devices}
-    first, second, third = trials
-    assert asked == {"a": [first, third], "b": [first, third], "c": [first, second], "d": [first, second]}
-    assert records[second]["exchanging"] == 2
-
-
 def test_a_fixed_gamma_is_taken_once_the_graph_is_made_and_kept_without_trials(devices, grid, play):
     strategy = strategy_of(fixed_gamma=0.8)
     records = trial_rounds(strategy, play, grid, range(1, 12))
@@ -419,17 +172,6 @@ def test_a_checkpoint_in_any_round_goes_on_to_the_same_end(devices, grid, play, 
     assert rest["gamma"] < 1
     for name in arrays:
         np.testing.assert_array_equal(arrays[name], again[name])
-
-
-def test_the_state_survives_a_checkpoint_with_a_proposal_in_it(grid, play):
-    strategy = strategy_of()
-    play(strategy, grid, range(1, 6))
-    state = strategy.state
-    assert state.proposal is not None
-    again = load_state(DCPFLState, *dump_state(state))
-    assert dump_state(again)[1] == dump_state(state)[1]
-    assert again.proposal == state.proposal
-    np.testing.assert_array_equal(again.proposed, state.proposed)
 
 
 def test_only_every_third_round_decides_anew_which_layers_are_slow(layout):
