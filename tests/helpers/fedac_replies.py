@@ -1,0 +1,54 @@
+"""FedAC on models that are points: an embedding and a decision of one number each, or of eight and two."""
+
+import numpy as np
+
+from common.layout import ParameterLayout
+from common.low_rank import NUMBERS
+from common.protocol import ClientReply
+from strategies.base import Replies
+from strategies.fedac import FedAC
+
+# One embedding and one decision parameter: a model is a point in the plane.
+PLANE = ParameterLayout.of({name: np.zeros((1, 1), dtype=np.float32) for name in ("embed.weight", "decide.weight")})
+WIDE = ParameterLayout.of(
+    {"embed.weight": np.zeros((1, 8), dtype=np.float32), "decide.weight": np.zeros((1, 2), dtype=np.float32)}
+)
+
+
+def replies(rows, layout=PLANE, **numbers):
+    """Replies with the models of ``rows``, and with p numbers and no model for the clients in ``numbers``."""
+    received = []
+    for name in sorted({**rows, **numbers}):
+        asked = name in numbers
+        vector = np.zeros(layout.dim) if asked else np.asarray(rows[name])
+        received.append(
+            ClientReply(
+                client=name,
+                node=len(received),
+                vector=vector.astype(np.float32),
+                layers=() if asked else layout.layers,
+                num_examples=10,
+                metrics={},
+                config={NUMBERS: numbers[name]} if asked and numbers[name] is not None else {},
+            )
+        )
+    return Replies(layout, tuple(received))
+
+
+FOUR = {"a": (0, 1), "b": (0, 3), "c": (10, 1), "d": (10, 3)}
+
+
+def started(strategy, rows=None, layout=PLANE):
+    state = strategy.initial_state(layout, np.zeros(layout.dim, dtype=np.float32))
+    return strategy.update(state, 1, replies(rows or FOUR, layout))
+
+
+def fixed(**options):
+    return FedAC(**{"num_clusters": 2, "tuning": "off", **options})
+
+
+def planted(groups, members=5, noise=0.1, seed=0):
+    generator = np.random.default_rng(seed)
+    return {
+        f"c{i:02d}": 3 + np.eye(10)[i % groups] + noise * generator.normal(size=10) for i in range(groups * members)
+    }
