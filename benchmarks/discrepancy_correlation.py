@@ -18,6 +18,7 @@ import numpy as np
 from client.data import load_partition
 from common.heterogeneity import label_counts, label_kld_matrix
 from common.settings import Settings, load_settings
+from experiments.record import read_run
 from experiments.simulation import simulate
 from strategies.dcpfl import DCPFL
 from strategies.discrepancy import add_meeting, mean_distances, model_discrepancy
@@ -58,7 +59,7 @@ def correlations(settings: Settings) -> dict[str, float]:
     """Pearson correlation over pairs of clients, by distance."""
     with tempfile.TemporaryDirectory() as folder:
         simulate(settings, Path(folder) / "run")
-        lines = [json.loads(line) for line in (Path(folder) / "run" / "rounds.jsonl").read_text().splitlines()]
+        lines = read_run(Path(folder) / "run").rounds
     clients = lines[0]["strategy"]["clients"]
     kld = label_kld_matrix(label_counts([labels(settings, client) for client in clients], num_classes=10))
     pairs = np.triu_indices(len(clients), k=1)

@@ -11,7 +11,6 @@ Options of ``--set`` are those of ``bouquet simulate``.
 """
 
 import argparse
-import json
 import tempfile
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 
 from common.settings import Settings, load_settings
+from experiments.record import read_run
 from experiments.simulation import simulate
 from strategies.fedtsdp import HOPKINS_STREAM, FedTSDP
 from strategies.hopkins import hopkins_statistic
@@ -73,7 +73,7 @@ def by_round(settings: Settings) -> dict[str, NDArray[np.float64]]:
     """H, H along the principal axes, their number and the clients with a near one, each by round."""
     with tempfile.TemporaryDirectory() as folder:
         simulate(settings, Path(folder) / "run")
-        lines = [json.loads(line) for line in (Path(folder) / "run" / "rounds.jsonl").read_text().splitlines()]
+        lines = read_run(Path(folder) / "run").rounds
     seen = [line["strategy"] for line in lines if line.get("strategy")]
     return {key: np.array([line[key] for line in seen]) for key in ("hopkins", "principal", "axes", "near")}
 
