@@ -71,6 +71,11 @@ class Session:
         x, y = self._data[:2]
         return (x, y) if not self.received.validation_fraction else self._held_out[:2]
 
+    @property
+    def judging_data(self) -> tuple[Tensor, Tensor]:
+        """Samples and labels to compare models on: what is held out for validation, else all that is trained on."""
+        return self._held_out[2:] if self.received.validation_fraction else self.train_data
+
     @cached_property
     def _held_out(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Training data without, and of, the part that is held out: the same in every round, so never trained on."""

@@ -71,6 +71,9 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
     scaling : what S of Eq. 5 runs over; see `strategies.layerwise.layer_discrepancies`.
     layer_wise : False sends all layers in every round (NoLA).
     fixed_gamma : a γ̃ that is kept from T_start on, without trials (NoDC; 0.8 in the paper). None: dynamic clustering.
+    validation_fraction : share of each device's training data that it never trains on, and on which a trial's losses
+        are measured. 0 measures them on the training data, as in the paper: a smaller group fits these better, whether
+        or not it helps (docs/results.md, digits).
     discrepancy : the distance of clients; see `strategies.discrepancy.model_discrepancy`.
     discrepancy_sample : number of random coordinates on which it is estimated; None for all. The error is bounded in
         `strategies.discrepancy.sampled_columns`.
@@ -91,6 +94,7 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
         scaling: Scaling = "model",
         layer_wise: bool = True,
         fixed_gamma: float | None = None,
+        validation_fraction: float = 0.0,
         discrepancy: Discrepancy = "cosine",
         discrepancy_sample: int | None = None,
         **sampling: Unpack[Sampling],
@@ -111,6 +115,8 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
             raise BouquetError(f"{bad[0]}: a number from 0 to 1.")
         if not 0 < gamma_step <= 1:
             raise BouquetError(f"gamma_step = {gamma_step}: a number above 0, at most 1.")
+        if not 0 <= validation_fraction < 1:
+            raise BouquetError(f"validation_fraction = {validation_fraction}: a number from 0, below 1.")
         self.discrepancy_rounds = discrepancy_rounds
         self.loss_window = math.ceil(loss_window / slow_factor) * slow_factor if layer_wise else loss_window
         self.gamma_step = gamma_step
@@ -121,6 +127,7 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
         self.scaling = scaling
         self.layer_wise = layer_wise
         self.fixed_gamma = fixed_gamma
+        self.validation_fraction = validation_fraction
         self.discrepancy = discrepancy
         self.discrepancy_sample = discrepancy_sample
 
@@ -147,7 +154,10 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
         }
         if not pairs:
             return state
-        replies = ask({client: Instruction(pair, upload=(), procedure=TRIAL) for client, pair in pairs.items()})
+        held_out = self._held_out()
+        replies = ask(
+            {client: Instruction(pair, upload=(), procedure=TRIAL, config=held_out) for client, pair in pairs.items()}
+        )
         losses = np.stack([replies.metric(LOSS_OLD), replies.metric(LOSS_NEW)])
         decided = len(replies) >= max(1, self.min_replies) and bool(np.isfinite(losses).all())
         old, new = losses.mean(axis=1).tolist() if decided else (None, None)
@@ -163,7 +173,7 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
         asked, answered = (set(verdict.asked), set(verdict.clients)) if verdict else (set(), set())
         take = Instruction(procedure=TRIAL, config={TAKE: verdict is not None and verdict.accepted})
         return {
-            client: take if client in asked else instruction(state, client, full)
+            client: take if client in asked else instruction(state, client, full, self._held_out())
             for client in clients
             if client not in asked or client in answered
         }
@@ -206,6 +216,10 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
         """γ̃, l(t), r(t), the trial, what the groups' layers showed, and the group graph in the round it was made."""
         radii = radii_of_curvature([loss for _, loss in state.history], self.loss_window)
         return {**state.summary(), "radius": radii[-1] if radii and np.isfinite(radii[-1]) else None}
+
+    def _held_out(self) -> dict[str, protocol.Scalar]:
+        """In every message that trains, so that what is held out for the trials is never trained on."""
+        return protocol.holding_out(self.validation_fraction) if self.validation_fraction else {}
 
     # --- the steps of a round ----------------------------------------------------------------------------------
 

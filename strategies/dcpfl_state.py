@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.layout import Vector
-from common.protocol import ARRAYS, Instruction, Payload
+from common.protocol import ARRAYS, Instruction, Payload, Scalar
 from common.trial import LAYER_WISE, WHOLE_ROUND
 from strategies.aggregation import Assignment, weighted_mean
 from strategies.base import Matrix, Replies, one_model
@@ -198,23 +198,26 @@ def verdict_of(state: DCPFLState, round_: int) -> Verdict | None:
     return state.verdict if state.verdict is not None and state.verdict.round == round_ else None
 
 
-def instruction(state: DCPFLState, client: str, full: set[int]) -> Instruction:
-    """What a client is sent outside of trials; ``full`` are the groups that upload the whole model in this round.
+def instruction(
+    state: DCPFLState, client: str, full: set[int], config: Mapping[str, Scalar] | None = None
+) -> Instruction:
+    """What a client is sent outside of trials, with this config; the ``full`` groups upload the whole model.
 
     Fast layers travel both ways, and all of them up in a full round and down after it; alone, nothing does. A client
     that is new, missed the full round or lost its layers is sent the whole model, whatever the others are sent.
     """
+    config = {} if config is None else config
     group = state.assignment.get(client, 0 if state.gamma == 1 else None)
     if group is None:
-        return one_model(state.common_model(), procedure=LAYER_WISE)
+        return one_model(state.common_model(), procedure=LAYER_WISE, config=config)
     alone = state.is_alone(client)
     if alone and state.is_current(client):
-        return Instruction(start="personal", upload=(), procedure=LAYER_WISE)
+        return Instruction(start="personal", upload=(), procedure=LAYER_WISE, config=config)
     upload = () if alone else None if group in full else state.travelling(group)
     if state.is_sent_whole(client):
-        return one_model(state.centers[group], upload=upload, procedure=LAYER_WISE)
+        return one_model(state.centers[group], upload=upload, procedure=LAYER_WISE, config=config)
     fast = Payload(state.centers[group], state.travelling(group))
-    config = {WHOLE_ROUND: state.whole[client]}
+    config = {**config, WHOLE_ROUND: state.whole[client]}
     return Instruction({ARRAYS: fast}, upload=upload, procedure=LAYER_WISE, config=config)
 
 

@@ -28,7 +28,10 @@ def train(session: Session) -> Message:
 
 
 def _try_both(session: Session) -> Message:
-    """Train the models of both structures and keep them; report the training loss of each afterwards."""
+    """Train the models of both structures and keep them; report the loss of each afterwards.
+
+    It is that on the training data, as in the paper, or on what the instruction has held out of them.
+    """
     session.report_start(session.whole(protocol.ARRAYS))
     started = dict(session.metrics)
     old, loss_old, metrics_old = _trained(session, session.whole(protocol.ARRAYS))
@@ -47,11 +50,11 @@ def _try_both(session: Session) -> Message:
 
 
 def _trained(session: Session, model: Vector) -> tuple[Vector, float, dict[str, float]]:
-    """A model after local training, its loss on all training samples then, and the metrics to report if it is taken."""
+    """A model after local training, the loss it is judged by, and the metrics to report if it is taken."""
     session.metrics = {}
     trained, loss = session.train(model)
     session.report_trained(trained, loss)
-    return trained, local_sgd.mean_loss(session.load(trained), *session.train_data), session.metrics
+    return trained, local_sgd.mean_loss(session.load(trained), *session.judging_data), session.metrics
 
 
 def _take(session: Session) -> Message:

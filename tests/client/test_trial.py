@@ -1,5 +1,7 @@
 """The device's side of DC-PFL: a trial in two messages, and rounds in which slow layers stay on the device."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
@@ -100,6 +102,21 @@ def test_the_losses_of_a_trial_are_those_of_the_trained_models(device, model):
     taken = device.reply(take(False), 4)
     again = device.reply(whole(taken.vector), 5)
     assert again.metrics["loss"] == pytest.approx(metrics[LOSS_OLD])
+
+
+def test_a_trial_can_be_judged_by_samples_that_are_never_trained_on(device, model):
+    held_out = protocol.holding_out(0.25)
+    metrics = device.reply(replace(both(model[1]), config=held_out), 4).metrics
+    taken = device.reply(take(False), 4)
+    ordinary = Device(model[0], device.folder / "other").reply(whole(model[1], config=held_out), 4)
+    np.testing.assert_array_equal(taken.vector, ordinary.vector)  # trained on the rest
+    on_all = device.reply(whole(taken.vector), 5).metrics
+    on_rest = device.reply(whole(taken.vector, config=held_out), 6).metrics
+    n, rest = on_all["num-examples"], on_rest["num-examples"]
+    assert (n, rest) == (144, 108)
+    expected = (n * on_all["loss"] - rest * on_rest["loss"]) / (n - rest)
+    assert metrics[LOSS_OLD] == pytest.approx(expected, rel=1e-4)
+    assert metrics[LOSS_OLD] != pytest.approx(on_rest["loss"], rel=1e-4)
 
 
 def test_without_the_second_message_it_goes_on_and_its_layers_are_of_that_round(device, model):

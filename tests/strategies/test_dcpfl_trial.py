@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from dcpfl_device import BOTH, FAST, strategy_of, trial_rounds
 
+from common.errors import BouquetError
 from common.protocol import ARRAYS
 from common.trial import NEW, TAKE
 from strategies.dcpfl_state import DCPFLState
@@ -64,6 +65,19 @@ def test_a_trial_that_is_lost_is_repeated_after_the_retry_rounds(devices, grid, 
     play(strategy, grid, range(9, 10))
     assert len(devices["a"].seen[9]) == 2
     assert strategy.record(strategy.state)["gamma"] == 0.5
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.25])
+def test_what_a_trial_is_judged_by_is_held_out_of_all_training(devices, grid, play, fraction):
+    play(strategy_of(validation_fraction=fraction), grid, range(1, 9))
+    trained = [m for messages in devices["a"].seen.values() for m in messages if TAKE not in m.config]
+    assert any(NEW in m.models for m in trained)
+    assert [m.validation_fraction for m in trained] == [fraction] * 8
+
+
+def test_a_share_that_leaves_nothing_to_train_on_is_refused():
+    with pytest.raises(BouquetError, match=r"validation_fraction = 1\.0: a number from 0, below 1"):
+        strategy_of(validation_fraction=1.0)
 
 
 def test_a_device_that_drops_out_between_the_two_exchanges(devices, grid, play):
