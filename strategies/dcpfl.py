@@ -29,7 +29,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common import protocol
-from common.errors import BouquetError
 from common.layout import ParameterLayout, Vector
 from common.protocol import ARRAYS, Instruction, Payload
 from common.trial import LOSS_NEW, LOSS_OLD, NEW, TAKE, TRIAL
@@ -50,6 +49,7 @@ from strategies.dcpfl_state import (
 )
 from strategies.discrepancy import Discrepancy, add_meeting, model_discrepancy, next_split, sampled_columns
 from strategies.layerwise import Scaling, layer_discrepancies, slow_layers
+from strategies.options import above_0_to_1, check_options, counts, shares
 from strategies.rapid_decrease import period_end, radii_of_curvature
 
 
@@ -99,23 +99,13 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
         **sampling: Unpack[Sampling],
     ) -> None:
         super().__init__(**sampling)
-        counts = {
-            "discrepancy_rounds": discrepancy_rounds,
-            "loss_window": loss_window,
-            "observe_rounds": observe_rounds,
-            "retry_rounds": retry_rounds,
-            "slow_factor": slow_factor,
-            "discrepancy_sample": 1 if discrepancy_sample is None else discrepancy_sample,
-        }
-        if bad := [f"{name} = {value}" for name, value in counts.items() if value < 1]:
-            raise BouquetError(f"{bad[0]}: a whole number from 1.")
-        shares = {"slow_ratio": slow_ratio, "fixed_gamma": 0.0 if fixed_gamma is None else fixed_gamma}
-        if bad := [f"{name} = {value}" for name, value in shares.items() if not 0 <= value <= 1]:
-            raise BouquetError(f"{bad[0]}: a number from 0 to 1.")
-        if not 0 < gamma_step <= 1:
-            raise BouquetError(f"gamma_step = {gamma_step}: a number above 0, at most 1.")
-        if not 0 <= validation_fraction < 1:
-            raise BouquetError(f"validation_fraction = {validation_fraction}: a number from 0, below 1.")
+        check_options(
+            *counts(discrepancy_rounds=discrepancy_rounds, loss_window=loss_window, observe_rounds=observe_rounds),
+            *counts(retry_rounds=retry_rounds, slow_factor=slow_factor, discrepancy_sample=discrepancy_sample),
+            *shares(slow_ratio=slow_ratio, fixed_gamma=fixed_gamma),
+            *above_0_to_1(gamma_step=gamma_step),
+            ("validation_fraction", validation_fraction, "a number from 0, below 1", 0 <= validation_fraction < 1),
+        )
         self.discrepancy_rounds = discrepancy_rounds
         self.loss_window = math.ceil(loss_window / slow_factor) * slow_factor if layer_wise else loss_window
         self.gamma_step = gamma_step

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Unpack
 
-from common.errors import BouquetError
 from common.protocol import ARRAYS, Instruction, Proximal
 from strategies.base import Sampling, one_model
 from strategies.flower import FedAvg, GlobalState
+from strategies.options import check_options, weights
 
 
 class Ditto(FedAvg):
@@ -33,8 +33,7 @@ class Ditto(FedAvg):
 
     def __init__(self, proximal_weight: float = 1.0, **sampling: Unpack[Sampling]) -> None:
         super().__init__(**sampling)
-        if not proximal_weight >= 0:
-            raise BouquetError(f"proximal_weight = {proximal_weight}: a number from 0.")
+        check_options(*weights(proximal_weight=proximal_weight))
         self.proximal_weight = proximal_weight
 
     def plan(self, state: GlobalState, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:

@@ -23,7 +23,6 @@ from typing import Any, Literal, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import BouquetError
 from common.layout import ParameterLayout, Vector
 from common.low_rank import LOW_RANK, asking_for_numbers, read_numbers, sending_map
 from common.protocol import ARRAYS, STANDARD, Instruction, Payload, ProtocolError, Proximal
@@ -32,6 +31,7 @@ from strategies.base import ClusteredStrategy, Matrix, Replies, Sampling
 from strategies.clustering import assign_to_nearest, kmeans
 from strategies.fedac_state import FedACState, Uploads, embedding_layers, make_map, only, restore_models, with_ratios
 from strategies.low_rank import most_similar, unit_rows
+from strategies.options import above_0_to_1, check_options, counts, weights
 from strategies.similarity import cosine_similarity
 from strategies.tuning import Tuner
 
@@ -91,21 +91,19 @@ class FedAC(ClusteredStrategy[FedACState]):
         tunes = None if tuning == "off" else tuning
         most = max_clusters if tunes else math.inf
         least = min_clusters if tunes else 1
-        if not least <= num_clusters <= most:
-            allowed = f"from min_clusters = {least} to max_clusters = {most}" if tunes else "from 1"
-            raise BouquetError(f"num_clusters = {num_clusters}: a whole number {allowed}.")
-        if not (0 <= proximal_weight < math.inf and 0 <= embedding_weight < math.inf):
-            raise BouquetError(
-                f"proximal_weight = {proximal_weight} and embedding_weight = {embedding_weight} must be numbers from 0."
-            )
-        if min(pca_dim, pca_every, tune_every) < 1:
-            raise BouquetError(
-                f"pca_dim = {pca_dim}, pca_every = {pca_every} and tune_every = {tune_every} must be at least 1."
-            )
-        if not 0 < model_share <= 1 or (model_share < 1 and similarity == "l2"):
-            raise BouquetError(
-                f"model_share = {model_share}: above 0, at most 1; and 1 with similarity = 'l2', which needs models."
-            )
+        range_ = f"from min_clusters = {least} to max_clusters = {most}" if tunes else "from 1"
+        check_options(
+            ("num_clusters", num_clusters, f"a whole number {range_}", least <= num_clusters <= most),
+            *weights(proximal_weight=proximal_weight, embedding_weight=embedding_weight),
+            *counts(pca_dim=pca_dim, pca_every=pca_every, tune_every=tune_every),
+            *above_0_to_1(model_share=model_share),
+            (
+                "model_share",
+                model_share,
+                "1 where similarity = 'l2' needs models",
+                model_share == 1 or similarity != "l2",
+            ),
+        )
         self.num_clusters = num_clusters
         self.proximal_weight = proximal_weight
         self.embedding_weight = embedding_weight

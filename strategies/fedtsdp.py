@@ -36,6 +36,7 @@ from strategies.decoupling import (
 )
 from strategies.fedtsdp_state import FedTSDPState, Observed
 from strategies.hopkins import draw_batch, entropy, hopkins_statistic, raise_weights, uniform_weights
+from strategies.options import above_0, above_0_to_1, check_options, counts, shares, weights
 from strategies.similarity import Distances, jensen_shannon_divergence
 
 BATCH_STREAM, HOPKINS_STREAM = 2, 3  # of the seed, beside the streams of `strategies.base`
@@ -91,21 +92,14 @@ class FedTSDP(ClusteredStrategy[FedTSDPState]):
         **sampling: Unpack[Sampling],
     ) -> None:
         super().__init__(**sampling)
-        counts = {"patience": patience, "min_samples": min_samples, "public_batch": public_batch}
-        counts |= {"hopkins_draws": hopkins_draws, "hopkins_points": 1 if hopkins_points is None else hopkins_points}
-        for name, count in counts.items():
-            if count < 1:
-                raise BouquetError(f"{name} = {count}: a whole number from 1.")
-        if not (eps_outputs > 0 and eps_weights > 0 and 0 < dampening <= 1):
-            raise BouquetError(
-                f"eps_outputs = {eps_outputs} and eps_weights = {eps_weights} must be above 0, dampening = {dampening} "
-                "too and at most 1."
-            )
-        if not 0 <= hopkins_threshold <= 1 or (sampling_gain or 0) < 0:
-            raise BouquetError(
-                f"hopkins_threshold = {hopkins_threshold} must be from 0 to 1, sampling_gain = {sampling_gain} none "
-                "or at least 0."
-            )
+        check_options(
+            *counts(patience=patience, min_samples=min_samples, public_batch=public_batch),
+            *counts(hopkins_draws=hopkins_draws, hopkins_points=hopkins_points),
+            *above_0(eps_outputs=eps_outputs, eps_weights=eps_weights),
+            *above_0_to_1(dampening=dampening),
+            *shares(hopkins_threshold=hopkins_threshold),
+            *weights(sampling_gain=sampling_gain),
+        )
         self.hopkins_threshold = hopkins_threshold
         self.rounds_above = patience
         self.eps_outputs = eps_outputs

@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common import protocol
-from common.errors import BouquetError
 from common.layout import ParameterLayout, Vector
 from common.protocol import ARRAYS, Instruction, Proximal
 from strategies.aggregation import cluster_means
 from strategies.base import ClusteredStrategy, Matrix, Replies, Sampling, one_model
 from strategies.clustering import assign_to_nearest, choose_num_clusters, elbow, kmeans
 from strategies.matching import match_rows
+from strategies.options import check_options, counts, weights
 from strategies.similarity import euclidean_distances
 
 SELECTION_CLIENTS = 100  # section 5.2: at most so many sampled clients decide on K
@@ -90,15 +90,13 @@ class FeSEM(ClusteredStrategy[FeSEMState]):
         **sampling: Unpack[Sampling],
     ) -> None:
         super().__init__(**sampling)
-        if num_clusters != "auto" and num_clusters < 1:
-            raise BouquetError(f"num_clusters = {num_clusters!r}: a whole number from 1, or 'auto'.")
-        if proximal_weight < 0 or restarts < 1 or warmup_rounds < 1:
-            raise BouquetError(
-                f"proximal_weight = {proximal_weight} must be at least 0, restarts = {restarts} and "
-                f"warmup_rounds = {warmup_rounds} at least 1."
-            )
-        if num_clusters == "auto" and not all(k >= 1 for k in candidates):
-            raise BouquetError(f"candidates = {candidates}: whole numbers from 1.")
+        automatic, number = num_clusters == "auto", None if num_clusters == "auto" else num_clusters
+        check_options(
+            ("num_clusters", num_clusters, "a whole number from 1, or 'auto'", number is None or number >= 1),
+            *weights(proximal_weight=proximal_weight),
+            *counts(restarts=restarts, warmup_rounds=warmup_rounds),
+            ("candidates", candidates, "whole numbers from 1", not automatic or all(k >= 1 for k in candidates)),
+        )
         self.num_clusters = num_clusters
         self.proximal_weight = proximal_weight
         self.restarts = restarts
@@ -106,7 +104,6 @@ class FeSEM(ClusteredStrategy[FeSEMState]):
         self.matching = matching
         self.selection = selection
         self.candidates = candidates
-        automatic = num_clusters == "auto"
         self.warmup_rounds = max(warmup_rounds, SELECTION_ROUNDS) if automatic else warmup_rounds
 
     def initial_state(self, layout: ParameterLayout, initial: Vector) -> FeSEMState:

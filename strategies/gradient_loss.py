@@ -27,12 +27,12 @@ from flwr.common.logger import log
 
 from common import choice, protocol
 from common.choice import Choice, LocalUpdate, Similarity, center_record, step_record
-from common.errors import BouquetError
 from common.layout import ParameterLayout, Vector
 from common.protocol import ClientReply, Instruction, Payload
 from strategies.aggregation import cluster_means
 from strategies.base import ClusteredStrategy, Matrix, Replies, Sampling
 from strategies.initialisation import random_models
+from strategies.options import check_options, counts, shares, weights
 
 TOLD_STREAM = 2  # beside the base's streams of sampling
 
@@ -91,18 +91,14 @@ class GradientLoss(ClusteredStrategy[GradientLossState]):
         **sampling: Unpack[Sampling],
     ) -> None:
         super().__init__(**sampling)
-        for key, value, allowed, fits in (
-            ("num_clusters", num_clusters, "a whole number from 1", num_clusters >= 1),
-            ("gradient_weight", gradient_weight, "a number from 0 to 1", 0 <= gradient_weight <= 1),
+        check_options(
+            *counts(num_clusters=num_clusters, stable_after=stable_after, look_every=look_every),
+            *shares(gradient_weight=gradient_weight),
+            *weights(loss_rise=loss_rise),
             ("similarity", similarity, "'cosine' or 'euclidean'", similarity in ("cosine", "euclidean")),
             ("local_update", local_update, "'step' or 'epochs'", local_update in ("step", "epochs")),
             ("broadcast", broadcast, "'full' or 'adaptive'", broadcast in ("full", "adaptive")),
-            ("stable_after", stable_after, "a whole number from 1", stable_after >= 1),
-            ("look_every", look_every, "a whole number from 1", look_every >= 1),
-            ("loss_rise", loss_rise, "a number from 0", loss_rise >= 0),
-        ):
-            if not fits:
-                raise BouquetError(f"{key} = {value!r}: {allowed}.")
+        )
         self.num_clusters = num_clusters
         self.gradient_weight = gradient_weight
         self.update_kind = local_update
