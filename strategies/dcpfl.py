@@ -72,7 +72,7 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
     layer_wise : False sends all layers in every round (NoLA).
     fixed_gamma : a γ̃ that is kept from T_start on, without trials (NoDC; 0.8 in the paper). None: dynamic clustering.
     validation_fraction : share of each device's training data that it never trains on, and on which a trial's losses
-        are measured. 0 measures them on the training data, as in the paper.
+        are measured. 0 measures them on the training data, as in the paper (compared in docs/results.md).
     discrepancy : the distance of clients; see `strategies.discrepancy.model_discrepancy`.
     discrepancy_sample : number of random coordinates on which it is estimated; None for all. The error is bounded in
         `strategies.discrepancy.sampled_columns`.
