@@ -32,7 +32,7 @@ from common.protocol import ClientReply, Instruction, Payload
 from strategies.aggregation import cluster_means
 from strategies.base import ClusteredStrategy, Matrix, Replies, Sampling
 from strategies.initialisation import random_models
-from strategies.options import check_options, counts, shares, weights
+from strategies.options import check_options, counts, shares
 
 TOLD_STREAM = 2  # beside the base's streams of sampling
 
@@ -94,7 +94,8 @@ class GradientLoss(ClusteredStrategy[GradientLossState]):
         check_options(
             *counts(num_clusters=num_clusters, stable_after=stable_after, look_every=look_every),
             *shares(gradient_weight=gradient_weight),
-            *weights(loss_rise=loss_rise),
+            # Infinity fits: then no rise of the loss makes a device look at all clusters again.
+            ("loss_rise", loss_rise, "a number from 0", loss_rise >= 0),
             ("similarity", similarity, "'cosine' or 'euclidean'", similarity in ("cosine", "euclidean")),
             ("local_update", local_update, "'step' or 'epochs'", local_update in ("step", "epochs")),
             ("broadcast", broadcast, "'full' or 'adaptive'", broadcast in ("full", "adaptive")),
