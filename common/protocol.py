@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.app.typing import ConfigRecordValues
 from numpy.typing import NDArray
@@ -26,7 +25,7 @@ from common import packed
 from common.errors import BouquetError
 from common.layout import LayoutError, ParameterLayout, Vector, contiguous
 from common.packed import Packing, Unpacked
-from common.packing import Copy, Find, LostCopyError
+from common.packing import Copy, LostCopyError
 
 VERSION = 1
 
@@ -62,14 +61,6 @@ VALIDATION_EXAMPLES = "validation-examples"
 
 STANDARD = "standard"  # the procedure that most methods need
 SPARE = "spare"  # record with layers for a device that may have lost its own; one that has them passes them over
-
-# What no honest device sends. A loss that overflowed is reported as the largest float32.
-MOST_EXAMPLES = 10**9
-LARGEST_METRIC = 1e39
-LARGEST_VALUE = 1e9  # of a tensor: running statistics of unscaled inputs are far below
-# Bytes that a reply's arrays may take beside the model's own, for each tensor: the header of its serialised form.
-_HEADER_BYTES = 4096
-_SHARES = (ACCURACY, F1, ACCURACY_TRAINED, VALIDATION_ACCURACY)
 
 _VERSION_KEY = "bouquet-protocol"
 _RUN = "run-id"
@@ -320,100 +311,6 @@ def refusal(message: Message, reason: BouquetError | str) -> Message:
 def says_copy_is_lost(message: Message) -> bool:
     """Whether a device could not read its message because it no longer holds what that was a difference to."""
     return bool(message.has_error() and message.error.code == _LOST_COPY_ERROR)
-
-
-def read_reply(
-    message: Message,
-    layout: ParameterLayout,
-    upload: Sequence[str] | None = None,
-    weighted_by: str = NUM_EXAMPLES,
-    arrays_key: str = ARRAYS,
-    find: Find | None = None,
-) -> ClientReply:
-    """Check a train reply at the server: exactly the layers asked for, right shapes, finite, a positive weight.
-
-    ``find`` gives a copy by its digest, in a run that compresses. Raises `BouquetError` with the reason; the caller
-    leaves the client out of the round.
-    """
-    if message.has_error():
-        raise ProtocolError(f"The device reported: {message.error.reason}")
-    content = message.content
-    layers = layout.layers if upload is None else layout.check_layers(upload)
-    records = content.array_records
-    # A stock ClientApp may name its only record as it likes.
-    named = records.get(arrays_key) or (next(iter(records.values())) if len(records) == 1 else None)
-    config: dict[str, Any] = about(message)
-    found = packed.from_reply(config, layout, layers, find) if find else None
-    vector = _read_vector(named, layout, layers) if found is None or found.copy is None else found.vector
-    _check_values(vector, layout)
-    metrics = _metrics(content)
-    weight = _weight(metrics, weighted_by)
-    return ClientReply(
-        client=client_id(message),
-        node=message.metadata.src_node_id,
-        vector=vector,
-        layers=layers,
-        num_examples=weight,
-        metrics=metrics,
-        config=config,
-        holds=found.holds if found else {},
-        copy=found.copy if found else None,
-    )
-
-
-def _read_vector(record: ArrayRecord | None, layout: ParameterLayout, layers: tuple[str, ...]) -> Vector:
-    """The layers of a record as a vector (d,). Raises `BouquetError`, naming the tensor, for what does not fit."""
-    if record is None:
-        return layout.flatten({}, layers)
-    # Before anything is decoded: a tensor is refused by what it takes up, not by what it turns out to be.
-    largest = {spec.name: spec.size * np.dtype(spec.dtype).itemsize for spec in layout.tensors}
-    for name, array in record.items():
-        if len(array.data) > 2 * largest.get(name, 0) + _HEADER_BYTES:
-            raise ProtocolError(
-                f"Tensor {name!r} takes {len(array.data)} bytes; in this model it has {largest.get(name, 0)}."
-            )
-    return layout.flatten(from_record(record), layers)
-
-
-def _check_values(vector: Vector, layout: ParameterLayout) -> None:
-    if len(vector) and not np.abs(vector).max() <= LARGEST_VALUE:
-        worst = int(np.abs(vector).argmax())
-        name = next(spec.name for spec in layout.tensors if spec.columns.start <= worst < spec.columns.stop)
-        raise ProtocolError(f"Tensor {name!r} holds {vector[worst]:.3g}; values are to be within ±{LARGEST_VALUE:g}.")
-
-
-def _weight(metrics: Mapping[str, float], weighted_by: str) -> int:
-    """The number of samples by which a reply is weighed: whole, from 1, and no more than a device can hold."""
-    weight = metrics.get(weighted_by)
-    if weight is None or not 1 <= weight <= MOST_EXAMPLES or weight != int(weight):
-        raise ProtocolError(
-            f"Metric {weighted_by!r} is {'missing' if weight is None else weight}; it must be a whole number from 1 to "
-            f"{MOST_EXAMPLES}."
-        )
-    return int(weight)
-
-
-def read_metrics(message: Message, weighted_by: str = NUM_EXAMPLES) -> dict[str, float]:
-    """Check an evaluate reply and return its metrics. Raises `ProtocolError` with the reason."""
-    if message.has_error():
-        raise ProtocolError(f"The device reported: {message.error.reason}")
-    metrics = _metrics(message.content)
-    _weight(metrics, weighted_by)
-    return metrics
-
-
-def _metrics(content: RecordDict) -> dict[str, float]:
-    metrics: dict[str, float] = {}
-    for record in content.metric_records.values():
-        for name, value in record.items():
-            if isinstance(value, list):
-                continue
-            if not np.isfinite(value) or abs(value) > LARGEST_METRIC:
-                raise ProtocolError(f"Metric {name!r} is {value}.")
-            if name in _SHARES and not 0 <= value <= 1:
-                raise ProtocolError(f"Metric {name!r} is {value}; it must be from 0 to 1.")
-            metrics[name] = value
-    return metrics
 
 
 def client_id(message: Message) -> str:

@@ -23,7 +23,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
-from common import protocol
+from common import incoming, protocol
 from common.errors import BouquetError
 from common.layout import ParameterLayout
 from common.protocol import ClientReply, Encoder, Instruction
@@ -174,7 +174,7 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         for message in replies:
             client = self._name(message)
             try:
-                self.evaluation[client] = protocol.read_metrics(message, self.weighted_by_key)
+                self.evaluation[client] = incoming.read_metrics(message, self.weighted_by_key)
             except BouquetError as error:
                 self.failures[client] = str(error)
                 if self.compression:
@@ -336,7 +336,7 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
             try:
                 upload = planned[1].upload if planned else None
                 find = self.compression.find if self.compression else None
-                reply = protocol.read_reply(message, layout, upload, self.weighted_by_key, self.arrayrecord_key, find)
+                reply = incoming.read_reply(message, layout, upload, self.weighted_by_key, self.arrayrecord_key, find)
                 if client in usable:
                     raise BouquetError(f"Another node replied as {client!r} in this round; the first one counts.")
                 reply = replace(reply, client=client)

@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from client.app import make_client_app
 from client.device_log import connection_watcher
 from client.node import Node
-from common import protocol
+from common import incoming, protocol
 from common.initial import initial_model, state_vector
 from common.protocol import ARRAYS, Encoder, Instruction, Payload
 from common.settings import load_settings
@@ -57,7 +57,7 @@ def test_a_round_and_the_end_of_the_run(device):
         "Data: 16 samples to train on, 4 to test on; healthy 20, rust none.",
         "Round 1 of 2 begins (plants).",
     ]
-    metrics = protocol.read_metrics(reply)
+    metrics = incoming.read_metrics(reply)
     assert device.said[2] == (
         f"Round 1 ended: loss {metrics['loss']:.3f}, {metrics['train-loss']:.3f} while training, "
         f"accuracy {metrics['accuracy']:.3f} as received, {metrics['accuracy-trained']:.3f} after training."

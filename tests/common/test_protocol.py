@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from common import protocol
+from common import incoming, protocol
 from common.errors import BouquetError
 from common.layout import ParameterLayout
 from common.payload import payload_bytes
@@ -91,7 +91,7 @@ def test_a_device_refuses_another_model(layout):
 
 def test_a_reply_is_read(layout):
     arrays = layout.unflatten(np.arange(layout.dim, dtype=np.float32))
-    reply = protocol.read_reply(answer(layout, arrays, {"num-examples": 4, "loss": 0.5, "curve": [1.0]}), layout)
+    reply = incoming.read_reply(answer(layout, arrays, {"num-examples": 4, "loss": 0.5, "curve": [1.0]}), layout)
     assert (reply.client, reply.num_examples, reply.metrics) == ("a", 4, {"num-examples": 4, "loss": 0.5})
     assert reply.vector.tolist() == list(range(layout.dim))
 
@@ -99,7 +99,7 @@ def test_a_reply_is_read(layout):
 def test_a_stock_client_may_name_its_record_as_it_likes(layout):
     record = protocol.to_record(layout, np.ones(layout.dim, dtype=np.float32))
     content = RecordDict({"model": record, "m": MetricRecord({"num-examples": 2})})
-    reply = protocol.read_reply(Message(content, reply_to=sent(layout, Instruction())), layout)
+    reply = incoming.read_reply(Message(content, reply_to=sent(layout, Instruction())), layout)
     assert reply.client == "node-7"
     assert reply.vector.sum() == layout.dim
 
@@ -124,7 +124,7 @@ def test_a_bad_reply_is_refused_and_named(layout, case):
     arrays = layout.unflatten(np.zeros(layout.dim, dtype=np.float32))
     spoil(arrays)
     with pytest.raises(BouquetError, match=message):
-        protocol.read_reply(answer(layout, arrays), layout)
+        incoming.read_reply(answer(layout, arrays), layout)
 
 
 def test_a_reply_that_cannot_be_decoded_is_refused(layout):
@@ -132,7 +132,7 @@ def test_a_reply_that_cannot_be_decoded_is_refused(layout):
     record["first.bias"] = Array(dtype="float32", shape=(2,), stype="numpy.ndarray", data=b"nonsense")
     reply = Message(RecordDict({"arrays": record}), reply_to=sent(layout, Instruction()))
     with pytest.raises(BouquetError, match=r"Tensor 'first\.bias' cannot be decoded"):
-        protocol.read_reply(reply, layout)
+        incoming.read_reply(reply, layout)
 
 
 def test_a_reply_that_claims_more_than_there_is_is_refused(layout):
@@ -142,7 +142,7 @@ def test_a_reply_that_claims_more_than_there_is_is_refused(layout):
     record["first.bias"] = Array(dtype="float32", shape=(2,), stype="numpy.ndarray", data=header.getvalue() + b"1234")
     reply = Message(RecordDict({"arrays": record}), reply_to=sent(layout, Instruction()))
     with pytest.raises(BouquetError, match=r"Tensor 'first\.bias' cannot be decoded"):
-        protocol.read_reply(reply, layout)
+        incoming.read_reply(reply, layout)
 
 
 @pytest.mark.parametrize(
@@ -162,15 +162,15 @@ def test_a_reply_that_claims_more_than_there_is_is_refused(layout):
 def test_bad_metrics_are_refused(layout, metrics, message):
     arrays = layout.unflatten(np.zeros(layout.dim, dtype=np.float32))
     with pytest.raises(BouquetError, match=message):
-        protocol.read_reply(answer(layout, arrays, metrics), layout)
+        incoming.read_reply(answer(layout, arrays, metrics), layout)
 
 
 def test_an_error_reply_gives_its_reason(layout):
     refused = protocol.refusal(sent(layout, Instruction()), "The folder is empty.")
     with pytest.raises(BouquetError, match=r"The device reported: The folder is empty\."):
-        protocol.read_reply(refused, layout)
+        incoming.read_reply(refused, layout)
     with pytest.raises(BouquetError, match="The device reported"):
-        protocol.read_metrics(refused)
+        incoming.read_metrics(refused)
 
 
 def test_a_model_that_goes_to_many_is_serialised_once(layout):
@@ -201,7 +201,7 @@ def test_tensors_without_axes_and_large_integers_arrive_as_they_were_sent():
         {"num-examples": 4},
         protocol.to_record(layout, received.models[ARRAYS].vector),
     )
-    back = layout.unflatten(protocol.read_reply(reply, layout).vector)
+    back = layout.unflatten(incoming.read_reply(reply, layout).vector)
     for found in (arrived, back):
         for name, array in COUNTING.items():
             assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
@@ -212,4 +212,4 @@ def test_complex_tensors_in_a_reply_are_refused_and_named(layout):
     arrays = layout.unflatten(np.zeros(layout.dim, dtype=np.float32))
     arrays["last.weight"] = arrays["last.weight"].astype(np.complex64)
     with pytest.raises(BouquetError, match=r"Tensor 'last\.weight' holds complex64, not numbers that can be sent"):
-        protocol.read_reply(answer(layout, arrays), layout)
+        incoming.read_reply(answer(layout, arrays), layout)

@@ -9,7 +9,7 @@ from torch import nn
 from client.app import make_client_app
 from client.node import Node
 from client.session import Session
-from common import protocol
+from common import incoming, protocol
 from common.initial import initial_model, state_vector
 from common.protocol import Encoder
 from common.settings import load_settings
@@ -85,7 +85,7 @@ class Federation:
     def ask(self, instruction, round_=1, part=0):
         """A device's checked reply to an instruction."""
         reply = self.client_app(self.message(instruction, round_), self.contexts[2 + part])
-        return protocol.read_reply(reply, self.layout, instruction.upload)
+        return incoming.read_reply(reply, self.layout, instruction.upload)
 
     def play(self, *rounds):
         """Rounds of training, as the server's loop has them; returns the strategy's global model (d,)."""

@@ -11,7 +11,7 @@ from torch import nn
 
 from client.app import make_client_app
 from client.state import PERSONAL, DeviceState, FolderStore
-from common import protocol
+from common import incoming
 from common.errors import BouquetError
 from common.initial import initial_model, state_vector
 from common.layout import ParameterLayout
@@ -141,7 +141,7 @@ def device(monkeypatch, tmp_path):
         content = Encoder(layout).content(instruction, round_, "r", {})
         node = {"data": str(file), "name": "a", "state-dir": str(tmp_path / "state")}
         answer = app(Message(content, dst_node_id=2, message_type=kind), Context(1, 2, node, RecordDict(), {}))
-        return protocol.read_metrics(answer) if kind == "evaluate" else protocol.read_reply(answer, layout)
+        return incoming.read_metrics(answer) if kind == "evaluate" else incoming.read_reply(answer, layout)
 
     def personal():
         kept = DeviceState(FolderStore(tmp_path / "state", durable=False)).recall("r", 99)

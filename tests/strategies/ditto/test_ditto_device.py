@@ -11,7 +11,7 @@ from flwr.app import Context, Message, RecordDict
 from client.app import make_client_app
 from client.session import compose
 from client.state import PERSONAL, DeviceState, FolderStore, Kept
-from common import protocol
+from common import incoming, protocol
 from common.initial import initial_model, state_vector
 from common.protocol import ARRAYS, SPARE, Encoder, Instruction, Payload, Proximal
 from common.settings import load_settings
@@ -39,7 +39,7 @@ def ask(model, instruction, round_=1, kind="train"):
 
 def answer(model, instruction, ctx, round_=1):
     reply = make_client_app(SETTINGS)(ask(model, instruction, round_), ctx)
-    return protocol.read_reply(reply, model[0], instruction.upload)
+    return incoming.read_reply(reply, model[0], instruction.upload)
 
 
 def ditto(vector, weight=1.0, **more):
@@ -83,7 +83,7 @@ def test_it_is_tested_with_its_personal_model(model, tmp_path):
     for round_ in (1, 2, 3):
         trained = answer(model, ditto(model[1], weight=0.01, config={"local-epochs": 3}), ctx, round_)
     evaluated = make_client_app(SETTINGS)(ask(model, ditto(np.zeros_like(model[1])), 3, "evaluate"), ctx)
-    metrics = protocol.read_metrics(evaluated)
+    metrics = incoming.read_metrics(evaluated)
     assert metrics["accuracy"] == trained.metrics["accuracy-trained"] > 0.5
     assert metrics["state-lost"] == 0
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from client.app import make_client_app
-from common import protocol
+from common import incoming, protocol
 from common.errors import BouquetError
 from common.initial import initial_model, state_vector
 from common.protocol import Encoder, Instruction, Payload
@@ -67,7 +67,7 @@ def device(settings, tmp_path):
                 Encoder(layout).content(instruction, round_, "r", sent or {}), dst_node_id=2, message_type=kind
             )
             reply = app(message, Context(1, 2, {"data": str(file), "name": name}, state, {}))
-            return protocol.read_metrics(reply) if kind == "evaluate" else protocol.read_reply(reply, layout)
+            return incoming.read_metrics(reply) if kind == "evaluate" else incoming.read_reply(reply, layout)
 
         return ask
 

@@ -10,7 +10,7 @@ from flwr.app import Context, Message, RecordDict
 from torch import nn
 
 from client.app import make_client_app
-from common import protocol
+from common import incoming
 from common.errors import BouquetError
 from common.initial import initial_model, state_vector
 from common.protocol import ClientReply, Encoder, Instruction, Payload
@@ -113,7 +113,7 @@ def device(monkeypatch, tmp_path):
         content = Encoder(layout).content(Instruction(payloads, procedure=PROCEDURE), 2, "r", {})
         message = Message(content, dst_node_id=2, message_type=kind)
         answer = app(message, Context(1, 2, {"data": str(file), "name": "a"}, RecordDict(), {}))
-        return protocol.read_metrics(answer) if kind == "evaluate" else protocol.read_reply(answer, layout)
+        return incoming.read_metrics(answer) if kind == "evaluate" else incoming.read_reply(answer, layout)
 
     return ask
 
