@@ -16,7 +16,8 @@ from rich.text import Text
 from bouquet.keys import CA_CERTIFICATE, DEFAULT, device_keys
 from common.errors import BouquetError
 from common.image_files import IMAGE_SUFFIXES, is_clutter
-from common.settings import OWN_DATA, Settings, load_settings
+from common.sections import OWN_DATA
+from common.settings import Settings, load_settings
 
 OK, WARNING, WRONG = "ok", "look", "WRONG"
 LEAST_DISK_MB = 200  # for the state folder: two rounds of a model, and Flower's files

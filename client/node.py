@@ -24,7 +24,8 @@ from common.dataset_table import dataset_info
 from common.datasets import DATA_DIR_VARIABLE
 from common.errors import BouquetError
 from common.model_card import ModelCard
-from common.settings import OWN_DATA, Settings
+from common.sections import OWN_DATA
+from common.settings import Settings
 
 if TYPE_CHECKING:
     from client.data import ClientData

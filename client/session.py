@@ -26,7 +26,7 @@ from common.layout import ParameterLayout, Vector
 from common.model_card import ModelCard
 from common.packed import reply_config
 from common.protocol import ARRAYS, Payload, Received
-from common.settings import TrainSettings
+from common.sections import TrainSettings
 
 
 @dataclass

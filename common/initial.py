@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from common.datasets import dataset_info
 from common.layout import SUPPORTED, LayoutError, ParameterLayout, Vector, check_dtype
-from common.settings import OWN_DATA, Settings
+from common.sections import OWN_DATA
+from common.settings import Settings
 
 if TYPE_CHECKING:
     from torch import nn

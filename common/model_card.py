@@ -16,7 +16,8 @@ from common.dataset_table import dataset_info
 from common.datasets import Floats, standardise
 from common.errors import BouquetError
 from common.initial import model_shape
-from common.settings import OWN_DATA, ModelSettings, Settings
+from common.sections import OWN_DATA, ModelSettings
+from common.settings import Settings
 
 if TYPE_CHECKING:
     from torch import nn

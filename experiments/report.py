@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from common.files import write_atomically
-from common.settings import OWN_DATA, Settings, parse_settings
+from common.sections import OWN_DATA
+from common.settings import Settings, parse_settings
 from experiments.page import RUN, embed, render
 from experiments.plots import plots_of
 from experiments.plots_clients import cluster_colours

@@ -21,7 +21,8 @@ from client.node import NUM_PARTITIONS, PARTITION_ID, own_data
 from common.bundle import PACKAGES
 from common.errors import BouquetError
 from common.initial import initial_model
-from common.settings import OWN_DATA, Settings
+from common.sections import OWN_DATA
+from common.settings import Settings
 from experiments.inline import InlineGrid, app_handlers
 from server.app import make_server_app
 from server.rounds import Follow, build_strategy

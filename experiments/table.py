@@ -40,7 +40,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from common.errors import BouquetError
-from common.settings import DataSettings, Settings, SettingsError, parse_settings
+from common.sections import DataSettings
+from common.settings import Settings, SettingsError, parse_settings
 from experiments.measures import Metric, parse_metric
 from strategies.registry import create_strategy
 

@@ -16,7 +16,8 @@ from common.errors import BouquetError
 from common.image_files import IMAGE_MODES, IMAGE_SUFFIXES, image_files, read_image
 from common.initial import model_shape
 from common.model_card import ModelCard
-from common.settings import OWN_DATA, Settings
+from common.sections import OWN_DATA
+from common.settings import Settings
 
 
 @dataclass(frozen=True)
