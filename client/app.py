@@ -9,6 +9,7 @@ from flwr.app import Context, Message, MessageType
 from flwr.clientapp import ClientApp
 
 from client import device_log
+from client.leaving import leave_at_once
 from client.node import Node
 from common import protocol
 from common.errors import BouquetError
@@ -28,6 +29,8 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
     tell = device_log.say if state_folder is None else device_log.silent
 
     def answer(message: Message, context: Context, how: Answer) -> Message:
+        if state_folder is None:
+            leave_at_once()
         try:
             own = settings or Settings.from_run_config(context.run_config)
             node = Node(own, context, state_folder, durable=state_folder is None)
