@@ -49,12 +49,13 @@ class Executor:
     """The state of one executor.
 
     ``address`` is that of SuperNode's Runtime API, ``secret`` what it knows its executor by, ``link`` this end of
-    `client.link`.
+    `client.link`. A ``cold`` one, with none of that imported, starts a fresh ``flwr-clientapp`` for every message.
     """
 
     address: str
     secret: bytes
     link: socket.socket
+    cold: bool = False
     running: dict[int, int] = field(default_factory=dict)
     own: set[str] = field(default_factory=set)
 
@@ -90,7 +91,7 @@ class Executor:
         announced = False
         while (heard := hear(self.link)) is not None:
             announced = True
-            if heard["own"]:
+            if heard["own"] and not self.cold:
                 self.own.add(heard["fab"])
         return announced
 

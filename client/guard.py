@@ -1,4 +1,4 @@
-"""A SuperNode that asks its owner's `AppTrust` before it takes an app: ``python -m client.guard`` in place of
+"""A SuperNode that asks its owner's `AppTrust` before it takes an app; `client.warm` runs it in place of
 ``flower-supernode``.
 
 Flower 1.39 can check apps by signatures of its Hub only (``--trusted-entities``). Its SuperNode receives a bundle in
@@ -24,7 +24,7 @@ from client.device_log import connection_watcher, say
 from client.endings import CANNOT_START, TURNED_AWAY
 from client.lean import without_database
 from client.trust import AppRefused, AppTrust
-from client.waiting import Executor, NoExecutor, find_server_again, wait_well
+from client.waiting import Executor, find_server_again, wait_well
 from common.errors import BouquetError
 from common.pulling import pull_soon
 
@@ -149,8 +149,8 @@ def parse(arguments: list[str]) -> tuple[AppTrust, list[str]]:
     return trust, arguments[border + 1 :]
 
 
-def run(trust: AppTrust, supernode_arguments: list[str], executor: Executor | None = None) -> None:
-    """Run SuperNode in this process until it ends, guarded; ``executor`` is what runs its messages, if not Flower."""
+def run(trust: AppTrust, supernode_arguments: list[str], executor: Executor) -> None:
+    """Run SuperNode in this process until it ends, guarded; ``executor`` is what runs its messages."""
     without_database()
     import grpc
     from flwr.supernode import start_client_internal
@@ -158,7 +158,7 @@ def run(trust: AppTrust, supernode_arguments: list[str], executor: Executor | No
 
     try:
         guard(trust, start_client_internal)
-        wait_well(start_client_internal, executor or NoExecutor())
+        wait_well(start_client_internal, executor)
     except BouquetError as error:
         sys.exit(f"{CANNOT_START}{error}")
     find_server_again(start_client_internal, grpc)
@@ -166,7 +166,3 @@ def run(trust: AppTrust, supernode_arguments: list[str], executor: Executor | No
     speak(start_client_internal)
     sys.argv = ["flower-supernode", *supernode_arguments]
     flower_supernode()
-
-
-if __name__ == "__main__":
-    run(*parse(sys.argv[1:]))

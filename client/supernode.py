@@ -8,7 +8,6 @@ mends both. Nothing here imports PyTorch: this process stays on the device for m
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import sys
@@ -25,11 +24,10 @@ from client.trust import AppTrust
 from common.errors import BouquetError
 from common.files import make_folder
 from common.folder_lock import locked
-from common.processes import ManagedProcess, ProcessGroup, free_port, program_environment
+from common.processes import ManagedProcess, ProcessGroup, program_environment
 
 NODE_ID = re.compile(r"SuperNode ID: (\d+)")
 LOCAL_HOST = "127.0.0.1"
-POLL_INTERVAL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
 RETRY_SECONDS = 2.0
 LONGEST_PAUSE_SECONDS = 60.0
 
@@ -238,9 +236,6 @@ def in_use_elsewhere(settings: SuperNodeSettings, refusal: _Refusal) -> _Refusal
 def _environment(settings: SuperNodeSettings) -> dict[str, str]:
     # A SuperNode's dozen of threads would each hold on to memory of their own.
     small = {"MALLOC_ARENA_MAX": "2"}
-    # Flower's task runner, which --cold leaves in its place, looks for a task this often: ten times a second, as in a
-    # federation on one machine, would cost 5 % of a core for weeks of waiting.
-    small[POLL_INTERVAL] = os.environ.get(POLL_INTERVAL, "1.0")
     return program_environment(
         {**small, **settings.environment, "FLWR_HOME": str(settings.state_dir.absolute() / "flower")}
     )
@@ -250,15 +245,13 @@ def _command(settings: SuperNodeSettings) -> list[str]:
     """The command line of our SuperNode; its node config goes through a file in the state folder."""
     # -P: a folder named client where the user happens to be must not be taken for ours.
     home = settings.state_dir.absolute() / "flower"
-    program = ["client.guard"] if settings.cold else ["client.warm", str(home / "executor-secret")]
-    arguments = [sys.executable, "-P", "-m", *program]
+    arguments = [sys.executable, "-P", "-m", "client.warm", *(["--cold"] if settings.cold else [])]
+    arguments += [str(home / "executor-secret")]
     arguments += [text for hash_ in sorted(settings.trust.hashes) for text in ("--trust-app", hash_)]
     arguments += ["--trust-any-app"] if settings.trust.anything else []
     arguments += [text for name in sorted(settings.trust.models) for text in ("--allow-model", name)]
     arguments += [text for name in sorted(settings.trust.data) for text in ("--allow-data", name)]
     arguments += ["--", "--superlink", settings.server]
-    if settings.cold:
-        arguments += ["--isolation", "subprocess", "--host", LOCAL_HOST, "--port", str(free_port())]
     if settings.insecure and (settings.root_certificates or settings.private_key):
         raise BouquetError("A root certificate and a private key are for TLS; do not give --insecure beside them.")
     for flag, file in (

@@ -52,18 +52,6 @@ class Failure:
     task: int | None = None
 
 
-class NoExecutor:
-    """Flower's own task runner takes messages by itself, and Flower notices after a minute when one has died."""
-
-    def announce(self, state: Any, run_id: int) -> None:
-        """Nothing is to be done."""
-
-    def failure(self, seconds: float) -> Failure | None:
-        """Wait."""
-        time.sleep(seconds)
-        return None
-
-
 @dataclass
 class Patience:
     """How long to wait before the next look for a message: a share of the time since the last, with jitter."""

@@ -4,6 +4,8 @@ It imports what both need, forks SuperNode, imports PyTorch and the client, and 
 writes to is then there once, and an executor that dies is back at once: it is forked again, with all its imports.
 SuperNode hears of it and answers the message that was in hand with an error. When SuperNode ends, all of it ends, with
 its status. The arguments are those of `client.guard`.
+
+With ``--cold`` neither PyTorch nor the client is imported, and the executor starts a fresh program for each message.
 """
 
 from __future__ import annotations
@@ -29,35 +31,38 @@ from common.protocol import STANDARD
 
 SHARED = ("client.executor",)
 OURS = ("torch", "PIL", "client.session", "client.prepared", "common.models")
+COLD = "--cold"
 LOCAL_HOST = "127.0.0.1"
 LONGEST_PAUSE_SECONDS = 60.0
 STEADY_SECONDS = 10.0
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """``[ARGUMENTS OF client.guard] SECRET_FILE -- ARGUMENTS OF flower-supernode``, isolation aside."""
-    secret_file = Path(arguments[0])
-    trust, supernode_arguments = guard.parse(arguments[1:])
+    """``[--cold] SECRET_FILE [ARGUMENTS OF client.guard] -- ARGUMENTS OF flower-supernode``, isolation aside."""
+    cold = arguments[0] == COLD
+    secret_file, *others = arguments[cold:]
+    trust, supernode_arguments = guard.parse(others)
     for module in SHARED:
         importlib.import_module(module)
     # Before anything of ours is imported that an update could replace: what is warm is what was installed now.
     _ = trust.own_files
-    secret = _write_secret(secret_file)
+    secret = _write_secret(Path(secret_file))
     _holder, port = _reserve_port()
     supernode_arguments += ["--isolation", "process", "--superexec-auth-secret-file", str(secret_file)]
     supernode_arguments += ["--host", LOCAL_HOST, "--port", str(port)]
     ends = make_link()
     settle()
     supernode = fork("bouquet-node", lambda: guard.run(trust, supernode_arguments, LinkedExecutor(ends[0], trust)))
-    for module in OURS:
-        importlib.import_module(module)
-    procedure(STANDARD)  # a method's own is imported when a message asks for it
-    settle()
+    if not cold:
+        for module in OURS:
+            importlib.import_module(module)
+        procedure(STANDARD)  # a method's own is imported when a message asks for it
+        settle()
 
     def execute() -> None:
         from client.executor import Executor
 
-        Executor(f"{LOCAL_HOST}:{port}", secret, ends[1]).run()
+        Executor(f"{LOCAL_HOST}:{port}", secret, ends[1], cold).run()
 
     signal.signal(signal.SIGTERM, lambda number, _frame: _pass_on(supernode, number))
     signal.signal(signal.SIGINT, lambda number, _frame: _pass_on(supernode, number))

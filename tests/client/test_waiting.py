@@ -15,7 +15,7 @@ from flwr.supernode.nodestate import NodeStateFactory
 from flwr.supernode.start_client_internal import _insert_message
 
 from client.link import LinkedExecutor, hear, make_link, tell_failure
-from client.waiting import Failure, NoExecutor, Patience, wait_well
+from client.waiting import Failure, Patience, wait_well
 from common.errors import BouquetError
 
 
@@ -203,7 +203,7 @@ def test_when_the_executor_dies_the_message_it_had_is_answered_with_an_error(nod
 )
 def test_a_flower_that_waits_otherwise_is_not_started(flower):
     with pytest.raises(BouquetError, match=r"install flwr>=1\.39,<1\.40"):
-        wait_well(flower, NoExecutor())
+        wait_well(flower, Scripted())
 
 
 def test_what_supernode_and_executor_tell_each_other():
