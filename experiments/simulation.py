@@ -20,6 +20,7 @@ from client.data_folder import client_folders
 from client.node import NUM_PARTITIONS, PARTITION_ID, own_data
 from common.bundle import PACKAGES
 from common.errors import BouquetError
+from common.folder_lock import locked
 from common.initial import initial_model
 from common.sections import OWN_DATA
 from common.settings import Settings
@@ -43,10 +44,11 @@ def simulate(settings: Settings, folder: Path, resume: bool = False, follow: Fol
     """
     settings = one_client_a_folder(settings)
     check(settings)
-    server_app = make_server_app(settings, folder, resume, follow)
-    client_app = make_client_app(settings, (folder / STATE_FOLDER).absolute())
-    engine = _run_inline if settings.simulation.engine == "inline" else _run_ray
-    engine(settings, server_app, client_app)
+    with locked(folder, "the run folder", "Another run writes there; give each a folder of its own."):
+        server_app = make_server_app(settings, folder, resume, follow)
+        client_app = make_client_app(settings, (folder / STATE_FOLDER).absolute())
+        engine = _run_inline if settings.simulation.engine == "inline" else _run_ray
+        engine(settings, server_app, client_app)
     status = read_status(folder)
     if status.get("state") == STOPPED:
         raise RunStopped(status["reason"])
