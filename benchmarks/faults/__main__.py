@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -22,14 +23,16 @@ def main() -> int:
     parser.add_argument("--seeds", default="0-199", metavar="A-B")
     parser.add_argument("--only", type=int, metavar="SEED", help="one schedule, also if it is in the file")
     parser.add_argument("--most", type=int, default=10**6, help="so many schedules, then the end")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="after so many, no schedule begins")
     parser.add_argument("--results", type=Path, default=Path("faults.jsonl"))
     parser.add_argument("--keep", type=Path, help="where the folders of what went wrong are copied")
     options = parser.parse_args()
     os.environ.setdefault("FLWR_LOG_LEVEL", "ERROR")
     from benchmarks.faults.run import Series, table
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no process, link or disk stays behind
     begun = time.monotonic()
-    series = Series(options.results, options.keep)
+    series = Series(options.results, options.keep, begun + options.seconds)
     if options.only is not None:
         well = series.play([options.only], again=True)
     else:

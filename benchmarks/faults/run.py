@@ -155,15 +155,17 @@ def _leaks(before: dict[str, list[str]], federation: Fleet) -> list[str]:
         now = _processes(federation)
         more = [name for name in before if len(now[name]) > len(before[name])]
         if not more or time.monotonic() > deadline:
-            return [f"{name} has more processes than before: {sorted(set(now[name]) - set(before[name]))}" for name in more]
+            return [
+                f"{name} has more processes than before: {sorted(set(now[name]) - set(before[name]))}" for name in more
+            ]
         time.sleep(0.5)
 
 
 class Series:
     """Schedules and their lines in a file; what is there already is not run again."""
 
-    def __init__(self, results: Path, keep: Path | None) -> None:
-        self.results, self.keep = results, keep
+    def __init__(self, results: Path, keep: Path | None = None, until: float = float("inf")) -> None:
+        self.results, self.keep, self.until = results, keep, until
         self.done: dict[int, dict[str, Any]] = {}
         self.references: dict[str, dict[str, Any]] = {}
         if results.exists():
@@ -172,6 +174,10 @@ class Series:
                     self.references[line["reference"]] = line
                 else:
                     self.done[line["seed"]] = line
+
+    @property
+    def _late(self) -> bool:
+        return time.monotonic() >= self.until
 
     def add(self, line: dict[str, Any]) -> None:
         """Append a line."""
@@ -187,11 +193,11 @@ class Series:
         together = [schedule for schedule in todo if not schedule.alone]
         well = True
         queue: list[Schedule] = [*(Schedule(-1 - STRATEGIES.index(n), n, False, ()) for n in missing), *together]
-        while queue:
+        while queue and not self._late:
             with self._folder() as folder, fleet(folder, _warm_up) as federation:
                 _wait_for_first(federation)
                 for _ in range(SCHEDULES_A_FLEET):
-                    if not queue:
+                    if not queue or self._late:
                         break
                     schedule = queue.pop(0)
                     line = self._one(schedule, federation, federation.server_disk / f"seed-{schedule.seed}")
@@ -203,7 +209,7 @@ class Series:
                     self._show({"seed": "end", "strategy": "", "faults": [], "wrong": wrong, "seconds": 0})
                     self._keep(federation, f"end-{time.time():.0f}")
         for schedule in todo:
-            if schedule.alone:
+            if schedule.alone and not self._late:
                 with self._folder() as folder, fleet(folder, _own_run(schedule), waiting=False) as federation:
                     line = self._one(schedule, federation, federation.first)
                     well = well and not line["wrong"]
