@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -153,11 +154,11 @@ def _leaks(before: dict[str, list[str]], federation: Fleet) -> list[str]:
     deadline = time.monotonic() + SETTLE_SECONDS
     while True:
         now = _processes(federation)
-        more = [name for name in before if len(now[name]) > len(before[name])]
+        more = {
+            name: Counter(now[name]) - Counter(before[name]) for name in before if len(now[name]) > len(before[name])
+        }
         if not more or time.monotonic() > deadline:
-            return [
-                f"{name} has more processes than before: {sorted(set(now[name]) - set(before[name]))}" for name in more
-            ]
+            return [f"{name} has more processes than before: {dict(found)}" for name, found in more.items()]
         time.sleep(0.5)
 
 
