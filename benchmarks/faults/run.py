@@ -223,6 +223,8 @@ class Series:
         if line["wrong"]:
             self._keep(federation, f"seed-{schedule.seed}")
         if schedule.seed < 0:
+            if line["wrong"]:
+                raise BouquetError(f"Without faults, {schedule.strategy} ends with: {'; '.join(line['wrong'])}")
             line = {"reference": schedule.strategy, **line}
             self.references[schedule.strategy] = line
         self.add({**line, "commit": _commit(), "load": round(os.getloadavg()[0], 1)})
