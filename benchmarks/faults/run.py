@@ -41,7 +41,7 @@ def run_one(schedule: Schedule, federation: Fleet, folder: Path, reference: dict
     if federation.waiting:
         enqueue(federation.first, NextRun(settings, run))
     injections, end = inject.start(federation, schedule.faults, run)
-    wrong, endings, notes = _follow(federation, schedule, run)
+    wrong, endings, notes = follow(federation, schedule, run)
     end()
     errors = [f"{i.fault}: {i.error}" for i in injections if i.error]
     accuracy: dict[str, float] = {}
@@ -73,7 +73,7 @@ def run_one(schedule: Schedule, federation: Fleet, folder: Path, reference: dict
     }
 
 
-def _follow(federation: Fleet, schedule: Schedule, run: Path) -> tuple[list[str], list[str], list[str]]:
+def follow(federation: Fleet, schedule: Schedule, run: Path) -> tuple[list[str], list[str], list[str]]:
     """Until the run is over; a server that ends is started again, as a service manager does.
 
     Returns what is wrong, how it ended each time, and what is to be known beside.
@@ -195,8 +195,8 @@ class Series:
         well = True
         queue: list[Schedule] = [*(Schedule(-1 - STRATEGIES.index(n), n, False, ()) for n in missing), *together]
         while queue and not self._late:
-            with self._folder() as folder, fleet(folder, _warm_up) as federation:
-                _wait_for_first(federation)
+            with self._folder() as folder, fleet(folder, warm_up) as federation:
+                wait_for_first(federation)
                 for _ in range(SCHEDULES_A_FLEET):
                     if not queue or self._late:
                         break
@@ -253,7 +253,8 @@ class Series:
             yield Path(folder)
 
 
-def _warm_up(public: Path) -> Settings:
+def warm_up(public: Path) -> Settings:
+    """The first run of a fleet, which is over when all of it is up."""
     return run_settings("fedavg", "first", public).with_overrides({"run.rounds": 1})
 
 
@@ -261,7 +262,8 @@ def _own_run(schedule: Schedule) -> Any:
     return lambda public: run_settings(schedule.strategy, "first", public)
 
 
-def _wait_for_first(federation: Fleet) -> None:
+def wait_for_first(federation: Fleet) -> None:
+    """Wait until the fleet is up and idle."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not (is_locked(federation.first) and WAITING in federation.log.read_text()):
         if time.monotonic() > deadline:
