@@ -146,7 +146,9 @@ def _last_line(file: Path) -> str:
 def _processes(federation: Fleet) -> dict[str, list[str]]:
     """The commands of each program's processes."""
     found = {name: federation.processes("device", name) for name in federation.devices}
-    return {name: [*map(command, pids)] for name, pids in (found | {"server": federation.processes("server")}).items()}
+    found["server"] = federation.processes("server")
+    # Without those that have ended and are collected when the next one is started.
+    return {name: [text for text in map(command, pids) if text] for name, pids in found.items()}
 
 
 def _leaks(before: dict[str, list[str]], federation: Fleet) -> list[str]:
