@@ -25,6 +25,7 @@ from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
 from common.errors import BouquetError
+from common.files import sweep, temporary_beside
 from common.layout import contiguous
 
 Arrays = dict[str, NDArray[Any]]
@@ -61,6 +62,7 @@ class FolderStore:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise BouquetError(f"The state folder {folder} cannot be made: {error.strerror}.") from None
+        sweep(folder)
 
     def read(self, name: str) -> bytes | None:
         """The file's bytes, or None."""
@@ -71,7 +73,7 @@ class FolderStore:
 
     def write(self, name: str, content: bytes) -> None:
         """Write beside, sync, rename."""
-        temporary = self.folder / f".{name}.{os.getpid()}"
+        temporary = temporary_beside(self.folder / name)
         try:
             with temporary.open("wb") as file:
                 file.write(content)

@@ -271,7 +271,8 @@ class ProcessGroup:
             start_new_session=True,
         )
         process = ManagedProcess(name, log_file, handle, readers)
-        self.processes.append(process)
+        # Looking also collects those that have ended: a server that takes runs for years would gather them.
+        self.processes = [*(other for other in self.processes if other.alive), process]
         return process
 
     def stop(self, process: ManagedProcess) -> int:

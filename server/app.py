@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -52,9 +53,12 @@ def make_server_app(
             record_failure(target, stopped)
         except Exception as error:
             reason = str(error) if isinstance(error, BouquetError) else f"{type(error).__name__}: {error}"
-            note_end(target, FAILED, reason)
+            # On a full disk neither can be written, and the reason is in the log alone.
+            with contextlib.suppress(BouquetError):
+                note_end(target, FAILED, reason)
             if isinstance(error, BouquetError):
-                record_failure(target, error)
+                with contextlib.suppress(OSError):
+                    record_failure(target, error)
             raise
 
     return server_app

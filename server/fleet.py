@@ -193,7 +193,8 @@ class Twins:
         by_key = {c.key: c for c in connections(self.database).values()}
         for key, refused in list(self._refused.items()):
             found = by_key.get(key)
-            if found is None or found.seen is None or found.seen <= refused + 1.0:
+            if found is None or found.status != ONLINE or found.seen is None or found.seen <= refused + 1.0:
+                # One that SuperLink gave up at the end of its patience looks as if it had been there until then.
                 continue
             del self._refused[key]
             if found.since is not None and found.since > refused:

@@ -19,7 +19,7 @@ from safetensors.numpy import save
 
 from common import metrics, protocol
 from common.errors import BouquetError
-from common.files import make_folder, write_atomically, write_json
+from common.files import make_folder, sweep, write_atomically, write_json
 from common.layout import ParameterLayout, contiguous
 from common.payload import payload_bytes, unpacked_bytes
 from common.settings import Settings
@@ -59,7 +59,7 @@ class Bytes:
                 self.down_plain += plain
 
 
-CHECKPOINTS, ROUNDS, SUMMARY = "checkpoint", "rounds.jsonl", "summary.json"
+CHECKPOINTS, MODELS, ROUNDS, SUMMARY = "checkpoint", "models", "rounds.jsonl", "summary.json"
 
 
 def holds_run(folder: Path) -> bool:
@@ -132,11 +132,15 @@ class RunRecord:
         return rounds
 
     def add_round(self, line: Mapping[str, Any]) -> None:
-        """Append one line and sync it."""
-        with (self.folder / "rounds.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        """Append one line and sync it. Raises `BouquetError` where that cannot be done, on a full disk."""
+        path = self.folder / ROUNDS
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise BouquetError(f"{path} cannot be written: {error.strerror}.") from None
 
     def finish(self, summary: Mapping[str, Any], strategy: ClusteredStrategy[Any]) -> None:
         """Write the models, the similarity and, last of all, the summary: a run without one did not end."""
@@ -149,12 +153,14 @@ class RunRecord:
 
     def _make(self, settings: Settings) -> None:
         make_folder(self.folder, "the run folder")
+        for folder in (self.folder, self.checkpoints, self.folder / MODELS):
+            sweep(folder)
         write_json(self.folder / "settings.json", settings.model_dump(mode="json"))
 
     def _write_models(self, strategy: ClusteredStrategy[Any]) -> None:
         assert strategy.state is not None
         assert strategy.layout is not None
-        folder = self.folder / "models"
+        folder = self.folder / MODELS
         folder.mkdir(exist_ok=True)
         layout = strategy.layout
         assignment = strategy.assignment(strategy.state)
@@ -216,7 +222,8 @@ def _shown(reported: Mapping[str, float]) -> dict[str, float]:
         "accuracy_trained": protocol.ACCURACY_TRAINED,
         "left_out": protocol.LEFT_OUT,
     }
-    return {name: round(float(reported[key]), 6) for name, key in named.items() if key in reported}
+    shown = {name: round(float(reported[key]), 6) for name, key in named.items() if key in reported}
+    return shown | ({"state_lost": 1} if reported.get(protocol.STATE_LOST) else {})
 
 
 def summarise(

@@ -116,12 +116,13 @@ def run_rounds(
     take_back(record.folder)
     status = Progress(record.folder, settings, names)
     started = time.monotonic()
-    _wait_for_clients(grid, settings, status)
+    _wait_for_clients(grid, settings, status, settings.server.min_clients, progress.first_round - 1)
     twins = Twins(names.database) if names is not None and names.database is not None else None
     arrays = initial
     hoped, lines = _hoped(settings, strategy), [{key: line.get(key) for key in JUDGED} for line in record.rounds()]
     early = _too_few(settings, len(list(grid.get_node_ids())))
     for round_ in range(progress.first_round, settings.run.rounds + 1):
+        _wait_for_clients(grid, settings, status, 1, round_ - 1)
         clock = time.monotonic()
         there = _look_around(grid, status, twins)
         status.say(TRAINING, round=round_, round_started=time.time(), **there)
@@ -158,6 +159,7 @@ def run_rounds(
         _check_progress(lines, settings)
         if not last:
             check_stop(record.folder, round_)
+    _wait_for_clients(grid, settings, status, 1, settings.run.rounds)
     status.say(TESTING, round=settings.run.rounds)
     final = Bytes(strategy.layout)
     _evaluate(grid, strategy, settings.run.rounds, arrays, final, train_config(settings, settings.run.rounds))
@@ -282,17 +284,23 @@ def _save(
     save_checkpoint(record.checkpoints, checkpoint, settings.server.keep_checkpoints)
 
 
-def _wait_for_clients(grid: Grid, settings: Settings, status: Progress) -> None:
+def _wait_for_clients(grid: Grid, settings: Settings, status: Progress, needed: int, done: int) -> None:
+    """Wait for so many nodes: for ``server.min_clients`` at first, later for any. ``done`` rounds are behind."""
     server = settings.server
     deadline = time.monotonic() + server.wait_for_clients
-    while len(nodes := list(grid.get_node_ids())) < server.min_clients:
+    while len(nodes := list(grid.get_node_ids())) < needed:
         said = status.waiting(nodes)
-        check_stop(status.path.parent, status.content["round"])
+        check_stop(status.path.parent, done)
         if time.monotonic() >= deadline:
+            patience = f"{server.wait_for_clients:.0f} s"
+            if done and not nodes:
+                raise BouquetError(
+                    f"After round {done} no client was connected any more, and none came back within {patience} "
+                    f"(server.wait_for_clients). The last checkpoint is kept: --resume goes on from there. {said}"
+                )
             raise BouquetError(
-                f"Only {len(nodes)} of {server.min_clients} clients (server.min_clients) connected within "
-                f"{server.wait_for_clients:.0f} s: look at the clients' logs, and at the address and port they use. "
-                f"{said}"
+                f"Only {len(nodes)} of {needed} clients (server.min_clients) connected within {patience}: look at the "
+                f"clients' logs, and at the address and port they use. {said}"
             )
         time.sleep(0.2)
 

@@ -124,6 +124,9 @@ def test_a_power_cut_is_not_a_second_device_and_a_copied_card_is(link, keys):
     twins = Twins(link.path)
     twins.refused(key, now)
     assert list(twins.same_key(named)) == []  # the one that is connected was not heard of since
+    # SuperLink gives it up at the end of its patience, and notes that as the time when it left.
+    link.node(1, key, now - 500, now + 40, "offline")
+    assert list(twins.same_key(named)) == []
     link.node(1, key, now + 45, now + 46)  # it got in, once the one before no longer counted as connected
     assert list(twins.same_key(named)) == []
     link.node(1, key, now - 500, now - 20)
