@@ -71,13 +71,13 @@ def test_where_the_server_finds_it_and_what_it_refuses(signer, tmp_path):
 
 def test_a_key_that_others_can_read_and_what_is_no_key(signer, tmp_path):
     (signer / "signer.key").chmod(0o640)
-    with pytest.raises(BouquetError, match="can be read by others .mode 640.: chmod 600"):
+    with pytest.raises(BouquetError, match=r"can be read by others .mode 640.: chmod 600"):
         bouquet("keys", "sign")
     (signer / "signer.key").write_text("no key")
     (signer / "signer.key").chmod(0o600)
     with pytest.raises(BouquetError, match="is no signing key"):
         bouquet("keys", "sign")
-    with pytest.raises(BouquetError, match="cannot be read .No such file or directory.; bouquet keys signer makes"):
+    with pytest.raises(BouquetError, match=r"cannot be read .No such file or directory.; bouquet keys signer makes"):
         bouquet("keys", "sign", "--dir", "elsewhere")
     (tmp_path / "rsa.pub").write_text("ssh-rsa AAAA")
     with pytest.raises(BouquetError, match=r"rsa\.pub is no public key of a signer"):
