@@ -114,6 +114,7 @@ def server(
     health: options.Health = None,
     web: options.Web = None,
     keep_waiting: options.KeepWaiting = False,
+    signature: options.Signature = None,
 ) -> None:
     """Run the server of a federation: wait for clients, train, and leave the record in the run folder.
 
@@ -129,7 +130,7 @@ def server(
     if resume:  # before anything else that may be wrong: a run that is not there cannot go on
         check_folder(folder, chosen, resume)
     secured = server_keys(keys, insecure)
-    how = Options(host, port, secured, console, health, web, keep_waiting)
+    how = Options(host, port, secured, console, health, web, keep_waiting, signature)
     ended = keep_waiting and not resume and was_stopped(folder)
     serve(NextRun(chosen, folder), resume or ((keep_going or keep_waiting) and holds_rounds(folder)), how, ended)
 
@@ -161,6 +162,7 @@ def client(
     ] = False,
     leave_out_unreadable: options.LeaveOut = False,
     trust_app: options.TrustApp = None,
+    trust_signer: options.TrustSigner = None,
     trust_any_app: options.TrustAnyApp = False,
     allow_model: options.AllowModel = None,
     allow_procedure: options.AllowProcedure = None,
@@ -176,9 +178,11 @@ def client(
     from bouquet.device import device_config
     from bouquet.keys import device_keys
     from client.foreground import become_foreground
+    from client.rollout import ROLLOUT_FILE
     from client.supernode import SuperNodeSettings
     from client.trust import AppTrust
     from common.log_file import stamp
+    from common.signature import read_signer
 
     config = device_config(data, state_dir, name, partition_id, leave_out_unreadable)
     own = device_keys(keys, insecure)
@@ -188,6 +192,8 @@ def client(
         frozenset(allow_model or ()),
         frozenset(allow_data or ()),
         frozenset(allow_procedure or ()),
+        signers=frozenset(read_signer(file) for file in trust_signer or ()),
+        memory=state_dir.absolute() / ROLLOUT_FILE if trust_signer else None,
     )
     key_name = own.name if own else None
     if key_name and not name and partition_id is None:

@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 
 from bouquet.keys import ServerKeys
-from common.bundle import own_app_files, write_app
+from common.bundle import signed_app_files, write_app
 from common.continuing import check_continues
 from common.errors import BouquetError
 from common.files import make_folder
@@ -168,17 +168,18 @@ def run_federation(
     follow: Follow,
     wait: Callable[[dict[str, Any]], None] = lambda status: None,
     look: Callable[[], None] = lambda: None,
+    signature: Path | None = None,
 ) -> dict[str, Any]:
     """Submit the run, call ``follow`` with each round's line as it is written, and return the summary.
 
     ``wait`` is called with the server's status whenever that changes, ``look`` every few seconds. Raises
-    `BouquetError` with the ServerApp's reason when the run fails.
+    `BouquetError` with the ServerApp's reason when the run fails. ``signature`` is the owner's, on the app.
     """
     (folder / FAILURE_FILE).unlink(missing_ok=True)
     before = _version(folder / SUMMARY)
     status: dict[str, Any] = {}
     looked = 0.0
-    app = write_app(superlink.directory / "app", own_app_files())
+    app = write_app(superlink.directory / "app", signed_app_files(signature)[0])
     seen = _count_lines(folder / "rounds.jsonl")
     run_id = submit_run(superlink, app, settings.to_run_config())
     log = follow_run(group, superlink, run_id, folder / SERVER_LOG)

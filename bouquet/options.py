@@ -67,9 +67,17 @@ Web = Annotated[
         help="Offer a live page, status and metrics there; read-only, token beyond 127.0.0.1.",
     ),
 ]
+Signature = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Owner's signature on this release (bouquet keys sign); release.sig in --keys."),
+]
 TrustApp = Annotated[
     list[str] | None,
     typer.Option(metavar="SHA256", help="Also run the server's app (FAB) with this hash; can be repeated."),
+]
+TrustSigner = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="FILE", help="Also run what this key signed (signer.pub of bouquet keys signer)."),
 ]
 TrustAnyApp = Annotated[
     bool, typer.Option("--trust-any-app", help="Run whatever the server sends: its operator can do all that you can.")

@@ -23,6 +23,7 @@ from bouquet.federation import (
 from bouquet.keys import ServerKeys
 from bouquet.live import RoundTable, print_summary
 from bouquet.queue import CURRENT, WITHOUT_LIMIT, NextRun, interrupted, open_queue, queue_of, take_next
+from common.bundle import signed_app_files
 from common.errors import BouquetError
 from common.folder_lock import locked
 from common.initial import initial_model
@@ -35,6 +36,7 @@ from server.superlink import SuperLink
 
 HINT = "A run has one server; another run needs another --out."
 LOOK_SECONDS = 1.0
+SIGNATURE = "release.sig"
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,13 @@ class Options:
     health: str | None = None
     web: str | None = None
     keep_waiting: bool = False
+    signature: Path | None = None
+
+    @property
+    def owners_signature(self) -> Path | None:
+        """Where the owner's signature on the app lies: the file that was given, else `SIGNATURE` among the keys."""
+        beside = None if self.secured is None else self.secured.registered.parent / SIGNATURE
+        return self.signature or (beside if beside is not None and beside.exists() else None)
 
 
 def serve(first: NextRun, resume: bool, options: Options, ended: bool = False) -> None:
@@ -69,6 +78,8 @@ def serve(first: NextRun, resume: bool, options: Options, ended: bool = False) -
             return
     build_strategy(first.settings)
     initial_model(first.settings)
+    if signed := signed_app_files(options.owners_signature)[1]:
+        console.print(f"Signed: {signed}.", soft_wrap=True, highlight=False)
     with locked(first.folder, "the run folder", HINT), ProcessGroup() as group:
         registered = secured.registered if secured else None
         one_key_twice = OneKeyTwice(
@@ -137,10 +148,10 @@ def _do_in_turn(
 
 
 def _do(group: ProcessGroup, superlink: SuperLink, run: NextRun, options: Options, look: Callable[[], None]) -> None:
-    settings, console = run.settings, options.console
+    settings, console, signature = run.settings, options.console, options.owners_signature
     try:
         with RoundTable(console, settings.run.rounds, f"{settings.strategy.name}, run {settings.run.name}") as table:
-            summary = run_federation(group, superlink, settings, run.folder, table, table.status, look)
+            summary = run_federation(group, superlink, settings, run.folder, table, table.status, look, signature)
     except RunStopped as stopped:
         console.print(f"{stopped}\nreport   {write_report(run.folder)}", soft_wrap=True)
         return

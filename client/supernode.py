@@ -251,6 +251,8 @@ def _command(settings: SuperNodeSettings) -> list[str]:
     arguments += ["--trust-any-app"] if settings.trust.anything else []
     arguments += [text for name in sorted(settings.trust.models) for text in ("--allow-model", name)]
     arguments += [text for name in sorted(settings.trust.data) for text in ("--allow-data", name)]
+    arguments += [text for key in sorted(settings.trust.signers) for text in ("--trust-signer", key)]
+    arguments += ["--rollout", str(settings.trust.memory.absolute())] if settings.trust.memory else []
     arguments += ["--", "--superlink", settings.server]
     if settings.insecure and (settings.root_certificates or settings.private_key):
         raise BouquetError("A root certificate and a private key are for TLS; do not give --insecure beside them.")

@@ -13,6 +13,7 @@ In a run that compresses, the models of a message are one block of bytes in its 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -74,6 +75,9 @@ _VALIDATION_FRACTION = "validation-fraction"
 _NEWCOMER = "newcomer"
 _CLIENT_APP_ERROR = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 _LOST_COPY_ERROR = 1001  # none of Flower's
+
+# How `client.trust` says what is installed on a device that does not run the server's app.
+_INSTALLED = re.compile(r"the app of its own installation \(bouquet-fl ([^\s()]{1,64})\)")
 
 Scalar = ConfigRecordValues
 
@@ -323,6 +327,8 @@ def client_id(message: Message) -> str:
 
 
 def about(message: Message) -> dict[str, Scalar]:
-    """What a device says of itself; empty where it said nothing, or an error."""
-    record = message.content.config_records.get(CLIENT) if message.has_content() else None
-    return dict(record or {})
+    """What a device says of itself; of an error no more than the release that a refusal of the app names."""
+    if not message.has_content():
+        found = _INSTALLED.search(message.error.reason or "")
+        return {RELEASE: found[1]} if found else {}
+    return dict(message.content.config_records.get(CLIENT) or {})

@@ -69,7 +69,9 @@ RUN = (
 <tr>{% for head in live.heads %}<th>{{ head }}</th>{% endfor %}</tr>
 {% for row in live.devices %}<tr{% if row[1] == "MISSING" %} class="missing"{% endif %}>
 {% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
-{% endfor %}</table></div>{% endif %}
+{% endfor %}</table></div>
+{% for warning in live.warnings %}<p class="note">{{ warning }}</p>
+{% endfor %}{% endif %}
 {% for note in notes %}<p class="note">{{ note }}</p>
 {% endfor %}
 <div class="numbers">

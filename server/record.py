@@ -207,6 +207,7 @@ def round_line(
         "bytes_by_layer": traffic.by_layer,
         "bytes_by_client": dict(sorted(traffic.by_client.items())),
         "seconds": round(seconds, 3),
+        "tested": int(sum(tested)),
         "assignment": dict(sorted(assignment.items())),
         "by_client": {r.client: _shown(r.metrics) for r in replies.received} if replies else {},
         "strategy": strategy.record(strategy.state),
@@ -217,6 +218,7 @@ def _shown(reported: Mapping[str, float]) -> dict[str, float]:
     """A device's own numbers of a round, under the names of the record."""
     named = {
         "samples": protocol.NUM_EXAMPLES,
+        "tested": protocol.TEST_EXAMPLES,
         "loss": protocol.LOSS,
         "accuracy": protocol.ACCURACY,
         "accuracy_trained": protocol.ACCURACY_TRAINED,

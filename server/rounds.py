@@ -20,7 +20,7 @@ from common.errors import BouquetError, RunFailed
 from common.initial import initial_model, model_shape, parameter_names, state_vector
 from common.settings import Settings
 from server.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from server.diagnosis import JUDGED, Expected, new_warnings
+from server.diagnosis import Expected, add, diagnose, new_warnings
 from server.fleet import Names, Twins
 from server.record import Bytes, RunRecord, round_line, summarise
 from server.status import FINISHED, TESTING, TRAINING, Progress, expected
@@ -119,7 +119,9 @@ def run_rounds(
     _wait_for_clients(grid, settings, status, settings.server.min_clients, progress.first_round - 1)
     twins = Twins(names.database) if names is not None and names.database is not None else None
     arrays = initial
-    hoped, lines = _hoped(settings, strategy), [{key: line.get(key) for key in JUDGED} for line in record.rounds()]
+    hoped, lines = _hoped(settings, strategy), list[dict[str, Any]]()
+    for line in record.rounds():
+        add(lines, line)
     early = _too_few(settings, len(list(grid.get_node_ids())))
     for round_ in range(progress.first_round, settings.run.rounds + 1):
         _wait_for_clients(grid, settings, status, 1, round_ - 1)
@@ -127,7 +129,8 @@ def run_rounds(
         there = _look_around(grid, status, twins)
         status.say(TRAINING, round=round_, round_started=time.time(), **there)
         config = train_config(settings, round_)
-        traffic, updated = _train(grid, strategy, round_, arrays, config)
+        times: dict[int, float] = {}
+        traffic, updated = _train(grid, strategy, round_, arrays, config, times)
         arrays = updated or arrays
         if round_ == 1 and not strategy.replies and strategy.failures:
             client, reason = next(iter(sorted(strategy.failures.items())))
@@ -146,8 +149,23 @@ def run_rounds(
             line["identification_bytes"] = asked.up + asked.down
         if evaluation is not None:
             line["evaluation"] = evaluation
-        lines.append({key: line[key] for key in JUDGED})
-        line["warnings"] += [*early, *new_warnings(lines, hoped)]
+        if names is not None:  # in a simulation, devices wait for each other and have one release
+            line["seconds_by_client"] = (
+                {
+                    reply.client: round(times[reply.node], 1)
+                    for reply in strategy.replies.received
+                    if reply.node in times
+                }
+                if strategy.replies
+                else {}
+            )
+            line["other_releases"] = names.other_releases(_there(strategy))
+        add(lines, line)
+        new = [*early, *new_warnings(lines, hoped)]
+        lines[-1]["diagnosis"] = line["diagnosis"] = diagnose(lines, hoped)
+        for text in new:
+            log(WARNING, "%s", text)
+        line["warnings"] += new
         early = []
         record.add_round(line)
         seconds = progress.seconds_before + time.monotonic() - started
@@ -230,9 +248,14 @@ def _look_around(grid: Grid, status: Progress, twins: Twins | None) -> dict[str,
 
 def _absent(strategy: ClusteredStrategy[Any], names: Names | None) -> list[str]:
     """Devices that should be there and had no part in the round, not even a failed one."""
-    replied = {reply.client for reply in strategy.replies.received} if strategy.replies else set()
-    there = replied | set(strategy.failures)
+    there = _there(strategy)
     return [] if names is None else [name for name in expected(names) if name not in there]
+
+
+def _there(strategy: ClusteredStrategy[Any]) -> set[str]:
+    """Devices that had a part in the round, be it a failed one."""
+    replied = {reply.client for reply in strategy.replies.received} if strategy.replies else set()
+    return replied | set(strategy.failures)
 
 
 def _open(strategy: ClusteredStrategy[Any], settings: Settings, record: RunRecord, resume: bool) -> _Progress:
@@ -306,10 +329,16 @@ def _wait_for_clients(grid: Grid, settings: Settings, status: Progress, needed: 
 
 
 def _train(
-    grid: Grid, strategy: ClusteredStrategy[Any], round_: int, arrays: ArrayRecord, config: ConfigRecord
+    grid: Grid,
+    strategy: ClusteredStrategy[Any],
+    round_: int,
+    arrays: ArrayRecord,
+    config: ConfigRecord,
+    times: dict[int, float],
 ) -> tuple[Bytes, ArrayRecord | None]:
+    """A round of training; ``times`` gets the seconds after which each node had answered."""
     messages = list(strategy.configure_train(round_, arrays, config, grid))
-    replies, silent = exchange(grid, messages, strategy.round_patience)
+    replies, silent = exchange(grid, messages, strategy.round_patience, times)
     strategy.give_up(silent)
     updated, _ = strategy.aggregate_train(round_, replies)
     traffic = Bytes(strategy.layout)

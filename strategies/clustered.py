@@ -83,6 +83,8 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         self._initial: ArrayRecord | None = None
         self._nodes: dict[int, str] = {}
         self._planned: dict[int, tuple[str, Instruction]] = {}
+        # Nodes that did not run the app: they are asked again who they are, when another release is installed there.
+        self._refusing: set[int] = set()
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse an attribute that would hide a hook, such as an option of a user's own with a hook's name."""
@@ -277,7 +279,7 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
                 log(INFO, "waiting for nodes: %s connected, %s needed", len(node_ids), minimum)
                 last_count = len(node_ids)
             time.sleep(0.5)
-        if unknown := [node for node in node_ids if node not in self._nodes]:
+        if unknown := [node for node in node_ids if node not in self._nodes or node in self._refusing]:
             self._identify(grid, unknown)
         # A device that came back under a new node id is the client it was; its old node, which may still count
         # as connected for a while, comes earlier in the mapping and gives way.
@@ -299,10 +301,14 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
             grid, messages, replace(self._patience, timeout=min(self.round_timeout, IDENTIFY_TIMEOUT))
         )
         self.identification += [*messages, *answers]
+        self._refusing -= set(unknown)
         for answer in answers:
             # A stock ClientApp answers with an error and is known by its node.
             node = answer.metadata.src_node_id
-            known = self.names(node, protocol.about(answer)) if self.names else None
+            about = protocol.about(answer)
+            known = self.names(node, about) if self.names else None
+            if answer.has_error() and protocol.RELEASE in about:
+                self._refusing.add(node)
             self._nodes[node] = known or protocol.client_id(answer)
 
     def _messages(

@@ -34,8 +34,12 @@ class Patience:
         return min(self.timeout, max(self.straggler_grace, self.straggler_factor * half_after))
 
 
-def exchange(grid: Grid, messages: Iterable[Message], patience: Patience) -> tuple[list[Message], dict[int, str]]:
+def exchange(
+    grid: Grid, messages: Iterable[Message], patience: Patience, times: dict[int, float] | None = None
+) -> tuple[list[Message], dict[int, str]]:
     """Send messages, wait for the replies, and return them with the reason for every node that gave none.
+
+    ``times`` gets the seconds after which each node's reply was there.
 
     ``send_and_receive`` of Flower's grid waits out its whole timeout for a node that vanished, and looks for replies
     every 3 s; this looks more often, and gives a node up when it is no longer connected.
@@ -67,6 +71,8 @@ def exchange(grid: Grid, messages: Iterable[Message], patience: Patience) -> tup
                 silent[node] = str(reply.error.reason)  # said by the SuperLink in the node's place
             else:
                 replies.append(reply)
+                if times is not None:
+                    times[node] = time.monotonic() - started
         now = time.monotonic()
         if half_after is None and replies and 2 * len(replies) >= len(outgoing):
             half_after = now - started

@@ -66,6 +66,8 @@ def test_with_keys_a_device_is_what_its_key_is_called_and_nothing_else(tmp_path,
     said = {protocol.CLIENT_ID: "window-pi", protocol.DEVICE_ID: "device-1", protocol.RELEASE: "0.2.0"}
     assert found(2**64 - 5, said) == "garden-pi"
     assert found.release("garden-pi") == "0.2.0"
+    assert found.other_releases({"garden-pi", "nobody"}) == {"garden-pi": "0.2.0"}
+    assert found.other_releases({"nobody"}) == {}
     assert found(7, said) is None  # a node that SuperLink does not know
 
 
