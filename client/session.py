@@ -14,12 +14,13 @@ from flwr.app import Message, MessageType
 from torch import Tensor, nn
 
 from client import local_sgd
+from client.choosing import Choosing
 from client.copies import CopyMemory
 from client.local_sgd import Scores, SGDOptions
 from client.node import Node
 from client.objective import Term, proximal_term
 from client.state import PERSONAL, Arrays, Kept
-from common import protocol
+from common import choosing, protocol
 from common.errors import BouquetError
 from common.initial import initial_model, state_vector
 from common.layout import ParameterLayout, Vector
@@ -75,24 +76,49 @@ class Session:
 
     @cached_property
     def train_data(self) -> tuple[Tensor, Tensor]:
-        """Samples and labels to train on."""
-        x, y = self._data[:2]
-        return (x, y) if not self.received.validation_fraction else self._held_out[:2]
+        """Samples and labels to train on: all but what the message, or the device's own choice, holds out."""
+        fraction = max(self.received.validation_fraction, self._own_fraction)
+        return self._split(fraction)[:2] if fraction else self.all_train_data
+
+    @property
+    def all_train_data(self) -> tuple[Tensor, Tensor]:
+        """Training samples and labels, with those that are held out."""
+        return self._data[:2]
 
     @property
     def judging_data(self) -> tuple[Tensor, Tensor]:
         """Samples and labels to compare models on: what is held out for validation, else all that is trained on."""
-        return self._held_out[2:] if self.received.validation_fraction else self.train_data
+        return (
+            self._split(self.received.validation_fraction)[2:] if self.received.validation_fraction else self.train_data
+        )
+
+    @property
+    def chosen_by(self) -> tuple[Tensor, Tensor]:
+        """Samples and labels that the device's own choice holds out (`client.choosing`)."""
+        return self._split(self._own_fraction)[2:]
 
     @cached_property
-    def _held_out(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Training data without, and of, the part that is held out: the same in every round, so never trained on."""
+    def choosing(self) -> Choosing | None:
+        """The device's choice of what it keeps, where the settings ask for it and it has a sample to hold out."""
+        return Choosing(self) if self._own_fraction else None
+
+    @property
+    def _own_fraction(self) -> float:
+        """What the device's own choice holds out: of a single sample nothing can be."""
+        personal = self.node.settings.personal
+        return personal.held_out if personal.choose and len(self._data[1]) > 1 else 0.0
+
+    def _split(self, fraction: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Training data without, and of, the part that is held out: the same in every round, so never trained on.
+
+        A larger part holds all of a smaller one.
+        """
         x, y = self._data[:2]
         order = torch.randperm(len(y), generator=torch.Generator().manual_seed(self.node.seed(0)))
-        held, rest = order.tensor_split([max(1, round(self.received.validation_fraction * len(y)))])
+        held, rest = order.tensor_split([max(1, round(fraction * len(y)))])
         if not len(rest):
             raise BouquetError(
-                f"A validation_fraction of {self.received.validation_fraction} holds out all of this device's {len(y)} "
+                f"A validation_fraction of {fraction} holds out all of this device's {len(y)} "
                 "training samples; lower it, or give the device more data."
             )
         return x[rest], y[rest], x[held], y[held]
@@ -215,11 +241,13 @@ class Session:
 
     def report_start(self, start: Vector) -> None:
         """Metrics of the model that training starts from: training loss, test scores, and validation if asked for."""
+        if self.choosing is not None:
+            self.choosing.started = start
         model = self.load(start)
         self.metrics[protocol.NUM_EXAMPLES] = len(self.train_data[1])
         self.metrics[protocol.LOSS] = local_sgd.mean_loss(model, *self.train_data)
         if self.received.validation_fraction:
-            held = local_sgd.test(model, *self._held_out[2:])
+            held = local_sgd.test(model, *self.judging_data)
             self.metrics[protocol.VALIDATION_ACCURACY] = held.accuracy
             self.metrics[protocol.VALIDATION_EXAMPLES] = held.examples
         self.metrics |= score_metrics(local_sgd.test(model, *self.test_data))
@@ -236,6 +264,8 @@ class Session:
 
         A device that dies between the two repeats the round from the state before it.
         """
+        if self.choosing is not None:
+            self.choosing.personal = personal
         own = {PERSONAL: self.layout.unflatten(personal), **(slots or {})}
         # The model can be used without a server: its card goes into the same file.
         card = ModelCard.of(self.node.settings).to_json()
@@ -254,6 +284,8 @@ class Session:
         by ``is_model``, and they are packed as they are, in 16 bits at least. ``from_received`` says that ``trained``
         began with what was received although the instruction's ``start`` is the personal model.
         """
+        if self.choosing is not None:
+            config = {**(config or {}), **self.choosing.after_training(trained if is_model else None)}
         layers, arrays = self.received.upload, None
         if self.received.unpacked is not None:
             seed = self.node.seed(self.received.round)
@@ -265,6 +297,9 @@ class Session:
 
     def reply_evaluation(self, vector: Vector) -> Message:
         """Test a model and reply with its scores; ``num-examples`` are those it was tested on."""
+        if self.choosing is not None:
+            self.metrics[choosing.ACCURACY_METHOD] = local_sgd.test(self.load(vector), *self.test_data).accuracy
+            vector = self.choosing.before_test(vector)
         scores = local_sgd.test(self.load(vector), *self.test_data)
         self.metrics |= score_metrics(scores) | {protocol.NUM_EXAMPLES: scores.examples}
         return protocol.reply(self.message, self.node.client, self.metrics)

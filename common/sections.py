@@ -218,6 +218,28 @@ class ProtectionSettings(Section):
     )
 
 
+class PersonalSettings(Section):
+    """Which model a device keeps and serves, whatever the method."""
+
+    choose: bool = Field(
+        False,
+        description="Hold out a part of the training data, and keep the model that is best there (common/choosing.py): "
+        "the received one, that after training, the method's personal one, the one kept before, or one trained alone.",
+    )
+    alone: bool = Field(
+        True,
+        description="For 'choose': also train a model alone, with which the others are compared; two more trainings a "
+        "round. Without it they are compared with the method's personal model, and a device may be worse off than "
+        "alone.",
+    )
+    held_out: float = Field(
+        0.2, gt=0, le=0.5, description="For 'choose': part of the training data, at least a sample."
+    )
+    margin: float = Field(
+        1.0, ge=0, description="For 'choose': by how many standard errors another model must be better."
+    )
+
+
 class SimulationSettings(Section):
     """Simulation on one machine."""
 

@@ -17,7 +17,7 @@ from flwr.app import Message
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from common import metrics, protocol
+from common import choosing, metrics, protocol
 from common.errors import BouquetError
 from common.files import make_folder, sweep, write_atomically, write_json
 from common.layout import ParameterLayout, contiguous
@@ -214,8 +214,8 @@ def round_line(
     }
 
 
-def _shown(reported: Mapping[str, float]) -> dict[str, float]:
-    """A device's own numbers of a round, under the names of the record."""
+def _shown(reported: Mapping[str, float]) -> dict[str, float | str]:
+    """A device's own numbers of a round, under the names of the record; what it kept, where it chooses."""
     named = {
         "samples": protocol.NUM_EXAMPLES,
         "tested": protocol.TEST_EXAMPLES,
@@ -223,9 +223,18 @@ def _shown(reported: Mapping[str, float]) -> dict[str, float]:
         "accuracy": protocol.ACCURACY,
         "accuracy_trained": protocol.ACCURACY_TRAINED,
         "left_out": protocol.LEFT_OUT,
+        "accuracy_kept": choosing.ACCURACY_CHOSEN,
     }
-    shown = {name: round(float(reported[key]), 6) for name, key in named.items() if key in reported}
-    return shown | ({"state_lost": 1} if reported.get(protocol.STATE_LOST) else {})
+    shown: dict[str, float | str] = {n: round(float(reported[key]), 6) for n, key in named.items() if key in reported}
+    if reported.get(protocol.STATE_LOST):
+        shown["state_lost"] = 1
+    return shown | ({"kept": kept} if (kept := _kept(reported)) else {})
+
+
+def _kept(reported: Mapping[str, float]) -> str | None:
+    """Which model a device that chooses has kept."""
+    place = reported.get(choosing.CHOSEN)
+    return choosing.NAMES[int(place)] if place is not None and 0 <= place < len(choosing.NAMES) else None
 
 
 def summarise(
@@ -262,6 +271,7 @@ def summarise(
         "groups": dict(sorted(groups.items())) or None,
         **agreement(assignment, groups),
         "accuracy_by_client": {c: m[protocol.ACCURACY] for c, m in evaluation.items() if protocol.ACCURACY in m},
+        **_choice(evaluation),
         "not_evaluated": sorted(set(assignment) - set(evaluation)),
         "warnings": all_warnings(rounds),
         "bytes_up": sum(line["bytes_up"] for line in rounds) + final_traffic.up,
@@ -270,6 +280,20 @@ def summarise(
         "bytes_down_plain": sum(line["bytes_down_plain"] for line in rounds) + final_traffic.down_plain,
         "seconds": round(seconds, 3),
         "strategy_record": strategy.record(strategy.state),
+    }
+
+
+def _choice(evaluation: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """Of devices that choose, what each kept, and the accuracy that the method's own models would have had.
+
+    The summary's other accuracies are then those of what was kept.
+    """
+    kept = {client: kind for client, values in evaluation.items() if (kind := _kept(values))}
+    if not kept:
+        return {}
+    return {
+        "kept_by_client": kept,
+        "accuracy_method_macro": _mean(list(evaluation.values()), choosing.ACCURACY_METHOD),
     }
 
 

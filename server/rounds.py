@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from common import protocol
+from common import choosing, protocol
 from common.codec import Codec
 from common.continuing import check_continues
 from common.errors import BouquetError, RunFailed
@@ -32,6 +32,7 @@ from strategies.exclusion import Exclusion
 from strategies.mathematics.robust import Aggregation
 from strategies.protection import Protection
 from strategies.registry import create_strategy
+from strategies.replies import Replies
 from strategies.sampling import sample_size
 
 NOTICE_SECONDS = 600.0
@@ -40,11 +41,15 @@ Follow = Callable[[dict[str, Any]], None]
 
 @dataclass
 class _Progress:
-    """What the loop remembers beside the strategy's state; `groups` are the true groups that devices reported."""
+    """What the loop remembers beside the strategy's state.
+
+    `groups` are the true groups that devices reported, `prior` what the devices that choose made of the last round.
+    """
 
     first_round: int = 1
     groups: dict[str, int] = field(default_factory=dict)
     seconds_before: float = 0.0
+    prior: list[float] = field(default_factory=list)
 
 
 def build_strategy(settings: Settings) -> ClusteredStrategy[Any]:
@@ -80,8 +85,8 @@ def build_strategy(settings: Settings) -> ClusteredStrategy[Any]:
     return strategy
 
 
-def train_config(settings: Settings, round_: int) -> ConfigRecord:
-    """What every device is told about local training in a round."""
+def train_config(settings: Settings, round_: int, prior: Sequence[float] = ()) -> ConfigRecord:
+    """What every device is told about local training in a round, and of the fleet where devices choose."""
     train = settings.train
     values: dict[str, Any] = {
         "local-epochs": train.local_epochs,
@@ -92,7 +97,16 @@ def train_config(settings: Settings, round_: int) -> ConfigRecord:
     }
     if train.max_gradient_norm is not None:
         values["max-gradient-norm"] = train.max_gradient_norm
+    if prior:
+        values[choosing.PRIOR] = list(prior)
     return ConfigRecord(values)
+
+
+def fleet_prior(replies: Replies | None) -> list[float]:
+    """What the devices that choose reported of a round, pooled, as the numbers of a message; empty where none does."""
+    found = [choosing.from_report(reply.config.get(choosing.REPORT)) for reply in replies.received] if replies else []
+    reports = [report for report in found if report is not None]
+    return choosing.to_prior(choosing.pool(reports)) if reports else []
 
 
 def run_rounds(
@@ -128,7 +142,7 @@ def run_rounds(
         clock = time.monotonic()
         there = _look_around(grid, status, twins)
         status.say(TRAINING, round=round_, round_started=time.time(), **there)
-        config = train_config(settings, round_)
+        config = train_config(settings, round_, progress.prior)
         times: dict[int, float] = {}
         traffic, updated = _train(grid, strategy, round_, arrays, config, times)
         arrays = updated or arrays
@@ -136,9 +150,11 @@ def run_rounds(
             client, reason = next(iter(sorted(strategy.failures.items())))
             raise BouquetError(f"No client gave a usable reply in the first round; {client}: {reason}")
         _learn_groups(strategy, progress.groups)
+        progress.prior = fleet_prior(strategy.replies) or progress.prior
         last = round_ == settings.run.rounds
         evaluation = None
         if not last and settings.server.evaluate_every and round_ % settings.server.evaluate_every == 0:
+            config = train_config(settings, round_, progress.prior)
             evaluation = _evaluate(grid, strategy, round_, arrays, traffic, config)
         # A server that was restarted asks its nodes again who they are: counted beside the rounds, which are the same.
         asked = Bytes()
@@ -170,7 +186,7 @@ def run_rounds(
         record.add_round(line)
         seconds = progress.seconds_before + time.monotonic() - started
         if strategy.replies:  # else nothing has changed, and a run that goes on repeats the round
-            _save(strategy, settings, record, round_, progress.groups, seconds)
+            _save(strategy, settings, record, round_, progress, seconds)
         status.say(TRAINING, **status.look(grid.get_node_ids()))
         if follow:
             follow(line)
@@ -180,7 +196,8 @@ def run_rounds(
     _wait_for_clients(grid, settings, status, 1, settings.run.rounds)
     status.say(TESTING, round=settings.run.rounds)
     final = Bytes(strategy.layout)
-    _evaluate(grid, strategy, settings.run.rounds, arrays, final, train_config(settings, settings.run.rounds))
+    config = train_config(settings, settings.run.rounds, progress.prior)
+    _evaluate(grid, strategy, settings.run.rounds, arrays, final, config)
     _learn_groups(strategy, progress.groups)
     seconds = progress.seconds_before + time.monotonic() - started
     summary = summarise(settings, strategy, progress.groups, record.rounds(), final, seconds)
@@ -282,7 +299,8 @@ def _open(strategy: ClusteredStrategy[Any], settings: Settings, record: RunRecor
     strategy.run_id = checkpoint.run_id
     strategy.exclusion = Exclusion(**beside["exclusion"])
     record.reopen(settings, checkpoint.round)
-    return _Progress(checkpoint.round + 1, dict(beside["groups"]), beside["seconds"])
+    # A checkpoint of an older release has no prior.
+    return _Progress(checkpoint.round + 1, dict(beside["groups"]), beside["seconds"], beside.get("prior", []))
 
 
 def _save(
@@ -290,7 +308,7 @@ def _save(
     settings: Settings,
     record: RunRecord,
     round_: int,
-    groups: dict[str, int],
+    progress: _Progress,
     seconds: float,
 ) -> None:
     arrays, state = strategy.checkpoint()
@@ -302,7 +320,15 @@ def _save(
         strategy=settings.strategy.name,
         layout=strategy.layout,
         arrays=arrays,
-        state={**state, "_run": {"groups": groups, "seconds": seconds, "exclusion": vars(strategy.exclusion)}},
+        state={
+            **state,
+            "_run": {
+                "groups": progress.groups,
+                "seconds": seconds,
+                "exclusion": vars(strategy.exclusion),
+                "prior": progress.prior,
+            },
+        },
     )
     save_checkpoint(record.checkpoints, checkpoint, settings.server.keep_checkpoints)
 
