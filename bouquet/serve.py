@@ -22,7 +22,7 @@ from bouquet.federation import (
 )
 from bouquet.keys import ServerKeys
 from bouquet.live import RoundTable, print_summary
-from bouquet.queue import CURRENT, WITHOUT_LIMIT, NextRun, interrupted, open_queue, queue_of, take_next
+from bouquet.queue import CURRENT, WITHOUT_LIMIT, NextRun, interrupted, open_queue, put_down, queue_of, take_next
 from common.bundle import signed_app_files
 from common.errors import BouquetError
 from common.folder_lock import locked
@@ -169,6 +169,7 @@ def _wait_for_next(superlink: SuperLink, server: Path, console: Console, look: C
                 check_folder(found.folder, found.settings, resume=False)
                 return found
         except BouquetError as error:
+            put_down(server)
             console.print(Text(f"A run that was asked for cannot be done: {error}", style="red"), soft_wrap=True)
         look()
         time.sleep(LOOK_SECONDS)

@@ -45,7 +45,9 @@ def main() -> int:
         well = series.play([options.only], again=True)
     else:
         first, _, last = options.seeds.partition("-")
-        seeds = [seed for seed in range(int(first), int(last or first) + 1) if seed not in series.done]
+        every = range(int(first), int(last or first) + 1)
+        # Each kind of fault comes early.
+        seeds = sorted((seed for seed in every if seed not in series.done), key=lambda seed: (seed % 6, seed))
         well = series.play(seeds[: options.most])
     print(table(options.results))
     print(f"{time.monotonic() - begun:.0f} s; load {os.getloadavg()[0]:.1f}")

@@ -17,7 +17,7 @@ from benchmarks.faults.fleet import FILLER, Device, Fleet
 from benchmarks.faults.schedule import Fault
 from server.status import TESTING, TRAINING, read_status
 
-LOOK_SECONDS = 0.02
+LOOK_SECONDS, LINE_SECONDS = 0.05, 0.003
 CHUNK = 1 << 16
 
 
@@ -59,7 +59,7 @@ class Injection(threading.Thread):
         while not self.over.is_set():
             if self._due():
                 return True
-            time.sleep(LOOK_SECONDS if self.fault.event != "line" else LOOK_SECONDS / 10)
+            time.sleep(LOOK_SECONDS if self.fault.event != "line" else LINE_SECONDS)
         return False
 
     def _due(self) -> bool:

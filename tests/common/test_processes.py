@@ -139,6 +139,15 @@ def test_a_program_that_cannot_be_started_says_so(tmp_path: Path) -> None:
         assert process.tail() == f"Cannot run '{tmp_path / 'nothing'}': No such file or directory."
 
 
+def test_programs_that_have_ended_do_not_gather() -> None:
+    with ProcessGroup() as group:
+        first = group.start("first", python("pass"), os.environ)
+        eventually(lambda: not Path(f"/proc/{first._handle.pid}/fd/0").exists(), "it has ended, uncollected")
+        second = group.start("second", python("import time; time.sleep(600)"), os.environ)
+        assert group.processes == [second]
+        assert not Path(f"/proc/{first._handle.pid}").exists()
+
+
 def test_wait_times_out() -> None:
     with ProcessGroup() as group:
         process = group.start("sleeper", python("import time; time.sleep(600)"), os.environ)
