@@ -53,7 +53,7 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
         asked = procedure(session.received.procedure, allowed)
         handler = asked.train if message.metadata.message_type == MessageType.TRAIN else asked.evaluate
         reply: Message = handler(session)
-        device_log.ended(node, message, reply, tell)
+        device_log.ended(node, message, session.metrics, tell)
         return reply
 
     @client_app.train()

@@ -53,6 +53,11 @@ class Node:
         """The node config that the SuperNode was started with."""
         return self.context.node_config
 
+    @property
+    def is_simulated(self) -> bool:
+        """Whether this is one of many devices in a simulation, which must give the same twice."""
+        return self.folder is not None
+
     @cached_property
     def state(self) -> DeviceState:
         """The device's own memory: a folder where one is given, else what Flower keeps while the SuperNode runs."""

@@ -21,6 +21,7 @@ from common.errors import BouquetError
 from common.sections import (
     DataSettings,
     ModelSettings,
+    PrivacySettings,
     ProtectionSettings,
     RunSettings,
     Section,
@@ -47,6 +48,7 @@ class Settings(Section):
     strategy: StrategySettings = StrategySettings()
     server: ServerSettings = ServerSettings()
     protection: ProtectionSettings = ProtectionSettings()
+    privacy: PrivacySettings = PrivacySettings()
     simulation: SimulationSettings = SimulationSettings()
 
     def fingerprint(self) -> str:
