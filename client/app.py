@@ -46,6 +46,7 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
         from client.session import Session
         from client.trust import ALLOWED_PROCEDURES, allowed_procedures
 
+        node.check_privacy()
         session = Session.open(message, node)
         device_log.began(node, message, session.run, tell)
         # Whoever gives the settings in this process, as a simulation does, answers for what it runs.

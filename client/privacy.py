@@ -107,7 +107,9 @@ class PrivateUploads:
         if self._last is not None:
             released, columns = self._last
             known[columns] = released[columns]
-        sent = {f"{_SENT}/{name}": payload.vector for name, payload in received.models.items() if name != ARRAYS}
+        sent = {}
+        if self._last is None:  # what is made of these models may be asked for in the round's next message
+            sent = {f"{_SENT}/{name}": payload.vector for name, payload in received.models.items() if name != ARRAYS}
         self.state.keep_aside(self.run, _KNOWN, received.round, {_KNOWN: known, **sent})
         return {RELEASES: len(self._marks())}
 
