@@ -167,6 +167,7 @@ def client(
     allow_model: options.AllowModel = None,
     allow_procedure: options.AllowProcedure = None,
     allow_data: options.AllowData = None,
+    least_noise: options.LeastNoise = None,
     health: options.Health = None,
     cold: options.Cold = False,
 ) -> None:
@@ -184,7 +185,7 @@ def client(
     from common.log_file import stamp
     from common.signature import read_signer
 
-    config = device_config(data, state_dir, name, partition_id, leave_out_unreadable)
+    config = device_config(data, state_dir, name, partition_id, leave_out_unreadable, least_noise)
     own = device_keys(keys, insecure)
     trust = AppTrust(
         frozenset(trust_app or ()),

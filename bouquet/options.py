@@ -96,6 +96,14 @@ AllowData = Annotated[
         metavar="PACKAGE.MODULE:FUNCTION", help="A data set or partition of your own that the server may ask for."
     ),
 ]
+LeastNoise = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        metavar="Z",
+        help="Send nothing to a run whose privacy.noise_multiplier is below Z, or that wants scores.",
+    ),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the run folder after its last round.")]
 KeepGoing = Annotated[
     bool,

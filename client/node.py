@@ -36,6 +36,7 @@ STATE_DIR = "state-dir"
 NAME = "name"
 PARTITION_ID = "partition-id"
 LEAVE_OUT = "leave-out-unreadable"
+LEAST_NOISE = "least-noise"
 NUM_PARTITIONS = "num-partitions"
 
 
@@ -52,6 +53,22 @@ class Node:
     def config(self) -> Mapping[str, Any]:
         """The node config that the SuperNode was started with."""
         return self.context.node_config
+
+    def check_privacy(self) -> None:
+        """Raise `BouquetError` where the run protects the device less than its owner demands (`--least-noise`)."""
+        least, asked = self.config.get(LEAST_NOISE), self.settings.privacy
+        if least is None or (asked.withholds and asked.noise_multiplier >= float(least)):
+            return
+        raise BouquetError(
+            f"This device's owner sends nothing without privacy.clip_norm, privacy.scores = 'withhold' and a "
+            f"privacy.noise_multiplier of {least} or more (--least-noise); this run has clip_norm = {asked.clip_norm}, "
+            f"scores = {asked.scores!r}, noise_multiplier = {asked.noise_multiplier:g}."
+        )
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether this is one of many devices in a simulation, which must give the same twice."""
+        return self.folder is not None
 
     @cached_property
     def state(self) -> DeviceState:

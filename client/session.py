@@ -19,6 +19,7 @@ from client.copies import CopyMemory
 from client.local_sgd import Scores, SGDOptions
 from client.node import Node
 from client.objective import Term, proximal_term
+from client.privacy import PrivateUploads
 from client.state import PERSONAL, Arrays, Kept
 from common import choosing, protocol
 from common.errors import BouquetError
@@ -43,6 +44,7 @@ class Session:
     received: Received
     run: str
     copies: CopyMemory
+    private: PrivateUploads | None = None  # where the settings ask for it
     metrics: dict[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -59,7 +61,11 @@ class Session:
         run = received.run or str(node.context.run_id)
         # Convolution and pooling of images run faster so on a CPU; layout and values of what is sent stay the same.
         model = nn.utils.convert_conv2d_weight_memory_format(model.to(device), torch.channels_last)
-        return cls(message, node, model, layout, initial, device, received, run, copies)
+        private = None
+        if node.settings.privacy.is_on:
+            seed = node.seed(received.round, "privacy") if node.is_simulated else None
+            private = PrivateUploads(node.settings.privacy, node.state, layout, run, seed)
+        return cls(message, node, model, layout, initial, device, received, run, copies, private)
 
     # --- data -----------------------------------------------------------------------------------------------
 
@@ -277,23 +283,49 @@ class Session:
         config: Mapping[str, protocol.Scalar] | None = None,
         is_model: bool = True,
         from_received: bool = False,
+        base: str = ARRAYS,
     ) -> Message:
         """The reply, with the layers of ``trained`` that the instruction asks for.
 
+        With `[privacy]` they are clipped and noised first (`release`), and the scores stay here. ``config`` goes up as
+        it is: what is in it and depends on the data must be made of a `release`.
+
         In a run that compresses they are packed as a difference; where ``trained`` is no model (a gradient), say so
         by ``is_model``, and they are packed as they are, in 16 bits at least. ``from_received`` says that ``trained``
-        began with what was received although the instruction's ``start`` is the personal model.
+        began with what was received although the instruction's ``start`` is the personal model; ``base`` names the
+        record that it began with, where that is not the first.
         """
         if self.choosing is not None:
             config = {**(config or {}), **self.choosing.after_training(trained if is_model else None)}
         layers, arrays = self.received.upload, None
+        if trained is not None and layers:
+            trained = self.release(trained, base if is_model else None, layers)
+        if self.private is not None:
+            config = {**(config or {}), **self.private.remember(self.received, self.initial)}
         if self.received.unpacked is not None:
             seed = self.node.seed(self.received.round)
             packed, copies = self.copies.answer(self.run, self.received, trained, is_model, seed, from_received)
             config = {**(config or {}), **reply_config(self.layout, packed, copies)}
         elif trained is not None and layers:
             arrays = protocol.to_record(self.layout, trained, layers)
-        return protocol.reply(self.message, self.node.client, self.metrics, arrays, config)
+        return protocol.reply(self.message, self.node.client, self._told(), arrays, config)
+
+    def release(self, trained: Vector, base: str | None = ARRAYS, layers: Sequence[str] | None = None) -> Vector:
+        """What may leave of a model (d,): itself, or with `[privacy]` clipped and noised (`client.privacy`).
+
+        `reply` does so with what it uploads. Who sends something else that is made of a model makes it of this.
+        """
+        if self.private is None:
+            return trained
+        chosen = self.layout.layers if layers is None else layers
+        return self.private.release(trained, chosen, self.received, self.initial, base)
+
+    def _told(self) -> dict[str, float]:
+        """The metrics that leave; of those that are withheld, what does not depend on the device's data."""
+        if not self.node.settings.privacy.withholds:
+            return self.metrics
+        kept = {name: self.metrics[name] for name in (protocol.GROUP, protocol.STATE_LOST) if name in self.metrics}
+        return {**kept, protocol.NUM_EXAMPLES: 1}
 
     def reply_evaluation(self, vector: Vector) -> Message:
         """Test a model and reply with its scores; ``num-examples`` are those it was tested on."""
@@ -302,7 +334,7 @@ class Session:
             vector = self.choosing.before_test(vector)
         scores = local_sgd.test(self.load(vector), *self.test_data)
         self.metrics |= score_metrics(scores) | {protocol.NUM_EXAMPLES: scores.examples}
-        return protocol.reply(self.message, self.node.client, self.metrics)
+        return protocol.reply(self.message, self.node.client, self._told())
 
 
 def compose(received: Received, kept: Kept | None, initial: Vector, layout: ParameterLayout) -> tuple[Vector, bool]:

@@ -217,7 +217,7 @@ def from_record(record: ArrayRecord) -> dict[str, NDArray[Any]]:
     for name, array in record.items():
         try:
             arrays[name] = array.numpy()
-        except (ValueError, TypeError, EOFError, OSError, MemoryError) as error:
+        except Exception as error:  # NumPy parses a header as Python, which spoiled bytes can make fail in any way
             raise ProtocolError(f"Tensor {name!r} cannot be decoded: {error}.") from None
     return arrays
 

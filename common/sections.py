@@ -21,6 +21,15 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def _number_or_share(value: int | float) -> int | float:
+    if value < 1 if isinstance(value, int) else not 0 < value <= 1:
+        raise ValueError(
+            "Input should be a whole number from 1 (so many replies), or a number with a point above 0, at most 1.0 (a "
+            "share of the clients asked in the round)"
+        )
+    return value
+
+
 def _known_partition(name: str) -> str:
     if name not in PARTITIONS and ":" not in name:
         known = ", ".join(repr(rule) for rule in PARTITIONS)
@@ -176,7 +185,11 @@ class ServerSettings(Section):
 
     fraction_train: float = Field(1.0, gt=0, le=1, description="Fraction of the connected nodes that train in a round.")
     min_clients: int = Field(2, ge=1, description="The run starts when this many nodes are connected.")
-    min_replies: int = Field(1, ge=1, description="With fewer usable replies, a round leaves the models as they were.")
+    min_replies: Annotated[int | float, AfterValidator(_number_or_share)] = Field(
+        1,
+        description="With fewer usable replies, a round leaves the models as they were: a number, or with a point a "
+        "share of the clients asked (0.5: half; 1.0: all).",
+    )
     max_failed_rounds: int = Field(
         3, ge=1, description="The run ends after so many rounds running without one usable reply."
     )
@@ -200,6 +213,11 @@ class ServerSettings(Section):
         "",
         description="Unlabelled samples for 'fedtsdp': an .npz with x, or a folder of images; empty: the test part of "
         "the data set.",
+    )
+    late_replies: Literal["drop", "next"] = Field(
+        "drop",
+        description="A reply after its round has ended: 'drop' leaves it, 'next' takes it into the next round, for the "
+        "methods that can use it (docs/reliability.md).",
     )
     keep_checkpoints: int = Field(2, ge=1, description="Checkpoints kept in the run folder.")
 
@@ -238,6 +256,33 @@ class PersonalSettings(Section):
     margin: float = Field(
         1.0, ge=0, description="For 'choose': by how many standard errors another model must be better."
     )
+
+
+class PrivacySettings(Section):
+    """Clipping and noise on the device, before anything leaves it (docs/reliability.md); off by default."""
+
+    clip_norm: float | None = Field(
+        None, gt=0, description="Devices clip their update to this L2 norm and noise it; none: neither."
+    )
+    noise_multiplier: float = Field(
+        1.0, ge=0, description="Deviation of the Gaussian noise, in multiples of clip_norm; 0 only clips."
+    )
+    delta: float = Field(1e-5, gt=0, lt=1, description="δ of the (ε, δ) in the record.")
+    scores: Literal["withhold", "send"] = Field(
+        "withhold",
+        description="Losses, accuracies and numbers of samples: 'withhold' keeps them on the device, and all weigh "
+        "alike; 'send' sends them exactly, and (ε, δ) is then of the models alone.",
+    )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether devices clip what they send."""
+        return self.clip_norm is not None
+
+    @property
+    def withholds(self) -> bool:
+        """Whether devices keep their scores to themselves."""
+        return self.is_on and self.scores == "withhold"
 
 
 class SimulationSettings(Section):

@@ -22,6 +22,7 @@ from common.sections import (
     DataSettings,
     ModelSettings,
     PersonalSettings,
+    PrivacySettings,
     ProtectionSettings,
     RunSettings,
     Section,
@@ -49,6 +50,7 @@ class Settings(Section):
     server: ServerSettings = ServerSettings()
     protection: ProtectionSettings = ProtectionSettings()
     personal: PersonalSettings = PersonalSettings()
+    privacy: PrivacySettings = PrivacySettings()
     simulation: SimulationSettings = SimulationSettings()
 
     def fingerprint(self) -> str:

@@ -29,7 +29,7 @@ from server.app import make_server_app
 from server.rounds import Follow, build_strategy
 from server.status import STOPPED, read_status
 from server.stop import RunStopped
-from strategies.sampling import sample_size
+from strategies.sampling import fewest_replies, sample_size
 
 FIRST_NODE = SUPERLINK_NODE_ID + 1
 STATE_FOLDER = "devices"  # in the run folder: what each simulated device keeps
@@ -67,7 +67,7 @@ def check(settings: Settings) -> None:
             f"server.min_clients = {settings.server.min_clients} is more than data.clients = {data.clients}."
         )
     trained = sample_size(data.clients, settings.server.fraction_train, 1)
-    if settings.server.min_replies > trained:
+    if fewest_replies(settings.server.min_replies, trained) > trained:
         raise BouquetError(
             f"server.min_replies = {settings.server.min_replies}, but only {trained} of data.clients = {data.clients} "
             f"train in a round (server.fraction_train = {settings.server.fraction_train:g}): no round could change "

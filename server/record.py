@@ -191,6 +191,8 @@ def round_line(
         "failures": len(strategy.failures),
         "failed": dict(sorted(strategy.failures.items())),
         "limited": dict(sorted(strategy.limited.items())),
+        "late": dict(sorted(strategy.came_late.items())),
+        **({"epsilon": strategy.privacy.by_client()} if strategy.privacy else {}),
         "clusters": len(set(assignment.values())) or 1,
         **agreement(assignment, groups),
         "warnings": list(strategy.warnings),
@@ -280,6 +282,7 @@ def summarise(
         "bytes_down_plain": sum(line["bytes_down_plain"] for line in rounds) + final_traffic.down_plain,
         "seconds": round(seconds, 3),
         "strategy_record": strategy.record(strategy.state),
+        **({"privacy": strategy.privacy.summary()} if strategy.privacy else {}),
     }
 
 

@@ -29,11 +29,13 @@ from strategies.clustered import ClusteredStrategy
 from strategies.compression import Compression
 from strategies.exchange import Patience, exchange
 from strategies.exclusion import Exclusion
+from strategies.late import LateReplies
 from strategies.mathematics.robust import Aggregation
+from strategies.privacy import PrivacyLedger, check_private
 from strategies.protection import Protection
 from strategies.registry import create_strategy
 from strategies.replies import Replies
-from strategies.sampling import sample_size
+from strategies.sampling import fewest_replies, sample_size
 
 NOTICE_SECONDS = 600.0
 Follow = Callable[[dict[str, Any]], None]
@@ -75,7 +77,18 @@ def build_strategy(settings: Settings) -> ClusteredStrategy[Any]:
         from server.inference import public_data  # imports PyTorch
 
         strategy.public = public_data(settings)
-    strategy.parameter_names = parameter_names(initial_model(settings))
+    model = initial_model(settings)
+    strategy.parameter_names = parameter_names(model)
+    check_private(strategy, settings.strategy.name, settings.privacy, state_vector(model)[0])
+    if settings.privacy.is_on:
+        strategy.privacy = PrivacyLedger(settings.privacy)
+    if server.late_replies == "next":
+        if not strategy.takes_late_replies:
+            raise BouquetError(
+                f"Setting server.late_replies = 'next' does not fit {settings.strategy.name!r}: it does not say that "
+                "it can use a model that was trained from what was sent a round before; take 'drop'."
+            )
+        strategy.late = LateReplies()
     wire = settings.wire
     if wire.compresses:
         if reason := strategy.needs_exact(wire.down):
@@ -224,7 +237,7 @@ def _too_few(settings: Settings, connected: int) -> list[str]:
     """A warning where no round can have ``server.min_replies`` replies of the clients that are connected."""
     server = settings.server
     size = sample_size(connected, server.fraction_train, 1)
-    if server.min_replies <= size:
+    if fewest_replies(server.min_replies, size) <= size:
         return []
     return [
         f"server.min_replies = {server.min_replies}, but of the {connected} connected clients {size} train in a round "
@@ -298,6 +311,8 @@ def _open(strategy: ClusteredStrategy[Any], settings: Settings, record: RunRecor
     strategy.restore(checkpoint.layout, checkpoint.arrays, checkpoint.state)
     strategy.run_id = checkpoint.run_id
     strategy.exclusion = Exclusion(**beside["exclusion"])
+    if strategy.privacy:
+        strategy.privacy.releases.update(beside["releases"])
     record.reopen(settings, checkpoint.round)
     # A checkpoint of an older release has no prior.
     return _Progress(checkpoint.round + 1, dict(beside["groups"]), beside["seconds"], beside.get("prior", []))
@@ -313,6 +328,14 @@ def _save(
 ) -> None:
     arrays, state = strategy.checkpoint()
     assert strategy.layout is not None
+    beside = {
+        "groups": progress.groups,
+        "seconds": seconds,
+        "exclusion": vars(strategy.exclusion),
+        "prior": progress.prior,
+    }
+    if strategy.privacy:
+        beside["releases"] = strategy.privacy.releases
     checkpoint = Checkpoint(
         round=round_,
         run_id=strategy.run_id,
@@ -320,15 +343,7 @@ def _save(
         strategy=settings.strategy.name,
         layout=strategy.layout,
         arrays=arrays,
-        state={
-            **state,
-            "_run": {
-                "groups": progress.groups,
-                "seconds": seconds,
-                "exclusion": vars(strategy.exclusion),
-                "prior": progress.prior,
-            },
-        },
+        state={**state, "_run": beside},
     )
     save_checkpoint(record.checkpoints, checkpoint, settings.server.keep_checkpoints)
 
@@ -366,7 +381,10 @@ def _train(
     messages = list(strategy.configure_train(round_, arrays, config, grid))
     replies, silent = exchange(grid, messages, strategy.round_patience, times)
     strategy.give_up(silent)
+    if strategy.late:
+        replies += strategy.late.collect(grid)
     updated, _ = strategy.aggregate_train(round_, replies)
+    strategy.await_late(messages, replies)
     traffic = Bytes(strategy.layout)
     _count(strategy, traffic, [*strategy.preliminary, *messages, *replies])
     return traffic, updated

@@ -10,14 +10,13 @@ client, an unmodified Flower ClientApp works with it: ``arrays`` and ``config`` 
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from logging import INFO, WARNING
 from typing import Any, Unpack
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
@@ -30,14 +29,16 @@ from common.protocol import ClientReply, Encoder, Instruction
 from strategies.compression import Compression
 from strategies.exchange import Patience, exchange
 from strategies.exclusion import Exclusion
+from strategies.late import LateReplies
 from strategies.method import MethodHooks, Outcome, State
+from strategies.nodes import ask_who, wait_for_nodes
+from strategies.privacy import PrivacyLedger
 from strategies.protection import Protection
-from strategies.replies import Replies
-from strategies.sampling import EVALUATE_STREAM, TRAIN_STREAM, Sampling, sample_clients
+from strategies.replies import Replies, mean_metrics
+from strategies.sampling import EVALUATE_STREAM, TRAIN_STREAM, Sampling, fewest_replies, sample_clients
 from strategies.state import dump_state, load_state
 
 _COMPRESSION = "_wire"  # in a checkpoint, beside the fields of the state
-IDENTIFY_TIMEOUT = 120.0  # seconds; a node that does not say who it is sits the round out
 
 
 class ClusteredStrategy(MethodHooks[State], Strategy):
@@ -63,6 +64,8 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         self.identify = sampling.get("identify", False)
         # Set by a server whose settings ask for it; what it remembers survives a round beside the state.
         self.compression: Compression | None = None
+        self.privacy: PrivacyLedger | None = None
+        self.late: LateReplies | None = None
         self._patience = Patience(self.round_timeout)
         self._protection = Protection()
         self.exclusion = Exclusion()
@@ -76,6 +79,7 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         self.replies: Replies | None = None
         self.failures: dict[str, str] = {}
         self.limited: dict[str, float] = {}
+        self.came_late: dict[str, str] = {}  # client → what became of its reply to the round before
         self.warnings: list[str] = []
         self.evaluation: dict[str, dict[str, float]] = {}
         self.preliminary: list[Message] = []
@@ -85,6 +89,7 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         self._planned: dict[int, tuple[str, Instruction]] = {}
         # Nodes that did not run the app: they are asked again who they are, when another release is installed there.
         self._refusing: set[int] = set()
+        self._asked = 0
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse an attribute that would hide a hook, such as an option of a user's own with a hook's name."""
@@ -105,7 +110,7 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         layout, state = self._begin(arrays)
         self.failures, self.replies, self._planned = {}, None, {}
         self.preliminary, self.identification = [], []
-        self._refused = set()
+        self._refused, self.came_late = set(), {}
         if self.compression:
             self.compression.begin(server_round)
         if self.fraction_train == 0.0:
@@ -118,6 +123,7 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         clients = sample_clients(
             list(nodes), self.fraction_train, self.min_train_nodes, self.seed, server_round, TRAIN_STREAM
         )
+        self._asked = len(clients)
 
         def ask(instructions: Mapping[str, Instruction]) -> Replies:
             messages = self._messages(layout, nodes, instructions, server_round, config, MessageType.TRAIN)
@@ -142,10 +148,13 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         self._refuse(judged.refused)
         for client, reason in self.failures.items():
             log(WARNING, "round %s goes on without %s: %s", server_round, client, reason)
-        if len(self.replies) < self.min_replies:
+        if len(self.replies) < (least := fewest_replies(self.min_replies, self._asked)):
             if self.replies:
-                count, least = len(self.replies), self.min_replies
-                self.warn(f"{count} usable replies, fewer than min_replies = {least}: the models stay as they were.")
+                share = "" if least == self.min_replies else f" of {self._asked} ({least})"
+                self.warn(
+                    f"{len(self.replies)} usable replies, fewer than min_replies = {self.min_replies}{share}: the "
+                    "models stay as they were."
+                )
             self._note_refusals(server_round)
             return None, None
         outcome = self.update(self.state, server_round, self.replies)
@@ -154,7 +163,8 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
             outcome = outcome.state
         self.state = outcome
         self._note_refusals(server_round)
-        return self.arrays(), self._mean_metrics([(r.num_examples, r.metrics) for r in self.replies.received])
+        reported = [(reply.num_examples, reply.metrics) for reply in self.replies.received]
+        return self.arrays(), mean_metrics(reported, self.weighted_by_key)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -182,7 +192,7 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
                 if self.compression:
                     self.compression.refuse(client, message)
                 log(WARNING, "evaluation of round %s goes on without %s: %s", server_round, client, error)
-        return self._mean_metrics([(int(m[self.weighted_by_key]), m) for m in self.evaluation.values()])
+        return mean_metrics([(int(m[self.weighted_by_key]), m) for m in self.evaluation.values()], self.weighted_by_key)
 
     def summary(self) -> None:
         """Log the hyper-parameters."""
@@ -254,6 +264,13 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         """Note the nodes that never answered, with the reason, as failures of this round."""
         self._blame(silent)
 
+    def await_late(self, messages: Sequence[Message], replies: Sequence[Message]) -> None:
+        """After a round: what was not answered may be until the end of the next one, where a server asks for that."""
+        if self.late:
+            self.late.expect(messages, replies, self._planned)
+            if self.compression:
+                self.compression.await_late(client for client, _ in self.late.awaited.values())
+
     # --- inside ----------------------------------------------------------------------------------------------
 
     def _begin(self, arrays: ArrayRecord) -> tuple[ParameterLayout, State]:
@@ -266,19 +283,7 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
 
     def _available(self, grid: Grid, needed: int) -> dict[str, int]:
         """Client → node for the nodes that are connected, after waiting for enough of them, in order of client."""
-        minimum = max(self.min_available_nodes, needed)
-        deadline = time.monotonic() + self.wait_timeout
-        last_count = -1
-        while len(node_ids := list(grid.get_node_ids())) < minimum:
-            if time.monotonic() >= deadline:
-                raise BouquetError(
-                    f"Only {len(node_ids)} of the {minimum} nodes that a round needs are connected "
-                    f"after {self.wait_timeout:.0f} s."
-                )
-            if len(node_ids) != last_count:
-                log(INFO, "waiting for nodes: %s connected, %s needed", len(node_ids), minimum)
-                last_count = len(node_ids)
-            time.sleep(0.5)
+        node_ids = wait_for_nodes(grid, max(self.min_available_nodes, needed), self.wait_timeout)
         if unknown := [node for node in node_ids if node not in self._nodes or node in self._refusing]:
             self._identify(grid, unknown)
         # A device that came back under a new node id is the client it was; its old node, which may still count
@@ -293,14 +298,8 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         if self.names is not None:
             # Whom the server knows by its key takes part, also where it is slow to answer.
             self._nodes.update({node: name for node in unknown if (name := self.names(node, None)) is not None})
-        messages = [
-            Message(RecordDict(), dst_node_id=node, message_type=protocol.IDENTIFY, ttl=self.round_timeout)
-            for node in unknown
-        ]
-        answers, _ = exchange(
-            grid, messages, replace(self._patience, timeout=min(self.round_timeout, IDENTIFY_TIMEOUT))
-        )
-        self.identification += [*messages, *answers]
+        questions, answers = ask_who(grid, unknown, self._patience, self.round_timeout)
+        self.identification += [*questions, *answers]
         self._refusing -= set(unknown)
         for answer in answers:
             # A stock ClientApp answers with an error and is known by its node.
@@ -330,31 +329,52 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
                 packing, instruction = self.compression.pack(layout, client, instruction, is_train)
             self._planned[node] = (client, instruction)
             content = encoder.content(instruction, round_, self.run_id, dict(config), packing)
-            messages.append(Message(content, dst_node_id=node, message_type=kind, ttl=self.round_timeout))
+            ttl = self.round_timeout * (2 if self.late else 1)
+            messages.append(Message(content, dst_node_id=node, message_type=kind, ttl=ttl))
         return messages
 
     def _read(self, layout: ParameterLayout, messages: Iterable[Message]) -> Replies:
         """The usable replies; for every other one, its reason goes to ``failures``."""
         usable: dict[str, ClientReply] = {}
+        sent: dict[str, Instruction] = {}
         for message in messages:
-            planned = self._planned.get(message.metadata.src_node_id)
+            late = self.late.of(message) if self.late else None
+            planned = late or self._planned.get(message.metadata.src_node_id)
             client = self._name(message)
+            if self.privacy:
+                self.privacy.note(client, message)
+            if late and not self._takes_late(client, usable):
+                continue
             try:
                 upload = planned[1].upload if planned else None
                 find = self.compression.find if self.compression else None
                 reply = incoming.read_reply(message, layout, upload, self.weighted_by_key, self.arrayrecord_key, find)
                 if client in usable:
                     raise BouquetError(f"Another node replied as {client!r} in this round; the first one counts.")
+                if self.privacy:
+                    self.privacy.check(reply)
                 reply = replace(reply, client=client)
                 usable[client] = self.compression.accept(reply) if self.compression else reply
+                if planned:
+                    sent[client] = planned[1]
             except BouquetError as error:
                 self.failures[client] = str(error)
                 if self.compression:
                     self.compression.refuse(client, message)
                 if message.has_content():  # else it is the device that says what is wrong with it
                     self._refused.add(client)
-        sent = {reply.client: self._planned[reply.node][1] for reply in usable.values() if reply.node in self._planned}
         return Replies(layout, tuple(usable[client] for client in sorted(usable)), sent)
+
+    def _takes_late(self, client: str, usable: Mapping[str, ClientReply]) -> bool:
+        """Whether a reply to the round before counts in this one; what became of it goes into the record."""
+        assert self.state is not None
+        if client in usable:
+            self.came_late[client] = "left: it replied to this round, too"
+        elif not self.wants_late(self.state):
+            self.came_late[client] = "left: at this point the method cannot use it"
+        else:
+            self.came_late[client] = "taken"
+        return self.came_late[client] == "taken"
 
     def _refuse(self, refused: Mapping[str, str]) -> None:
         self.failures |= refused
@@ -378,14 +398,3 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         for node, reason in silent.items():
             client = self._planned[node][0] if node in self._planned else self._nodes.get(node, f"node-{node}")
             self.failures[client] = reason
-
-    def _mean_metrics(self, weighted: Sequence[tuple[int, Mapping[str, float]]]) -> MetricRecord | None:
-        if not weighted:
-            return None
-        shared = set.intersection(*(set(metrics) for _, metrics in weighted)) - {self.weighted_by_key}
-        weights = np.array([weight for weight, _ in weighted], dtype=np.float64)
-        means = {
-            name: float(np.average([metrics[name] for _, metrics in weighted], weights=weights))
-            for name in sorted(shared)
-        }
-        return MetricRecord(means)  # type: ignore[arg-type]

@@ -69,6 +69,7 @@ class ClusterFL(ClusteredStrategy[ClusterFLState]):
     """
 
     state_class = ClusterFLState
+    takes_late_replies = True
 
     def __init__(
         self,

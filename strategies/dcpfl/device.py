@@ -146,4 +146,4 @@ def _take(session: Session) -> Message:
     taken = session.layout.flatten(kept.slots[slot])
     session.metrics |= kept.facts[_METRICS[slot]]
     session.keep(taken, facts={WHOLE_ROUND: session.received.round})
-    return session.reply(taken)
+    return session.reply(taken, base=NEW if slot == NEW else protocol.ARRAYS)

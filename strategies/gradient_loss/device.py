@@ -87,7 +87,7 @@ def train(session: Session) -> Message:
     session.keep(trained, facts=asdict(memory))
     told = int(asked.told is not None)
     session.metrics |= {CHOSEN: chosen, TRAINED: trained_cluster, TOLD: told, HELD: memory.compared}
-    return session.reply(trained)
+    return session.reply(trained, base=center_record(trained_cluster))
 
 
 def evaluate(session: Session) -> Message:

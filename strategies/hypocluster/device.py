@@ -24,7 +24,7 @@ def train(session: Session) -> Message:
     session.report_trained(trained, loss)
     session.keep(trained)
     session.metrics[CHOSEN] = chosen
-    return session.reply(trained)
+    return session.reply(trained, base=center_record(chosen))
 
 
 def evaluate(session: Session) -> Message:
