@@ -62,7 +62,15 @@ def device_model(state_dir: Path) -> KeptModel:
             f"The model in {state_dir} was kept by an older release, without what is needed to use it alone; it is "
             "there after the device's next round."
         )
-    return _loaded(kept.card, kept.slots[PERSONAL], f"{state_dir}, round {kept.round}")
+    backbone: Mapping[str, NDArray[Any]] | None = {}
+    if kept.backbone:
+        backbone = DeviceState(FolderStore(state_dir, durable=False)).recall_backbone(kept.backbone)
+    if backbone is None:
+        raise BouquetError(
+            f"The frozen layers of the model in {state_dir} are lost or damaged; the device is sent them again in its "
+            "next round."
+        )
+    return _loaded(kept.card, {**backbone, **kept.slots[PERSONAL]}, f"{state_dir}, round {kept.round}")
 
 
 def cluster_model(run: Path, cluster: int) -> KeptModel:

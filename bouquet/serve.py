@@ -25,11 +25,11 @@ from bouquet.live import RoundTable, print_summary
 from bouquet.queue import CURRENT, WITHOUT_LIMIT, NextRun, interrupted, open_queue, queue_of, take_next
 from common.errors import BouquetError
 from common.folder_lock import locked
-from common.initial import initial_model
 from common.processes import ProcessGroup
 from experiments.report import write_report
 from server.fleet import Twins
 from server.rounds import build_strategy
+from server.start import starting_point
 from server.stop import RunStopped
 from server.superlink import SuperLink
 
@@ -67,8 +67,7 @@ def serve(first: NextRun, resume: bool, options: Options, ended: bool = False) -
         )
         if not options.keep_waiting:
             return
-    build_strategy(first.settings)
-    initial_model(first.settings)
+    build_strategy(first.settings, starting_point(first.settings, first.folder if resume else None))
     with locked(first.folder, "the run folder", HINT), ProcessGroup() as group:
         registered = secured.registered if secured else None
         one_key_twice = OneKeyTwice(

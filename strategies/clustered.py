@@ -27,6 +27,7 @@ from common import incoming, protocol
 from common.errors import BouquetError
 from common.layout import ParameterLayout
 from common.protocol import ClientReply, Encoder, Instruction
+from strategies.backbone import Delivery
 from strategies.compression import Compression
 from strategies.exchange import Patience, exchange
 from strategies.exclusion import Exclusion
@@ -36,7 +37,7 @@ from strategies.replies import Replies
 from strategies.sampling import EVALUATE_STREAM, TRAIN_STREAM, Sampling, sample_clients
 from strategies.state import dump_state, load_state
 
-_COMPRESSION = "_wire"  # in a checkpoint, beside the fields of the state
+_COMPRESSION, _DELIVERY = "_wire", "_backbone"  # in a checkpoint, beside the fields of the state
 IDENTIFY_TIMEOUT = 120.0  # seconds; a node that does not say who it is sits the round out
 
 
@@ -61,8 +62,9 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         self.wait_timeout = sampling.get("wait_timeout", 600.0)
         self.round_timeout = sampling.get("round_timeout", 3600.0)
         self.identify = sampling.get("identify", False)
-        # Set by a server whose settings ask for it; what it remembers survives a round beside the state.
+        # Set by a server whose settings ask for them; what they remember survives a round beside the state.
         self.compression: Compression | None = None
+        self.delivery: Delivery | None = None
         self._patience = Patience(self.round_timeout)
         self._protection = Protection()
         self.exclusion = Exclusion()
@@ -175,10 +177,10 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
             client = self._name(message)
             try:
                 self.evaluation[client] = incoming.read_metrics(message, self.weighted_by_key)
+                self._note_backbone(client)
             except BouquetError as error:
                 self.failures[client] = str(error)
-                if self.compression:
-                    self.compression.refuse(client, message)
+                self._send_again(client, message)
                 log(WARNING, "evaluation of round %s goes on without %s: %s", server_round, client, error)
         return self._mean_metrics([(int(m[self.weighted_by_key]), m) for m in self.evaluation.values()])
 
@@ -208,6 +210,8 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         if self.compression:
             copies, rest[_COMPRESSION] = self.compression.dump()
             arrays |= {f"{_COMPRESSION}/{digest}": vector for digest, vector in copies.items()}
+        if self.delivery:
+            rest[_DELIVERY] = dict(sorted(self.delivery.served.items()))
         return arrays, rest
 
     def restore(self, layout: ParameterLayout, arrays: dict[str, NDArray[Any]], rest: dict[str, Any]) -> None:
@@ -218,6 +222,8 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
             prefix = f"{_COMPRESSION}/"
             copies = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
             self.compression.load(copies, rest[_COMPRESSION])
+        if self.delivery:
+            self.delivery.served = dict(rest[_DELIVERY])
 
     @property
     def node_names(self) -> Mapping[int, str]:
@@ -291,13 +297,10 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         if self.names is not None:
             # Whom the server knows by its key takes part, also where it is slow to answer.
             self._nodes.update({node: name for node in unknown if (name := self.names(node, None)) is not None})
-        messages = [
-            Message(RecordDict(), dst_node_id=node, message_type=protocol.IDENTIFY, ttl=self.round_timeout)
-            for node in unknown
-        ]
-        answers, _ = exchange(
-            grid, messages, replace(self._patience, timeout=min(self.round_timeout, IDENTIFY_TIMEOUT))
-        )
+        kind, ttl = protocol.IDENTIFY, self.round_timeout
+        messages = [Message(RecordDict(), dst_node_id=node, message_type=kind, ttl=ttl) for node in unknown]
+        patience = replace(self._patience, timeout=min(self.round_timeout, IDENTIFY_TIMEOUT))
+        answers, _ = exchange(grid, messages, patience)
         self.identification += [*messages, *answers]
         for answer in answers:
             # A stock ClientApp answers with an error and is known by its node.
@@ -319,11 +322,12 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         for client, instruction in instructions.items():
             node = nodes[client]
             packing = None
+            backbone = self.delivery.pack(layout, client, instruction) if self.delivery else None
             if self.compression:
                 is_train = kind == MessageType.TRAIN
                 packing, instruction = self.compression.pack(layout, client, instruction, is_train)
             self._planned[node] = (client, instruction)
-            content = encoder.content(instruction, round_, self.run_id, dict(config), packing)
+            content = encoder.content(instruction, round_, self.run_id, dict(config), packing, backbone)
             messages.append(Message(content, dst_node_id=node, message_type=kind, ttl=self.round_timeout))
         return messages
 
@@ -341,14 +345,25 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
                     raise BouquetError(f"Another node replied as {client!r} in this round; the first one counts.")
                 reply = replace(reply, client=client)
                 usable[client] = self.compression.accept(reply) if self.compression else reply
+                self._note_backbone(client)
             except BouquetError as error:
                 self.failures[client] = str(error)
-                if self.compression:
-                    self.compression.refuse(client, message)
+                self._send_again(client, message)
                 if message.has_content():  # else it is the device that says what is wrong with it
                     self._refused.add(client)
         sent = {reply.client: self._planned[reply.node][1] for reply in usable.values() if reply.node in self._planned}
         return Replies(layout, tuple(usable[client] for client in sorted(usable)), sent)
+
+    def _note_backbone(self, client: str) -> None:
+        if self.delivery:
+            self.delivery.accept(client)
+
+    def _send_again(self, client: str, message: Message) -> None:
+        """Whatever a client says that it has lost."""
+        if self.compression:
+            self.compression.refuse(client, message)
+        if self.delivery:
+            self.delivery.refuse(client, message)
 
     def _refuse(self, refused: Mapping[str, str]) -> None:
         self.failures |= refused
