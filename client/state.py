@@ -131,8 +131,8 @@ class ContextStore:
 class Kept:
     """What the device kept of a round: slots of tensors (``personal`` is its own model) and small facts.
 
-    ``card`` is the JSON of the model's `common.model_card.ModelCard`, empty where an older release kept it. ``backbone``
-    is the digest of what `DeviceState.keep_backbone` wrote of the same model, empty where its own model is all of it.
+    ``card`` is the JSON of the model's `common.model_card.ModelCard`, empty where an older release kept it.
+    ``backbone`` is the digest of what `DeviceState.keep_backbone` wrote of the same model, empty where there is none.
     """
 
     round: int

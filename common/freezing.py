@@ -79,9 +79,10 @@ def trained_state(model: nn.Module) -> dict[str, Tensor]:
 
 def load_trained(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """`torch.nn.Module.load_state_dict` of all that is not frozen."""
-    missing, unexpected = model.load_state_dict(tensors, strict=False)
-    if unexpected or set(missing) != frozen_names(model):
-        raise RuntimeError(f"missing: {sorted(set(missing) - frozen_names(model))}; unexpected: {unexpected}")
+    expected = set(model.state_dict()) - frozen_names(model)
+    if expected != set(tensors):
+        raise RuntimeError(f"missing: {sorted(expected - set(tensors))}; unexpected: {sorted(set(tensors) - expected)}")
+    model.load_state_dict(tensors, strict=False)
 
 
 def layers_of(model: nn.Module) -> tuple[str, ...]:
