@@ -19,6 +19,7 @@ from common.settings import load_settings
 from experiments.inline import InlineGrid
 from strategies.backbone import Delivery
 
+NET = ("model.name=cnn-batchnorm", "model.hidden=[]")
 LAYOUT = ParameterLayout.of({f"{layer}.w": np.zeros(2, dtype=np.float32) for layer in "abc"})
 FROZEN = {"body.w": np.ones(5, dtype=np.float32)}
 GIVEN = {f"{layer}.w": np.full(2, ord(layer), dtype=np.float32) for layer in "abc"}
@@ -120,7 +121,7 @@ def size(message):
 
 
 def test_a_device_that_lost_it_sits_one_round_out_and_the_rounds_cost_the_head(tmp_path):
-    federation = Federation(tmp_path, "strategy.name=fedavg", "model.name=cnn-batchnorm", "model.frozen=all-but-head")
+    federation = Federation(tmp_path, "strategy.name=fedavg", *NET, "model.frozen=all-but-head")
     sent = []
     push = federation.grid.push_messages
     federation.grid.push_messages = lambda messages: push([*(sent.append(m) or m for m in messages)])
@@ -145,10 +146,10 @@ def test_a_device_that_lost_it_sits_one_round_out_and_the_rounds_cost_the_head(t
 
 def test_fedper_devices_begin_with_the_heads_of_the_file(tmp_path):
     """Its personal layers never travel, and no device can build them from the seed."""
-    small = [*SMALL, "model.name=cnn-batchnorm"]
+    small = [*SMALL, *NET]
     model = initial_model(load_settings(None, [*small, "run.seed=9"]))
     save_file(model.state_dict(), tmp_path / "w.safetensors")
-    changes = ["model.name=cnn-batchnorm", f"model.weights={tmp_path / 'w.safetensors'}"]
+    changes = [*NET, f"model.weights={tmp_path / 'w.safetensors'}"]
     federation = Federation(tmp_path / "devices", "strategy.name=fedper", *changes)
     given = state_vector(model)[1]
     federation.arrays = protocol.to_record(federation.layout, given)
