@@ -100,13 +100,11 @@ def run(
     Devices need no restart. The settings are checked here, at once.
     """
     from bouquet.queue import NextRun, enqueue, waiting_server
-    from common.initial import initial_model
     from common.settings import load_settings
     from server.rounds import build_strategy
 
     settings = load_settings(chosen, overrides or [])
     build_strategy(settings)
-    initial_model(settings)
     server = on or waiting_server()
     folder = out or Path("runs") / settings.run.name
     enqueue(server, NextRun(settings, folder))

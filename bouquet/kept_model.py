@@ -67,8 +67,16 @@ def device_model(state_dir: Path) -> KeptModel:
             f"The model in {state_dir} was kept by an older release, without what is needed to use it alone; it is "
             "there after the device's next round."
         )
+    backbone: Mapping[str, NDArray[Any]] | None = {}
+    if kept.backbone:
+        backbone = DeviceState(FolderStore(state_dir, durable=False)).recall_backbone(kept.backbone)
+    if backbone is None:
+        raise BouquetError(
+            f"The frozen layers of the model in {state_dir} are lost or damaged; the device is sent them again in its "
+            "next round."
+        )
     chosen = served_model(state, kept.run, kept.round) if state else None
-    return _loaded(kept.card, chosen or kept.slots[PERSONAL], f"{state_dir}, round {kept.round}")
+    return _loaded(kept.card, {**backbone, **(chosen or kept.slots[PERSONAL])}, f"{state_dir}, round {kept.round}")
 
 
 def cluster_model(run: Path, cluster: int) -> KeptModel:

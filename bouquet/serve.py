@@ -26,11 +26,11 @@ from bouquet.queue import CURRENT, WITHOUT_LIMIT, NextRun, interrupted, open_que
 from common.bundle import signed_app_files
 from common.errors import BouquetError
 from common.folder_lock import locked
-from common.initial import initial_model
 from common.processes import ProcessGroup
 from experiments.report import write_report
 from server.fleet import Twins
 from server.rounds import build_strategy
+from server.start import starting_point
 from server.stop import RunStopped
 from server.superlink import SuperLink
 
@@ -76,8 +76,7 @@ def serve(first: NextRun, resume: bool, options: Options, ended: bool = False) -
         )
         if not options.keep_waiting:
             return
-    build_strategy(first.settings)
-    initial_model(first.settings)
+    build_strategy(first.settings, starting_point(first.settings, first.folder if resume else None))
     if signed := signed_app_files(options.owners_signature)[1]:
         console.print(f"Signed: {signed}.", soft_wrap=True, highlight=False)
     with locked(first.folder, "the run folder", HINT), ProcessGroup() as group:

@@ -137,6 +137,11 @@ class Node:
         return prepared(Path(str(state_dir)), files, settings, lambda: make(*given))
 
     @property
+    def has_own_data(self) -> bool:
+        """Whether the samples are the device's own: bytes as they are, floats as their owner prepared them."""
+        return DATA in self.config or self._own
+
+    @property
     def _own(self) -> bool:
         return self.settings.data.dataset == OWN_DATA
 
@@ -194,7 +199,7 @@ def _part(settings: Settings, partition_id: int, num_partitions: int) -> ClientD
 
 @lru_cache(maxsize=256)
 def own_data(settings: Settings, folder: str, leave_out: bool = False) -> ClientData:
-    """A device's own samples, as its model takes them; with ``leave_out`` without the photos that cannot be read.
+    """A device's own samples, bytes as bytes; with ``leave_out`` without the photos that cannot be read.
 
     Raises `BouquetError`, with the file, for what does not fit.
     """
@@ -205,8 +210,7 @@ def own_data(settings: Settings, folder: str, leave_out: bool = False) -> Client
         Path(folder),
         classes=card.classes,
         input_shape=card.input_shape,
-        mean=card.mean,
-        std=card.std,
+        as_bytes=True,
         seed=settings.run.seed,
         test_fraction=settings.data.test_fraction,
         report=lambda line: print(line, flush=True),

@@ -14,15 +14,18 @@ from flwr.app import Message, MessageType
 from torch import Tensor, nn
 
 from client import local_sgd
+from client.backbone import put_in
 from client.choosing import Choosing
 from client.copies import CopyMemory
-from client.local_sgd import Scores, SGDOptions
+from client.local_sgd import Scores, SGDOptions, TrainingLoss
 from client.node import Node
 from client.objective import Term, proximal_term
 from client.privacy import PrivateUploads
+from client.samples import augmentation, class_weights, standardising
 from client.state import PERSONAL, Arrays, Kept
 from common import choosing, protocol
 from common.errors import BouquetError
+from common.freezing import load_trained
 from common.initial import initial_model, state_vector
 from common.layout import ParameterLayout, Vector
 from common.model_card import ModelCard
@@ -54,11 +57,14 @@ class Session:
         if train.threads:
             torch.set_num_threads(train.threads)
         device = local_sgd.choose_device(train.device)
-        model = initial_model(node.settings)
-        layout, initial = state_vector(model)
+        model = initial_model(node.settings, tried=False)
+        layout, _ = state_vector(model)
         copies = CopyMemory(node.state, layout)
         received = protocol.read_instruction(message, layout, copies.find)
+        put_in(model, received.backbone, node.state)
+        initial = state_vector(model)[1]
         run = received.run or str(node.context.run_id)
+        model.register_forward_pre_hook(standardising(ModelCard.of(node.settings)), prepend=True)
         # Convolution and pooling of images run faster so on a CPU; layout and values of what is sent stay the same.
         model = nn.utils.convert_conv2d_weight_memory_format(model.to(device), torch.channels_last)
         private = None
@@ -102,6 +108,22 @@ class Session:
     def chosen_by(self) -> tuple[Tensor, Tensor]:
         """Samples and labels that the device's own choice holds out (`client.choosing`)."""
         return self._split(self._own_fraction)[2:]
+
+    @cached_property
+    def loss_of(self) -> TrainingLoss:
+        """The loss of a mini-batch in training, as the settings want it (`train.augment`, `train.class_weights`)."""
+        train, (x, y) = self.node.settings.train, self.train_data
+        if not train.augment and train.class_weights == "none":
+            return local_sgd.PLAIN
+        weights = None
+        if train.class_weights == "balanced":
+            weights = torch.as_tensor(class_weights(y.cpu().numpy(), self.node.data.num_classes)).to(self.device)
+        return TrainingLoss(weights, augmentation(train.augment, self.card, x, self.node.has_own_data))
+
+    @cached_property
+    def card(self) -> ModelCard:
+        """How samples become the model's inputs, and what it gives."""
+        return ModelCard.of(self.node.settings)
 
     @cached_property
     def choosing(self) -> Choosing | None:
@@ -148,7 +170,7 @@ class Session:
     def load(self, vector: Vector) -> nn.Module:
         """Put a flat vector (d,) into the model."""
         arrays = self.layout.unflatten(vector)
-        self.model.load_state_dict({name: torch.as_tensor(array) for name, array in arrays.items()})
+        load_trained(self.model, {name: torch.as_tensor(array) for name, array in arrays.items()})
         return self.model
 
     def tensors(self, payload: Payload) -> dict[str, Tensor]:
@@ -189,7 +211,7 @@ class Session:
         samples = self.train_data if data is None else data
         trained = None if layers is None else self.layout.names(layers)
         with self.seeded(stream):
-            loss = local_sgd.train(model, *samples, options, terms, self.generator(stream), trained)
+            loss = local_sgd.train(model, *samples, options, terms, self.generator(stream), trained, self.loss_of)
         return state_vector(model)[1], loss
 
     def options(self, **changes: Any) -> SGDOptions:
@@ -212,8 +234,9 @@ class Session:
         model = self.load(vector)
         gradients: dict[str, Tensor] = {}
         with self.seeded(stream):
-            for part_x, part_y in zip(x.split(local_sgd.TEST_BATCH), y.split(local_sgd.TEST_BATCH), strict=True):
-                for name, part in local_sgd.gradients(model, part_x, part_y).items():
+            size = local_sgd.together(x)
+            for part_x, part_y in zip(x.split(size), y.split(size), strict=True):
+                for name, part in local_sgd.gradients(model, part_x, part_y, self.loss_of.as_they_are).items():
                     share = part * (len(part_y) / len(y))
                     gradients[name] = gradients[name] + share if name in gradients else share
         flat = np.zeros(self.layout.dim, dtype=np.float32)
@@ -274,8 +297,9 @@ class Session:
             self.choosing.personal = personal
         own = {PERSONAL: self.layout.unflatten(personal), **(slots or {})}
         # The model can be used without a server: its card goes into the same file.
-        card = ModelCard.of(self.node.settings).to_json()
-        self.node.state.keep(self.run, self.received.round, own, facts or {}, card)
+        card = self.card.to_json()
+        backbone = self.received.backbone.digest if self.received.backbone else ""
+        self.node.state.keep(self.run, self.received.round, own, facts or {}, card, backbone)
 
     def reply(
         self,
@@ -296,7 +320,9 @@ class Session:
         record that it began with, where that is not the first.
         """
         if self.choosing is not None:
-            config = {**(config or {}), **self.choosing.after_training(trained if is_model else None)}
+            report = self.choosing.after_training(trained if is_model else None)
+            # Made of scores on the device's data: withheld like them, so that the fleet cannot tell it what to expect.
+            config = {**(config or {}), **({} if self.node.settings.privacy.withholds else report)}
         layers, arrays = self.received.upload, None
         if trained is not None and layers:
             trained = self.release(trained, base if is_model else None, layers)

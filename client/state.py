@@ -134,6 +134,7 @@ class Kept:
     """What the device kept of a round: slots of tensors (``personal`` is its own model) and small facts.
 
     ``card`` is the JSON of the model's `common.model_card.ModelCard`, empty where an older release kept it.
+    ``backbone`` is the digest of what `DeviceState.keep_backbone` wrote of the same model, empty where there is none.
     """
 
     round: int
@@ -141,6 +142,7 @@ class Kept:
     facts: dict[str, Any] = field(default_factory=dict)
     run: str = ""
     card: str = ""
+    backbone: str = ""
 
 
 class DeviceState:
@@ -202,11 +204,18 @@ class DeviceState:
         return None
 
     def keep(
-        self, run: str, round_: int, slots: Mapping[str, Arrays], facts: Mapping[str, Any], card: str = ""
+        self,
+        run: str,
+        round_: int,
+        slots: Mapping[str, Arrays],
+        facts: Mapping[str, Any],
+        card: str = "",
+        backbone: str = "",
     ) -> None:
         """Write the state of a finished round, and drop rounds that are no longer needed."""
         tensors = {f"{slot}/{name}": contiguous(a) for slot, arrays in slots.items() for name, a in arrays.items()}
         metadata = {"run": run, "round": str(round_), "facts": json.dumps(dict(facts)), "card": card}
+        metadata |= {"backbone": backbone} if backbone else {}
         self._keep("round", round_, save_safetensors(tensors, metadata))
 
     def latest(self) -> Kept | None:
@@ -215,6 +224,22 @@ class DeviceState:
             if (kept := self._load(None, round_)) is not None:
                 return kept
         return None
+
+    def keep_backbone(self, digest: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Write what stays the same all through a run, and drop what no model that is kept needs."""
+        self.store.write(
+            _backbone(digest), save_safetensors({k: contiguous(a) for k, a in arrays.items()}, {"run": ""})
+        )
+        models = [self._load(None, round_) for round_ in self._numbers("round")]
+        needed = {_backbone(digest), *(_backbone(kept.backbone) for kept in models if kept is not None)}
+        for name in self.store.names():
+            if re.fullmatch(_backbone("[0-9a-f]+"), name) and name not in needed:
+                self.store.delete(name)
+
+    def recall_backbone(self, digest: str) -> Arrays | None:
+        """What `keep_backbone` wrote under this digest; None where that is lost."""
+        found = self._read(None, _backbone(digest))
+        return None if found is None else found[1]
 
     def keep_aside(
         self, run: str, name: str, version: int, arrays: Arrays, also: Collection[int] | None = None
@@ -257,7 +282,8 @@ class DeviceState:
         for key, array in tensors.items():
             slot, _, name = key.partition("/")
             slots.setdefault(slot, {})[name] = array
-        return Kept(round_, slots, json.loads(metadata["facts"]), metadata["run"], metadata.get("card", ""))
+        said = (metadata.get("card", ""), metadata.get("backbone", ""))
+        return Kept(round_, slots, json.loads(metadata["facts"]), metadata["run"], *said)
 
     def _read(self, run: str | None, file: str) -> tuple[dict[str, str], Arrays] | None:
         """Metadata and tensors of a file; None where there is none, it is damaged, or it is of another run."""
@@ -271,3 +297,7 @@ class DeviceState:
         except (SafetensorError, ValueError, KeyError):
             return None
         return None if run is not None and metadata["run"] != run else (metadata, tensors)
+
+
+def _backbone(digest: str) -> str:
+    return f"backbone-{digest}.safetensors"

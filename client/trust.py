@@ -32,6 +32,7 @@ from common.signature import (
     fingerprint,
     verify,
 )
+from common.torchvision_ops import TORCHVISION
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 MANIFEST = ".info/CONTENT"  # Flower's list of hashes, removed on installation; not code
@@ -178,7 +179,8 @@ class AppTrust:
         """Raise `AppRefused` when the run's settings name code whose import the owner has not allowed."""
         for key, (what, option) in OWN_CODE.items():
             name = str(config.get(key, ""))
-            if ":" not in name or self.anything or name in (self.models if what == "model" else self.data):
+            own = ":" in name and not (what == "model" and name.startswith(TORCHVISION))
+            if not own or self.anything or name in (self.models if what == "model" else self.data):
                 continue
             raise AppRefused(
                 f"The server asks for the {what} {name!r}, code that is not Bouquet's; if the device's owner trusts "

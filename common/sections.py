@@ -125,9 +125,23 @@ class DataSettings(Section):
 class ModelSettings(Section):
     """The model that every client trains."""
 
-    name: str = Field("mlp", description="A model by name, or the user's own as package.module:factory.")
+    name: str = Field(
+        "mlp",
+        description="A model by name, torchvision:NAME for a classification model of torchvision's, or your own as "
+        "package.module:factory.",
+    )
     hidden: tuple[int, ...] = Field((), description="Widths of the hidden layers of 'mlp'; empty for the default.")
     norm: Literal["batch", "group"] = Field("batch", description="Normalisation of 'resnet18'.")
+    weights: str = Field(
+        "",
+        description="File on the server with the weights that training starts from, .safetensors or .pt; empty: drawn "
+        "from the seed.",
+    )
+    frozen: tuple[str, ...] = Field(
+        (),
+        description="Layers that are not trained and travel once, by name or by how their names begin, e.g. "
+        "['features']; ['all-but-head'] for all but the last one.",
+    )
 
 
 class TrainSettings(Section):
@@ -142,6 +156,16 @@ class TrainSettings(Section):
         1.0, gt=0, le=1, description="The learning rate is multiplied by it every round."
     )
     max_gradient_norm: float | None = Field(2.0, gt=0, description="Clip the gradient to this norm; 'none': do not.")
+    augment: tuple[Literal["crop", "flip", "color"], ...] = Field(
+        (),
+        description="Changes of images in training, drawn anew each time: 'crop' shifts by up to an eighth, 'flip' "
+        "mirrors, 'color' varies brightness, contrast and saturation by a fifth.",
+    )
+    class_weights: Literal["none", "balanced"] = Field(
+        "none",
+        description="'balanced': samples of a class that is rare on the device count more, by n / (classes there × "
+        "samples of the class).",
+    )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the clients train.")
     threads: int = Field(1, ge=0, description="CPU threads of a client; 0 leaves the choice to PyTorch.")
 

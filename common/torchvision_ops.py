@@ -16,6 +16,7 @@ from types import ModuleType
 
 from common.errors import BouquetError
 
+TORCHVISION = "torchvision:"  # before the name of a model of its own
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 

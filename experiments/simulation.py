@@ -21,12 +21,12 @@ from client.node import NUM_PARTITIONS, PARTITION_ID, own_data
 from common.bundle import PACKAGES
 from common.errors import BouquetError
 from common.folder_lock import locked
-from common.initial import initial_model
 from common.sections import OWN_DATA
 from common.settings import Settings
 from experiments.inline import InlineGrid, app_handlers
 from server.app import make_server_app
 from server.rounds import Follow, build_strategy
+from server.start import starting_point
 from server.status import STOPPED, read_status
 from server.stop import RunStopped
 from strategies.sampling import fewest_replies, sample_size
@@ -43,7 +43,7 @@ def simulate(settings: Settings, folder: Path, resume: bool = False, follow: Fol
     do not fit each other or the data, before anything is written.
     """
     settings = one_client_a_folder(settings)
-    check(settings)
+    check(settings, folder if resume else None)
     with locked(folder, "the run folder", "Another run writes there; give each a folder of its own."):
         server_app = make_server_app(settings, folder, resume, follow)
         client_app = make_client_app(settings, (folder / STATE_FOLDER).absolute())
@@ -57,8 +57,8 @@ def simulate(settings: Settings, folder: Path, resume: bool = False, follow: Fol
     return summary
 
 
-def check(settings: Settings) -> None:
-    """Build everything once, so that what does not fit is said before the run begins."""
+def check(settings: Settings, resumed: Path | None = None) -> None:
+    """Build everything once, so that what does not fit is said before the run begins or goes on."""
     from client.data import load_partition  # imports SciPy only for what it needs
 
     data = settings.data
@@ -73,8 +73,7 @@ def check(settings: Settings) -> None:
             f"train in a round (server.fraction_train = {settings.server.fraction_train:g}): no round could change "
             "anything."
         )
-    build_strategy(settings)
-    initial_model(settings)
+    build_strategy(settings, starting_point(settings, resumed))
     if data.dataset == OWN_DATA:
         _check_folders(settings)
         return

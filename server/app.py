@@ -7,16 +7,16 @@ import json
 import os
 from pathlib import Path
 
-from flwr.app import ArrayRecord, Context
+from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from common.errors import BouquetError, RunFailed
-from common.initial import initial_model
 from common.pulling import pull_soon
 from common.settings import Settings
 from server.fleet import Names
 from server.record import RunRecord
 from server.rounds import Follow, run_rounds
+from server.start import starting_point
 from server.status import FAILED, STOPPED, note_end
 from server.stop import RunStopped
 
@@ -46,8 +46,9 @@ def make_server_app(
         pull_soon()
         target, again = (folder, resume) if folder else _where(own)
         try:
-            initial = ArrayRecord(torch_state_dict=initial_model(own).state_dict())
-            run_rounds(grid, own, initial, RunRecord(target), again, follow, None if settings else _names(target))
+            start = starting_point(own, target if again else None)
+            names = None if settings else _names(target)
+            run_rounds(grid, own, start.record, RunRecord(target), again, follow, names, start)
         except RunStopped as stopped:
             note_end(target, STOPPED, str(stopped))
             record_failure(target, stopped)

@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -99,7 +100,12 @@ class RunRecord:
     def create(self, settings: Settings) -> None:
         """Make the folder for a new run; one that holds a run is never overwritten (`check_new`)."""
         check_new(self.folder)
-        for name in (ROUNDS, "status.json"):  # of a run that ended in its first round
+        for name in (
+            ROUNDS,
+            "status.json",
+            "start.json",
+            "start.safetensors",
+        ):  # of a run that ended in its first round
             (self.folder / name).unlink(missing_ok=True)
         self._make(settings)
 
@@ -142,9 +148,17 @@ class RunRecord:
         except OSError as error:
             raise BouquetError(f"{path} cannot be written: {error.strerror}.") from None
 
-    def finish(self, summary: Mapping[str, Any], strategy: ClusteredStrategy[Any]) -> None:
-        """Write the models, the similarity and, last of all, the summary: a run without one did not end."""
-        self._write_models(strategy)
+    def finish(
+        self,
+        summary: Mapping[str, Any],
+        strategy: ClusteredStrategy[Any],
+        frozen: Mapping[str, NDArray[Any]] = MappingProxyType({}),
+    ) -> None:
+        """Write the models, the similarity and, last of all, the summary: a run without one did not end.
+
+        ``frozen`` are the tensors that all models share and the strategy knows nothing of.
+        """
+        self._write_models(strategy, frozen)
         if (similarity := strategy.client_similarity(strategy.state, strategy.replies)) is not None:
             kind, clients, matrix = similarity
             rounded = [[round(float(value), 6) for value in row] for row in matrix]
@@ -157,7 +171,7 @@ class RunRecord:
             sweep(folder)
         write_json(self.folder / "settings.json", settings.model_dump(mode="json"))
 
-    def _write_models(self, strategy: ClusteredStrategy[Any]) -> None:
+    def _write_models(self, strategy: ClusteredStrategy[Any], frozen: Mapping[str, NDArray[Any]]) -> None:
         assert strategy.state is not None
         assert strategy.layout is not None
         folder = self.folder / MODELS
@@ -167,7 +181,7 @@ class RunRecord:
         for cluster, center in enumerate(strategy.centers(strategy.state)):
             members = sorted(client for client, k in assignment.items() if k == cluster)
             metadata = {"clients": json.dumps(members), "layout": json.dumps(layout.to_json())}
-            arrays = {name: contiguous(array) for name, array in layout.unflatten(center).items()}
+            arrays = {name: contiguous(a) for name, a in {**frozen, **layout.unflatten(center)}.items()}
             write_atomically(folder / f"cluster-{cluster}.safetensors", save(arrays, metadata))
 
 

@@ -17,12 +17,13 @@ from common import choosing, protocol
 from common.codec import Codec
 from common.continuing import check_continues
 from common.errors import BouquetError, RunFailed
-from common.initial import initial_model, model_shape, parameter_names, state_vector
+from common.initial import model_shape, parameter_names, state_vector
 from common.settings import Settings
 from server.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from server.diagnosis import Expected, add, diagnose, new_warnings
 from server.fleet import Names, Twins
 from server.record import Bytes, RunRecord, round_line, summarise
+from server.start import Start, starting_point
 from server.status import FINISHED, TESTING, TRAINING, Progress, expected
 from server.stop import check_stop, take_back
 from strategies.clustered import ClusteredStrategy
@@ -54,9 +55,10 @@ class _Progress:
     prior: list[float] = field(default_factory=list)
 
 
-def build_strategy(settings: Settings) -> ClusteredStrategy[Any]:
-    """The strategy that the settings name, with the server's sampling and patience."""
+def build_strategy(settings: Settings, start: Start | None = None) -> ClusteredStrategy[Any]:
+    """The strategy that the settings name, with the server's sampling and patience, for what they start from."""
     server = settings.server
+    start = start or starting_point(settings)
     strategy = create_strategy(
         settings.strategy.name,
         settings.strategy.options,
@@ -76,10 +78,9 @@ def build_strategy(settings: Settings) -> ClusteredStrategy[Any]:
     if strategy.wants_public_data:
         from server.inference import public_data  # imports PyTorch
 
-        strategy.public = public_data(settings)
-    model = initial_model(settings)
-    strategy.parameter_names = parameter_names(model)
-    check_private(strategy, settings.strategy.name, settings.privacy, state_vector(model)[0])
+        strategy.public = public_data(settings, start.model)
+    strategy.parameter_names = parameter_names(start.model)
+    check_private(strategy, settings.strategy.name, settings.privacy, state_vector(start.model)[0])
     if settings.privacy.is_on:
         strategy.privacy = PrivacyLedger(settings.privacy)
     if server.late_replies == "next":
@@ -94,7 +95,8 @@ def build_strategy(settings: Settings) -> ClusteredStrategy[Any]:
         if reason := strategy.needs_exact(wire.down):
             raise BouquetError(f"Setting wire.down = {wire.down!r} does not fit {settings.strategy.name!r}: {reason}")
         strategy.compression = Compression(Codec(wire.up, wire.keep), Codec(wire.down, wire.keep), settings.run.seed)
-    strategy.draw_model = lambda seed: state_vector(initial_model(settings, seed))[1]
+    strategy.draw_model = start.draw
+    strategy.delivery = start.delivery()
     return strategy
 
 
@@ -130,16 +132,20 @@ def run_rounds(
     resume: bool = False,
     follow: Follow | None = None,
     names: Names | None = None,
+    start: Start | None = None,
 ) -> dict[str, Any]:
     """Train for ``settings.run.rounds`` rounds, evaluate every device, and return the summary.
 
-    ``follow`` is called with each round's line; ``names`` knows what the nodes are called. Raises `BouquetError` when
-    fewer than ``server.min_clients`` nodes connect in time, and for a run folder or checkpoint that does not fit.
+    ``follow`` is called with each round's line; ``names`` knows what the nodes are called; ``initial`` is of ``start``,
+    by default `server.start.starting_point`'s. Raises `BouquetError` when fewer than ``server.min_clients`` nodes
+    connect in time, and for a run folder or checkpoint that does not fit.
     """
-    strategy = build_strategy(settings)
+    start = start or starting_point(settings)
+    strategy = build_strategy(settings, start)
     if names is not None:
         strategy.names = names
     progress = _open(strategy, settings, record, resume)
+    start.save(record.folder)
     take_back(record.folder)
     status = Progress(record.folder, settings, names)
     started = time.monotonic()
@@ -214,7 +220,9 @@ def run_rounds(
     _learn_groups(strategy, progress.groups)
     seconds = progress.seconds_before + time.monotonic() - started
     summary = summarise(settings, strategy, progress.groups, record.rounds(), final, seconds)
-    record.finish(summary, strategy)
+    if start.about:
+        summary["start"] = dict(start.about)
+    record.finish(summary, strategy, start.frozen)
     status.say(FINISHED, ended=time.time())
     return summary
 

@@ -26,6 +26,7 @@ from common import incoming, protocol
 from common.errors import BouquetError
 from common.layout import ParameterLayout
 from common.protocol import ClientReply, Encoder, Instruction
+from strategies.backbone import Delivery
 from strategies.compression import Compression
 from strategies.exchange import Patience, exchange
 from strategies.exclusion import Exclusion
@@ -38,7 +39,7 @@ from strategies.replies import Replies, mean_metrics
 from strategies.sampling import EVALUATE_STREAM, TRAIN_STREAM, Sampling, fewest_replies, sample_clients
 from strategies.state import dump_state, load_state
 
-_COMPRESSION = "_wire"  # in a checkpoint, beside the fields of the state
+_COMPRESSION, _DELIVERY = "_wire", "_backbone"  # in a checkpoint, beside the fields of the state
 
 
 class ClusteredStrategy(MethodHooks[State], Strategy):
@@ -62,10 +63,11 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         self.wait_timeout = sampling.get("wait_timeout", 600.0)
         self.round_timeout = sampling.get("round_timeout", 3600.0)
         self.identify = sampling.get("identify", False)
-        # Set by a server whose settings ask for it; what it remembers survives a round beside the state.
+        # Set by a server whose settings ask for them; what they remember survives a round beside the state.
         self.compression: Compression | None = None
         self.privacy: PrivacyLedger | None = None
         self.late: LateReplies | None = None
+        self.delivery: Delivery | None = None
         self._patience = Patience(self.round_timeout)
         self._protection = Protection()
         self.exclusion = Exclusion()
@@ -187,10 +189,10 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
             client = self._name(message)
             try:
                 self.evaluation[client] = incoming.read_metrics(message, self.weighted_by_key)
+                self._note_backbone(client)
             except BouquetError as error:
                 self.failures[client] = str(error)
-                if self.compression:
-                    self.compression.refuse(client, message)
+                self._send_again(client, message)
                 log(WARNING, "evaluation of round %s goes on without %s: %s", server_round, client, error)
         return mean_metrics([(int(m[self.weighted_by_key]), m) for m in self.evaluation.values()], self.weighted_by_key)
 
@@ -220,6 +222,8 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         if self.compression:
             copies, rest[_COMPRESSION] = self.compression.dump()
             arrays |= {f"{_COMPRESSION}/{digest}": vector for digest, vector in copies.items()}
+        if self.delivery:
+            rest[_DELIVERY] = dict(sorted(self.delivery.served.items()))
         return arrays, rest
 
     def restore(self, layout: ParameterLayout, arrays: dict[str, NDArray[Any]], rest: dict[str, Any]) -> None:
@@ -230,6 +234,8 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
             prefix = f"{_COMPRESSION}/"
             copies = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
             self.compression.load(copies, rest[_COMPRESSION])
+        if self.delivery:
+            self.delivery.served = dict(rest[_DELIVERY])
 
     @property
     def node_names(self) -> Mapping[int, str]:
@@ -324,11 +330,12 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         for client, instruction in instructions.items():
             node = nodes[client]
             packing = None
+            backbone = self.delivery.pack(layout, client, instruction) if self.delivery else None
             if self.compression:
                 is_train = kind == MessageType.TRAIN
                 packing, instruction = self.compression.pack(layout, client, instruction, is_train)
             self._planned[node] = (client, instruction)
-            content = encoder.content(instruction, round_, self.run_id, dict(config), packing)
+            content = encoder.content(instruction, round_, self.run_id, dict(config), packing, backbone)
             ttl = self.round_timeout * (2 if self.late else 1)
             messages.append(Message(content, dst_node_id=node, message_type=kind, ttl=ttl))
         return messages
@@ -357,10 +364,10 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
                 usable[client] = self.compression.accept(reply) if self.compression else reply
                 if planned:
                     sent[client] = planned[1]
+                self._note_backbone(client)
             except BouquetError as error:
                 self.failures[client] = str(error)
-                if self.compression:
-                    self.compression.refuse(client, message)
+                self._send_again(client, message)
                 if message.has_content():  # else it is the device that says what is wrong with it
                     self._refused.add(client)
         return Replies(layout, tuple(usable[client] for client in sorted(usable)), sent)
@@ -375,6 +382,17 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         else:
             self.came_late[client] = "taken"
         return self.came_late[client] == "taken"
+
+    def _note_backbone(self, client: str) -> None:
+        if self.delivery:
+            self.delivery.accept(client)
+
+    def _send_again(self, client: str, message: Message) -> None:
+        """Whatever a client says that it has lost."""
+        if self.compression:
+            self.compression.refuse(client, message)
+        if self.delivery:
+            self.delivery.refuse(client, message)
 
     def _refuse(self, refused: Mapping[str, str]) -> None:
         self.failures |= refused

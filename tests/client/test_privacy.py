@@ -9,7 +9,7 @@ from client.app import make_client_app
 from client.node import Node
 from client.privacy import PrivateUploads, clipped, gaussian
 from client.state import DeviceState, FolderStore
-from common import protocol
+from common import choosing, protocol
 from common.errors import BouquetError
 from common.initial import initial_model, state_vector
 from common.layout import ParameterLayout
@@ -159,6 +159,17 @@ def test_scores_stay_on_the_device_and_all_weigh_alike(tmp_path):
     federation.strategy.aggregate_evaluate(1, answers)
     assert {m[protocol.NUM_EXAMPLES] for m in federation.strategy.evaluation.values()} == {1}
     assert all(protocol.ACCURACY not in metrics for metrics in federation.strategy.evaluation.values())
+
+
+def test_what_a_device_finds_when_it_chooses_stays_on_it_too(tmp_path):
+    chooses = ("strategy.name=fedavg", "personal.choose=true")
+    federation = Federation(tmp_path / "private", *chooses, *PRIVATE)
+    federation.play(1)
+    assert all(choosing.REPORT not in reply.config for reply in federation.strategy.replies.received)
+    assert all(choosing.CHOSEN not in reply.metrics for reply in federation.strategy.replies.received)
+    told = Federation(tmp_path / "told", *chooses, *PRIVATE, "privacy.scores=send")
+    told.play(1)
+    assert all(choosing.REPORT in reply.config for reply in told.strategy.replies.received)
 
 
 def test_scores_can_be_sent(tmp_path):
