@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.faults import inject, invariants
 from benchmarks.faults.fleet import Fleet, command, fleet, run_settings
-from benchmarks.faults.schedule import NEEDS_ROOT, STRATEGIES, Schedule, draw
+from benchmarks.faults.schedule import DEVICES, NEEDS_ROOT, STRATEGIES, Schedule, draw
 from bouquet.queue import NextRun, enqueue
 from common.errors import BouquetError
 from common.folder_lock import is_locked
@@ -167,10 +167,15 @@ def _leaks(before: dict[str, list[str]], federation: Fleet) -> list[str]:
 class Series:
     """Schedules and their lines in a file; what is there already is not run again."""
 
-    def __init__(self, results: Path, keep: Path | None = None, until: float = float("inf")) -> None:
+    def __init__(
+        self, results: Path, keep: Path | None = None, until: float = float("inf"), floor: float | None = None
+    ) -> None:
         self.results, self.keep, self.until = results, keep, until
         self.done: dict[int, dict[str, Any]] = {}
         self.references: dict[str, dict[str, Any]] = {}
+        if floor is not None:
+            every = dict.fromkeys(DEVICES, floor)
+            self.references = {name: {"accuracy": every, "kept": every} for name in STRATEGIES}
         if results.exists():
             for line in map(json.loads, results.read_text().splitlines()):
                 if "reference" in line:
