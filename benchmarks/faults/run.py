@@ -129,6 +129,8 @@ def follow(federation: Fleet, schedule: Schedule, run: Path) -> tuple[list[str],
             assert federation.server is not None
             federation.server.terminate()
             federation.server.wait()
+            federation.server = None
+            federation.start_server()
     state = read_status(run)
     return [f"not over within {PATIENCE_SECONDS:g} s: {json.dumps(state)[:300]}"], endings, notes
 
