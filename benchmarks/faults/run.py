@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.faults import inject, invariants
-from benchmarks.faults.fleet import Fleet, command, fleet, run_settings
+from benchmarks.faults.fleet import Fleet, command, fleet, program, run_settings
 from benchmarks.faults.schedule import DEVICES, NEEDS_ROOT, STRATEGIES, Schedule, draw
 from bouquet.queue import NextRun, enqueue
 from common.errors import BouquetError
@@ -150,7 +150,7 @@ def _processes(federation: Fleet) -> dict[str, list[str]]:
     found = {name: federation.processes("device", name) for name in federation.devices}
     found["server"] = federation.processes("server")
     # Without those that have ended and are collected when the next one is started.
-    return {name: [text for text in map(command, pids) if text] for name, pids in found.items()}
+    return {name: [f"{program(pid)}: {command(pid)}" for pid in pids if command(pid)] for name, pids in found.items()}
 
 
 def _leaks(before: dict[str, list[str]], federation: Fleet) -> list[str]:
