@@ -10,6 +10,7 @@ import ast
 import contextlib
 import json
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,6 +40,8 @@ SERVER_LOG = "server.log"  # what the ServerApp logs
 QUICK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25", "FLWR_LOG_LEVEL": "INFO"}
 POLL_SECONDS = 0.3
 LOOK_SECONDS = 5.0
+ENDING_SECONDS = 10.0
+LITTLE_BYTES = 1_000_000  # with less room nothing that matters can be written
 SUMMARY = "summary.json"
 DATABASE_FILE = "superlink.db"
 # SuperLink's answer to a key that it knows, of a node that it takes for connected.
@@ -206,7 +209,8 @@ def run_federation(
     if failure is not None:
         raise failure
     if _version(folder / SUMMARY) in (before, None):
-        raise BouquetError(f"The run ended without a result. The end of {folder / SERVER_LOG}:\n{log.tail()}")
+        full = "" if shutil.disk_usage(folder).free > LITTLE_BYTES else f" The disk of {folder} is full."
+        raise BouquetError(f"The run ended without a result.{full} The end of {folder / SERVER_LOG}:\n{log.tail()}")
     summary: dict[str, Any] = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
     return summary
 
@@ -218,7 +222,14 @@ def _is_over(superlink: SuperLink, run_id: int, log: ManagedProcess, folder: Pat
     if _version(folder / SUMMARY) not in (before, None) or (folder / FAILURE_FILE).exists():
         return True
     # The log ends with the run; asking SuperLink each time would cost a process of Flower's.
-    return not log.alive and run_status(superlink, run_id).finished
+    try:
+        return not log.alive and run_status(superlink, run_id).finished
+    except BouquetError:
+        # Killed, it counts as alive until its supervisor has ended what was below it.
+        with contextlib.suppress(TimeoutError):
+            superlink.process.wait(ENDING_SECONDS)
+            raise BouquetError(f"SuperLink ended during the run.\n{superlink.process.tail()}") from None
+        raise
 
 
 def _version(path: Path) -> tuple[int, int] | None:

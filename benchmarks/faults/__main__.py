@@ -23,7 +23,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", choices=["schedules", "resume"], default="schedules")
     parser.add_argument("--points", type=int, default=20, help="of each strategy at which its server is killed")
-    parser.add_argument("--seeds", default="0-199", metavar="A-B")
+    parser.add_argument("--seeds", default="0-199", metavar="A-B,C,…")
+    parser.add_argument("--floor", type=float, help="compare with this accuracy instead of with runs without faults")
     parser.add_argument("--only", type=int, metavar="SEED", help="one schedule, also if it is in the file")
     parser.add_argument("--most", type=int, default=10**6, help="so many schedules, then the end")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="after so many, no schedule begins")
@@ -40,12 +41,12 @@ def main() -> int:
         well = resume.play(options.results, options.points, begun + options.seconds, options.keep)
         print(resume.table(options.results))
         return 0 if well else 1
-    series = Series(options.results, options.keep, begun + options.seconds)
+    series = Series(options.results, options.keep, begun + options.seconds, options.floor)
     if options.only is not None:
         well = series.play([options.only], again=True)
     else:
-        first, _, last = options.seeds.partition("-")
-        every = range(int(first), int(last or first) + 1)
+        spans = [text.partition("-") for text in options.seeds.split(",")]
+        every = [seed for first, _, last in spans for seed in range(int(first), int(last or first) + 1)]
         # Each kind of fault comes early.
         seeds = sorted((seed for seed in every if seed not in series.done), key=lambda seed: (seed % 6, seed))
         well = series.play(seeds[: options.most])

@@ -261,12 +261,7 @@ MARKS = {
 
 
 def _is(pid: int, target: str) -> bool:
-    try:
-        name = Path(f"/proc/{pid}/comm").read_text().strip()
-        text = command(pid)
-    except OSError:
-        return False
-    mark = MARKS[target]
+    mark, name, text = MARKS[target], program(pid), command(pid)
     # The supervisor names the program that it runs, too.
     return name == mark or (mark in text and "supervisor.py" not in text and not name.startswith("bouquet-"))
 
@@ -283,6 +278,14 @@ def below(root: int) -> list[int]:
         found += children
         new = children
     return found
+
+
+def program(pid: int) -> str:
+    """What a process calls itself; empty once it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def command(pid: int) -> str:

@@ -21,15 +21,16 @@ LOOK_SECONDS, LINE_SECONDS = 0.05, 0.003
 CHUNK = 1 << 16
 
 
-class Injection(threading.Thread):
+class Injection:
     """A fault in a run: ``happened`` says what was done, and stays empty where its event never came."""
 
     def __init__(self, fleet: Fleet, fault: Fault, run: Path, over: threading.Event) -> None:
-        super().__init__(daemon=True, name=str(fault))
         self.fleet, self.fault, self.run_folder, self.over = fleet, fault, run, over
         self.random = random.Random(fault.seed)
         self.happened = ""
         self.error = ""
+        self.thread = threading.Thread(target=self.run, daemon=True, name=str(fault))
+        self.thread.start()
 
     def run(self) -> None:
         """Wait for the event, and do it."""
@@ -209,16 +210,14 @@ def fill(file: Path, left: int) -> None:
 def start(fleet: Fleet, faults: tuple[Fault, ...], run: Path) -> tuple[list[Injection], Callable[[], None]]:
     """Begin to wait for all events; returns the injections and what ends those that still wait."""
     over = threading.Event()
-    threads = [Injection(fleet, fault, run, over) for fault in faults]
-    for thread in threads:
-        thread.start()
+    injections = [Injection(fleet, fault, run, over) for fault in faults]
 
     def end() -> None:
         over.set()
-        for thread in threads:
-            thread.join()
+        for injection in injections:
+            injection.thread.join()
 
-    return threads, end
+    return injections, end
 
 
 def lines(run: Path) -> list[dict]:

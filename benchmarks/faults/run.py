@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.faults import inject, invariants
-from benchmarks.faults.fleet import Fleet, command, fleet, run_settings
-from benchmarks.faults.schedule import NEEDS_ROOT, STRATEGIES, Schedule, draw
+from benchmarks.faults.fleet import Fleet, command, fleet, program, run_settings
+from benchmarks.faults.schedule import DEVICES, NEEDS_ROOT, STRATEGIES, Schedule, draw
 from bouquet.queue import NextRun, enqueue
 from common.errors import BouquetError
 from common.folder_lock import is_locked
@@ -129,6 +129,8 @@ def follow(federation: Fleet, schedule: Schedule, run: Path) -> tuple[list[str],
             assert federation.server is not None
             federation.server.terminate()
             federation.server.wait()
+            federation.server = None
+            federation.start_server()
     state = read_status(run)
     return [f"not over within {PATIENCE_SECONDS:g} s: {json.dumps(state)[:300]}"], endings, notes
 
@@ -148,7 +150,7 @@ def _processes(federation: Fleet) -> dict[str, list[str]]:
     found = {name: federation.processes("device", name) for name in federation.devices}
     found["server"] = federation.processes("server")
     # Without those that have ended and are collected when the next one is started.
-    return {name: [text for text in map(command, pids) if text] for name, pids in found.items()}
+    return {name: [f"{program(pid)}: {command(pid)}" for pid in pids if command(pid)] for name, pids in found.items()}
 
 
 def _leaks(before: dict[str, list[str]], federation: Fleet) -> list[str]:
@@ -167,10 +169,15 @@ def _leaks(before: dict[str, list[str]], federation: Fleet) -> list[str]:
 class Series:
     """Schedules and their lines in a file; what is there already is not run again."""
 
-    def __init__(self, results: Path, keep: Path | None = None, until: float = float("inf")) -> None:
+    def __init__(
+        self, results: Path, keep: Path | None = None, until: float = float("inf"), floor: float | None = None
+    ) -> None:
         self.results, self.keep, self.until = results, keep, until
         self.done: dict[int, dict[str, Any]] = {}
         self.references: dict[str, dict[str, Any]] = {}
+        if floor is not None:
+            every = dict.fromkeys(DEVICES, floor)
+            self.references = {name: {"accuracy": every, "kept": every} for name in STRATEGIES}
         if results.exists():
             for line in map(json.loads, results.read_text().splitlines()):
                 if "reference" in line:
