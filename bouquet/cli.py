@@ -238,14 +238,14 @@ def compare(
 
     A comparison that was stopped goes on where it was when it is started again.
     """
-    from experiments.cell_runner import SubprocessRunner
+    from experiments.cell_runner import ForkRunner
     from experiments.compare import run_table
     from experiments.table import load_table
     from experiments.tabulate import print_results, write_results
 
     loaded = load_table(table)
     folder = out or Path("runs") / loaded.name
-    results = run_table(loaded, folder, jobs, SubprocessRunner(), console, resume)
+    results = run_table(loaded, folder, jobs, ForkRunner(), console, resume)
     written = write_results(results, folder)
     print_results(results, console)
     for path in written:

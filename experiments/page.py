@@ -157,6 +157,12 @@ COMPARISON = (
 {% for value in values %}<td class="number">{{ value }}</td>{% endfor %}</tr>
 {% endfor %}</table></div>
 {% endfor %}
+{% for claim in claims %}<h2>{{ claim.title }}</h2>
+<div class="scroll"><table>
+<tr>{% for head in claim.heads %}<th>{{ head }}</th>{% endfor %}</tr>
+{% for row in claim.rows %}<tr>{% for value in row %}<td>{{ value }}</td>{% endfor %}</tr>
+{% endfor %}</table></div>
+{% endfor %}
 <h2>Plots</h2>
 """
     + FIGURES
