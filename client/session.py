@@ -17,8 +17,9 @@ from client import local_sgd
 from client.copies import CopyMemory
 from client.local_sgd import Scores, SGDOptions
 from client.node import Node
-from client.objective import Term, proximal_term
+from client.objective import Term, ProximalTerm
 from client.state import PERSONAL, Arrays, Kept
+from client.together import Task, trainer
 from common import protocol
 from common.errors import BouquetError
 from common.initial import initial_model, state_vector
@@ -134,7 +135,7 @@ class Session:
     def proximal_terms(self) -> list[Term]:
         """The proximal terms that the instruction asks for."""
         received = self.received
-        return [proximal_term(self.tensors(received.models[p.anchor]), p.weight) for p in received.proximal]
+        return [ProximalTerm(self.tensors(received.models[p.anchor]), p.weight) for p in received.proximal]
 
     def train(
         self,
@@ -153,11 +154,16 @@ class Session:
         `options`. Raises `BouquetError` for a layer or an option that there is not.
         """
         options = self.options(**changes)
-        model = self.load(start)
         samples = self.train_data if data is None else data
         trained = None if layers is None else self.layout.names(layers)
+        generator = self.generator(stream)
+        if (take_over := trainer.get()) is not None:
+            task = Task(self.model, self.layout, start, *samples, options, terms, generator, trained)
+            if (found := take_over(task)) is not None:
+                return found
+        model = self.load(start)
         with self.seeded(stream):
-            loss = local_sgd.train(model, *samples, options, terms, self.generator(stream), trained)
+            loss = local_sgd.train(model, *samples, options, terms, generator, trained)
         return state_vector(model)[1], loss
 
     def options(self, **changes: Any) -> SGDOptions:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from client import local_sgd, standard
-from client.objective import objective, proximal_term
+from client.objective import objective, ProximalTerm
 from client.session import Session, compose
 from common import protocol
 from common.initial import state_vector
@@ -48,7 +48,7 @@ def solve(session: Session, start: Vector) -> tuple[Vector, Vector, float]:
     x, y = session.train_data
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     w: dict[str, Tensor] = {name: p.detach().clone() for name, p in trainable.items()}
-    near_w = proximal_term(w, weight)
+    near_w = ProximalTerm(w, weight)
     generator, mean = session.generator(), float("nan")
     model.train()
     with session.seeded():
