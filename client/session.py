@@ -19,10 +19,11 @@ from client.choosing import Choosing
 from client.copies import CopyMemory
 from client.local_sgd import Scores, SGDOptions, TrainingLoss
 from client.node import Node
-from client.objective import Term, proximal_term
+from client.objective import ProximalTerm, Term
 from client.privacy import PrivateUploads
 from client.samples import augmentation, class_weights, standardising
 from client.state import PERSONAL, Arrays, Kept
+from client.together import Task, trainer
 from common import choosing, protocol
 from common.errors import BouquetError
 from common.freezing import load_trained
@@ -188,7 +189,7 @@ class Session:
     def proximal_terms(self) -> list[Term]:
         """The proximal terms that the instruction asks for."""
         received = self.received
-        return [proximal_term(self.tensors(received.models[p.anchor]), p.weight) for p in received.proximal]
+        return [ProximalTerm(self.tensors(received.models[p.anchor]), p.weight) for p in received.proximal]
 
     def train(
         self,
@@ -207,11 +208,16 @@ class Session:
         `options`. Raises `BouquetError` for a layer or an option that there is not.
         """
         options = self.options(**changes)
-        model = self.load(start)
         samples = self.train_data if data is None else data
         trained = None if layers is None else self.layout.names(layers)
+        generator = self.generator(stream)
+        if (take_over := trainer.get()) is not None and self.loss_of is local_sgd.PLAIN:
+            task = Task(self.model, self.layout, start, *samples, options, terms, generator, trained)
+            if (found := take_over(task)) is not None:
+                return found
+        model = self.load(start)
         with self.seeded(stream):
-            loss = local_sgd.train(model, *samples, options, terms, self.generator(stream), trained, self.loss_of)
+            loss = local_sgd.train(model, *samples, options, terms, generator, trained, self.loss_of)
         return state_vector(model)[1], loss
 
     def options(self, **changes: Any) -> SGDOptions:

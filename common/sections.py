@@ -312,9 +312,11 @@ class PrivacySettings(Section):
 class SimulationSettings(Section):
     """Simulation on one machine."""
 
-    engine: Literal["ray", "inline"] = Field(
+    engine: Literal["ray", "inline", "batched"] = Field(
         "ray",
-        description="'ray' is Flower's engine, clients in parallel; 'inline' runs one after another in this process.",
+        description="'ray' is Flower's engine, clients in parallel; 'inline' runs one after another in this process; "
+        "'batched' too, but trains many clients' models in one program.",
     )
+    at_once: int = Field(64, ge=1, description="Clients that 'batched' trains together, at most.")
     cpus_per_client: int = Field(1, ge=1)
     gpus_per_client: float = Field(0.0, ge=0)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,21 +26,39 @@ from common.layout import ParameterLayout, Vector
 from common.protocol import Received
 
 Handler = Callable[[Message], Message | None]
+Work = Callable[[], Message | None]
+Together = Callable[[Sequence[Work]], list[Message | None]]
+
+
+def _one_after_another(work: Sequence[Work]) -> list[Message | None]:
+    return [do() for do in work]
 
 
 class InlineGrid(Grid):
     """A Flower `Grid` whose nodes are the given handlers; one that returns None never answers.
 
-    A handler runs when its message is pushed, except that ``delays`` keeps its reply back for so many seconds.
+    A handler runs when its reply is asked for, so that replies need not be held together; ``delays`` keeps a node's
+    back for so many seconds. With ``together``, up to ``at_once`` messages of one type are answered by one call of it,
+    each a function without arguments.
     """
 
-    def __init__(self, handlers: Mapping[int, Handler], delays: Mapping[int, float] | None = None) -> None:
+    def __init__(
+        self,
+        handlers: Mapping[int, Handler],
+        delays: Mapping[int, float] | None = None,
+        together: Together | None = None,
+        at_once: int = 1,
+    ) -> None:
         self.handlers = dict(handlers)
         self.delays = dict(delays or {})
+        self.together = together or _one_after_another
+        self.at_once = at_once
         self._identifiers = itertools.count(1)
         # Flower's Message asks who sends it; outside of its own processes nobody has said.
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, SUPERLINK_NODE_ID
-        self._replies: dict[str, tuple[float, Message]] = {}
+        self._due: dict[str, float] = {}  # when each message that waits for its reply may have it
+        self._unanswered: dict[str, Message] = {}
+        self._replies: dict[str, Message | None] = {}
 
     def set_run(self, run: Run) -> None:
         """There is only one run."""
@@ -60,7 +79,7 @@ class InlineGrid(Grid):
         return list(self.handlers)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Deliver each message at once; a node that is not there takes none."""
+        """Take each message; a node that is not there takes none. A notice, which nobody waits for, is read at once."""
         identifiers = []
         for message in messages:
             node = message.metadata.dst_node_id
@@ -70,25 +89,45 @@ class InlineGrid(Grid):
             identifier = f"message-{next(self._identifiers)}"
             message.metadata.__dict__["_message_id"] = identifier  # Flower's own grids set it the same way
             identifiers.append(identifier)
-            if (reply := self.handlers[node](message)) is not None:
-                reply.metadata.__dict__["_src_node_id"] = node
-                self._replies[identifier] = (time.monotonic() + self.delays.get(node, 0.0), reply)
+            if message.metadata.message_type == protocol.NOTICE:
+                self.handlers[node](message)
+                continue
+            self._due[identifier] = time.monotonic() + self.delays.get(node, 0.0)
+            self._unanswered[identifier] = message
         return identifiers
 
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Replies that are due, each once."""
-        now = time.monotonic()
-        due = [i for i in message_ids if i in self._replies and self._replies[i][0] <= now]
-        return [self._replies.pop(identifier)[1] for identifier in due]
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterator[Message]:
+        """Replies that are due, each once, and made when it is its turn."""
+        for identifier in message_ids:
+            if self._due.get(identifier, float("inf")) > time.monotonic():
+                continue
+            if identifier in self._unanswered:
+                self._answer(identifier)
+            del self._due[identifier]
+            if (reply := self._replies.pop(identifier)) is not None:
+                yield reply
+
+    def _answer(self, first: str) -> None:
+        """Have the message answered, and with it others of its type that are due."""
+        now, kind = time.monotonic(), self._unanswered[first].metadata.message_type
+        alike = (i for i, m in self._unanswered.items() if m.metadata.message_type == kind and self._due[i] <= now)
+        others = itertools.islice((i for i in alike if i != first), self.at_once - 1)
+        group = [first, *others]
+        messages = [self._unanswered.pop(identifier) for identifier in group]
+        work = [partial(self.handlers[message.metadata.dst_node_id], message) for message in messages]
+        for identifier, message, reply in zip(group, messages, self.together(work), strict=True):
+            if reply is not None:
+                reply.metadata.__dict__["_src_node_id"] = message.metadata.dst_node_id
+            self._replies[identifier] = reply
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Push, and wait for every reply that will come."""
-        waiting = [identifier for identifier in self.push_messages(messages) if identifier in self._replies]
+        waiting = [identifier for identifier in self.push_messages(messages) if identifier]
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
         replies: list[Message] = []
-        while len(replies) < len(waiting) and time.monotonic() < deadline:
+        while any(identifier in self._due for identifier in waiting) and time.monotonic() < deadline:
             replies += self.pull_messages(waiting)
-            time.sleep(0.01 if len(replies) < len(waiting) else 0)
+            time.sleep(0.01)
         return replies
 
 

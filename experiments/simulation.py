@@ -10,7 +10,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.serverapp import ServerApp
@@ -47,7 +47,7 @@ def simulate(settings: Settings, folder: Path, resume: bool = False, follow: Fol
     with locked(folder, "the run folder", "Another run writes there; give each a folder of its own."):
         server_app = make_server_app(settings, folder, resume, follow)
         client_app = make_client_app(settings, (folder / STATE_FOLDER).absolute())
-        engine = _run_inline if settings.simulation.engine == "inline" else _run_ray
+        engine = _run_ray if settings.simulation.engine == "ray" else _run_inline
         engine(settings, server_app, client_app)
     status = read_status(folder)
     if status.get("state") == STOPPED:
@@ -119,13 +119,19 @@ def _check_folders(settings: Settings) -> None:
 
 
 def _run_inline(settings: Settings, server_app: ServerApp, client_app: ClientApp) -> None:
-    """Clients one after another in this process."""
-    clients = settings.data.clients
+    """Clients in this process: one after another, or their training batched."""
+    clients, simulation = settings.data.clients, settings.simulation
     contexts = {
         FIRST_NODE + part: _context(FIRST_NODE + part, {PARTITION_ID: part, NUM_PARTITIONS: clients})
         for part in range(clients)
     }
-    server_app(InlineGrid(app_handlers(client_app, contexts)), _context(SUPERLINK_NODE_ID, {}))
+    batch = None
+    if simulation.engine == "batched":
+        from experiments.batched import Batch  # imports PyTorch
+
+        batch = Batch[Message | None]()
+    grid = InlineGrid(app_handlers(client_app, contexts), together=batch, at_once=simulation.at_once if batch else 1)
+    server_app(grid, _context(SUPERLINK_NODE_ID, {}))
 
 
 def _context(node: int, config: dict[str, Any]) -> Context:

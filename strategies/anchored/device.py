@@ -9,7 +9,7 @@ from __future__ import annotations
 from flwr.app import Message
 
 from client import standard
-from client.objective import proximal_term
+from client.objective import ProximalTerm
 from client.session import Session, compose
 from common import protocol
 from common.protocol import ARRAYS, ProtocolError
@@ -28,7 +28,7 @@ def train(session: Session) -> Message:
     session.metrics[protocol.STATE_LOST] = int(lost)
     session.report_start(personal)
     shared, _ = session.train(center, session.proximal_terms())
-    anchor = proximal_term(session.tensors(session.received.models[ARRAYS]), float(weight))
+    anchor = ProximalTerm(session.tensors(session.received.models[ARRAYS]), float(weight))
     personal, loss = session.train(personal, [anchor])
     session.report_trained(personal, loss)
     session.keep(personal)

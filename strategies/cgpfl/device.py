@@ -9,7 +9,7 @@ import numpy as np
 from flwr.app import Message
 
 from client import standard
-from client.objective import proximal_term
+from client.objective import ProximalTerm
 from client.session import Session, compose, sgd_options
 from common import protocol
 from common.protocol import ARRAYS, Payload
@@ -32,7 +32,7 @@ def train(session: Session) -> Message:
     for epoch in range(options.local_epochs):
         losses = []
         for number, batch in enumerate(session.batches(len(y), options.batch_size, f"epoch-{epoch}")):
-            term = proximal_term(session.tensors(Payload(context)), weight)
+            term = ProximalTerm(session.tensors(Payload(context)), weight)
             personal, batch_loss = session.train(
                 personal,
                 [term],

@@ -11,7 +11,7 @@ from __future__ import annotations
 from flwr.app import Message
 
 from client import standard
-from client.objective import linear_term
+from client.objective import LinearTerm
 from client.session import Session
 from common import protocol
 from common.protocol import ARRAYS, Payload
@@ -32,7 +32,7 @@ def train(session: Session) -> Message:
         return session.reply(own, is_model=False)
     correction = session.tensors(Payload(session.whole(GRADIENT) - own))
     session.report_start(received)
-    trained, loss = session.train(received, [linear_term(correction), *session.proximal_terms()])
+    trained, loss = session.train(received, [LinearTerm(correction), *session.proximal_terms()])
     session.report_trained(trained, loss)
     session.keep(trained)
     return session.reply(trained)

@@ -10,7 +10,7 @@ from flwr.app import Message
 from torch import Tensor
 
 from client import local_sgd, standard
-from client.objective import objective, proximal_term
+from client.objective import ProximalTerm, objective
 from client.session import Session, compose
 from common import protocol
 from common.freezing import training_mode
@@ -48,7 +48,7 @@ def solve(session: Session, start: Vector) -> tuple[Vector, Vector, float]:
     x, y = session.train_data
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     w: dict[str, Tensor] = {name: p.detach().clone() for name, p in trainable.items()}
-    near_w = proximal_term(w, weight)
+    near_w = ProximalTerm(w, weight)
     generator, mean = session.generator(), float("nan")
     training_mode(model)
     with session.seeded():

@@ -9,7 +9,7 @@ from torch import nn
 
 from client import local_sgd
 from client.local_sgd import SGDOptions, mini_batches
-from client.objective import linear_term, objective, proximal_term
+from client.objective import LinearTerm, ProximalTerm, objective
 from common.errors import BouquetError
 
 
@@ -22,7 +22,7 @@ def linear(weight):
 
 def test_proximal_term_by_hand():
     model = linear([[1.0], [2.0]])
-    term = proximal_term({"weight": torch.tensor([[0.0], [5.0]])}, weight=0.5)
+    term = ProximalTerm({"weight": torch.tensor([[0.0], [5.0]])}, weight=0.5)
     assert term(model).item() == pytest.approx(0.25 * (1 + 9))
     assert objective(model, torch.tensor(1.0), [term, term]).item() == pytest.approx(1 + 5)
     term(model).backward()
@@ -34,12 +34,12 @@ def test_a_term_covers_only_the_parameters_its_anchor_holds():
     with torch.no_grad():
         model.weight.fill_(3.0)
         model.bias.fill_(9.0)
-    assert proximal_term({"weight": torch.zeros(1, 1)}, 2.0)(model).item() == 9.0
+    assert ProximalTerm({"weight": torch.zeros(1, 1)}, 2.0)(model).item() == 9.0
 
 
 def test_a_linear_term_is_added_to_the_gradient():
     model = linear([[1.0], [2.0]])
-    term = linear_term({"weight": torch.tensor([[3.0], [-1.0]])})
+    term = LinearTerm({"weight": torch.tensor([[3.0], [-1.0]])})
     assert term(model).item() == pytest.approx(3 - 2)
     term(model).backward()
     assert model.weight.grad.flatten().tolist() == [3.0, -1.0]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from real_devices import Federation
 
-from client.objective import proximal_term
+from client.objective import ProximalTerm
 from common.errors import BouquetError
 from common.protocol import ARRAYS, Instruction, Payload, ProtocolError, Proximal
 from experiments.inline import InlineGrid
@@ -78,7 +78,7 @@ def test_a_device_trains_the_center_and_its_own_model_near_it(tmp_path):
     shared, _ = session.train(federation.initial, session.proximal_terms())
     np.testing.assert_array_equal(reply.vector, shared)
     anchor = session.tensors(Payload(federation.initial))
-    own, _ = session.train(federation.initial, [proximal_term(anchor, 5.0)])
+    own, _ = session.train(federation.initial, [ProximalTerm(anchor, 5.0)])
     np.testing.assert_array_equal(personal(federation), own)
     far = [np.linalg.norm(model - federation.initial) for model in (own, shared)]
     assert far[0] < 0.8 * far[1]
