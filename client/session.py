@@ -17,7 +17,7 @@ from client import local_sgd
 from client.copies import CopyMemory
 from client.local_sgd import Scores, SGDOptions
 from client.node import Node
-from client.objective import Term, ProximalTerm
+from client.objective import ProximalTerm, Term
 from client.state import PERSONAL, Arrays, Kept
 from client.together import Task, trainer
 from common import protocol
