@@ -1,33 +1,35 @@
 """Local SGD of many models at once: their parameters stacked, each step one batched step (a simulation's clients).
 
 Each model takes the steps of `client.local_sgd.train` on the same mini-batches, which its own generator draws; the
-results differ by the order of the sums alone. `torch.vmap` over `torch.func.functional_call` turns a layer's n products
-into one batched product: most of a small model's step on a CPU is the overhead of its many operations, and a GPU needs
-large ones. A model that holds more than parameters (batch normalisation), draws random numbers (dropout) or is not made
-of PyTorch's own modules is not trained so: `why_not`.
+results differ by the order of the sums alone. `torch.vmap` over `torch.func.functional_call` turns n products of a
+layer into one batched product: most of a small model's step on a CPU is the overhead of its many operations, and a GPU
+needs large ones. A model that holds more than parameters (batch normalisation), draws random numbers (dropout) or is
+not made of PyTorch's own modules is not trained so: `why_not`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple, dataclass, replace
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.utils.rnn import pad_sequence
 
 from client.local_sgd import check_finite, mini_batches
 from client.objective import LinearTerm, ProximalTerm
 from client.together import Task, Trained
 from common.errors import BouquetError
-from common.layout import Vector
 
-# Bytes of parameters that are trained together on a CPU: with momentum and gradients they stay in a core's cache.
-CPU_BYTES = 2**20
+# Bytes of parameters that are trained together on a CPU: more of them no longer fit into its cache.
+CPU_BYTES = 2**22
 _PYTORCH = ("torch", "torchvision")
 
 
@@ -44,97 +46,109 @@ def why_not(task: Task) -> str:
     if strange := [term for term in task.terms if not isinstance(term, ProximalTerm | LinearTerm)]:
         return f"its objective has a term of its own ({strange[0]!r})"
     try:
-        stacked = {name: p.detach().expand(2, *p.shape) for name, p in model.named_parameters()}
-        with torch.no_grad():
-            _outputs(model, stacked, task.x[:1].expand(2, 1, *task.x.shape[1:]))
+        stacked = {name: torch.stack([p.detach()] * 2).requires_grad_() for name, p in model.named_parameters()}
+        outputs = _outputs(model, stacked, task.x[:1].expand(2, 1, *task.x.shape[1:]))
+        torch.autograd.grad(outputs.sum(), list(stacked.values()))
     except (RuntimeError, ValueError, NotImplementedError) as error:
         return str(error).strip().partition("\n")[0]
     return ""
 
 
-def train_many(tasks: Sequence[Task]) -> list[Trained | BouquetError]:
+def train_many(tasks: Sequence[Task], threads: int = 1) -> list[Trained | BouquetError]:
     """Train each task's model; for one whose loss is no longer finite the error that `client.local_sgd` raises.
 
-    All tasks are of one architecture, for which `why_not` found nothing.
+    All tasks are of one architecture, for which `why_not` found nothing. On a CPU they are divided into parts, which
+    ``threads`` threads train.
     """
     results: dict[int, Trained | BouquetError] = {}
     plans = [_Plan.of(task) for task in tasks]
     # Clients with as many steps go together, so that few of them wait for the longest.
-    order = sorted(range(len(tasks)), key=lambda i: (_key(tasks[i]), -len(plans[i].steps), plans[i].widest))
-    for _, alike in groupby(order, key=lambda i: _key(tasks[i])):
-        for part in _parts(list(alike), tasks[order[0]]):
-            found = _train([tasks[i] for i in part], [plans[i] for i in part])
-            results.update(zip(part, found, strict=True))
+    order = sorted(range(len(tasks)), key=lambda i: (_key(tasks[i]), -len(plans[i].sizes), plans[i].batches.shape[1]))
+    alike = (list(group) for _, group in groupby(order, key=lambda i: _key(tasks[i])))
+    parts = [part for group in alike for part in _parts(group, tasks[group[0]], threads)]
+    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        found = pool.map(lambda part: _train([tasks[i] for i in part], [plans[i] for i in part]), parts)
+        for part, outcomes in zip(parts, found, strict=True):
+            results.update(zip(part, outcomes, strict=True))
     return [results[i] for i in range(len(tasks))]
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """The mini-batches of all epochs of a client, and how many there are in an epoch."""
+    """A client's mini-batches of all epochs, (steps, samples) filled up with zeros, and their own sizes."""
 
-    steps: list[Tensor]
+    batches: Tensor
+    sizes: list[int]
     in_epoch: int
 
     @classmethod
     def of(cls, task: Task) -> _Plan:
-        options = task.options
-        epochs = [
-            list(mini_batches(len(task.y), options.batch_size, task.generator)) for _ in range(options.local_epochs)
-        ]
-        return cls([batch for epoch in epochs for batch in epoch], len(epochs[0]))
-
-    @property
-    def widest(self) -> int:
-        return max(len(step) for step in self.steps)
+        options, epochs = task.options, range(task.options.local_epochs)
+        batches = [b for _ in epochs for b in mini_batches(len(task.y), options.batch_size, task.generator)]
+        return cls(pad_sequence(batches, batch_first=True), [len(b) for b in batches], len(batches) // len(epochs))
 
 
-def _key(task: Task) -> tuple[str, ...]:
-    """Tasks that train the same parameters can go together."""
-    return () if task.trained is None else ("", *sorted(task.trained))
+def _key(task: Task) -> tuple[Any, ...]:
+    """Tasks that train the same parameters in the same way can go together."""
+    options = replace(task.options, local_epochs=1, max_gradient_norm=task.options.max_gradient_norm or 0.0)
+    return (() if task.trained is None else tuple(sorted(task.trained)), task.trained is None, *astuple(options))
 
 
-def _parts(alike: list[int], task: Task) -> Iterator[list[int]]:
+def _parts(alike: list[int], task: Task, threads: int) -> Iterator[list[int]]:
     at_once = len(alike)
     if task.x.device.type == "cpu":
-        at_once = max(1, min(at_once, CPU_BYTES // (4 * max(1, task.layout.dim))))
+        at_once = max(1, min(-(-at_once // threads), CPU_BYTES // (4 * max(1, task.layout.dim))))
     for start in range(0, len(alike), at_once):
         yield alike[start : start + at_once]
 
 
 def _train(tasks: Sequence[Task], plans: Sequence[_Plan]) -> list[Trained | BouquetError]:
-    """Train models whose plans have ever fewer steps."""
-    first, device = tasks[0], tasks[0].x.device
+    """Train models of which the later ones take no more steps than those before them."""
+    model, device = tasks[0].model, tasks[0].x.device
     optimiser = _Optimiser(tasks)
-    offsets = np.cumsum([0, *(len(task.y) for task in tasks[:-1])])
     x, y = torch.cat([task.x for task in tasks]), torch.cat([task.y for task in tasks])
+    chosen, shares = (tensor.to(device) for tensor in _schedule(tasks, plans))
     losses = []  # of each step, those of the models that take it
-    for step in range(len(plans[0].steps)):
-        batches = [plan.steps[step] for plan in plans if len(plan.steps) > step]
-        count, width = len(batches), max(len(batch) for batch in batches)
-        chosen, shares = torch.zeros(count, width, dtype=torch.int64), torch.zeros(count, width)
-        for row, batch in enumerate(batches):
-            chosen[row, : len(batch)] = batch + offsets[row]
-            shares[row, : len(batch)] = 1 / len(batch)
-        flat = chosen.flatten().to(device)
+    for step in range(len(plans[0].sizes)):
+        sizes = [plan.sizes[step] for plan in plans if len(plan.sizes) > step]
+        count, width = len(sizes), max(sizes)
+        samples = chosen[step, :count, :width].flatten()
         parameters = optimiser.leaves(count)
-        logits = _outputs(first.model, parameters, x[flat].unflatten(0, (count, width)))
-        each = F.cross_entropy(logits.flatten(0, 1), y[flat], reduction="none").view(count, width)
-        loss = (each * shares.to(device)).sum(dim=1)
+        logits = _outputs(model, parameters, x[samples].unflatten(0, (count, width)))
+        each = F.cross_entropy(logits.flatten(0, 1), y[samples], reduction="none").view(count, width)
+        loss = (each * shares[step, :count, :width]).sum(dim=1)
         optimiser.step(torch.autograd.grad(loss.sum(), [parameters[name] for name in optimiser.names]))
         losses.append(loss.detach())
     measured = [step.tolist() for step in losses]
-    models = optimiser.models()
     results: list[Trained | BouquetError] = []
-    for row, (task, plan) in enumerate(zip(tasks, plans, strict=True)):
-        totals = [measured[step][row] * len(batch) for step, batch in enumerate(plan.steps)]
+    models = optimiser.models()
+    for row, (task, plan, arrays) in enumerate(zip(tasks, plans, models, strict=True)):
+        totals = [measured[step][row] * size for step, size in enumerate(plan.sizes)]
         epochs = [sum(totals[i : i + plan.in_epoch]) / len(task.y) for i in range(0, len(totals), plan.in_epoch)]
         try:
             for mean in epochs:
                 check_finite(mean, task.options)
-            results.append((models[row], epochs[-1]))
+            results.append((task.layout.flatten(arrays), epochs[-1]))
         except BouquetError as error:
             results.append(error)
     return results
+
+
+def _schedule(tasks: Sequence[Task], plans: Sequence[_Plan]) -> tuple[Tensor, Tensor]:
+    """Which samples, of all tasks' put together, each model takes in each step, and by which share each counts.
+
+    Both (steps, n, samples), with shares of 0 where a model has a smaller mini-batch than others.
+    """
+    shape = (len(plans[0].sizes), len(plans), max(plan.batches.shape[1] for plan in plans))
+    chosen, shares = torch.zeros(shape, dtype=torch.int64), torch.zeros(shape)
+    first = 0
+    for row, (task, plan) in enumerate(zip(tasks, plans, strict=True)):
+        steps, width = plan.batches.shape
+        sizes = torch.tensor(plan.sizes)[:, None]
+        chosen[:steps, row, :width] = plan.batches + first
+        shares[:steps, row, :width] = (torch.arange(width) < sizes) / sizes
+        first += len(task.y)
+    return chosen, shares
 
 
 def _outputs(model: nn.Module, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -149,30 +163,20 @@ def _outputs(model: nn.Module, parameters: dict[str, Tensor], x: Tensor) -> Tens
 
 
 class _Optimiser:
-    """SGD of stacked parameters as `client.local_sgd.sgd_step` takes it, with options and terms of each model's own."""
+    """SGD of stacked parameters as `client.local_sgd.sgd_step` takes it; tasks have options in common, not terms."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
-        self.layout, device = tasks[0].layout, tasks[0].x.device
-        trained = tasks[0].trained
+        self.options = tasks[0].options
+        trained, device = tasks[0].trained, tasks[0].x.device
         starts = [task.layout.unflatten(task.start) for task in tasks]
         self.values = {
             spec.name: torch.as_tensor(np.stack([start[spec.name] for start in starts])).to(device)
-            for spec in self.layout.tensors
+            for spec in tasks[0].layout.tensors
         }
         self.names = [name for name in self.values if trained is None or name in trained]
-        self.momentum = [torch.zeros_like(self.values[name]) for name in self.names]
-        self._terms = [_Pull.of([task.terms for task in tasks], name, self.values[name]) for name in self.names]
-
-        def column(values: list[float]) -> Tensor:
-            return torch.tensor(values, device=device)
-
-        options = [task.options for task in tasks]
-        self._rates = column([o.learning_rate for o in options])
-        self._momenta = column([o.momentum for o in options])
-        self._decays = column([o.weight_decay for o in options]) if any(o.weight_decay for o in options) else None
-        limits = [o.max_gradient_norm for o in options]
-        no_limit = float("inf")
-        self._limits = column([no_limit if m is None else m for m in limits]) if any(limits) else None
+        self._momentum: dict[str, Tensor] = {}
+        terms = [task.terms for task in tasks]
+        self._pulls = {name: _Pull.of(terms, name, self.values[name]) for name in self.names}
 
     def leaves(self, count: int) -> dict[str, Tensor]:
         """The first ``count`` models' parameters; those that are trained take gradients."""
@@ -183,32 +187,45 @@ class _Optimiser:
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor]) -> None:
-        """One step of the models that have gradients, the first ones."""
-        count = len(gradients[0])
-        found = []
-        for name, gradient, pull in zip(self.names, gradients, self._terms, strict=True):
-            found.append(gradient if pull is None else pull.add(gradient, self.values[name]))
-        shares = None
-        if self._limits is not None:
-            norms = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in found])
-            norm = torch.linalg.vector_norm(norms, dim=0)
-            shares = (self._limits[:count] / (norm + 1e-6)).clamp(max=1.0)  # as clip_grad_norm_ does
-        for name, gradient, buffer in zip(self.names, found, self.momentum, strict=True):
-            value, moved = self.values[name][:count], buffer[:count]
-            moved.mul_(_like(self._momenta[:count], moved))
-            if shares is None:
-                moved.add_(gradient)
+        """One step of the models that have gradients, the first ones; the gradients are overwritten."""
+        options, count = self.options, len(gradients[0])
+        found = dict(zip(self.names, gradients, strict=True))
+        if not self._momentum:
+            self._lay_out_like(found)
+        for name, gradient in found.items():
+            if (pull := self._pulls[name]) is not None:
+                pull.add_to(gradient, self.values[name])
+        if options.max_gradient_norm is not None:
+            _clip(list(found.values()), options.max_gradient_norm)
+        for name, gradient in found.items():
+            value = self.values[name][:count]
+            if options.weight_decay:
+                gradient.add_(value, alpha=options.weight_decay)
+            if name in self._momentum:
+                moved = self._momentum[name][:count]
+                torch.add(gradient, moved, alpha=options.momentum, out=moved)
             else:
-                moved.addcmul_(gradient, _like(shares, gradient))
-            if self._decays is not None:
-                moved.addcmul_(value, _like(self._decays[:count], value))
-            value.addcmul_(moved, _like(self._rates[:count], moved), value=-1)
+                self._momentum[name] = moved = gradient
+            value.sub_(moved, alpha=options.learning_rate)
 
-    def models(self) -> list[Vector]:
-        """Each model (d,)."""
+    def _lay_out_like(self, gradients: Mapping[str, Tensor]) -> None:
+        """Parameters in the order in memory that their gradients have: a step is then a pass from front to back."""
+        for name, gradient in gradients.items():
+            self.values[name] = torch.empty_like(gradient).copy_(self.values[name])
+
+    def models(self) -> list[dict[str, NDArray[Any]]]:
+        """Each model's tensors by name."""
         arrays = {name: value.cpu().numpy() for name, value in self.values.items()}
         count = len(next(iter(arrays.values())))
-        return [self.layout.flatten({name: array[row] for name, array in arrays.items()}) for row in range(count)]
+        return [{name: array[row] for name, array in arrays.items()} for row in range(count)]
+
+
+def _clip(gradients: Sequence[Tensor], limit: float) -> None:
+    """Shorten each model's gradient to a norm of at most ``limit``, as `torch.nn.utils.clip_grad_norm_` does."""
+    norms = [torch.linalg.vector_norm(g, dim=tuple(range(1, g.ndim))) for g in gradients]
+    shares = (limit / (torch.linalg.vector_norm(torch.stack(norms), dim=0) + 1e-6)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(_like(shares, gradient))
 
 
 @dataclass(frozen=True)
@@ -233,10 +250,10 @@ class _Pull:
                     found = True
         return cls(weights, offsets) if found else None
 
-    def add(self, gradient: Tensor, values: Tensor) -> Tensor:
-        """The gradient with the terms' own."""
+    def add_to(self, gradient: Tensor, values: Tensor) -> None:
+        """Add the terms' own gradient."""
         count = len(gradient)
-        return gradient + self.offsets[:count] + _like(self.weights[:count], gradient) * values[:count]
+        gradient.add_(self.offsets[:count]).add_(_like(self.weights[:count], gradient) * values[:count])
 
 
 def _like(column: Tensor, tensor: Tensor) -> Tensor:

@@ -24,9 +24,10 @@ Result = TypeVar("Result")
 
 
 class Batch(Generic[Result]):
-    """Answers several messages at a time, as `experiments.inline.InlineGrid` asks for them."""
+    """Answers several messages at a time, as `experiments.inline.InlineGrid` asks for them; trains in ``threads``."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int = 1) -> None:
+        self.threads = threads
         self._alone: str | None = None  # why these models are trained one by one; None before the first was seen
 
     def __call__(self, work: Sequence[Callable[[], Result]]) -> list[Result]:
@@ -38,7 +39,7 @@ class Batch(Generic[Result]):
                 client.resume()
             waiting = [client for client in waiting if client.task is not None]
             tasks = [client.task for client in waiting if client.task is not None]
-            for client, outcome in zip(waiting, train_many(tasks) if tasks else [], strict=True):
+            for client, outcome in zip(waiting, train_many(tasks, self.threads) if tasks else [], strict=True):
                 client.outcome = outcome
         return [client.result() for client in clients]
 

@@ -23,6 +23,7 @@ from common.errors import BouquetError
 from common.folder_lock import locked
 from common.sections import OWN_DATA
 from common.settings import Settings
+from experiments.cell_runner import available_cores
 from experiments.inline import InlineGrid, app_handlers
 from server.app import make_server_app
 from server.rounds import Follow, build_strategy
@@ -129,7 +130,7 @@ def _run_inline(settings: Settings, server_app: ServerApp, client_app: ClientApp
     if simulation.engine == "batched":
         from experiments.batched import Batch  # imports PyTorch
 
-        batch = Batch[Message | None]()
+        batch = Batch[Message | None](settings.train.threads or available_cores())
     grid = InlineGrid(app_handlers(client_app, contexts), together=batch, at_once=simulation.at_once if batch else 1)
     server_app(grid, _context(SUPERLINK_NODE_ID, {}))
 
