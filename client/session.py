@@ -17,6 +17,7 @@ from client import local_sgd
 from client.backbone import put_in
 from client.copies import CopyMemory
 from client.local_sgd import Scores, SGDOptions, TrainingLoss
+from client.memory import check_fits
 from client.node import Node
 from client.objective import Term, proximal_term
 from client.samples import augmentation, class_weights, standardising
@@ -46,6 +47,7 @@ class Session:
     run: str
     copies: CopyMemory
     metrics: dict[str, float] = field(default_factory=dict)
+    _fit: set[int] = field(default_factory=set)  # sizes of mini-batches that were looked at
 
     @classmethod
     def open(cls, message: Message, node: Node) -> Session:
@@ -178,6 +180,9 @@ class Session:
         model = self.load(start)
         samples = self.train_data if data is None else data
         trained = None if layers is None else self.layout.names(layers)
+        if options.batch_size not in self._fit:
+            check_fits(model, samples[0], options.batch_size)
+            self._fit.add(options.batch_size)
         with self.seeded(stream):
             loss = local_sgd.train(model, *samples, options, terms, self.generator(stream), trained, self.loss_of)
         return state_vector(model)[1], loss
