@@ -18,6 +18,7 @@ from client.backbone import put_in
 from client.choosing import Choosing
 from client.copies import CopyMemory
 from client.local_sgd import Scores, SGDOptions, TrainingLoss
+from client.memory import check_fits
 from client.node import Node
 from client.objective import ProximalTerm, Term
 from client.privacy import PrivateUploads
@@ -50,6 +51,7 @@ class Session:
     copies: CopyMemory
     private: PrivateUploads | None = None  # where the settings ask for it
     metrics: dict[str, float] = field(default_factory=dict)
+    _fit: set[int] = field(default_factory=set)  # sizes of mini-batches that were looked at
 
     @classmethod
     def open(cls, message: Message, node: Node) -> Session:
@@ -216,6 +218,9 @@ class Session:
             if (found := take_over(task)) is not None:
                 return found
         model = self.load(start)
+        if options.batch_size not in self._fit:
+            check_fits(model, samples[0], options.batch_size)
+            self._fit.add(options.batch_size)
         with self.seeded(stream):
             loss = local_sgd.train(model, *samples, options, terms, generator, trained, self.loss_of)
         return state_vector(model)[1], loss
