@@ -101,7 +101,7 @@ def run(
     """
     from bouquet.queue import NextRun, enqueue, waiting_server
     from common.settings import load_settings
-    from server.rounds import build_strategy
+    from server.preparing import build_strategy
 
     settings = load_settings(chosen, overrides or [])
     build_strategy(settings)

@@ -29,7 +29,7 @@ from common.folder_lock import locked
 from common.processes import ProcessGroup
 from experiments.report import write_report
 from server.fleet import Twins
-from server.rounds import build_strategy
+from server.preparing import build_strategy
 from server.start import starting_point
 from server.stop import RunStopped
 from server.superlink import SuperLink

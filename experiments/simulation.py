@@ -26,7 +26,8 @@ from common.settings import Settings
 from experiments.cell_runner import available_cores
 from experiments.inline import InlineGrid, app_handlers
 from server.app import make_server_app
-from server.rounds import Follow, build_strategy
+from server.preparing import build_strategy
+from server.rounds import Follow
 from server.start import starting_point
 from server.status import STOPPED, read_status
 from server.stop import RunStopped

@@ -14,7 +14,7 @@ from common.initial import initial_model, state_vector
 from common.protocol import Encoder
 from common.settings import load_settings
 from experiments.inline import InlineGrid, app_handlers
-from server.rounds import build_strategy, train_config
+from server.preparing import build_strategy, train_config
 from strategies.exchange import Patience, exchange
 
 SMALL = ["data.clients=4", "data.samples_per_client=40", "data.partition=pathological", "model.hidden=[8]"]

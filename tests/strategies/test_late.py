@@ -8,7 +8,7 @@ from common.errors import BouquetError
 from common.methods import METHODS
 from common.settings import load_settings
 from experiments.inline import InlineGrid
-from server.rounds import build_strategy
+from server.preparing import build_strategy
 from strategies.baselines.fedavg import FedAvg
 from strategies.baselines.fl_hc import FLHC
 from strategies.exchange import Patience, exchange

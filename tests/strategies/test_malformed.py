@@ -19,7 +19,7 @@ from common.initial import initial_model
 from common.methods import METHODS
 from common.settings import parse_settings
 from experiments.inline import InlineGrid, app_handlers
-from server.rounds import build_strategy, train_config
+from server.preparing import build_strategy, train_config
 from strategies.exchange import exchange
 
 COUNT = int(os.environ.get("BOUQUET_MALFORMED", "40"))

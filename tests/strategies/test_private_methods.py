@@ -14,7 +14,7 @@ from common.settings import load_settings
 from experiments.record import read_run
 from experiments.report import headline
 from experiments.simulation import simulate
-from server.rounds import build_strategy
+from server.preparing import build_strategy
 from strategies.privacy import PrivacyLedger
 
 ON = ["privacy.clip_norm=0.05", "privacy.noise_multiplier=0.001"]
