@@ -233,8 +233,8 @@ def _step(settings: Settings, path: Path | None, leave_out: bool) -> Iterator[Li
     import torch
 
     from client import local_sgd
+    from client.local_sgd import sgd_options
     from client.memory import check_fits
-    from client.session import sgd_options
     from common.initial import initial_model, model_shape
 
     train = settings.train
@@ -287,8 +287,9 @@ def _samples(path: Path, settings: Settings, leave_out: bool) -> int:
     from client.data import load_folder
 
     about = settings.data
-    kinds = {"input_shape": about.input_shape, "classes": about.classes}
-    return len(load_folder(path, **kinds, leave_out=leave_out, as_bytes=True).train_y)
+    shape, classes = about.input_shape, about.classes
+    found = load_folder(path, input_shape=shape, classes=classes, leave_out=leave_out, as_bytes=True)
+    return len(found.train_y)
 
 
 def _server(address: str, directory: Path | None, insecure: bool) -> Iterator[Line]:

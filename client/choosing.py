@@ -80,7 +80,8 @@ class Choosing:
         memory, kept, session = self._recall(), self.session.recall(), self.session
         if kept is None or PERSONAL not in kept.slots:
             return vector  # a device that never trained has nothing to choose from
-        own, received = session.layout.flatten(kept.slots[PERSONAL]), vector
+        own = session.layout.flatten(kept.slots[PERSONAL])
+        received: Vector | None = vector
         if session.received.start == "personal":
             own, received = vector, self._received()
         found = {"personal": Candidate(own, own)}

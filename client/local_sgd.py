@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from client.objective import Term, objective
 from common.errors import BouquetError
 from common.freezing import training_mode
 from common.metrics import accuracy, macro_f1
+from common.sections import TrainSettings
 
 TEST_BATCH = 512
 _TEST_VALUES = TEST_BATCH * 3 * 32 * 32  # of the samples that are tested at once: photos take more memory than digits
@@ -31,6 +33,23 @@ class SGDOptions:
     momentum: float = 0.0
     weight_decay: float = 0.0
     max_gradient_norm: float | None = None
+
+
+def sgd_options(config: Mapping[str, Any], defaults: TrainSettings) -> SGDOptions:
+    """Hyper-parameters of local training: what the server sent, else the settings."""
+
+    def value(name: str) -> Any:
+        return config.get(name.replace("_", "-"), config.get(name, getattr(defaults, name)))
+
+    limit = value("max_gradient_norm")
+    return SGDOptions(
+        local_epochs=int(value("local_epochs")),
+        batch_size=int(value("batch_size")),
+        learning_rate=float(value("learning_rate")),
+        momentum=float(value("momentum")),
+        weight_decay=float(value("weight_decay")),
+        max_gradient_norm=None if limit is None else float(limit),
+    )
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from client import local_sgd
 from client.backbone import put_in
 from client.choosing import Choosing
 from client.copies import CopyMemory
-from client.local_sgd import Scores, SGDOptions, TrainingLoss
+from client.local_sgd import Scores, SGDOptions, TrainingLoss, sgd_options
 from client.memory import check_fits
 from client.node import Node
 from client.objective import ProximalTerm, Term
@@ -33,7 +33,6 @@ from common.layout import ParameterLayout, Vector
 from common.model_card import ModelCard
 from common.packed import reply_config
 from common.protocol import ARRAYS, Payload, Received
-from common.sections import TrainSettings
 
 
 @dataclass
@@ -372,44 +371,6 @@ class Session:
         scores = local_sgd.test(self.load(vector), *self.test_data)
         self.metrics |= score_metrics(scores) | {protocol.NUM_EXAMPLES: scores.examples}
         return protocol.reply(self.message, self.node.client, self._told())
-
-
-def compose(received: Received, kept: Kept | None, initial: Vector, layout: ParameterLayout) -> tuple[Vector, bool]:
-    """The model that a device starts from, and whether layers of its own that it should have are lost.
-
-    Received layers come first, then for the others the device's own, then the spare ones that were sent in case that
-    they are lost, then those of the initial model. An instruction to start from the personal model puts the device's
-    own first.
-    """
-    own = None if kept is None or PERSONAL not in kept.slots else layout.flatten(kept.slots[PERSONAL])
-    payload = received.models.get(ARRAYS)
-    present = () if payload is None else (layout.layers if payload.layers is None else payload.layers)
-    vector = initial.copy() if own is None else own.copy()
-    if own is None and (spare := received.models.get(protocol.SPARE)) is not None:
-        columns = layout.columns(layout.layers if spare.layers is None else spare.layers)
-        vector[columns] = spare.vector[columns]
-    if payload is not None and (received.start == "received" or own is None):
-        columns = layout.columns(present)
-        vector[columns] = payload.vector[columns]
-    needs_own = received.start == "personal" or len(present) < len(layout.layers)
-    return vector, needs_own and own is None and received.round > 1 and not received.newcomer
-
-
-def sgd_options(config: Mapping[str, Any], defaults: TrainSettings) -> SGDOptions:
-    """Hyper-parameters of local training: what the server sent, else the settings."""
-
-    def value(name: str) -> Any:
-        return config.get(name.replace("_", "-"), config.get(name, getattr(defaults, name)))
-
-    limit = value("max_gradient_norm")
-    return SGDOptions(
-        local_epochs=int(value("local_epochs")),
-        batch_size=int(value("batch_size")),
-        learning_rate=float(value("learning_rate")),
-        momentum=float(value("momentum")),
-        weight_decay=float(value("weight_decay")),
-        max_gradient_norm=None if limit is None else float(limit),
-    )
 
 
 def score_metrics(scores: Scores) -> dict[str, float]:

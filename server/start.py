@@ -50,7 +50,7 @@ class Start:
     @property
     def record(self) -> ArrayRecord:
         """What travels of the model, as Flower's ArrayRecord."""
-        return ArrayRecord(torch_state_dict=trained_state(self.model))  # type: ignore[arg-type]
+        return ArrayRecord(torch_state_dict=trained_state(self.model))
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:

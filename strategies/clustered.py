@@ -10,7 +10,7 @@ client, an unmodified Flower ClientApp works with it: ``arrays`` and ``config`` 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from logging import INFO, WARNING
 from typing import Any, Unpack
@@ -32,7 +32,7 @@ from strategies.exchange import Patience, exchange
 from strategies.exclusion import Exclusion
 from strategies.late import LateReplies
 from strategies.method import MethodHooks, Outcome, State
-from strategies.nodes import ask_who, wait_for_nodes
+from strategies.nodes import NameOf, Nodes, ask_who, wait_for_nodes
 from strategies.privacy import PrivacyLedger
 from strategies.protection import Protection
 from strategies.replies import Replies, mean_metrics
@@ -75,7 +75,7 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         self.run_id = ""
         # What a node is called, by its id and what it says of itself; set by a server that knows it from the node's
         # key. It wins over what a reply says.
-        self.names: Callable[[int, Mapping[str, Any] | None], str | None] | None = None
+        self.names: NameOf | None = None
         # What follows is of the round in progress, for the record; the state is all that survives.
         self.state: State | None = None
         self.replies: Replies | None = None
@@ -87,10 +87,8 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         self.preliminary: list[Message] = []
         self.identification: list[Message] = []
         self._initial: ArrayRecord | None = None
-        self._nodes: dict[int, str] = {}
+        self._nodes = Nodes()
         self._planned: dict[int, tuple[str, Instruction]] = {}
-        # Nodes that did not run the app: they are asked again who they are, when another release is installed there.
-        self._refusing: set[int] = set()
         self._asked = 0
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -186,7 +184,7 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Collect each client's metrics; the returned record is their mean, weighted by examples."""
         for message in replies:
-            client = self._name(message)
+            client = self._nodes.name(message, self.names)
             try:
                 self.evaluation[client] = incoming.read_metrics(message, self.weighted_by_key)
                 self._note_backbone(client)
@@ -240,7 +238,7 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
     @property
     def node_names(self) -> Mapping[int, str]:
         """Node id → client, for every node that was ever seen."""
-        return self._nodes
+        return self._nodes.clients
 
     @property
     def round_patience(self) -> Patience:
@@ -289,32 +287,22 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
 
     def _available(self, grid: Grid, needed: int) -> dict[str, int]:
         """Client → node for the nodes that are connected, after waiting for enough of them, in order of client."""
-        node_ids = wait_for_nodes(grid, max(self.min_available_nodes, needed), self.wait_timeout)
-        if unknown := [node for node in node_ids if node not in self._nodes or node in self._refusing]:
+        connected = wait_for_nodes(grid, max(self.min_available_nodes, needed), self.wait_timeout)
+        if unknown := self._nodes.unknown(connected):
             self._identify(grid, unknown)
-        # A device that came back under a new node id is the client it was; its old node, which may still count
-        # as connected for a while, comes earlier in the mapping and gives way.
-        nodes = {client: node for node, client in self._nodes.items() if node in set(node_ids)}
-        return dict(sorted(nodes.items()))
+        return self._nodes.among(connected)
 
     def _identify(self, grid: Grid, unknown: Sequence[int]) -> None:
         if not self.identify:
-            self._nodes.update({node: f"node-{node}" for node in unknown})
+            self._nodes.clients.update({node: f"node-{node}" for node in unknown})
             return
         if self.names is not None:
             # Whom the server knows by its key takes part, also where it is slow to answer.
-            self._nodes.update({node: name for node in unknown if (name := self.names(node, None)) is not None})
+            found = {node: self.names(node, None) for node in unknown}
+            self._nodes.clients.update({node: name for node, name in found.items() if name is not None})
         questions, answers = ask_who(grid, unknown, self._patience, self.round_timeout)
         self.identification += [*questions, *answers]
-        self._refusing -= set(unknown)
-        for answer in answers:
-            # A stock ClientApp answers with an error and is known by its node.
-            node = answer.metadata.src_node_id
-            about = protocol.about(answer)
-            known = self.names(node, about) if self.names else None
-            if answer.has_error() and protocol.RELEASE in about:
-                self._refusing.add(node)
-            self._nodes[node] = known or protocol.client_id(answer)
+        self._nodes.learn(unknown, answers, self.names)
 
     def _messages(
         self,
@@ -347,7 +335,7 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         for message in messages:
             late = self.late.of(message) if self.late else None
             planned = late or self._planned.get(message.metadata.src_node_id)
-            client = self._name(message)
+            client = self._nodes.name(message, self.names)
             if self.privacy:
                 self.privacy.note(client, message)
             if late and not self._takes_late(client, usable):
@@ -402,17 +390,7 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         counted = set(self.replies.clients if self.replies else ()) - self._refused
         self.exclusion.note(round_, sorted(self._refused), sorted(counted))
 
-    def _name(self, message: Message) -> str:
-        """The client that replied: as the server knows its node, else as it calls itself, which is remembered."""
-        node = message.metadata.src_node_id
-        if self.names is not None and (known := self.names(node, None)) is not None:
-            self._nodes[node] = known
-            return known
-        if message.has_content() and protocol.CLIENT in message.content:
-            self._nodes[node] = protocol.client_id(message)
-        return self._nodes.get(node) or protocol.client_id(message)
-
     def _blame(self, silent: Mapping[int, str]) -> None:
         for node, reason in silent.items():
-            client = self._planned[node][0] if node in self._planned else self._nodes.get(node, f"node-{node}")
+            client = self._planned[node][0] if node in self._planned else self._nodes.clients.get(node, f"node-{node}")
             self.failures[client] = reason

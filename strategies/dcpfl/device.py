@@ -17,7 +17,8 @@ import numpy as np
 from flwr.app import Message
 
 from client import local_sgd
-from client.session import Session, compose
+from client.session import Session
+from client.starting import compose
 from client.state import PERSONAL, Kept
 from common import protocol
 from common.errors import BouquetError

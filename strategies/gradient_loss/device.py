@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from client import local_sgd
-from client.session import Session, sgd_options
+from client.local_sgd import sgd_options
+from client.session import Session
 from client.state import Arrays, Kept
 from common import protocol
 from common.errors import BouquetError

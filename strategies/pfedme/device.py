@@ -11,7 +11,8 @@ from torch import Tensor
 
 from client import local_sgd, standard
 from client.objective import ProximalTerm, objective
-from client.session import Session, compose
+from client.session import Session
+from client.starting import compose
 from common import protocol
 from common.freezing import training_mode
 from common.initial import state_vector
