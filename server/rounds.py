@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import WARNING
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.common.logger import log
@@ -17,13 +17,12 @@ from common import choosing, protocol
 from common.codec import Codec
 from common.continuing import check_continues
 from common.errors import BouquetError, RunFailed
-from common.initial import model_shape, parameter_names, state_vector
+from common.initial import model_shape
 from common.settings import Settings
 from server.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from server.diagnosis import Expected, add, diagnose, new_warnings
 from server.fleet import Names, Twins
 from server.record import Bytes, RunRecord, round_line, summarise
-from server.start import Start, starting_point
 from server.status import FINISHED, TESTING, TRAINING, Progress, expected
 from server.stop import check_stop, take_back
 from strategies.clustered import ClusteredStrategy
@@ -37,6 +36,10 @@ from strategies.protection import Protection
 from strategies.registry import create_strategy
 from strategies.replies import Replies
 from strategies.sampling import fewest_replies, sample_size
+
+if TYPE_CHECKING:
+    from server.apart import PlainStart
+    from server.start import Start
 
 NOTICE_SECONDS = 600.0
 Follow = Callable[[dict[str, Any]], None]
@@ -55,10 +58,10 @@ class _Progress:
     prior: list[float] = field(default_factory=list)
 
 
-def build_strategy(settings: Settings, start: Start | None = None) -> ClusteredStrategy[Any]:
+def build_strategy(settings: Settings, start: Start | PlainStart | None = None) -> ClusteredStrategy[Any]:
     """The strategy that the settings name, with the server's sampling and patience, for what they start from."""
     server = settings.server
-    start = start or starting_point(settings)
+    start = start or _starting_point(settings)
     strategy = create_strategy(
         settings.strategy.name,
         settings.strategy.options,
@@ -79,8 +82,8 @@ def build_strategy(settings: Settings, start: Start | None = None) -> ClusteredS
         from server.inference import public_data  # imports PyTorch
 
         strategy.public = public_data(settings, start.model)
-    strategy.parameter_names = parameter_names(start.model)
-    check_private(strategy, settings.strategy.name, settings.privacy, state_vector(start.model)[0])
+    strategy.parameter_names = start.parameters
+    check_private(strategy, settings.strategy.name, settings.privacy, start.layout)
     if settings.privacy.is_on:
         strategy.privacy = PrivacyLedger(settings.privacy)
     if server.late_replies == "next":
@@ -98,6 +101,12 @@ def build_strategy(settings: Settings, start: Start | None = None) -> ClusteredS
     strategy.draw_model = start.draw
     strategy.delivery = start.delivery()
     return strategy
+
+
+def _starting_point(settings: Settings) -> Start:
+    from server.start import starting_point  # imports PyTorch
+
+    return starting_point(settings)
 
 
 def train_config(settings: Settings, round_: int, prior: Sequence[float] = ()) -> ConfigRecord:
@@ -132,7 +141,7 @@ def run_rounds(
     resume: bool = False,
     follow: Follow | None = None,
     names: Names | None = None,
-    start: Start | None = None,
+    start: Start | PlainStart | None = None,
 ) -> dict[str, Any]:
     """Train for ``settings.run.rounds`` rounds, evaluate every device, and return the summary.
 
@@ -140,7 +149,7 @@ def run_rounds(
     by default `server.start.starting_point`'s. Raises `BouquetError` when fewer than ``server.min_clients`` nodes
     connect in time, and for a run folder or checkpoint that does not fit.
     """
-    start = start or starting_point(settings)
+    start = start or _starting_point(settings)
     strategy = build_strategy(settings, start)
     if names is not None:
         strategy.names = names
