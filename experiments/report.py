@@ -16,7 +16,8 @@ from common.settings import Settings, parse_settings
 from experiments.page import RUN, embed, render
 from experiments.plots import plots_of
 from experiments.plots_clients import cluster_colours
-from experiments.record import Run, read_run
+from experiments.record import Run, natural_order, read_run
+from experiments.units import human_bytes, human_seconds
 from server.diagnosis import all_warnings
 
 SHORT_OPTIONS = {
@@ -76,6 +77,7 @@ def render_report(
         numbers=headline(run),
         clients=client_rows(run, Counter(client for _, client, _ in failures)),
         groups_known=bool(run.groups),
+        by_class=class_rows(run),
         failures=failures[:MOST_FAILURES],
         absences=[(client, len(rounds), _spans(rounds)) for client, rounds in sorted(run.absences.items())],
         reproduce=reproduce(run.settings, run.folder),
@@ -135,6 +137,20 @@ def client_rows(run: Run, failures: Counter[str]) -> list[dict[str, Any]]:
     return rows
 
 
+def class_rows(run: Run) -> list[list[str]]:
+    """Accuracy and samples by class, of the clients that report them, heads first; empty where none does."""
+    found = {client: numbers["classes"] for client, numbers in run.last_numbers.items() if numbers.get("classes")}
+    if not found:
+        return []
+    count = max(len(classes["samples"]) for classes in found.values())
+    names = run.settings.data.classes if len(run.settings.data.classes) == count else [str(k) for k in range(count)]
+    rows = [["client", *names]]
+    for client in sorted(found, key=natural_order):
+        classes = zip(found[client]["accuracy"], found[client]["samples"], strict=True)
+        rows.append([client, *(f"{_fraction(accuracy)} of {samples}" for accuracy, samples in classes)])
+    return rows
+
+
 def settings_rows(settings: Settings) -> list[tuple[str, list[tuple[str, str]]]]:
     """The settings as ``section.key`` and value: those that were chosen, then those that have their defaults."""
     defaults = _flat(Settings())
@@ -187,24 +203,6 @@ def _traffic(run: Run, key: str) -> str:
     total = run.total(key)
     plain = run.total(f"{key}_plain")  # 0 in a record of an older release
     return human_bytes(total) if plain in (0, total) else f"{human_bytes(total)} ({human_bytes(plain)} uncompressed)"
-
-
-def human_bytes(count: float) -> str:
-    """A number of bytes in powers of ten, three digits: ``2.02 MB``."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size * 0.9995:
-            return f"{count / size:.3g} {unit}"
-    return f"{count:.0f} B"
-
-
-def human_seconds(seconds: float) -> str:
-    """A duration: ``8.3 s``, ``4 min 05 s``, ``2 h 07 min``."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def _failed(line: Any) -> list[tuple[str, str]]:
