@@ -37,6 +37,7 @@ PROTECTIONS = {
     "median": {"protection.aggregation": "median"},
     "trimmed-mean": {"protection.aggregation": "trimmed-mean"},
     "krum": {"protection.aggregation": "krum"},
+    "limit_norm = 2, median": {"protection.limit_norm": 2.0, "protection.aggregation": "median"},
 }
 STRATEGIES = ("fedavg", "fesem", "dc-pfl")
 CLIENTS, GROUPS = 20, 4

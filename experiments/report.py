@@ -107,6 +107,7 @@ def headline(run: Run) -> list[tuple[str, str]]:
             ("down, to the devices", _traffic(run, "bytes_down")),
             ("time", human_seconds(run.total("seconds"))),
             ("failed replies", f"{run.series('failures')[1].sum():g}"),
+            ("privacy spent, at most", _spent(run)),
         ]
     return [(name, value) for name, value in numbers if value != UNKNOWN]
 
@@ -167,6 +168,18 @@ def arguments(settings: Settings, short: bool = True) -> list[str]:
         else:
             words += ["--set", f"{key}={_as_setting(key, values[key])}"]
     return words
+
+
+def _spent(run: Run) -> str:
+    """The greatest (ε, δ) of a client; what it does not cover is said beside it."""
+    spent = run.rounds[-1].get("epsilon") if run.rounds else None
+    if spent is None:
+        return UNKNOWN
+    privacy = run.settings.privacy
+    if None in spent.values():
+        return "no ε: clipped, without noise"
+    found = f"ε = {max(spent.values(), default=0.0):.3g} at δ = {privacy.delta:g}"
+    return found if privacy.withholds else f"{found}, of the models; scores were sent"
 
 
 def _traffic(run: Run, key: str) -> str:

@@ -15,6 +15,7 @@ from flwr.app import Message
 from common import protocol
 from common.errors import BouquetError
 from common.layout import ParameterLayout
+from common.packed import packed_blocks
 from common.privacy import RELEASES, check_model, epsilon_spent
 from common.protocol import ClientReply
 from common.sections import PrivacySettings
@@ -41,7 +42,8 @@ class PrivacyLedger:
     def note(self, client: str, message: Message) -> None:
         """Count what has arrived, also where it cannot be used."""
         said = _said(protocol.about(message))
-        sent = bool(message.has_content() and message.content.array_records)
+        content = message.content if message.has_content() else None
+        sent = content is not None and bool(content.array_records or packed_blocks(content))
         before = self.releases.get(client, 0)
         # A device that lost its state counts from 1 again, and one that is not ours not at all.
         if said > before or sent:
