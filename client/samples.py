@@ -33,8 +33,7 @@ def standardising(card: ModelCard) -> Callable[[nn.Module, tuple[Any, ...]], tup
         x = inputs[0]
         if x.dtype != torch.uint8:
             return None
-        if x.device.type == "cpu":  # by the same function as everywhere else, to the bit
-            return (torch.as_tensor(card.inputs(x.numpy())), *inputs[1:])
+        # To the bit what `common.model_card.standardise_bytes` gives, which would not pass through `torch.vmap`.
         mean, std = _channels(card.mean, x), _channels(card.std, x)
         return ((x.float() / 255 - mean) / std, *inputs[1:])
 

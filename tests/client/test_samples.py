@@ -69,6 +69,8 @@ def test_bytes_become_what_the_card_says_and_floats_stay():
     x = images(5, 3, 4, 4)
     seen(x)
     assert seen.x.numpy().tobytes() == CARD.inputs(x.numpy()).tobytes()
+    together = torch.vmap(lambda part: torch.func.functional_call(seen, {}, (part,)))(x[:, None])
+    assert torch.equal(together[:, 0], seen(x))  # as simulated clients are trained
     floats = torch.rand(2, 3, 4, 4)
     assert seen(floats) is floats
 
