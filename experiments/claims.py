@@ -41,6 +41,28 @@ def differences(results: Results, reference: str) -> dict[tuple[str, str], Diffe
     }
 
 
+def gains(results: Results) -> dict[tuple[str, str], Difference]:
+    """(row, data) → the row's paired difference to the better reference of that data: what it is worth to have it."""
+    found = {}
+    for data in results.table.data:
+        means = {label: _mean(by_seed(results, label, data)) for label in references(results)}
+        known = {label: mean for label, mean in means.items() if mean is not None}
+        if not known:
+            continue
+        best = max(known, key=lambda label: known[label])
+        other = by_seed(results, best, data)
+        for row in results.table.rows:
+            d = paired_difference(by_seed(results, row.label, data), other)
+            if row.label not in known and d is not None:
+                found[row.label, data] = d
+    return found
+
+
+def _mean(seeds: Mapping[int, Mapping[str, float]]) -> float | None:
+    values = [sum(clients.values()) / len(clients) for clients in seeds.values() if clients]
+    return sum(values) / len(values) if values else None
+
+
 def row_ranks(results: Results) -> Ranks | None:
     """Ranks of the rows by mean accuracy over clients, each data set and seed a block; only whole blocks count."""
     found = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -10,7 +11,7 @@ from matplotlib.figure import Figure
 
 from experiments.plot_style import GRID, PALETTE, SMALL, bytes_axis, legend_below, line_style, new_figure
 from experiments.record import Run
-from experiments.statistics import BySeed
+from experiments.statistics import BySeed, Difference
 
 
 def accuracy_by_effort(
@@ -57,6 +58,27 @@ def compared_by_client(title: str, rows: Mapping[str, BySeed]) -> Figure | None:
     ax.set_yticks(range(1, len(found) + 1), list(found)[::-1], fontsize=SMALL)
     ax.set_xlabel("test accuracy")
     ax.grid(axis="x", color=GRID, linewidth=0.6)
+    return figure
+
+
+def gain_map(title: str, gains: Mapping[tuple[str, str], Difference]) -> Figure | None:
+    """Rows against data sets: how much a row gains, in points; in brackets what is within noise."""
+    if not gains:
+        return None
+    rows, columns = (list(dict.fromkeys(key[axis] for key in gains)) for axis in (0, 1))
+    points = np.array([[100 * gains[r, c].mean if (r, c) in gains else np.nan for c in columns] for r in rows])
+    figure, (ax,) = new_figure(title, 1.6 + 0.24 * len(rows))
+    most = max(1.0, float(np.nanmax(np.abs(points))))
+    shown = ax.imshow(points, cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
+    for (y, row), (x, column) in itertools.product(enumerate(rows), enumerate(columns)):
+        if (row, column) in gains:
+            text = f"{points[y, x]:+.1f}"
+            text = f"({text})" if gains[row, column].is_noise else text
+            colour = "white" if abs(points[y, x]) > 0.6 * most else "black"
+            ax.text(x, y, text, ha="center", va="center", fontsize=SMALL - 2, color=colour)
+    ax.set_yticks(range(len(rows)), rows, fontsize=SMALL)
+    ax.set_xticks(range(len(columns)), columns, fontsize=SMALL - 1, rotation=35, ha="right")
+    figure.colorbar(shown, label="points of accuracy", shrink=0.8)
     return figure
 
 

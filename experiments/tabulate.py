@@ -14,12 +14,12 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from common.files import write_atomically, write_json
-from experiments.claims import by_seed, claims_json, difference_text, differences, references, row_ranks
+from experiments.claims import by_seed, claims_json, difference_text, differences, gains, references, row_ranks
 from experiments.compare import Results
 from experiments.measures import Metric
 from experiments.page import COMPARISON, embed, render
 from experiments.plots import compared_by_round
-from experiments.plots_compared import accuracy_by_effort, compared_by_client
+from experiments.plots_compared import accuracy_by_effort, compared_by_client, gain_map
 from experiments.protocol_notes import protocol
 from experiments.table import missing_rows
 
@@ -175,7 +175,7 @@ def render_html(results: Results) -> str:
 
 def plots_of_results(results: Results) -> list[Figure]:
     """A data set at a time: accuracy by round, bytes and seconds, that of each client, purity where it is known."""
-    figures: list[Figure | None] = []
+    figures: list[Figure | None] = [gain_map("Gain over the better of Standalone and FedAvg", gains(results))]
     for data in results.table.data:
         runs = {row.label: results.runs(row.label, data) for row in results.table.rows if row.cells == row.label}
         clients = {row.label: by_seed(results, row.label, data) for row in results.table.rows}
