@@ -126,7 +126,7 @@ class SubprocessRunner:
 
 
 class ForkRunner(SubprocessRunner):
-    """As `SubprocessRunner`, but a cell on the inline engine is forked from a process that has loaded what it needs.
+    """As `SubprocessRunner`, but a cell on any engine but Ray is forked from a process that has loaded what it needs.
 
     Such a cell leaves no page ``report.html``; ``bouquet report`` makes it.
     """
@@ -138,7 +138,7 @@ class ForkRunner(SubprocessRunner):
         self._context.set_forkserver_preload(PRELOADED)
 
     def _start(self, settings: Settings, file: Path, out: Path, resume: bool, output: IO[bytes]) -> Process:
-        if settings.simulation.engine != "inline":
+        if settings.simulation.engine == "ray":  # which takes all cores, and starts processes of its own
             return super()._start(settings, file, out, resume, output)
         return _Forked(self._context.Process(target=_run_cell, args=(file, out, resume, Path(output.name))))
 

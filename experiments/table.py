@@ -199,12 +199,8 @@ def _build(file: _File, check: Check) -> Table:
 
 def missing_rows(table: Table) -> list[str]:
     """The standard rows that a table does not have, by what they run and test."""
-    there = {
-        (cell.settings.strategy.name, row.tested)
-        for row in table.rows
-        for cell in table.cells
-        if cell.strategy == row.cells
-    }
+    names = {cell.strategy: cell.settings.strategy.name for cell in table.cells if not cell.settings.personal.choose}
+    there = {(names.get(row.cells), row.tested) for row in table.rows}
     return [str(r["label"]) for r in STANDARD_ROWS if (r["name"], r.get("tested", "method")) not in there]
 
 
@@ -213,9 +209,9 @@ def _strategies(file: _File) -> list[Entry]:
     given = [_strategy(entry) for entry in file.strategy]
     if file.rows == "given":
         return given
-    there = {(entry.overrides["strategy.name"], entry.tested) for entry in given}
+    there = [(entry.overrides, entry.tested) for entry in given]
     standard = [_strategy(row) for row in STANDARD_ROWS]
-    return [*(e for e in standard if (e.overrides["strategy.name"], e.tested) not in there), *given]
+    return [*(e for e in standard if (e.overrides, e.tested) not in there), *given]
 
 
 def _rows(strategies: list[Entry]) -> list[Row]:
