@@ -56,7 +56,7 @@ def run_demo(settings: Settings, folder: Path, console: Console) -> None:
             start_supernode(group, node, f"SuperNode {part}")
         title = f"{settings.strategy.name} on {settings.data.dataset}, {settings.data.partition}"
         with RoundTable(console, settings.run.rounds, title) as table:
-            summary = run_federation(group, superlink, settings, folder, table)
+            summary = run_federation(superlink, settings, folder, table)
         console.print("Ending all processes …")
     single = single_model(settings, folder / "single-model")
     console.print(devices_table(summary, single))

@@ -23,7 +23,7 @@ from common.bundle import signed_app_files, write_app
 from common.continuing import check_continues
 from common.errors import BouquetError
 from common.files import make_folder
-from common.processes import ManagedProcess, ProcessGroup
+from common.processes import ProcessGroup
 from common.settings import Settings
 from server.admission import Admission
 from server.app import CURRENT, DATABASE, FAILURE_FILE, REGISTERED, RESUME, RUN_FOLDER, read_failure
@@ -31,7 +31,7 @@ from server.fleet import Twins, registered_keys
 from server.record import RunRecord, check_new, holds_run
 from server.status import STOPPED, read_status
 from server.stop import RunStopped
-from server.superlink import Certificates, SuperLink, follow_run, run_status, start_superlink, submit_run
+from server.superlink import Certificates, RunLog, SuperLink, run_status, start_superlink, submit_run
 
 SUPERLINK_FOLDER = "superlink"  # in the run folder: SuperLink's log, database and apps
 SERVER_LOG = "server.log"  # what the ServerApp logs
@@ -164,7 +164,6 @@ class OneKeyTwice:
 
 
 def run_federation(
-    group: ProcessGroup,
     superlink: SuperLink,
     settings: Settings,
     folder: Path,
@@ -185,7 +184,7 @@ def run_federation(
     app = write_app(superlink.directory / "app", signed_app_files(signature)[0])
     seen = _count_lines(folder / "rounds.jsonl")
     run_id = submit_run(superlink, app, settings.to_run_config())
-    log = follow_run(group, superlink, run_id, folder / SERVER_LOG)
+    log = RunLog(superlink, run_id, folder / SERVER_LOG)
     while True:
         over = _is_over(superlink, run_id, log, folder, before)
         if (now := read_status(folder)) != status:
@@ -215,13 +214,13 @@ def run_federation(
     return summary
 
 
-def _is_over(superlink: SuperLink, run_id: int, log: ManagedProcess, folder: Path, before: object) -> bool:
+def _is_over(superlink: SuperLink, run_id: int, log: RunLog, folder: Path, before: object) -> bool:
     if not superlink.process.alive:
         raise BouquetError(f"SuperLink ended during the run.\n{superlink.process.tail()}")
     # A run that goes on has a summary from before, which is not its result.
     if _version(folder / SUMMARY) not in (before, None) or (folder / FAILURE_FILE).exists():
         return True
-    # The log ends with the run; asking SuperLink each time would cost a process of Flower's.
+    # The log ends with the run.
     try:
         return not log.alive and run_status(superlink, run_id).finished
     except BouquetError:

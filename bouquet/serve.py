@@ -150,7 +150,7 @@ def _do(group: ProcessGroup, superlink: SuperLink, run: NextRun, options: Option
     settings, console, signature = run.settings, options.console, options.owners_signature
     try:
         with RoundTable(console, settings.run.rounds, f"{settings.strategy.name}, run {settings.run.name}") as table:
-            summary = run_federation(group, superlink, settings, run.folder, table, table.status, look, signature)
+            summary = run_federation(superlink, settings, run.folder, table, table.status, look, signature)
     except RunStopped as stopped:
         console.print(f"{stopped}\nreport   {write_report(run.folder)}", soft_wrap=True)
         return

@@ -114,17 +114,6 @@ class SuperNode:
         found = NODE_ID.findall(self.log_file.read_text(encoding="utf-8", errors="replace"))
         return int(found[-1]) if found else None
 
-    def wait_until_connected(self, timeout: float = 60.0) -> int:
-        """Wait for the server to admit it; the node id. `BouquetError`, with its log, if that does not come about."""
-        deadline = time.monotonic() + timeout
-        while True:
-            if (node_id := self.node_id) is not None:
-                return node_id
-            if not self.process.alive or time.monotonic() >= deadline:
-                what = "is not connected yet" if self.process.alive else "has ended"
-                raise BouquetError(f"{self.process.name} {what}. Its log, {self.log_file}:\n{self.process.tail()}")
-            time.sleep(0.1)
-
 
 def start_supernode(group: ProcessGroup, settings: SuperNodeSettings, name: str = "SuperNode") -> SuperNode:
     """Start a SuperNode in the background; its log, and its ClientApps', is ``state_dir/supernode.log``.

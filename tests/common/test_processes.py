@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from real_processes import processes_tagged
 
 from common.errors import BouquetError
 from common.processes import (
@@ -15,7 +16,6 @@ from common.processes import (
     check_port_free,
     find_program,
     free_port,
-    processes_tagged,
     program_environment,
     split_address,
     wait_for_port,
