@@ -17,8 +17,9 @@ from client.trust import ANY_PROCEDURE, AppTrust
 from common.errors import BouquetError
 from common.processes import ProcessGroup, free_port
 from common.settings import Settings
-from experiments.report import human_bytes, write_report
+from experiments.report import write_report
 from experiments.simulation import check, simulate
+from experiments.units import human_bytes
 
 DEMO = {
     "run.name": "demo",

@@ -27,10 +27,8 @@ from common.bundle import signed_app_files
 from common.errors import BouquetError
 from common.folder_lock import locked
 from common.processes import ProcessGroup
-from experiments.report import write_report
+from server.apart import check_settings
 from server.fleet import Twins
-from server.preparing import build_strategy
-from server.start import starting_point
 from server.stop import RunStopped
 from server.superlink import SuperLink
 
@@ -71,12 +69,12 @@ def serve(first: NextRun, resume: bool, options: Options, ended: bool = False) -
         # The server may have been stopped between the last round and the report.
         console.print(
             f"The run is finished, after the {first.settings.run.rounds} rounds that are asked for. For more rounds "
-            f"raise run.rounds; a new run needs another --out.\nreport   {write_report(first.folder)}",
+            f"raise run.rounds; a new run needs another --out.\nreport   {_write_report(first.folder)}",
             soft_wrap=True,
         )
         if not options.keep_waiting:
             return
-    build_strategy(first.settings, starting_point(first.settings, first.folder if resume else None))
+    check_settings(first.settings, first.folder if resume else None)
     if signed := signed_app_files(options.owners_signature)[1]:
         console.print(f"Signed: {signed}.", soft_wrap=True, highlight=False)
     with locked(first.folder, "the run folder", HINT), ProcessGroup() as group:
@@ -152,10 +150,10 @@ def _do(group: ProcessGroup, superlink: SuperLink, run: NextRun, options: Option
         with RoundTable(console, settings.run.rounds, f"{settings.strategy.name}, run {settings.run.name}") as table:
             summary = run_federation(superlink, settings, run.folder, table, table.status, look, signature)
     except RunStopped as stopped:
-        console.print(f"{stopped}\nreport   {write_report(run.folder)}", soft_wrap=True)
+        console.print(f"{stopped}\nreport   {_write_report(run.folder)}", soft_wrap=True)
         return
     print_summary(console, summary)
-    console.print(f"report   {write_report(run.folder)}", soft_wrap=True)
+    console.print(f"report   {_write_report(run.folder)}", soft_wrap=True)
 
 
 def _wait_for_next(superlink: SuperLink, server: Path, console: Console, look: Callable[[], None]) -> NextRun:
@@ -164,7 +162,7 @@ def _wait_for_next(superlink: SuperLink, server: Path, console: Console, look: C
             raise BouquetError(f"SuperLink ended.\n{superlink.process.tail()}")
         try:
             if (found := take_next(server)) is not None:
-                build_strategy(found.settings)
+                check_settings(found.settings)
                 check_folder(found.folder, found.settings, resume=False)
                 return found
         except BouquetError as error:
@@ -172,3 +170,9 @@ def _wait_for_next(superlink: SuperLink, server: Path, console: Console, look: C
             console.print(Text(f"A run that was asked for cannot be done: {error}", style="red"), soft_wrap=True)
         look()
         time.sleep(LOOK_SECONDS)
+
+
+def _write_report(folder: Path) -> Path:
+    from experiments.report import write_report  # matplotlib, which is needed at the end of a run only
+
+    return write_report(folder)

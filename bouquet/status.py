@@ -22,7 +22,7 @@ from rich.text import Text
 from common.errors import BouquetError
 from common.folder_lock import is_locked
 from experiments.record import Run, natural_order, read_run
-from experiments.report import human_bytes, human_seconds
+from experiments.units import human_bytes, human_seconds
 from server.diagnosis import other_releases
 from server.fleet import Connection, Names, connections
 from server.status import FAILED, FINISHED, STOPPED, WAITING, expected, read_status, sentence

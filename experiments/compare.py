@@ -27,8 +27,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from common.errors import BouquetError
 from experiments.cell_runner import CellFailed, Runner, available_cores
 from experiments.record import RecordError, Run, read_run
-from experiments.report import human_seconds
 from experiments.table import Cell, Table
+from experiments.units import human_seconds
 
 MOST_SHOWN = 3  # running cells that the progress names
 State = Literal["done", "missing", "half-done", "shorter", "other settings"]

@@ -17,6 +17,7 @@ from experiments.page import RUN, embed, render
 from experiments.plots import plots_of
 from experiments.plots_clients import cluster_colours
 from experiments.record import Run, read_run
+from experiments.units import human_bytes, human_seconds
 from server.diagnosis import all_warnings
 
 SHORT_OPTIONS = {
@@ -187,24 +188,6 @@ def _traffic(run: Run, key: str) -> str:
     total = run.total(key)
     plain = run.total(f"{key}_plain")  # 0 in a record of an older release
     return human_bytes(total) if plain in (0, total) else f"{human_bytes(total)} ({human_bytes(plain)} uncompressed)"
-
-
-def human_bytes(count: float) -> str:
-    """A number of bytes in powers of ten, three digits: ``2.02 MB``."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size * 0.9995:
-            return f"{count / size:.3g} {unit}"
-    return f"{count:.0f} B"
-
-
-def human_seconds(seconds: float) -> str:
-    """A duration: ``8.3 s``, ``4 min 05 s``, ``2 h 07 min``."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def _failed(line: Any) -> list[tuple[str, str]]:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -13,12 +14,15 @@ from flwr.serverapp import Grid, ServerApp
 from common.errors import BouquetError, RunFailed
 from common.pulling import pull_soon
 from common.settings import Settings
+from server.apart import PlainStart, starting_point
 from server.fleet import Names
 from server.record import RunRecord
 from server.rounds import Follow, run_rounds
-from server.start import starting_point
 from server.status import FAILED, STOPPED, note_end
 from server.stop import RunStopped
+
+if TYPE_CHECKING:
+    from server.start import Start
 
 RUN_FOLDER = "BOUQUET_RUN_DIR"  # set by `bouquet server`; the devices never learn where the server keeps its record
 RESUME = "BOUQUET_RESUME"
@@ -46,7 +50,7 @@ def make_server_app(
         pull_soon()
         target, again = (folder, resume) if folder else _where(own)
         try:
-            start = starting_point(own, target if again else None)
+            start = _start(own, target if again else None, apart=settings is None)
             names = None if settings else _names(target)
             run_rounds(grid, own, start.record, RunRecord(target), again, follow, names, start)
         except RunStopped as stopped:
@@ -63,6 +67,15 @@ def make_server_app(
             raise
 
     return server_app
+
+
+def _start(settings: Settings, resumed: Path | None, apart: bool) -> Start | PlainStart:
+    """What the run starts from; in a simulation, whose devices have PyTorch in this process, it is used here, too."""
+    if apart:
+        return starting_point(settings, resumed)
+    from server import start
+
+    return start.starting_point(settings, resumed)
 
 
 def _where(settings: Settings) -> tuple[Path, bool]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import ConfigRecord
 
 from common import choosing
 from common.codec import Codec
 from common.errors import BouquetError
-from common.initial import model_shape, parameter_names, state_vector
+from common.initial import model_shape
 from common.settings import Settings
 from server.diagnosis import Expected
-from server.start import Start, starting_point
 from strategies.clustered import ClusteredStrategy
 from strategies.compression import Compression
 from strategies.exchange import Patience
@@ -25,11 +24,15 @@ from strategies.registry import create_strategy
 from strategies.replies import Replies
 from strategies.sampling import fewest_replies, sample_size
 
+if TYPE_CHECKING:
+    from server.apart import PlainStart
+    from server.start import Start
 
-def build_strategy(settings: Settings, start: Start | None = None) -> ClusteredStrategy[Any]:
+
+def build_strategy(settings: Settings, start: Start | PlainStart | None = None) -> ClusteredStrategy[Any]:
     """The strategy that the settings name, with the server's sampling and patience, for what they start from."""
     server = settings.server
-    start = start or starting_point(settings)
+    start = start or plain_starting_point(settings)
     strategy = create_strategy(
         settings.strategy.name,
         settings.strategy.options,
@@ -50,8 +53,8 @@ def build_strategy(settings: Settings, start: Start | None = None) -> ClusteredS
         from server.inference import public_data  # imports PyTorch
 
         strategy.public = public_data(settings, start.model)
-    strategy.parameter_names = parameter_names(start.model)
-    check_private(strategy, settings.strategy.name, settings.privacy, state_vector(start.model)[0])
+    strategy.parameter_names = start.parameters
+    check_private(strategy, settings.strategy.name, settings.privacy, start.layout)
     if settings.privacy.is_on:
         strategy.privacy = PrivacyLedger(settings.privacy)
     if server.late_replies == "next":
@@ -69,6 +72,13 @@ def build_strategy(settings: Settings, start: Start | None = None) -> ClusteredS
     strategy.draw_model = start.draw
     strategy.delivery = start.delivery()
     return strategy
+
+
+def plain_starting_point(settings: Settings) -> Start:
+    """`server.start.starting_point`, which imports PyTorch, of a run that begins."""
+    from server.start import starting_point
+
+    return starting_point(settings)
 
 
 def train_config(settings: Settings, round_: int, prior: Sequence[float] = ()) -> ConfigRecord:

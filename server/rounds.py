@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from logging import WARNING
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.common.logger import log
@@ -18,14 +18,17 @@ from common.errors import BouquetError, RunFailed
 from common.settings import Settings
 from server.diagnosis import Expected, add, diagnose, new_warnings
 from server.fleet import Names, Twins
-from server.preparing import build_strategy, fleet_prior, too_few, train_config, what_to_expect
+from server.preparing import build_strategy, fleet_prior, plain_starting_point, too_few, train_config, what_to_expect
 from server.record import Bytes, RunRecord, round_line, summarise
 from server.resuming import Remembered, open_run, save_run
-from server.start import Start, starting_point
 from server.status import FINISHED, TESTING, TRAINING, Progress, expected
 from server.stop import check_stop, take_back
 from strategies.clustered import ClusteredStrategy
 from strategies.exchange import exchange
+
+if TYPE_CHECKING:
+    from server.apart import PlainStart
+    from server.start import Start
 
 NOTICE_SECONDS = 600.0
 LOOK_SECONDS = 0.2
@@ -40,7 +43,7 @@ def run_rounds(
     resume: bool = False,
     follow: Follow | None = None,
     names: Names | None = None,
-    start: Start | None = None,
+    start: Start | PlainStart | None = None,
 ) -> dict[str, Any]:
     """Train for ``settings.run.rounds`` rounds, evaluate every device, and return the summary.
 
@@ -48,7 +51,7 @@ def run_rounds(
     by default `server.start.starting_point`'s. Raises `BouquetError` when fewer than ``server.min_clients`` nodes
     connect in time, and for a run folder or checkpoint that does not fit.
     """
-    start = start or starting_point(settings)
+    start = start or plain_starting_point(settings)
     strategy = build_strategy(settings, start)
     if names is not None:
         strategy.names = names

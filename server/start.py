@@ -24,8 +24,8 @@ from torch import nn
 from common.errors import BouquetError
 from common.files import write_atomically, write_json
 from common.freezing import frozen_names, layers_of, trained_state
-from common.initial import initial_model, state_arrays, state_vector
-from common.layout import Vector, contiguous
+from common.initial import initial_model, parameter_names, state_arrays, state_vector
+from common.layout import ParameterLayout, Vector, contiguous
 from common.settings import Settings
 from server.record import RunRecord
 from server.weights import WeightsFile, read_weights, take_weights
@@ -51,6 +51,16 @@ class Start:
     def record(self) -> ArrayRecord:
         """What travels of the model, as Flower's ArrayRecord."""
         return ArrayRecord(torch_state_dict=trained_state(self.model))
+
+    @property
+    def parameters(self) -> frozenset[str]:
+        """Names of the model's parameters."""
+        return parameter_names(self.model)
+
+    @property
+    def layout(self) -> ParameterLayout:
+        """The layout of what travels."""
+        return state_vector(self.model)[0]
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
