@@ -137,13 +137,9 @@ def server(
 
 @app.command()
 def client(
-    server: Annotated[str, typer.Option("--server", metavar="HOST:PORT", help="Where the server listens.")],
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="This device's data: a folder of images by class, or an .npz.")
-    ] = None,
-    state_dir: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where this device keeps its identity and its own model.")
-    ] = Path("bouquet-state"),
+    server: Annotated[str, options.SERVER_ADDRESS],
+    data: options.DeviceData = None,
+    state_dir: options.StateDir = options.STATE_DIR,
     name: Annotated[
         str | None, typer.Option(help="Name of this device, where its key has none: its host's name by default.")
     ] = None,
@@ -153,14 +149,10 @@ def client(
     wait: Annotated[
         float | None, typer.Option(min=0, help="Seconds to look for the server at first; for ever if not given.")
     ] = None,
-    keys: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="This device's folder from the server's keys/devices; 'keys' by default."),
-    ] = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Trust the network: for a server that was started with --insecure.")
-    ] = False,
+    keys: options.DeviceKeys = None,
+    insecure: options.DeviceInsecure = False,
     leave_out_unreadable: options.LeaveOut = False,
+    report_classes: options.ReportClasses = False,
     trust_app: options.TrustApp = None,
     trust_signer: options.TrustSigner = None,
     trust_any_app: options.TrustAnyApp = False,
@@ -185,7 +177,7 @@ def client(
     from common.log_file import stamp
     from common.signature import read_signer
 
-    config = device_config(data, state_dir, name, partition_id, leave_out_unreadable, least_noise)
+    config = device_config(data, state_dir, name, partition_id, leave_out_unreadable, least_noise, report_classes)
     own = device_keys(keys, insecure)
     trust = AppTrust(
         frozenset(trust_app or ()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from client.node import DATA, LEAST_NOISE, LEAVE_OUT, NAME, PARTITION_ID, STATE_DIR
+from client.node import DATA, LEAST_NOISE, LEAVE_OUT, NAME, PARTITION_ID, REPORT_CLASSES, STATE_DIR
 from common.errors import BouquetError
 
 
@@ -16,6 +16,7 @@ def device_config(
     partition_id: int | None,
     leave_out: bool = False,
     least_noise: float | None = None,
+    report_classes: bool = False,
 ) -> dict[str, str | int | float | bool]:
     """The node config of a device. Raises `BouquetError` when it has no data, or a folder that is not there or empty.
 
@@ -27,6 +28,8 @@ def device_config(
     config: dict[str, str | int | float | bool] = {STATE_DIR: str(state_dir.absolute())}
     if name or partition_id is None:
         config[NAME] = name or host_name()
+    if report_classes:
+        config[REPORT_CLASSES] = True
     if leave_out:
         config[LEAVE_OUT] = True
     if least_noise is not None:

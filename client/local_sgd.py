@@ -85,12 +85,14 @@ PLAIN = TrainingLoss()
 
 @dataclass(frozen=True)
 class Scores:
-    """A model's mean loss, accuracy and macro F1 on some samples."""
+    """A model's mean loss, accuracy and macro F1 on some samples; of each class, how many there are and were found."""
 
     loss: float
     accuracy: float
     f1: float
     examples: int
+    of_class: tuple[int, ...] = ()
+    found_of_class: tuple[int, ...] = ()
 
 
 def choose_device(name: str) -> torch.device:
@@ -262,7 +264,9 @@ def test(model: nn.Module, x: Tensor, y: Tensor) -> Scores:
     loss = float(_finite(F.cross_entropy(logits, y)))
     truth, found = y.cpu().numpy(), logits.argmax(dim=1).cpu().numpy()
     # The data loaders refuse a device without test samples, so neither is None.
-    return Scores(loss, accuracy(truth, found) or 0.0, macro_f1(truth, found, logits.shape[1]) or 0.0, len(y))
+    classes = logits.shape[1]
+    by_class = (tuple(np.bincount(labels, minlength=classes).tolist()) for labels in (truth, truth[truth == found]))
+    return Scores(loss, accuracy(truth, found) or 0.0, macro_f1(truth, found, classes) or 0.0, len(y), *by_class)
 
 
 def mean_loss(model: nn.Module, x: Tensor, y: Tensor) -> float:

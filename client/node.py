@@ -37,6 +37,7 @@ NAME = "name"
 PARTITION_ID = "partition-id"
 LEAVE_OUT = "leave-out-unreadable"
 LEAST_NOISE = "least-noise"
+REPORT_CLASSES = "report-classes"
 NUM_PARTITIONS = "num-partitions"
 
 

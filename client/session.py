@@ -19,7 +19,7 @@ from client.choosing import Choosing
 from client.copies import CopyMemory
 from client.local_sgd import Scores, SGDOptions, TrainingLoss, sgd_options
 from client.memory import check_fits
-from client.node import Node
+from client.node import REPORT_CLASSES, Node
 from client.objective import ProximalTerm, Term
 from client.privacy import PrivateUploads
 from client.samples import augmentation, class_weights, standardising
@@ -50,6 +50,7 @@ class Session:
     copies: CopyMemory
     private: PrivateUploads | None = None  # where the settings ask for it
     metrics: dict[str, float] = field(default_factory=dict)
+    by_class: dict[str, protocol.Scalar] = field(default_factory=dict)  # what is said of classes, if the owner says so
     _fit: set[int] = field(default_factory=set)  # sizes of mini-batches that were looked at
 
     @classmethod
@@ -289,7 +290,15 @@ class Session:
             held = local_sgd.test(model, *self.judging_data)
             self.metrics[protocol.VALIDATION_ACCURACY] = held.accuracy
             self.metrics[protocol.VALIDATION_EXAMPLES] = held.examples
-        self.metrics |= score_metrics(local_sgd.test(model, *self.test_data))
+        scores = local_sgd.test(model, *self.test_data)
+        self.metrics |= score_metrics(scores)
+        # Counts are exact, and no noise is on them: never in a private run.
+        if self.node.config.get(REPORT_CLASSES) and not self.node.settings.privacy.is_on:
+            self.by_class = {
+                protocol.CLASS_SAMPLES: list(self.node.data.samples_by_class()),
+                protocol.CLASS_TESTED: list(scores.of_class),
+                protocol.CLASS_FOUND: list(scores.found_of_class),
+            }
 
     def report_trained(self, trained: Vector, train_loss: float) -> None:
         """Metrics of the model after training."""
@@ -334,14 +343,15 @@ class Session:
             # Made of scores on the device's data: withheld like them, so that the fleet cannot tell it what to expect.
             config = {**(config or {}), **({} if self.node.settings.privacy.withholds else report)}
         layers, arrays = self.received.upload, None
+        config = {**(config or {}), **self.by_class}
         if trained is not None and layers:
             trained = self.release(trained, base if is_model else None, layers)
         if self.private is not None:
-            config = {**(config or {}), **self.private.remember(self.received, self.initial)}
+            config = {**config, **self.private.remember(self.received, self.initial)}
         if self.received.unpacked is not None:
             seed = self.node.seed(self.received.round)
             packed, copies = self.copies.answer(self.run, self.received, trained, is_model, seed, from_received)
-            config = {**(config or {}), **reply_config(self.layout, packed, copies)}
+            config = {**config, **reply_config(self.layout, packed, copies)}
         elif trained is not None and layers:
             arrays = protocol.to_record(self.layout, trained, layers)
         return protocol.reply(self.message, self.node.client, self._told(), arrays, config)

@@ -46,6 +46,12 @@ TEXT = "text"
 DEVICE_ID = "device-id"  # of its state folder; stays when its name changes
 RELEASE = "release"  # of Bouquet
 
+# By class, of a device whose owner lets it say so: how many samples it holds, how many it tests, and how many of
+# these the model that it was sent gets right.
+CLASS_SAMPLES = "class-samples"
+CLASS_TESTED = "class-tested"
+CLASS_FOUND = "class-found"
+
 # Metrics a Bouquet device reports, all optional for the server.
 LOSS = "loss"  # mean training loss of the model it started from, before training
 TRAIN_LOSS = "train-loss"  # mean loss over the mini-batches of the last local epoch

@@ -96,6 +96,13 @@ RUN = (
 <td class="number">{{ c.failures }}</td></tr>
 {% endfor %}</table></div>{% endif %}
 
+{% if by_class %}<h2>Accuracy by class</h2>
+<p>Of the model that each device was sent, and of how many samples; of devices that report it.</p>
+<div class="scroll"><table>
+{% for row in by_class %}<tr>{% for cell in row %}{% if loop.index0 == 0 or row == by_class[0] %}
+<th>{{ cell }}</th>{% else %}<td class="number">{{ cell }}</td>{% endif %}{% endfor %}</tr>
+{% endfor %}</table></div>{% endif %}
+
 <h2>Failures</h2>
 {% if failures %}<div class="scroll"><table>
 <tr><th class="number">round</th><th>client</th><th>reason</th></tr>

@@ -16,7 +16,7 @@ from common.settings import Settings, parse_settings
 from experiments.page import RUN, embed, render
 from experiments.plots import plots_of
 from experiments.plots_clients import cluster_colours
-from experiments.record import Run, read_run
+from experiments.record import Run, natural_order, read_run
 from experiments.units import human_bytes, human_seconds
 from server.diagnosis import all_warnings
 
@@ -77,6 +77,7 @@ def render_report(
         numbers=headline(run),
         clients=client_rows(run, Counter(client for _, client, _ in failures)),
         groups_known=bool(run.groups),
+        by_class=class_rows(run),
         failures=failures[:MOST_FAILURES],
         absences=[(client, len(rounds), _spans(rounds)) for client, rounds in sorted(run.absences.items())],
         reproduce=reproduce(run.settings, run.folder),
@@ -133,6 +134,20 @@ def client_rows(run: Run, failures: Counter[str]) -> list[dict[str, Any]]:
                 "failures": failures[client],
             }
         )
+    return rows
+
+
+def class_rows(run: Run) -> list[list[str]]:
+    """Accuracy and samples by class, of the clients that report them, heads first; empty where none does."""
+    found = {client: numbers["classes"] for client, numbers in run.last_numbers.items() if numbers.get("classes")}
+    if not found:
+        return []
+    count = max(len(classes["samples"]) for classes in found.values())
+    names = run.settings.data.classes if len(run.settings.data.classes) == count else [str(k) for k in range(count)]
+    rows = [["client", *names]]
+    for client in sorted(found, key=natural_order):
+        classes = zip(found[client]["accuracy"], found[client]["samples"], strict=True)
+        rows.append([client, *(f"{_fraction(accuracy)} of {samples}" for accuracy, samples in classes)])
     return rows
 
 

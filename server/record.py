@@ -21,6 +21,7 @@ from safetensors.numpy import save
 from common import choosing, metrics, protocol
 from common.errors import BouquetError
 from common.files import make_folder, sweep, write_atomically, write_json
+from common.incoming import read_classes
 from common.layout import ParameterLayout, contiguous
 from common.payload import payload_bytes, unpacked_bytes
 from common.settings import Settings
@@ -225,12 +226,12 @@ def round_line(
         "seconds": round(seconds, 3),
         "tested": int(sum(tested)),
         "assignment": dict(sorted(assignment.items())),
-        "by_client": {r.client: _shown(r.metrics) for r in replies.received} if replies else {},
+        "by_client": {r.client: _shown(r.metrics, r.config) for r in replies.received} if replies else {},
         "strategy": strategy.record(strategy.state),
     }
 
 
-def _shown(reported: Mapping[str, float]) -> dict[str, float | str]:
+def _shown(reported: Mapping[str, float], said: Mapping[str, Any]) -> dict[str, Any]:
     """A device's own numbers of a round, under the names of the record; what it kept, where it chooses."""
     named = {
         "samples": protocol.NUM_EXAMPLES,
@@ -241,9 +242,11 @@ def _shown(reported: Mapping[str, float]) -> dict[str, float | str]:
         "left_out": protocol.LEFT_OUT,
         "accuracy_kept": choosing.ACCURACY_CHOSEN,
     }
-    shown: dict[str, float | str] = {n: round(float(reported[key]), 6) for n, key in named.items() if key in reported}
+    shown: dict[str, Any] = {n: round(float(reported[key]), 6) for n, key in named.items() if key in reported}
     if reported.get(protocol.STATE_LOST):
         shown["state_lost"] = 1
+    if classes := read_classes(said):
+        shown["classes"] = classes
     return shown | ({"kept": kept} if (kept := _kept(reported)) else {})
 
 
