@@ -71,7 +71,7 @@ class Film:
         # Ours, also where the released one is to be found first: a script would put its own folder before it.
         line = re.sub(r"^bouquet ", f"exec {sys.executable} -P -m bouquet " if stays else "bouquet ", line)
         if stays:  # its screen begins here
-            self.seen[name] = log.stat().st_size if log.exists() else 0
+            self.seen[name] = len(log.read_text(errors="replace")) if log.exists() else 0
         with log.open("ab") as output:
             process = subprocess.Popen(
                 ["bash", "-c", SCP + line], cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT
