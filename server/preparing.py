@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def build_strategy(settings: Settings, start: Start | PlainStart | None = None) -> ClusteredStrategy[Any]:
     """The strategy that the settings name, with the server's sampling and patience, for what they start from."""
     server = settings.server
-    start = start or start_of(settings)
+    start = start or plain_starting_point(settings)
     strategy = create_strategy(
         settings.strategy.name,
         settings.strategy.options,
@@ -74,9 +74,9 @@ def build_strategy(settings: Settings, start: Start | PlainStart | None = None) 
     return strategy
 
 
-def start_of(settings: Settings) -> Start:
-    """What the settings start from."""
-    from server.start import starting_point  # imports PyTorch
+def plain_starting_point(settings: Settings) -> Start:
+    """`server.start.starting_point`, which imports PyTorch, of a run that begins."""
+    from server.start import starting_point
 
     return starting_point(settings)
 

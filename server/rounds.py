@@ -18,7 +18,7 @@ from common.errors import BouquetError, RunFailed
 from common.settings import Settings
 from server.diagnosis import Expected, add, diagnose, new_warnings
 from server.fleet import Names, Twins
-from server.preparing import build_strategy, fleet_prior, start_of, too_few, train_config, what_to_expect
+from server.preparing import build_strategy, fleet_prior, plain_starting_point, too_few, train_config, what_to_expect
 from server.record import Bytes, RunRecord, round_line, summarise
 from server.resuming import Remembered, open_run, save_run
 from server.status import FINISHED, TESTING, TRAINING, Progress, expected
@@ -51,7 +51,7 @@ def run_rounds(
     by default `server.start.starting_point`'s. Raises `BouquetError` when fewer than ``server.min_clients`` nodes
     connect in time, and for a run folder or checkpoint that does not fit.
     """
-    start = start or start_of(settings)
+    start = start or plain_starting_point(settings)
     strategy = build_strategy(settings, start)
     if names is not None:
         strategy.names = names
