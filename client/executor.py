@@ -87,13 +87,22 @@ class Executor:
                 self.take(client)
 
     def listen(self) -> bool:
-        """Hear what SuperNode announced; whether there is a message."""
+        """Hear what SuperNode announced and what it gave up; whether there is a message."""
         announced = False
         while (heard := hear(self.link)) is not None:
+            if "drop" in heard:
+                self.drop(heard["drop"])
+                continue
             announced = True
             if heard["own"] and not self.cold:
                 self.own.add(heard["fab"])
         return announced
+
+    def drop(self, task: int) -> None:
+        """End the process of a task whose message was lost on its way, if one has begun."""
+        for pid, known in self.running.items():
+            if known == task:
+                os.kill(pid, signal.SIGKILL)
 
     def take(self, client: RuntimeHttpClient) -> None:
         """Start a process for each task that waits."""

@@ -66,6 +66,10 @@ class LinkedExecutor:
             self._own[run.fab_hash] = fab is not None and self._trust.is_own(fab.content)
         say(self._end, fab=run.fab_hash, own=self._own[run.fab_hash])
 
+    def drop(self, task: int) -> None:
+        """Say that nobody wants the answer to a task any more."""
+        say(self._end, drop=task)
+
     def failure(self, seconds: float) -> Failure | None:
         """Wait for news; what failed, if something did."""
         select.select([self._end], [], [], seconds)

@@ -89,3 +89,19 @@ def test_only_what_supernode_calls_own_is_forked(link):
 
 def test_an_unknown_signal_has_a_name_too():
     assert ended(40) == "was ended by signal 40"
+
+
+def test_the_process_of_a_message_that_was_lost_on_its_way_is_ended(link, monkeypatch):
+    monkeypatch.setattr(module.runtime, "run_clientapp", lambda address, token, insecure: time.sleep(600))
+    executor = Executor("127.0.0.1:1", b"secret", link[1], own={"own"})
+    working(executor, 5, "own")
+    working(executor, 6, "own")
+    LinkedExecutor(link[0], AppTrust()).drop(5)
+    assert not executor.listen(), "nothing is announced by it"
+    deadline = time.monotonic() + 60
+    while 5 in executor.running.values():
+        assert time.monotonic() < deadline
+        executor.reap()
+    assert list(executor.running.values()) == [6]
+    executor.drop(6)
+    news(link[0], executor)
