@@ -13,6 +13,7 @@ import json
 import os
 import re
 import uuid
+import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,7 @@ _KEPT = 2
 _IDENTITY = "identity.json"
 _NEWS = "said.json"  # what the log said of the data, so that it is said again only when it has changed
 _NOTED = 20
+_CHECKSUM = "crc32"
 
 
 class Store(Protocol):
@@ -216,7 +218,7 @@ class DeviceState:
         tensors = {f"{slot}/{name}": contiguous(a) for slot, arrays in slots.items() for name, a in arrays.items()}
         metadata = {"run": run, "round": str(round_), "facts": json.dumps(dict(facts)), "card": card}
         metadata |= {"backbone": backbone} if backbone else {}
-        self._keep("round", round_, save_safetensors(tensors, metadata))
+        self._keep("round", round_, _pack(tensors, metadata))
 
     def latest(self) -> Kept | None:
         """The last model this device trained, of whichever run."""
@@ -227,9 +229,7 @@ class DeviceState:
 
     def keep_backbone(self, digest: str, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Write what stays the same all through a run, and drop what no model that is kept needs."""
-        self.store.write(
-            _backbone(digest), save_safetensors({k: contiguous(a) for k, a in arrays.items()}, {"run": ""})
-        )
+        self.store.write(_backbone(digest), _pack({k: contiguous(a) for k, a in arrays.items()}, {"run": ""}))
         models = [self._load(None, round_) for round_ in self._numbers("round")]
         needed = {_backbone(digest), *(_backbone(kept.backbone) for kept in models if kept is not None)}
         for name in self.store.names():
@@ -248,7 +248,7 @@ class DeviceState:
 
         The last two stay; where the versions to keep beside this one are given by ``also``, those and no others.
         """
-        self._keep(name, version, save_safetensors({k: contiguous(a) for k, a in arrays.items()}, {"run": run}), also)
+        self._keep(name, version, _pack({k: contiguous(a) for k, a in arrays.items()}, {"run": run}), also)
 
     def recall_aside(self, run: str, name: str, version: int) -> Arrays | None:
         """What `keep_aside` wrote for this version in this run; None where that is lost."""
@@ -291,12 +291,38 @@ class DeviceState:
         if content is None:
             return None
         try:
-            length = int.from_bytes(content[:8], "little")
-            metadata = json.loads(content[8 : 8 + length])["__metadata__"]
-            tensors = load_safetensors(content)
-        except (SafetensorError, ValueError, KeyError):
+            metadata, tensors = _unpack(content)
+        except (SafetensorError, ValueError, KeyError, TypeError, AttributeError):
             return None
         return None if run is not None and metadata["run"] != run else (metadata, tensors)
+
+
+def _pack(tensors: Arrays, metadata: Mapping[str, str]) -> bytes:
+    """A safetensors file whose metadata hold a checksum of all the rest: a bit that a disk turned is no weight."""
+    plain = save_safetensors(tensors, dict(metadata))
+    header, data = _split(plain)
+    header["__metadata__"][_CHECKSUM] = _checksum(header, data)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def _unpack(content: bytes) -> tuple[dict[str, str], Arrays]:
+    """Metadata and tensors; `ValueError`, among others, for what is damaged."""
+    header, data = _split(content)
+    metadata: dict[str, str] = header["__metadata__"]
+    if metadata.pop(_CHECKSUM) != _checksum(header, data):
+        raise ValueError("the checksum is another")
+    return metadata, load_safetensors(content)
+
+
+def _split(content: bytes) -> tuple[dict[str, Any], bytes]:
+    length = int.from_bytes(content[:8], "little")
+    return json.loads(content[8 : 8 + length]), content[8 + length :]
+
+
+def _checksum(header: Mapping[str, Any], data: bytes) -> str:
+    return f"{zlib.crc32(data, zlib.crc32(json.dumps(header, sort_keys=True).encode())):08x}"
 
 
 def _backbone(digest: str) -> str:

@@ -109,9 +109,10 @@ def load_checkpoint(folder: Path, fingerprint: str) -> Checkpoint | None:
 def _read(path: Path) -> Checkpoint:
     """A checkpoint, if it is as it was written."""
     files = {name: (path / name).read_bytes() for name in (ARRAYS_FILE, REST_FILE)}
-    for line in (path / SUMS).read_text(encoding="ascii").splitlines():
-        digest, name = line.split()
-        if hashlib.sha256(files[name]).hexdigest() != digest:
+    lines = [line.split() for line in (path / SUMS).read_text(encoding="ascii").splitlines()]
+    sums = {name: digest for digest, name in lines}
+    for name, data in files.items():
+        if sums.get(name) != hashlib.sha256(data).hexdigest():
             raise ValueError(f"{name} is not what was written")
     content = json.loads(files[REST_FILE])
     if content["version"] != VERSION:
