@@ -83,6 +83,11 @@ def size(folder: Path) -> int:
     return sum(file.lstat().st_size for file in folder.rglob("*") if file.is_file())
 
 
+def database(run: Path) -> int:
+    """Bytes of SuperLink's database, with SQLite's write-ahead log."""
+    return sum(file.stat().st_size for file in (run / "superlink").glob("superlink.db*"))
+
+
 def simulation(options: argparse.Namespace) -> list[dict[str, float]]:
     """All in this process."""
     from experiments.simulation import simulate
@@ -124,7 +129,8 @@ def federation(options: argparse.Namespace) -> list[dict[str, float]]:
             record = run / "rounds.jsonl"
             done = record.read_bytes().count(b"\n") if record.exists() else 0
             if done > len(samples):
-                samples += [sample(server, devices)] * (done - len(samples))
+                now = sample(server, devices) | {"superlink.db": database(run), "run folder": size(run)}
+                samples += [now] * (done - len(samples))
                 if len(samples) == max(1, options.rounds // 10):
                     before = {"files": files(folder), "processes": sum(len(tree(p.pid)) for p in devices.values())}
         if server.poll():
@@ -134,11 +140,10 @@ def federation(options: argparse.Namespace) -> list[dict[str, float]]:
             process.terminate()
         for process in (server, *devices.values()):
             process.wait(60)
-        superlink = run / "superlink"
         report = {
-            "superlink.db": sum(file.stat().st_size for file in superlink.glob("superlink.db*")),
+            "superlink.db": database(run),
             "run folder": size(run),
-            "of it superlink": size(superlink),
+            "of it superlink": size(run / "superlink"),
             "logs": sum(file.stat().st_size for file in run.rglob("*.log*")),
             "a device's state": max(size(folder / f"state-{n}") for n in range(options.devices)),
             "new files by folder": {k: v - before["files"].get(k, 0) for k, v in after["files"].items()},

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bouquet.federation import (
+    SUMMARY,
     OneKeyTwice,
     admitted_devices,
     check_folder,
@@ -65,15 +66,15 @@ def serve(first: NextRun, resume: bool, options: Options, ended: bool = False) -
     console, secured = options.console, options.secured
     check_folder(first.folder, first.settings, resume)
     over = resume and is_finished(first.folder, first.settings)
-    if over:
+    if over and not (options.keep_waiting and _is_reported(first.folder)):
         # The server may have been stopped between the last round and the report.
         console.print(
             f"The run is finished, after the {first.settings.run.rounds} rounds that are asked for. For more rounds "
             f"raise run.rounds; a new run needs another --out.\nreport   {_write_report(first.folder)}",
             soft_wrap=True,
         )
-        if not options.keep_waiting:
-            return
+    if over and not options.keep_waiting:
+        return
     check_settings(first.settings, first.folder if resume else None)
     if signed := signed_app_files(options.owners_signature)[1]:
         console.print(f"Signed: {signed}.", soft_wrap=True, highlight=False)
@@ -120,6 +121,12 @@ def serve(first: NextRun, resume: bool, options: Options, ended: bool = False) -
                     _do_in_turn(group, superlink, run, resume, first.folder, options, one_key_twice.look)
                 console.print("Waiting for the next run: bouquet run NEXT.toml", soft_wrap=True)
                 run, resume = _wait_for_next(superlink, first.folder, console, one_key_twice.look), False
+
+
+def _is_reported(folder: Path) -> bool:
+    """Whether the report is of the result: drawing it would keep devices waiting for the next run."""
+    report, summary = folder / "report.html", folder / SUMMARY
+    return report.exists() and report.stat().st_mtime >= summary.stat().st_mtime
 
 
 def _do_in_turn(

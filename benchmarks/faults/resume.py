@@ -16,6 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
 from benchmarks.faults import inject
 from benchmarks.faults.fleet import Fleet, fleet, run_settings
 from benchmarks.faults.run import follow, wait_for_first, warm_up
@@ -45,8 +48,16 @@ def points(strategy: str, number: int) -> tuple[Fault, ...]:
 def outcome(run: Path) -> dict[str, Any]:
     """What must be the same: the assignment, the models, and what each device reached."""
     summary = json.loads((run / "summary.json").read_text())
-    models = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted((run / "models").glob("*"))}
+    models = {file.name: _digest(load_file(file)) for file in sorted((run / "models").glob("*.safetensors"))}
     return {"assignment": summary["assignment"], "models": models, "accuracy": summary["accuracy_by_client"]}
+
+
+def _digest(tensors: dict[str, NDArray[Any]]) -> str:
+    """Of the tensors: safetensors writes a file's metadata in an order that differs from process to process."""
+    every = hashlib.sha256()
+    for name in sorted(tensors):
+        every.update(f"{name} {tensors[name].dtype} {tensors[name].shape} ".encode() + tensors[name].tobytes())
+    return every.hexdigest()
 
 
 def play(results: Path, total: int, until: float, keep: Path | None) -> bool:
@@ -73,7 +84,7 @@ def play(results: Path, total: int, until: float, keep: Path | None) -> bool:
                     without[name] = line["outcome"]
                 with results.open("a") as file:
                     file.write(json.dumps(line) + "\n")
-                said = "WRONG " + "; ".join(line["wrong"]) if line["wrong"] else "the same, bit by bit"
+                said = "WRONG " + "; ".join(line["wrong"]) if line["wrong"] else "as without" if number >= 0 else "well"
                 print(f"{name:<14} {number:>3} {line['seconds']:>6} s  {'; '.join(line['points'])}: {said}", flush=True)
                 if line["wrong"]:
                     well = False

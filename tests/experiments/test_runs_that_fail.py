@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 
 import pytest
 from rich.console import Console
@@ -182,3 +183,17 @@ def test_warnings_are_seen_while_the_run_goes_on_and_at_its_end():
     said = console.file.getvalue()
     assert "round 1: The training loss rises." in said
     assert "warning  Round 1: It rises." in said
+
+
+def test_a_device_that_lost_its_layers_is_in_the_record(tmp_path):
+    def forget(line):
+        if line["round"] == 2:
+            shutil.rmtree(tmp_path / "run" / "devices" / "client-1")
+
+    own = [text for text in BASE if not text.startswith("strategy")]
+    chosen = load_settings(None, [*own, "strategy.name=fedper", "run.rounds=3"])
+    simulate(chosen, tmp_path / "run", follow=forget)
+    lost = [
+        [n for n, about in line["by_client"].items() if "state_lost" in about] for line in lines_of(tmp_path / "run")
+    ]
+    assert lost == [[], [], ["client-1"]]
