@@ -50,7 +50,6 @@ class Session:
     copies: CopyMemory
     private: PrivateUploads | None = None  # where the settings ask for it
     metrics: dict[str, float] = field(default_factory=dict)
-    by_class: dict[str, protocol.Scalar] = field(default_factory=dict)  # what is said of classes, if the owner says so
     _fit: set[int] = field(default_factory=set)  # sizes of mini-batches that were looked at
     by_class: dict[str, protocol.Scalar] = field(default_factory=dict)  # what is said of classes, if the owner says so
 
