@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import WARNING
 from typing import Any
@@ -27,7 +27,7 @@ from server.status import FINISHED, TESTING, TRAINING, Progress, expected
 from server.stop import check_stop, take_back
 from strategies.clustered import ClusteredStrategy
 from strategies.compression import Compression
-from strategies.exchange import Patience, exchange
+from strategies.exchange import Patience, exchange, replies_to
 from strategies.exclusion import Exclusion
 from strategies.mathematics.robust import Aggregation
 from strategies.protection import Protection
@@ -301,11 +301,18 @@ def _train(
     grid: Grid, strategy: ClusteredStrategy[Any], round_: int, arrays: ArrayRecord, config: ConfigRecord
 ) -> tuple[Bytes, ArrayRecord | None]:
     messages = list(strategy.configure_train(round_, arrays, config, grid))
-    replies, silent = exchange(grid, messages, strategy.round_patience)
-    strategy.give_up(silent)
-    updated, _ = strategy.aggregate_train(round_, replies)
     traffic = Bytes(strategy.layout)
-    _count(strategy, traffic, [*strategy.preliminary, *messages, *replies])
+    _count(strategy, traffic, [*strategy.preliminary, *messages])
+
+    def arriving() -> Iterator[Message]:
+        """Each reply is read, counted and dropped before the next one is asked for."""
+        silent: dict[int, str] = {}
+        for reply in replies_to(grid, messages, strategy.round_patience, silent):
+            yield reply
+            _count(strategy, traffic, [reply])  # the strategy knows by now who it is from
+        strategy.give_up(silent)
+
+    updated, _ = strategy.aggregate_train(round_, arriving())
     return traffic, updated
 
 

@@ -32,7 +32,7 @@ from strategies.exchange import Patience, exchange
 from strategies.exclusion import Exclusion
 from strategies.method import MethodHooks, Outcome, State
 from strategies.protection import Protection
-from strategies.replies import Replies
+from strategies.replies import Replies, Rows
 from strategies.sampling import EVALUATE_STREAM, TRAIN_STREAM, Sampling, sample_clients
 from strategies.state import dump_state, load_state
 
@@ -330,6 +330,7 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
     def _read(self, layout: ParameterLayout, messages: Iterable[Message]) -> Replies:
         """The usable replies; for every other one, its reason goes to ``failures``."""
         usable: dict[str, ClientReply] = {}
+        rows = Rows(layout, (client for client, _ in self._planned.values()))
         for message in messages:
             planned = self._planned.get(message.metadata.src_node_id)
             client = self._name(message)
@@ -339,7 +340,7 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
                 reply = incoming.read_reply(message, layout, upload, self.weighted_by_key, self.arrayrecord_key, find)
                 if client in usable:
                     raise BouquetError(f"Another node replied as {client!r} in this round; the first one counts.")
-                reply = replace(reply, client=client)
+                reply = rows.take(replace(reply, client=client), planned[0] if planned else "")
                 usable[client] = self.compression.accept(reply) if self.compression else reply
             except BouquetError as error:
                 self.failures[client] = str(error)
@@ -348,7 +349,7 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
                 if message.has_content():  # else it is the device that says what is wrong with it
                     self._refused.add(client)
         sent = {reply.client: self._planned[reply.node][1] for reply in usable.values() if reply.node in self._planned}
-        return Replies(layout, tuple(usable[client] for client in sorted(usable)), sent)
+        return rows.replies(usable, sent)
 
     def _refuse(self, refused: Mapping[str, str]) -> None:
         self.failures |= refused

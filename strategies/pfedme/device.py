@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from client import local_sgd, standard
-from client.objective import objective, ProximalTerm
+from client.objective import ProximalTerm, objective
 from client.session import Session, compose
 from common import protocol
 from common.initial import state_vector

@@ -9,7 +9,7 @@ from torch import nn
 
 from client import local_sgd
 from client.local_sgd import SGDOptions, mini_batches
-from client.objective import LinearTerm, objective, ProximalTerm
+from client.objective import LinearTerm, ProximalTerm, objective
 from common.errors import BouquetError
 
 
