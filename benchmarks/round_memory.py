@@ -20,7 +20,7 @@ from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 
 from common import protocol
-from common.layout import ParameterLayout
+from common.initial import initial_model, state_vector
 from common.settings import load_settings
 from experiments.inline import InlineGrid, scripted_client
 from server.record import RunRecord
@@ -36,9 +36,11 @@ def peak() -> float:
 
 
 def measure(name: str, clients: int, parameters: int) -> dict[str, float]:
-    """Megabytes before the rounds and at their peak, in this process."""
-    part = np.zeros(parameters // LAYERS, dtype=np.float32)
-    layout = ParameterLayout.of({f"layer{i}.weight": part for i in range(LAYERS)})
+    """Megabytes of the clients' models, and what the rounds added to this process at their peak."""
+    width = round((parameters / (LAYERS - 1)) ** 0.5)
+    changes = [f"strategy.name={name}", f"run.rounds={ROUNDS}", f"data.clients={clients}", "data.dataset=digits"]
+    settings = load_settings(None, [*changes[bool(name == "flower") :], f"model.hidden={[width] * LAYERS}"])
+    layout, start = state_vector(initial_model(settings))
 
     def model_of(client: int):  # type: ignore[no-untyped-def]
         def train(start, received):  # type: ignore[no-untyped-def]
@@ -49,16 +51,16 @@ def measure(name: str, clients: int, parameters: int) -> dict[str, float]:
 
     names = [f"client-{i:04d}" for i in range(clients)]
     handlers = {i + 2: scripted_client(name, layout, model_of(i)) for i, name in enumerate(names)}
-    initial = protocol.to_record(layout, np.zeros(layout.dim, dtype=np.float32))
+    initial = protocol.to_record(layout, start)
     grid = InlineGrid(handlers)
     before = peak()
     if name == "flower":
         FlowerFedAvg(fraction_evaluate=0.0).start(grid, initial, num_rounds=ROUNDS, train_config=ConfigRecord())
     else:
-        changes = [f"strategy.name={name}", f"run.rounds={ROUNDS}", f"data.clients={clients}"]
         with tempfile.TemporaryDirectory() as folder:
-            run_rounds(grid, load_settings(None, changes), initial, RunRecord(Path(folder) / "run"))
-    return {"before": before, "peak": peak()}
+            run_rounds(grid, settings, initial, RunRecord(Path(folder) / "run"))
+    models = clients * layout.dim * 4 / 1e6
+    return {"models": models, "added": peak() - before}
 
 
 def main() -> None:
@@ -71,16 +73,15 @@ def main() -> None:
     if options.only:
         print(json.dumps(measure(options.only, options.clients, options.parameters)))
         return
-    models = options.clients * options.parameters * 4 / 1e6
-    print(f"{options.clients} clients, {options.parameters} parameters: {models:.0f} MB of models; {ROUNDS} rounds")
-    print(f"{'':12} {'added MB':>9} {'× models':>9}")
+    print(f"{options.clients} clients, about {options.parameters} parameters, {ROUNDS} rounds")
+    print(f"{'':12} {'models, MB':>10} {'added MB':>9} {'× models':>9}")
     for name in options.strategies:
         size = ["--clients", str(options.clients), "--parameters", str(options.parameters)]
         command = [sys.executable, __file__, *size, "--only", name]
         output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         found = json.loads(output.strip().splitlines()[-1])
-        added = found["peak"] - found["before"]
-        print(f"{name:12} {added:9.0f} {added / models:9.2f}", flush=True)
+        models, added = found["models"], found["added"]
+        print(f"{name:12} {models:10.0f} {added:9.0f} {added / models:9.2f}", flush=True)
 
 
 if __name__ == "__main__":

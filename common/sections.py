@@ -175,6 +175,9 @@ class ServerSettings(Section):
     """How the server samples, waits and records."""
 
     fraction_train: float = Field(1.0, gt=0, le=1, description="Fraction of the connected nodes that train in a round.")
+    fraction_evaluate: float = Field(
+        1.0, gt=0, le=1, description="Fraction of the connected nodes that are tested after the last round."
+    )
     min_clients: int = Field(2, ge=1, description="The run starts when this many nodes are connected.")
     min_replies: int = Field(1, ge=1, description="With fewer usable replies, a round leaves the models as they were.")
     max_failed_rounds: int = Field(

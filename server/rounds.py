@@ -54,6 +54,7 @@ def build_strategy(settings: Settings) -> ClusteredStrategy[Any]:
         settings.strategy.name,
         settings.strategy.options,
         fraction_train=server.fraction_train,
+        fraction_evaluate=server.fraction_evaluate,
         min_train_nodes=1,
         min_evaluate_nodes=1,
         min_available_nodes=1,

@@ -281,7 +281,8 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
             self._identify(grid, unknown)
         # A device that came back under a new node id is the client it was; its old node, which may still count
         # as connected for a while, comes earlier in the mapping and gives way.
-        nodes = {client: node for node, client in self._nodes.items() if node in set(node_ids)}
+        connected = set(node_ids)
+        nodes = {client: node for node, client in self._nodes.items() if node in connected}
         return dict(sorted(nodes.items()))
 
     def _identify(self, grid: Grid, unknown: Sequence[int]) -> None:

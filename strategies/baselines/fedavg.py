@@ -22,7 +22,7 @@ from strategies.method import one_model
 from strategies.replies import Matrix, Replies
 from strategies.sampling import Sampling
 
-VALUES_AT_ONCE = 2**24  # of all clients
+VALUES_AT_ONCE = 2**22  # of all clients
 
 
 @dataclass(frozen=True)
