@@ -229,6 +229,10 @@ class SimulationSettings(Section):
         description="'ray' is Flower's engine, clients in parallel; 'inline' runs one after another in this process; "
         "'batched' too, but trains many clients' models in one program.",
     )
+    address: str = Field(
+        "",
+        description="Ray cluster that 'ray' joins, as host:port or 'auto'; empty: one is started on this machine.",
+    )
     at_once: int = Field(64, ge=1, description="Clients that 'batched' trains together, at most.")
     cpus_per_client: int = Field(1, ge=1)
     gpus_per_client: float = Field(0.0, ge=0)

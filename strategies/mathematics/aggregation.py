@@ -28,7 +28,8 @@ Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 _BLOCK_ELEMENTS = 2**20
-_AVERAGED_COLUMNS = 2**13
+# Values that a thread converts at once for a mean, and how many columns at least: they stay in a core's cache.
+_AVERAGED, _LEAST_COLUMNS = 2**18, 256
 
 
 def column_blocks(W: Matrix) -> Iterator[tuple[slice, NDArray[np.float64]]]:
@@ -101,8 +102,8 @@ def cluster_means(
             # Divided last, so that a plain mean of small whole numbers is exact.
             centers[k, columns] = shares[rows] @ W[rows, columns].astype(np.float64) / totals[k]
 
-    # Each cluster's rows by themselves, and few columns: what is converted stays in a core's cache.
-    for _ in in_threads(average, column_slices(W, _AVERAGED_COLUMNS)):
+    width = max(_LEAST_COLUMNS, _AVERAGED // max(1, len(W)))
+    for _ in in_threads(average, column_slices(W, width)):
         pass
     if previous is not None:
         centers[empty] = previous[empty]
