@@ -27,11 +27,11 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def start_node(*arguments: str) -> subprocess.Popen[bytes]:
+def start_node(log: Path, *arguments: str) -> subprocess.Popen[bytes]:
     """A Ray node of one core, which ends with its process group."""
     ray = Path(sys.executable).with_name("ray")
     command = [str(ray), "start", "--block", "--num-cpus=1", "--include-dashboard=false", *arguments]
-    return subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return subprocess.Popen(command, start_new_session=True, stdout=log.open("wb"), stderr=subprocess.STDOUT)
 
 
 def nodes_at(address: str) -> int:
@@ -48,16 +48,18 @@ def main() -> None:
     options = parser.parse_args()
     port = free_port()
     address = f"127.0.0.1:{port}"
-    nodes = [start_node("--head", f"--port={port}")]
+    logs = Path(tempfile.mkdtemp())
+    nodes = [start_node(logs / "1", "--head", f"--port={port}")]
     try:
         for wanted in (1, 2):
-            until = time.monotonic() + 120
+            until = time.monotonic() + 300
             while nodes_at(address) < wanted:
                 if time.monotonic() > until:
-                    raise SystemExit(f"{wanted} Ray nodes did not come up within two minutes.")
+                    said = (logs / str(wanted)).read_text(errors="replace")[-2000:]
+                    raise SystemExit(f"Ray node {wanted} did not come up within five minutes:\n{said}")
                 time.sleep(1)
             if wanted == 1:
-                nodes.append(start_node(f"--address={address}"))
+                nodes.append(start_node(logs / "2", f"--address={address}"))
         found: Counter[str] = Counter()
 
         def follow(line: dict) -> None:

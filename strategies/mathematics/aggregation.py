@@ -13,11 +13,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from common.errors import BouquetError
 
@@ -50,10 +51,19 @@ def in_threads(work: Callable[[Part], Result], parts: Sequence[Part]) -> Iterato
     As many parts at a time as there are threads, so that no more results are held; what is added up of them in this
     order does not depend on how many threads there are.
     """
+    if len(parts) < 2:
+        yield from map(work, parts)
+        return
     threads = os.cpu_count() or 1
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
+    with _blas().limit(limits=1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
         for first in range(0, len(parts), threads):
             yield from pool.map(work, parts[first : first + threads])
+
+
+@lru_cache(maxsize=1)
+def _blas() -> ThreadpoolController:
+    """The libraries of this process; to look for them takes longer than a small product."""
+    return ThreadpoolController()
 
 
 def weighted_mean(W: Matrix, weights: ArrayLike | None = None) -> Vector:
