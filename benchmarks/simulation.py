@@ -5,7 +5,8 @@
 
 The loop is what one would write down: for each client load the model, take its loss on the training data and its
 accuracy, train, take the accuracy again; then average. It writes no files and checks nothing. Both do the same steps on
-the same data, in turns in one process, and the least seconds of a round count. FashionMNIST; without a folder the
+the same data, in turns in one process, and the least seconds of a round count: of one thread CPU seconds, which other
+work on the machine hardly changes, of all cores wall seconds. FashionMNIST; without a folder the
 embedded digits, of which 36 samples a client are the most for 50 clients. From the repository's root.
 """
 
@@ -17,6 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -27,6 +30,7 @@ from common.initial import initial_model
 from common.settings import Settings, load_settings
 from experiments.simulation import simulate
 
+Clock = Callable[[], float]
 MODELS = {"mlp 64-64": ["model.name=mlp", "model.hidden=[64,64]"], "cnn-dcpfl": ["model.name=cnn-dcpfl"]}
 
 
@@ -43,15 +47,15 @@ def settings_of(clients: int, samples: int, data_dir: str, changes: list[str]) -
     return load_settings(None, [*base, *changes])
 
 
-def seconds_of_rounds(settings: Settings) -> list[float]:
+def seconds_of_rounds(settings: Settings, clock: Clock = time.perf_counter) -> list[float]:
     """Seconds of each round of a simulation but the first, in which the data are read."""
-    lines: list[float] = []
+    ends: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
-        simulate(settings, Path(folder) / "run", follow=lambda line: lines.append(line["seconds"]))
-    return lines[1:]
+        simulate(settings, Path(folder) / "run", follow=lambda line: ends.append(clock()))
+    return [after - before for before, after in pairwise(ends)]
 
 
-def bare_rounds(settings: Settings) -> list[float]:
+def bare_rounds(settings: Settings, clock: Clock) -> list[float]:
     """The loop's seconds a round, after one that warms up."""
     from client.data import load_partition
 
@@ -74,7 +78,7 @@ def bare_rounds(settings: Settings) -> list[float]:
     shared = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     seconds = []
     for _ in range(settings.run.rounds):
-        started = time.perf_counter()
+        started = clock()
         total, count = {name: torch.zeros_like(t) for name, t in shared.items()}, 0
         for x, y, test_x, test_y in clients:
             model.load_state_dict(shared)
@@ -94,7 +98,7 @@ def bare_rounds(settings: Settings) -> list[float]:
                 total[name] += tensor * len(y)
             count += len(y)
         shared = {name: tensor / count for name, tensor in total.items()}
-        seconds.append(time.perf_counter() - started)
+        seconds.append(clock() - started)
     return seconds[1:]
 
 
@@ -107,11 +111,12 @@ def rounds(options: argparse.Namespace) -> None:
         for threads in options.threads:
             changes = [*MODELS[name], f"run.rounds={options.rounds}", f"train.threads={threads}"]
             settings = settings_of(options.clients, options.samples, options.data_dir, changes)
+            clock = time.process_time if threads == 1 else time.perf_counter
             found: dict[str, list[float]] = {"loop": [], "inline": [], "batched": []}
             for _ in range(options.turns):
-                found["loop"] += bare_rounds(settings)
+                found["loop"] += bare_rounds(settings, clock)
                 for engine in ("inline", "batched"):
-                    found[engine] += seconds_of_rounds(settings.with_overrides({"simulation.engine": engine}))
+                    found[engine] += seconds_of_rounds(settings.with_overrides({"simulation.engine": engine}), clock)
             loop, inline, batched = (min(seconds) for seconds in found.values())
             print(
                 f"{name:10} {threads or 'all':>7} {loop:7.2f} {inline:9.2f} {inline / loop:7.2f} {batched:10.2f} "
