@@ -60,8 +60,8 @@ def knows_terms(task: Task) -> bool:
 def train_many(tasks: Sequence[Task], threads: int = 1) -> list[Trained | BouquetError]:
     """Train each task's model; for one whose loss is no longer finite the error that `client.local_sgd` raises.
 
-    All tasks are of one architecture, for which `why_not` found nothing, with terms that `knows_terms` knows. On a CPU they are divided into parts, which
-    ``threads`` threads train.
+    All tasks are of one architecture, for which `why_not` found nothing, with terms that `knows_terms` knows. On a CPU
+    they are divided into parts, which ``threads`` threads train.
     """
     results: dict[int, Trained | BouquetError] = {}
     plans = [_Plan.of(task) for task in tasks]
