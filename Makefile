@@ -2,6 +2,7 @@
 #
 #   make demo        a federation on this machine: a server and six clients, trained over gRPC
 #   make test        lint, types and all tests
+#   make bench       benchmarks, some minutes; docs/performance.md says what they measure
 #   make test-containers, make test-arm64   the images and compose.yaml; need Docker with compose
 #
 # PyTorch: by default pip's own choice for this machine. On x86-64 without a GPU, its CPU build saves several GB:
@@ -14,7 +15,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := bouquet client common experiments server strategies
 
-.PHONY: demo test lint types unit malformed faults test-containers test-arm64 install clean
+.PHONY: demo bench test lint types unit malformed faults test-containers test-arm64 install clean
 
 demo: $(VENV)/installed
 	$(BIN)/bouquet demo
@@ -46,6 +47,10 @@ faults: $(VENV)/installed-dev
 
 test-containers: $(VENV)/installed-dev
 	$(BIN)/pytest -m "containers and not arm64" tests/containers
+
+# The cheap benchmarks, into runs/bench; BOUQUET_DATA_DIR names a folder with FashionMNIST.
+bench: $(VENV)/installed-dev
+	$(BIN)/python benchmarks/run.py
 
 # Emulates the processor of a Raspberry Pi, where binfmt_misc has QEMU for it.
 test-arm64: $(VENV)/installed-dev

@@ -35,7 +35,7 @@ _PYTORCH = ("torch", "torchvision")
 
 def why_not(task: Task) -> str:
     """Why a model cannot be trained together with others like it; empty where it can."""
-    model = task.model
+    model = task.model.train()
     if others := {type(m).__name__ for m in model.modules() if type(m).__module__.split(".")[0] not in _PYTORCH}:
         return f"it has modules of its own ({', '.join(sorted(others))})"
     if any(isinstance(module, _DropoutNd) and module.p > 0 for module in model.modules()):
@@ -43,8 +43,6 @@ def why_not(task: Task) -> str:
     parameters = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     if rest := [name for name in model.state_dict() if name not in parameters]:
         return f"{rest[0]!r} is no parameter of its own that is trained, as with batch normalisation"
-    if strange := [term for term in task.terms if not isinstance(term, ProximalTerm | LinearTerm)]:
-        return f"its objective has a term of its own ({strange[0]!r})"
     try:
         stacked = {name: torch.stack([p.detach()] * 2).requires_grad_() for name, p in model.named_parameters()}
         outputs = _outputs(model, stacked, task.x[:1].expand(2, 1, *task.x.shape[1:]))
@@ -54,11 +52,16 @@ def why_not(task: Task) -> str:
     return ""
 
 
+def knows_terms(task: Task) -> bool:
+    """Whether the terms of a task's objective are known by their gradient: else that task is trained by itself."""
+    return all(isinstance(term, ProximalTerm | LinearTerm) for term in task.terms)
+
+
 def train_many(tasks: Sequence[Task], threads: int = 1) -> list[Trained | BouquetError]:
     """Train each task's model; for one whose loss is no longer finite the error that `client.local_sgd` raises.
 
-    All tasks are of one architecture, for which `why_not` found nothing. On a CPU they are divided into parts, which
-    ``threads`` threads train.
+    All tasks are of one architecture, for which `why_not` found nothing, with terms that `knows_terms` knows. On a CPU
+    they are divided into parts, which ``threads`` threads train.
     """
     results: dict[int, Trained | BouquetError] = {}
     plans = [_Plan.of(task) for task in tasks]
@@ -104,7 +107,7 @@ def _parts(alike: list[int], task: Task, threads: int) -> Iterator[list[int]]:
 
 def _train(tasks: Sequence[Task], plans: Sequence[_Plan]) -> list[Trained | BouquetError]:
     """Train models of which the later ones take no more steps than those before them."""
-    model, device = tasks[0].model, tasks[0].x.device
+    model, device = tasks[0].model.train(), tasks[0].x.device
     optimiser = _Optimiser(tasks)
     x, y = torch.cat([task.x for task in tasks]), torch.cat([task.y for task in tasks])
     chosen, shares = (tensor.to(device) for tensor in _schedule(tasks, plans))

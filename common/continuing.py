@@ -29,6 +29,7 @@ MAY_CHANGE = {
     "server.straggler_grace": "likewise",
     "server.evaluate_every": "how often all devices are tested",
     "server.late_replies": "what becomes of a reply after its round",
+    "server.fraction_evaluate": "or not all of them",
     "server.keep_checkpoints": "how many are kept",
     "simulation.*": "the engine, and what it may use",
 }

@@ -51,17 +51,17 @@ class TensorSpec:
     layer: str
     kind: Kind = "parameter"
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Number of elements."""
         return int(np.prod(self.shape, dtype=np.int64))
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Number of columns: one for each element, and more for integers of 32 and 64 bits."""
         return self.size * (integers.num_digits(np.dtype(self.dtype)) if self.kind == "counter" else 1)
 
-    @property
+    @cached_property
     def columns(self) -> slice:
         """The tensor's columns in the flat vector."""
         return slice(self.offset, self.offset + self.width)

@@ -37,9 +37,13 @@ def payload_bytes(content: RecordDict, layout: ParameterLayout | None = None) ->
     return total + recorddict_to_proto(rest).ByteSize(), by_layer
 
 
-def unpacked_bytes(content: RecordDict, layout: ParameterLayout | None = None) -> int:
-    """What `payload_bytes` would have counted, had the models in this content not been packed."""
-    total = payload_bytes(content)[0] - sum(len(block) for block in packed_blocks(content))
+def unpacked_bytes(content: RecordDict, layout: ParameterLayout | None = None, total: int | None = None) -> int:
+    """What `payload_bytes` would have counted, had the models in this content not been packed.
+
+    ``total`` is what it did count, where that is known.
+    """
+    total = payload_bytes(content)[0] if total is None else total
+    total -= sum(len(block) for block in packed_blocks(content))
     for packed in _packed_models(content, layout):
         specs = [spec for spec in layout.tensors if spec.layer in packed.layers] if layout else []
         total += sum(np.dtype(spec.dtype).itemsize * spec.size + _NPY_HEADER for spec in specs)

@@ -208,6 +208,9 @@ class ServerSettings(Section):
     """How the server samples, waits and records."""
 
     fraction_train: float = Field(1.0, gt=0, le=1, description="Fraction of the connected nodes that train in a round.")
+    fraction_evaluate: float = Field(
+        1.0, gt=0, le=1, description="Fraction of the connected nodes that are tested after the last round."
+    )
     min_clients: int = Field(2, ge=1, description="The run starts when this many nodes are connected.")
     min_replies: Annotated[int | float, AfterValidator(_number_or_share)] = Field(
         1,
@@ -316,6 +319,10 @@ class SimulationSettings(Section):
         "ray",
         description="'ray' is Flower's engine, clients in parallel; 'inline' runs one after another in this process; "
         "'batched' too, but trains many clients' models in one program.",
+    )
+    address: str = Field(
+        "",
+        description="Ray cluster that 'ray' joins, as host:port or 'auto'; empty: one is started on this machine.",
     )
     at_once: int = Field(64, ge=1, description="Clients that 'batched' trains together, at most.")
     cpus_per_client: int = Field(1, ge=1)

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 from flwr.common.logger import log
 
 from client import together
-from client.batched_sgd import train_many, why_not
+from client.batched_sgd import knows_terms, train_many, why_not
 from client.together import Task, Trained
 from common.errors import BouquetError
 
@@ -52,7 +52,7 @@ class Batch(Generic[Result]):
             self._alone = why_not(task)
             if self._alone:
                 log(INFO, "clients are trained one by one, although the engine is 'batched': %s", self._alone)
-        return None if self._alone else client.wait_for(task)
+        return client.wait_for(task) if not self._alone and knows_terms(task) else None
 
 
 class _Client(Generic[Result]):

@@ -34,6 +34,7 @@ from server.stop import RunStopped
 from strategies.sampling import fewest_replies, sample_size
 
 FIRST_NODE = SUPERLINK_NODE_ID + 1
+_QUIET = {"logging_level": "error", "log_to_driver": False}
 STATE_FOLDER = "devices"  # in the run folder: what each simulated device keeps
 
 
@@ -172,12 +173,28 @@ def _run_ray(settings: Settings, server_app: ServerApp, client_app: ClientApp) -
             "or take --set simulation.engine=inline."
         ) from None
     simulation = settings.simulation
+    if simulation.address:
+        _join_ray(simulation.address)  # Flower takes a Ray that is there
     run_simulation(
         server_app,
         client_app,
         num_supernodes=settings.data.clients,
         backend_config={
             "client_resources": {"num_cpus": simulation.cpus_per_client, "num_gpus": simulation.gpus_per_client},
-            "init_args": {"logging_level": "error", "log_to_driver": False, "include_dashboard": False},
+            "init_args": {**_QUIET, "include_dashboard": False},
         },
     )
+
+
+def _join_ray(address: str) -> None:
+    """Join a Ray cluster, whose machines have this Python and Bouquet, and see this folder and the data."""
+    import ray
+
+    try:
+        ray.init(address=address, runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}}, **_QUIET)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise BouquetError(
+            f"simulation.address = {address!r} is no Ray cluster that can be joined: {reason} Start one there with "
+            "ray start --head, or leave the address out."
+        ) from None

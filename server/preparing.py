@@ -37,6 +37,7 @@ def build_strategy(settings: Settings, start: Start | PlainStart | None = None) 
         settings.strategy.name,
         settings.strategy.options,
         fraction_train=server.fraction_train,
+        fraction_evaluate=server.fraction_evaluate,
         min_train_nodes=1,
         min_evaluate_nodes=1,
         min_available_nodes=1,

@@ -45,7 +45,7 @@ class Bytes:
             if not message.has_content():
                 continue
             total, by_layer = payload_bytes(message.content, self.layout)
-            plain = unpacked_bytes(message.content, self.layout)
+            plain = unpacked_bytes(message.content, self.layout, total)
             upwards = message.metadata.reply_to_message_id != ""
             node = message.metadata.src_node_id if upwards else message.metadata.dst_node_id
             client = self.by_client.setdefault(names.get(node, f"node-{node}"), [0, 0])

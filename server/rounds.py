@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from logging import WARNING
@@ -24,7 +24,7 @@ from server.resuming import Remembered, open_run, save_run
 from server.status import FINISHED, TESTING, TRAINING, Progress, expected
 from server.stop import check_stop, take_back
 from strategies.clustered import ClusteredStrategy
-from strategies.exchange import exchange
+from strategies.exchange import exchange, replies_to
 
 if TYPE_CHECKING:
     from server.apart import PlainStart
@@ -142,19 +142,31 @@ class _Run:
         """A round of training and its bytes; ``times`` gets the seconds after which each node had answered."""
         strategy = self.strategy
         messages = list(strategy.configure_train(round_, self.arrays, self.config(round_), self.grid))
-        replies, silent = exchange(self.grid, messages, strategy.round_patience, times)
-        strategy.give_up(silent)
-        if strategy.late:
-            replies += strategy.late.collect(self.grid)
-        updated, _ = strategy.aggregate_train(round_, replies)
-        strategy.await_late(messages, replies)
+        traffic = self.count(Bytes(strategy.layout), strategy.preliminary, messages)
+        answered: set[str] = set()
+        updated, _ = strategy.aggregate_train(round_, self.arriving(messages, times, traffic, answered))
+        strategy.await_late(messages, answered)
         self.arrays = updated or self.arrays
         if round_ == 1 and not strategy.replies and strategy.failures:
             client, reason = next(iter(sorted(strategy.failures.items())))
             raise BouquetError(f"No client gave a usable reply in the first round; {client}: {reason}")
         self.learn_groups()
         self.remembered.prior = fleet_prior(strategy.replies) or self.remembered.prior
-        return self.count(Bytes(strategy.layout), strategy.preliminary, messages, replies)
+        return traffic
+
+    def arriving(
+        self, messages: Sequence[Message], times: dict[int, float], traffic: Bytes, answered: set[str]
+    ) -> Iterator[Message]:
+        """The replies, late ones last: each is read, counted and dropped before the next one is asked for."""
+        strategy, silent = self.strategy, dict[int, str]()
+        for reply in replies_to(self.grid, messages, strategy.round_patience, silent, times):
+            answered.add(reply.metadata.reply_to_message_id)
+            yield reply
+            self.count(traffic, [reply])  # the strategy knows by now who it is from
+        strategy.give_up(silent)
+        for reply in strategy.late.collect(self.grid) if strategy.late else ():
+            yield reply
+            self.count(traffic, [reply])
 
     def evaluate(self, round_: int, traffic: Bytes) -> dict[str, Any]:
         """Have every device tested; it is told how to train, because a method may adapt its model before the test."""

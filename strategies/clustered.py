@@ -10,7 +10,7 @@ client, an unmodified Flower ClientApp works with it: ``arrays`` and ``config`` 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from logging import INFO, WARNING
 from typing import Any, Unpack
@@ -35,7 +35,7 @@ from strategies.method import MethodHooks, Outcome, State
 from strategies.nodes import NameOf, Nodes, ask_who, wait_for_nodes
 from strategies.privacy import PrivacyLedger
 from strategies.protection import Protection
-from strategies.replies import Replies, mean_metrics
+from strategies.replies import Replies, Rows, mean_metrics
 from strategies.sampling import EVALUATE_STREAM, TRAIN_STREAM, Sampling, fewest_replies, sample_clients
 from strategies.state import dump_state, load_state
 
@@ -268,10 +268,10 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         """Note the nodes that never answered, with the reason, as failures of this round."""
         self._blame(silent)
 
-    def await_late(self, messages: Sequence[Message], replies: Sequence[Message]) -> None:
+    def await_late(self, messages: Sequence[Message], answered: Collection[str]) -> None:
         """After a round: what was not answered may be until the end of the next one, where a server asks for that."""
         if self.late:
-            self.late.expect(messages, replies, self._planned)
+            self.late.expect(messages, answered, self._planned)
             if self.compression:
                 self.compression.await_late(client for client, _ in self.late.awaited.values())
 
@@ -332,6 +332,7 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         """The usable replies; for every other one, its reason goes to ``failures``."""
         usable: dict[str, ClientReply] = {}
         sent: dict[str, Instruction] = {}
+        rows = Rows(layout, (client for client, _ in self._planned.values()))
         for message in messages:
             late = self.late.of(message) if self.late else None
             planned = late or self._planned.get(message.metadata.src_node_id)
@@ -348,7 +349,7 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
                     raise BouquetError(f"Another node replied as {client!r} in this round; the first one counts.")
                 if self.privacy:
                     self.privacy.check(reply)
-                reply = replace(reply, client=client)
+                reply = rows.take(replace(reply, client=client), planned[0] if planned else "")
                 usable[client] = self.compression.accept(reply) if self.compression else reply
                 if planned:
                     sent[client] = planned[1]
@@ -358,7 +359,7 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
                 self._send_again(client, message)
                 if message.has_content():  # else it is the device that says what is wrong with it
                     self._refused.add(client)
-        return Replies(layout, tuple(usable[client] for client in sorted(usable)), sent)
+        return rows.replies(usable, sent)
 
     def _takes_late(self, client: str, usable: Mapping[str, ClientReply]) -> bool:
         """Whether a reply to the round before counts in this one; what became of it goes into the record."""

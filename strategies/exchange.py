@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from flwr.app import Message
@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 
 FIRST_POLL = 0.05  # seconds; doubles up to LAST_POLL, so that short rounds are not rounded up to long ones
 LAST_POLL = 0.5
+PULLED_AT_ONCE = 16  # replies
 PRESENCE_CHECK = 5.0  # seconds between looks at which nodes are still connected
 
 
@@ -40,13 +41,29 @@ def exchange(
     """Send messages, wait for the replies, and return them with the reason for every node that gave none.
 
     ``times`` gets the seconds after which each node's reply was there.
+    """
+    silent: dict[int, str] = {}
+    return list(replies_to(grid, messages, patience, silent, times)), silent
 
-    ``send_and_receive`` of Flower's grid waits out its whole timeout for a node that vanished, and looks for replies
-    every 3 s; this looks more often, and gives a node up when it is no longer connected.
+
+def replies_to(
+    grid: Grid,
+    messages: Iterable[Message],
+    patience: Patience,
+    silent: dict[int, str],
+    times: dict[int, float] | None = None,
+) -> Iterator[Message]:
+    """Send messages, and yield the replies as they arrive; nodes that give none are added to ``silent`` with why.
+
+    ``times`` gets the seconds after which each node's reply was there.
+
+    Nothing of a reply is kept here, so that a round's replies need not be in memory together. ``send_and_receive`` of
+    Flower's grid waits out its whole timeout for a node that vanished, and looks for replies every 3 s; this looks more
+    often, and gives a node up when it is no longer connected.
     """
     outgoing = list(messages)
     if not outgoing:
-        return [], {}
+        return
     started = time.monotonic()
     # Some grids return None for a message that they could not deliver, others leave it out; all name the message.
     delivered = {identifier for identifier in grid.push_messages(outgoing) if identifier}
@@ -54,14 +71,12 @@ def exchange(
         m.metadata.message_id: m.metadata.dst_node_id for m in outgoing if m.metadata.message_id in delivered
     }
     undelivered = {m.metadata.dst_node_id for m in outgoing} - set(waiting.values())
-    silent: dict[int, str] = dict.fromkeys(
-        undelivered, "The message could not be delivered: the node is not connected."
-    )
-    replies: list[Message] = []
+    silent.update(dict.fromkeys(undelivered, "The message could not be delivered: the node is not connected."))
+    replied = 0
     half_after: float | None = None
     poll, last_presence, absent_before = FIRST_POLL, started, set[int]()
     while waiting:
-        for reply in grid.pull_messages(list(waiting)):
+        for reply in _pulled(grid, list(waiting)):
             identifier = reply.metadata.reply_to_message_id
             if identifier not in waiting:
                 continue
@@ -70,15 +85,16 @@ def exchange(
             if reply.has_error() and reply.metadata.src_node_id != node:
                 silent[node] = str(reply.error.reason)  # said by the SuperLink in the node's place
             else:
-                replies.append(reply)
+                replied += 1
                 if times is not None:
                     times[node] = time.monotonic() - started
+                yield reply
         now = time.monotonic()
-        if half_after is None and replies and 2 * len(replies) >= len(outgoing):
+        if half_after is None and replied and 2 * replied >= len(outgoing):
             half_after = now - started
         if not waiting:
             break
-        limit = patience.deadline(len(replies), len(outgoing), half_after)
+        limit = patience.deadline(replied, len(outgoing), half_after)
         if now - started >= limit:
             silent.update(dict.fromkeys(waiting.values(), f"No reply within {limit:.0f} s."))
             break
@@ -90,4 +106,9 @@ def exchange(
             last_presence, absent_before = now, absent
         time.sleep(min(poll, max(0.0, limit - (now - started))))
         poll = min(2 * poll, LAST_POLL)
-    return replies, silent
+
+
+def _pulled(grid: Grid, waiting: Sequence[str]) -> Iterator[Message]:
+    """What has arrived; Flower's grid holds all that it is asked for at once in memory."""
+    for start in range(0, len(waiting), PULLED_AT_ONCE):
+        yield from grid.pull_messages(waiting[start : start + PULLED_AT_ONCE])

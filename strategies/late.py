@@ -6,7 +6,7 @@ one more round. Nothing of it is in a checkpoint; after a restart a late reply i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from flwr.app import Message
@@ -22,10 +22,12 @@ class LateReplies:
     awaited: dict[str, tuple[str, Instruction]] = field(default_factory=dict)
 
     def expect(
-        self, messages: Iterable[Message], replies: Iterable[Message], planned: Mapping[int, tuple[str, Instruction]]
+        self, messages: Iterable[Message], answered: Collection[str], planned: Mapping[int, tuple[str, Instruction]]
     ) -> None:
-        """After a round: what was not answered is awaited until the end of the next one; what was before no longer."""
-        answered = {reply.metadata.reply_to_message_id for reply in replies}
+        """After a round: what is not ``answered`` is awaited until the end of the next one; what was before no longer.
+
+        ``answered`` are the ids of the messages that were.
+        """
         self.awaited = {
             m.metadata.message_id: planned[m.metadata.dst_node_id]
             for m in messages

@@ -41,7 +41,8 @@ class Nodes:
 
         A device's old node, which may still count as connected for a while, comes earlier and gives way.
         """
-        nodes = {client: node for node, client in self.clients.items() if node in set(connected)}
+        there = set(connected)
+        nodes = {client: node for node, client in self.clients.items() if node in there}
         return dict(sorted(nodes.items()))
 
     def learn(self, asked: Sequence[int], answers: Sequence[Message], names: NameOf | None) -> None:

@@ -27,6 +27,7 @@ class Replies:
     layout: ParameterLayout
     received: tuple[ClientReply, ...]
     instructions: Mapping[str, Instruction] = field(default_factory=dict)  # what each client was sent
+    rows: Matrix | None = None  # (n, d), where the replies' vectors are the rows of a matrix already
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -38,6 +39,8 @@ class Replies:
         """The uploaded models as rows, (n, d) float32."""
         if not self.received:
             return np.zeros((0, self.layout.dim), dtype=np.float32)
+        if self.rows is not None:
+            return self.rows
         return np.stack([reply.vector for reply in self.received])
 
     @cached_property
@@ -70,7 +73,7 @@ class Replies:
     def only(self, chosen: Iterable[bool]) -> Replies:
         """The replies for which ``chosen`` (n,) is true."""
         kept = tuple(reply for reply, take in zip(self.received, chosen, strict=True) if take)
-        return replace(self, received=kept)
+        return replace(self, received=kept, rows=None)
 
     def _update(self, row: int, columns: Columns, vector: NDArray[np.float32]) -> NDArray[np.float32]:
         """What a client changed in some columns of what it was sent."""
@@ -101,6 +104,41 @@ class Replies:
 
     def __len__(self) -> int:
         return len(self.received)
+
+
+class Rows:
+    """The matrix into which models are written as they arrive, one row for each of ``clients``.
+
+    Memory of a row that nobody fills is not used. Someone who was not expected keeps a vector of his own.
+    """
+
+    def __init__(self, layout: ParameterLayout, clients: Iterable[str]) -> None:
+        self.layout = layout
+        self._places = {client: place for place, client in enumerate(sorted(clients))}
+        self._matrix = np.zeros((len(self._places), layout.dim), dtype=np.float32)
+        self._taken: dict[str, int] = {}
+
+    def take(self, reply: ClientReply, expected: str) -> ClientReply:
+        """The reply with its vector in the row of the client that was ``expected`` to send it."""
+        if expected not in self._places or not reply.layers:
+            return reply
+        self._taken[reply.client] = self._places[expected]
+        row = self._matrix[self._places[expected]]
+        row[:] = reply.vector
+        return replace(reply, vector=row)
+
+    def replies(self, usable: Mapping[str, ClientReply], instructions: Mapping[str, Instruction]) -> Replies:
+        """The replies in the order of their clients, over the one matrix where all of them are in it."""
+        received = [usable[client] for client in sorted(usable)]
+        places = [self._taken.get(reply.client, -1) for reply in received]
+        if not received or min(places) < 0 or places != sorted(places):
+            return Replies(self.layout, tuple(received), instructions)
+        for row, place in enumerate(places):  # up, over those that did not answer
+            if row != place:
+                self._matrix[row] = self._matrix[place]
+        rows = self._matrix[: len(received)]
+        moved = tuple(replace(reply, vector=row) for reply, row in zip(received, rows, strict=True))
+        return Replies(self.layout, moved, instructions, rows)
 
 
 @dataclass(frozen=True)

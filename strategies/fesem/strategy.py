@@ -324,4 +324,6 @@ def _chosen(rows: Matrix, aligned: Matrix | None, nearest: NDArray[np.int64]) ->
 
 
 def _intra_distance(layout: ParameterLayout, rows: Matrix, centers: Matrix, labels: NDArray[np.int64]) -> float:
-    return float(np.linalg.norm(layout.parameters_of(rows - centers[labels]), axis=1).mean())
+    # A row at a time: the differences of all would be as large as the models.
+    pairs = zip(rows, labels, strict=True)
+    return float(np.mean([np.linalg.norm(layout.parameters_of(row - centers[label])) for row, label in pairs]))

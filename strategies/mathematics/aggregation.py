@@ -10,27 +10,60 @@ Sources: McMahan et al., "Communication-Efficient Learning of Deep Networks from
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from threadpoolctl import ThreadpoolController
 
 from common.errors import BouquetError
 
 Matrix = NDArray[np.floating[Any]]
 Vector = NDArray[np.floating[Any]]
 Assignment = NDArray[np.int64]
+Part = TypeVar("Part")
+Result = TypeVar("Result")
 
 _BLOCK_ELEMENTS = 2**20
+# Values that a thread converts at once for a mean, and how many columns at least: they stay in a core's cache.
+_AVERAGED, _LEAST_COLUMNS = 2**18, 256
 
 
 def column_blocks(W: Matrix) -> Iterator[tuple[slice, NDArray[np.float64]]]:
     """Yield (columns, W[:, columns] as a float64 copy) from left to right, about 8 MB at a time."""
     width = max(256, _BLOCK_ELEMENTS // max(1, len(W)))
-    for start in range(0, W.shape[1], width):
-        columns = slice(start, min(start + width, W.shape[1]))
+    for columns in column_slices(W, width):
         yield columns, W[:, columns].astype(np.float64)
+
+
+def column_slices(W: Matrix, width: int) -> list[slice]:
+    """The columns of W from left to right, ``width`` at a time."""
+    return [slice(start, min(start + width, W.shape[1])) for start in range(0, W.shape[1], width)]
+
+
+def in_threads(work: Callable[[Part], Result], parts: Sequence[Part]) -> Iterator[Result]:
+    """``work`` of each part, in order, done by a thread for each core; products inside take no threads of their own.
+
+    As many parts at a time as there are threads, so that no more results are held; what is added up of them in this
+    order does not depend on how many threads there are.
+    """
+    if len(parts) < 2:
+        yield from map(work, parts)
+        return
+    threads = os.cpu_count() or 1
+    with _blas().limit(limits=1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
+        for first in range(0, len(parts), threads):
+            yield from pool.map(work, parts[first : first + threads])
+
+
+@lru_cache(maxsize=1)
+def _blas() -> ThreadpoolController:
+    """The libraries of this process; to look for them takes longer than a small product."""
+    return ThreadpoolController()
 
 
 def weighted_mean(W: Matrix, weights: ArrayLike | None = None) -> Vector:
@@ -64,19 +97,24 @@ def cluster_means(
             f"The assignment must hold one cluster from 0 to {num_clusters - 1} for each of {len(W)} models; "
             f"it holds {members.tolist()}."
         )
-    shares = np.zeros((num_clusters, len(W)))
-    shares[members, np.arange(len(W))] = _check_weights(weights, len(W))
-    totals = shares.sum(axis=1)
+    shares = _check_weights(weights, len(W))
+    totals = np.bincount(members, weights=shares, minlength=num_clusters)
     empty = totals == 0
     if previous is None and empty.any():
         raise BouquetError(
             f"Cluster {int(np.argmax(empty))} of {num_clusters} has no members and no previous center to keep."
         )
-    divisors = np.where(empty, 1.0, totals)[:, None]
     centers = np.empty((num_clusters, W.shape[1]), dtype=W.dtype)
-    for columns, block in column_blocks(W):
-        # Divided last, so that a plain mean of small whole numbers is exact.
-        centers[:, columns] = shares @ block / divisors
+    rows_of = [(k, np.flatnonzero(members == k)) for k in np.flatnonzero(~empty)]
+
+    def average(columns: slice) -> None:
+        for k, rows in rows_of:
+            # Divided last, so that a plain mean of small whole numbers is exact.
+            centers[k, columns] = shares[rows] @ W[rows, columns].astype(np.float64) / totals[k]
+
+    width = max(_LEAST_COLUMNS, _AVERAGED // max(1, len(W)))
+    for _ in in_threads(average, column_slices(W, width)):
+        pass
     if previous is not None:
         centers[empty] = previous[empty]
     return centers

@@ -6,8 +6,6 @@ array and no float64 copy of W is held.
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 import numpy as np
@@ -16,14 +14,16 @@ from scipy.spatial.distance import cdist, pdist, squareform
 from scipy.special import entr
 
 from common.errors import BouquetError
-from strategies.mathematics.aggregation import Matrix, Vector, column_blocks
+from strategies.mathematics.aggregation import Matrix, Vector, column_blocks, column_slices, in_threads
 
 Distances = NDArray[np.float64]
 
 # Below this fraction of the squared norms, the difference of Gram entries has lost half of float64's digits.
 _CANCELLATION = 1e-8
 # Columns a thread hands to SciPy at once: 1,000 rows of them (2 MB) stay in a core's cache.
-_L1_COLUMNS = 256
+_COLUMNS = 256
+# Values, and columns at least, that a thread converts for a product at once.
+_ELEMENTS, _LEAST_COLUMNS = 2**18, 1024
 
 
 def euclidean_distances(W: Matrix) -> Distances:
@@ -33,11 +33,7 @@ def euclidean_distances(W: Matrix) -> Distances:
     anything is squared. Pairs so close, beside their distance to the first row, that ‖a‖² + ‖b‖² − 2ab would lose
     their difference are computed again directly, so that equal rows are at distance 0 exactly.
     """
-    n = len(W)
-    gram = np.zeros((n, n))
-    for columns, block in column_blocks(W):
-        block -= W[0, columns]
-        gram += block @ block.T
+    gram = _gram(W, W[0])
     norms = np.add.outer(np.diag(gram), np.diag(gram))
     squared = np.triu(norms - 2 * gram, k=1)
     close = np.triu(squared < _CANCELLATION * norms, k=1)
@@ -56,9 +52,13 @@ def distances_to(W: Matrix, centers: Matrix) -> Distances:
     The differences themselves are squared and summed in float64, without the expansion ‖a‖² + ‖b‖² − 2ab, which
     would drown small differences between large vectors. Equal vectors are at distance 0 exactly.
     """
+
+    def squared_in(columns: slice) -> Distances:
+        return cdist(W[:, columns], centers[:, columns], "sqeuclidean")
+
     squared = np.zeros((len(W), len(centers)))
-    for columns, block in column_blocks(W):
-        squared += cdist(block, centers[:, columns], "sqeuclidean")
+    for part in in_threads(squared_in, column_slices(W, _COLUMNS)):
+        squared += part
     return np.sqrt(squared)
 
 
@@ -68,11 +68,7 @@ def cosine_similarity(W: Matrix, origin: Matrix | Vector | None = None) -> Dista
     ``origin`` is absent (the cosine of the models), one vector (d,) or one row per client (n × d): with the model
     that each client received, U holds the updates (Sattler et al. 2021). An all-zero row is like no other row: 0.
     """
-    gram = np.zeros((len(W), len(W)))
-    for columns, block in column_blocks(W):
-        if origin is not None:
-            block -= origin[..., columns]
-        gram += block @ block.T
+    gram = _gram(W, origin)
     norms = np.sqrt(np.diag(gram))
     similarity = _divide_by_norms(gram, norms, norms)
     np.fill_diagonal(similarity, 1.0)
@@ -85,16 +81,21 @@ def cosine_to(W: Matrix, directions: Matrix, origin: Vector | None = None) -> Di
     FedAC's model similarity is this on reduced models, with m the mean of the principal component analysis. A vector
     that is all zero is like no other: 0.
     """
-    product = np.zeros((len(W), len(directions)))
-    row_norms, direction_norms = np.zeros(len(W)), np.zeros(len(directions))
-    for columns, block in column_blocks(W):
-        others = directions[:, columns].astype(np.float64)
+
+    def sums_in(columns: slice) -> tuple[Distances, Distances, Distances]:
+        block, others = W[:, columns].astype(np.float64), directions[:, columns].astype(np.float64)
         if origin is not None:
             block -= origin[columns]
             others -= origin[columns]
-        product += block @ others.T
-        row_norms += np.einsum("ij,ij->i", block, block)
-        direction_norms += np.einsum("ij,ij->i", others, others)
+        squares = np.einsum("ij,ij->i", block, block), np.einsum("ij,ij->i", others, others)
+        return block @ others.T, *squares
+
+    product = np.zeros((len(W), len(directions)))
+    row_norms, direction_norms = np.zeros(len(W)), np.zeros(len(directions))
+    for part, rows, others in in_threads(sums_in, _blocks(W)):
+        product += part
+        row_norms += rows
+        direction_norms += others
     return _divide_by_norms(product, np.sqrt(row_norms), np.sqrt(direction_norms))
 
 
@@ -122,18 +123,12 @@ def l1_discrepancy(
     if columns is not None:
         W, d = W[:, columns], len(columns)
 
-    def distances_in(start: int) -> NDArray[np.float64]:
-        scaled = (W[:, start : start + _L1_COLUMNS] - low[:, None]) * scale[:, None]
-        return pdist(scaled, "cityblock")
+    def distances_in(block: slice) -> NDArray[np.float64]:
+        return pdist((W[:, block] - low[:, None]) * scale[:, None], "cityblock")
 
     total = np.zeros(n * (n - 1) // 2)
-    threads = os.cpu_count() or 1
-    starts = range(0, d, _L1_COLUMNS)
-    with ThreadPoolExecutor(threads) as pool:
-        # As many blocks at a time as there are threads: each one's result is as large as the answer.
-        for first in range(0, len(starts), threads):
-            for part in pool.map(distances_in, starts[first : first + threads]):
-                total += part
+    for part in in_threads(distances_in, column_slices(W, _COLUMNS)):
+        total += part
     return squareform(total / d)
 
 
@@ -158,6 +153,27 @@ def jensen_shannon_divergence(probabilities: NDArray[np.floating]) -> Distances:
         divergence[i, i + 1 :] = (of_mixtures - (entropy[i + 1 :] + entropy[i]) / 2).mean(axis=1)
     # Rounding can leave a tiny negative number for near-equal models.
     return np.maximum(divergence + divergence.T, 0.0)
+
+
+def _gram(W: Matrix, origin: Matrix | Vector | None) -> Distances:
+    """(W − origin) · (W − origin)ᵀ in float64, n × n."""
+
+    def gram_of(columns: slice) -> Distances:
+        block = W[:, columns].astype(np.float64)
+        if origin is not None:
+            block -= origin[..., columns]
+        product: Distances = block @ block.T
+        return product
+
+    gram = np.zeros((len(W), len(W)))
+    for part in in_threads(gram_of, _blocks(W)):
+        gram += part
+    return gram
+
+
+def _blocks(W: Matrix) -> list[slice]:
+    """Columns for a product of a thread: what is converted of few rows stays in a core's cache, as far as it goes."""
+    return column_slices(W, max(_LEAST_COLUMNS, _ELEMENTS // max(1, len(W))))
 
 
 def _divide_by_norms(product: Distances, rows: NDArray[np.float64], columns: NDArray[np.float64]) -> Distances:

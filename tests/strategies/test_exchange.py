@@ -3,7 +3,7 @@ from flwr.app import Error, Message, RecordDict
 
 from experiments.inline import InlineGrid
 from strategies import exchange as module
-from strategies.exchange import Patience, exchange
+from strategies.exchange import Patience, exchange, replies_to
 
 
 def messages(*nodes):
@@ -83,3 +83,30 @@ def test_an_error_that_the_superlink_reports_is_blamed_on_the_node():
     replies, silent = exchange(SuperLinkGrid({2: unavailable}), messages(2), Patience(timeout=5))
     assert replies == []
     assert silent == {2: "Node unavailable."}
+
+
+def test_a_reply_is_handed_on_before_the_next_one_is_made():
+    made, silent = [], {}
+
+    def handler(message):
+        made.append(message.metadata.dst_node_id)
+        return echo(message)
+
+    grid = InlineGrid(dict.fromkeys(range(1, 40), handler))
+    for count, _ in enumerate(replies_to(grid, messages(*range(1, 40)), Patience(), silent), 1):
+        assert len(made) == count
+    assert len(made) == 39
+    assert silent == {}
+
+
+def test_several_messages_can_be_answered_by_one_call():
+    sizes = []
+
+    def together(work):
+        sizes.append(len(work))
+        return [do() for do in work]
+
+    grid = InlineGrid(dict.fromkeys(range(1, 8), echo), together=together, at_once=3)
+    replies, _ = exchange(grid, messages(*range(1, 8)), Patience())
+    assert sorted(reply.metadata.src_node_id for reply in replies) == list(range(1, 8))
+    assert sizes == [3, 3, 1]

@@ -48,7 +48,7 @@ def play(strategy, grid, initial, *rounds):
         if strategy.late:
             replies += strategy.late.collect(grid)
         strategy.aggregate_train(round_, replies)
-        strategy.await_late(messages, replies)
+        strategy.await_late(messages, {reply.metadata.reply_to_message_id for reply in replies})
 
 
 def plus(amount):

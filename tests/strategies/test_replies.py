@@ -4,7 +4,7 @@ import numpy as np
 
 from common.layout import ParameterLayout
 from common.protocol import ARRAYS, ClientReply, Instruction, Payload
-from strategies.replies import Replies
+from strategies.replies import Replies, Rows
 
 LAYOUT = ParameterLayout.of(
     {
@@ -47,6 +47,25 @@ def test_a_part_of_the_replies_knows_what_was_sent():
     part = replies.only([False, True])
     assert part.clients == ("b",)
     assert part.sent.tolist() == [[3, 3, 3, 3]]
+
+
+def test_models_are_written_into_one_matrix_without_gaps_for_those_that_did_not_answer():
+    rows = Rows(LAYOUT, ["d", "a", "b", "c"])
+    usable = {name: rows.take(reply(name, [i, i, 1, i]), name) for i, name in ((4, "d"), (2, "b"))}
+    found = rows.replies(usable, {})
+    assert found.clients == ("b", "d")
+    assert found.W.tolist() == [[2, 2, 1, 2], [4, 4, 1, 4]]
+    assert all(np.shares_memory(found.W, one.vector) for one in found.received)
+    assert found.received[1].vector.tolist() == [4, 4, 1, 4]
+    assert found.only([False, True]).W.tolist() == [[4, 4, 1, 4]]
+
+
+def test_whoever_was_not_expected_or_has_another_name_now_is_in_the_matrix_too():
+    rows = Rows(LAYOUT, ["a", "b"])
+    stranger = rows.take(reply("z", [9, 9, 9, 9]), "")
+    assert rows.replies({"z": stranger}, {}).W.tolist() == [[9, 9, 9, 9]]
+    renamed = {"y": rows.take(reply("y", [1, 1, 1, 1]), "a"), "x": rows.take(reply("x", [2, 2, 2, 2]), "b")}
+    assert rows.replies(renamed, {}).W.tolist() == [[2, 2, 2, 2], [1, 1, 1, 1]]
 
 
 def test_a_strategy_sees_what_it_planned(scripted, play):
