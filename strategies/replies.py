@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -103,6 +103,18 @@ class Replies:
 
     def __len__(self) -> int:
         return len(self.received)
+
+
+def stacked(vectors: Sequence[NDArray[np.float32]]) -> Matrix:
+    """Vectors (d,) as the rows of a matrix (n, d); of rows that follow each other in one, that part of it, no copy."""
+    first = vectors[0]
+    whole = first.base
+    if whole is None or whole.ndim != 2 or any(vector.base is not whole for vector in vectors):
+        return np.stack(vectors)
+    places = [(vector.ctypes.data - whole.ctypes.data) // whole.strides[0] for vector in vectors]
+    part: Matrix = whole[places[0] : places[0] + len(vectors)]
+    together = places == list(range(places[0], places[0] + len(vectors))) and part.shape[1:] == first.shape
+    return part if together else np.stack(vectors)
 
 
 class Rows:
