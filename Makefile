@@ -15,7 +15,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := bouquet client common experiments server strategies
 
-.PHONY: demo bench test lint types unit malformed test-containers test-arm64 install clean
+.PHONY: demo bench test lint types unit malformed faults test-containers test-arm64 install clean
 
 demo: $(VENV)/installed
 	$(BIN)/bouquet demo
@@ -38,6 +38,12 @@ unit: $(VENV)/installed-dev
 # Malformed replies, 2,000 against every method: some minutes.
 malformed: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 BOUQUET_MALFORMED=2000 $(BIN)/pytest tests/strategies/test_malformed.py --timeout 3600
+
+# Two hundred schedules of faults, some hours; as root, also with cut links and full disks. SEEDS=17 replays one.
+SEEDS ?= 0-199
+faults: $(VENV)/installed-dev
+	mkdir -p runs
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.faults --seeds $(SEEDS) --results runs/faults.jsonl --keep runs/faults
 
 test-containers: $(VENV)/installed-dev
 	$(BIN)/pytest -m "containers and not arm64" tests/containers

@@ -1,10 +1,14 @@
 """Memory and disk that a client needs: a real federation of a server and two clients on loopback.
 
     python benchmarks/device_memory.py [--rounds N] [--model NAME ...]
+    python benchmarks/device_memory.py --photos 224 [--model torchvision:NAME ...] [--batches 1 8 16 32]
 
 Memory is read from /proc every 20 ms over all processes of a client: the sum of their proportional set size (PSS:
 pages that several processes share are divided among them, so the sum is what the client takes), its peak at rest and
 in training, and the peak of any one process. A client is in training while a ``flwr-clientapp`` process of it runs.
+
+With ``--photos`` instead: the peak resident memory of one process that trains a model on photos of so many pixels a
+side, and tests it, by the size of the mini-batch; all layers, and only the head. No federation.
 """
 
 from __future__ import annotations
@@ -155,6 +159,54 @@ def measure(model: str, rounds: int, folder: Path) -> dict[str, float | str]:
     }
 
 
+def photo_step(model: str, side: int, batch: int, frozen: str) -> None:
+    """In a process of its own: train on two mini-batches of bytes, test, and print the peak and the time of a step."""
+    from client import local_sgd
+    from client.samples import standardising
+    from common.initial import initial_model
+    from common.model_card import ModelCard
+    from common.settings import load_settings
+
+    torch.set_num_threads(1)
+    own = ["data.dataset=own", "data.classes=a,b,c,d,e", f"data.input_shape=3,{side},{side}", f"model.name={model}"]
+    settings = load_settings(None, [*own, *([f"model.frozen={frozen}"] if frozen else [])])
+    net = initial_model(settings, tried=False)
+    net.register_forward_pre_hook(standardising(ModelCard.of(settings)), prepend=True)
+    net = torch.nn.utils.convert_conv2d_weight_memory_format(net, torch.channels_last)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (2 * batch + 2, 3, side, side), dtype=torch.uint8, generator=generator)
+    y = torch.randint(0, 5, (len(x),), generator=generator)
+    before = peak_resident()
+    options = local_sgd.SGDOptions(1, batch, 0.01, 0.9, 0.0, 2.0)
+    clock = time.monotonic()
+    local_sgd.train(net, x, y, options, [], generator)
+    seconds = (time.monotonic() - clock) / len(x)
+    trained = peak_resident()
+    local_sgd.test(net, x, y)
+    print(json.dumps({"before": before, "training": trained, "testing": peak_resident(), "seconds": seconds}))
+
+
+def peak_resident() -> float:
+    """The largest resident memory of this process so far, in MB."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM:"))
+
+
+def photo_table(models: list[str], side: int, batches: list[int]) -> None:
+    print(f"| model at {side} × {side} | mini-batch | peak, all layers | peak, all but the head frozen | s a photo |")
+    for model in models:
+        for batch in batches:
+            found = []
+            for frozen in ("", "all-but-head"):
+                command = [sys.executable, __file__, "--step", model, str(side), str(batch), frozen]
+                done = subprocess.run(command, capture_output=True, text=True)
+                found.append(json.loads(done.stdout) if done.returncode == 0 else {"died": done.stderr[-300:]})
+            peaks = " | ".join(f"{f['training']:.0f} MB" if "training" in f else f"died {f['died']}" for f in found)
+            seconds = ", ".join(f"{f['seconds']:.2f}" for f in found if "seconds" in f)
+            begun = f" (begins at {found[0].get('before', 0):.0f} MB)" if batch == batches[0] else ""
+            print(f"| `{model}`{begun} | {batch} | {peaks} | {seconds} |", flush=True)
+
+
 def environment_size() -> float:
     """MB of the packages beside PyTorch, and of itself."""
     site = Path(torch.__file__).parents[1]
@@ -164,12 +216,22 @@ def environment_size() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--model", nargs="+", choices=MODELS, default=["mlp", "cnn-dcpfl"])
+    parser.add_argument("--model", nargs="+", help=f"of {', '.join(MODELS)}; with --photos torchvision's")
+    parser.add_argument("--photos", type=int, metavar="PIXELS")
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 4, 8, 16, 32])
+    parser.add_argument("--step", nargs=4, metavar=("MODEL", "PIXELS", "BATCH", "FROZEN"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.step:
+        model, side, batch, frozen = arguments.step
+        photo_step(model, int(side), int(batch), frozen)
+        return
+    if arguments.photos:
+        photo_table(arguments.model or ["torchvision:mobilenet_v3_small"], arguments.photos, arguments.batches)
+        return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started ends, too
     print(f"{os.uname().machine}, {os.cpu_count()} cores, PyTorch {torch.__version__}, Python {sys.version.split()[0]}")
     print(f"packages on disk: {environment_size():.0f} MB")
-    for model in arguments.model:
+    for model in arguments.model or ["mlp", "cnn-dcpfl"]:
         with tempfile.TemporaryDirectory() as folder:
             found = measure(model, arguments.rounds, Path(folder))
         print(", ".join(f"{key} {value}" for key, value in found.items()), flush=True)

@@ -5,12 +5,13 @@
 Rotated digits, four groups, one bad client in each group of five. ``sign`` sends the update with its sign flipped,
 ``hundredfold`` a hundred times itself, ``labels`` trains honestly on flipped labels. The figure is the mean over the
 honest clients of the test accuracy of the model that each is sent in the end (its own, where the method has one).
-Restartable: what DIR holds is not run again.
+Restartable: what DIR holds is not run again, and a run that was cut short is begun anew.
 """
 
 import argparse
 import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,6 +37,7 @@ PROTECTIONS = {
     "median": {"protection.aggregation": "median"},
     "trimmed-mean": {"protection.aggregation": "trimmed-mean"},
     "krum": {"protection.aggregation": "krum"},
+    "limit_norm = 2, median": {"protection.limit_norm": 2.0, "protection.aggregation": "median"},
 }
 STRATEGIES = ("fedavg", "fesem", "dc-pfl")
 CLIENTS, GROUPS = 20, 4
@@ -131,21 +133,32 @@ def main():
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
+    for seed in range(given.seeds):  # seed by seed, so that a run cut short has whole tables of the first ones
+        for strategy in STRATEGIES:
+            for protection in PROTECTIONS:
+                for attack in ATTACKS:
+                    once(given.out, strategy, attack, protection, seed, given.rounds)
     for strategy in STRATEGIES:
-        print(f"\n| {strategy} | " + " | ".join(ATTACKS) + " |\n| --- |" + " --- |" * len(ATTACKS), flush=True)
+        print(f"\n| {strategy} | " + " | ".join(ATTACKS) + " |\n| --- |" + " --- |" * len(ATTACKS))
         for protection in PROTECTIONS:
             cells = []
             for attack in ATTACKS:
-                found = []
-                for seed in range(given.seeds):
-                    folder = given.out / f"{strategy}-{attack}-{protection}-{seed}".replace(" ", "")
-                    done = folder / "honest.json"
-                    if not done.exists():
-                        accuracy = run(strategy, attack, protection, seed, given.rounds, folder)
-                        done.write_text(json.dumps(accuracy))
-                    found.append(json.loads(done.read_text()))
-                cells.append(f"{np.mean(found):.3f} ± {np.std(found, ddof=1) if len(found) > 1 else 0:.3f}")
-            print(f"| {protection} | " + " | ".join(cells) + " |", flush=True)
+                found = [once(given.out, strategy, attack, protection, s, given.rounds) for s in range(given.seeds)]
+                spread = f" ± {np.std(found, ddof=1):.3f}" if len(found) > 1 else ""
+                cells.append(f"{np.mean(found):.3f}{spread}")
+            print(f"| {protection} | " + " | ".join(cells) + " |")
+
+
+def once(out, strategy, attack, protection, seed, rounds):
+    """The figure of one run, from its folder if it was there before."""
+    folder = out / f"{strategy}-{attack}-{protection}-{seed}".replace(" ", "")
+    done = folder / "honest.json"
+    if not done.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        accuracy = run(strategy, attack, protection, seed, rounds, folder)
+        done.write_text(json.dumps(accuracy))
+        print(f"{strategy}, {attack}, {protection}, seed {seed}: {accuracy:.3f}", flush=True)
+    return float(json.loads(done.read_text()))
 
 
 if __name__ == "__main__":

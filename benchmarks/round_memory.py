@@ -23,8 +23,9 @@ from common import protocol
 from common.initial import initial_model, state_vector
 from common.settings import load_settings
 from experiments.inline import InlineGrid, scripted_client
+from server.preparing import build_strategy
 from server.record import RunRecord
-from server.rounds import build_strategy, run_rounds
+from server.rounds import run_rounds
 
 LAYERS = 10
 ROUNDS = 2

@@ -16,6 +16,7 @@ from rich.text import Text
 from bouquet.keys import CA_CERTIFICATE, DEFAULT, device_keys
 from common.errors import BouquetError
 from common.image_files import IMAGE_SUFFIXES, is_clutter
+from common.memory import available_bytes, peak_bytes, reset_peak
 from common.sections import OWN_DATA
 from common.settings import Settings, load_settings
 
@@ -100,6 +101,7 @@ def _whole_data(path: Path, settings: Settings, leave_out: bool) -> Iterator[Lin
         test_fraction=about.test_fraction,
         seed=settings.run.seed,
         leave_out=leave_out,
+        as_bytes=True,
     )
     counts = ", ".join(f"{n} {c or 'none'}" for n, c in zip(about.classes, found.samples_by_class(), strict=True))
     took = time.monotonic() - clock
@@ -216,34 +218,23 @@ def _machine(state_dir: Path) -> Iterator[Line]:
     yield Line(
         "disk", OK if free >= LEAST_DISK_MB else WRONG, f"{free} MB free for {state_dir} ({LEAST_DISK_MB} needed)."
     )
-    available = _available_memory()
-    if available is not None:
+    found = available_bytes()
+    if found is not None:
+        available = found // 10**6
         enough = available >= LEAST_MEMORY_MB
         yield Line(
             "memory", OK if enough else WARNING, f"{available} MB available ({LEAST_MEMORY_MB} for a small model)."
         )
 
 
-def _available_memory() -> int | None:
-    """Megabytes, as Linux estimates them; None elsewhere."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return int(found[0]) // 1000 if found else None
-
-
 def _step(settings: Settings, path: Path | None, leave_out: bool) -> Iterator[Line]:
     """An epoch of training on samples of the right shape, timed; scaled to the device's own data."""
-    import resource
-
     import numpy as np
     import torch
 
     from client import local_sgd
-    from client.data import load_folder
-    from client.session import sgd_options
+    from client.local_sgd import sgd_options
+    from client.memory import check_fits
     from common.initial import initial_model, model_shape
 
     train = settings.train
@@ -255,17 +246,19 @@ def _step(settings: Settings, path: Path | None, leave_out: bool) -> Iterator[Li
             torch.set_num_threads(train.threads)
         own = STEP_SAMPLES
         if path is not None and settings.data.dataset == OWN_DATA:
-            about = settings.data
             with contextlib.suppress(BouquetError):  # said above
-                found = load_folder(path, input_shape=about.input_shape, classes=about.classes, leave_out=leave_out)
-                own = len(found.train_y)
-        count = max(train.batch_size, min(own, STEP_SAMPLES))
+                own = _samples(path, settings, leave_out)
+        x = torch.zeros(1, *shape)
+        count = max(train.batch_size, min(own, STEP_SAMPLES, local_sgd.together(x)))
         generator = np.random.default_rng(0)
         x = torch.as_tensor(generator.normal(size=(count, *shape)).astype(np.float32)).to(device)
         y = torch.as_tensor(generator.integers(0, num_classes, size=count)).to(device)
         options = sgd_options({"local_epochs": 1}, train)
         model.to(device)
         order = torch.Generator().manual_seed(0)
+        reset_peak()
+        before, available = peak_bytes(), available_bytes() or 0
+        check_fits(model, x, train.batch_size)
         # The first step pays for what PyTorch sets up.
         local_sgd.train(model, x[: train.batch_size], y[: train.batch_size], options, (), order)
         clock = time.monotonic()
@@ -275,14 +268,28 @@ def _step(settings: Settings, path: Path | None, leave_out: bool) -> Iterator[Li
         yield Line("model", WRONG, str(error))
         return
     parameters = sum(p.numel() for p in model.parameters())
-    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1000
+    grown = peak_bytes() - before
     took = epoch * train.local_epochs
     yield Line(
         "model",
         OK,
         f"{settings.model.name}, {parameters} parameters, on {device}: a round of {train.local_epochs} epochs over "
-        f"{own} samples trains for about {took:.1f} s; this program took {largest} MB.",
+        f"{own} samples trains for about {took:.1f} s; mini-batches of {train.batch_size} took {grown // 10**6} MB "
+        f"beside {before // 10**6} MB for the program.",
     )
+    if available and grown > available // 2:
+        text = f"That is most of the {available // 10**6} MB that were available: lower train.batch_size on the server."
+        yield Line("", WARNING, text)
+
+
+def _samples(path: Path, settings: Settings, leave_out: bool) -> int:
+    """How many samples of its own the device would train on."""
+    from client.data import load_folder
+
+    about = settings.data
+    shape, classes = about.input_shape, about.classes
+    found = load_folder(path, input_shape=shape, classes=classes, leave_out=leave_out, as_bytes=True)
+    return len(found.train_y)
 
 
 def _server(address: str, directory: Path | None, insecure: bool) -> Iterator[Line]:

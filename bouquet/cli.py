@@ -114,6 +114,7 @@ def server(
     health: options.Health = None,
     web: options.Web = None,
     keep_waiting: options.KeepWaiting = False,
+    signature: options.Signature = None,
 ) -> None:
     """Run the server of a federation: wait for clients, train, and leave the record in the run folder.
 
@@ -129,20 +130,16 @@ def server(
     if resume:  # before anything else that may be wrong: a run that is not there cannot go on
         check_folder(folder, chosen, resume)
     secured = server_keys(keys, insecure)
-    how = Options(host, port, secured, console, health, web, keep_waiting)
+    how = Options(host, port, secured, console, health, web, keep_waiting, signature)
     ended = keep_waiting and not resume and was_stopped(folder)
     serve(NextRun(chosen, folder), resume or ((keep_going or keep_waiting) and holds_rounds(folder)), how, ended)
 
 
 @app.command()
 def client(
-    server: Annotated[str, typer.Option("--server", metavar="HOST:PORT", help="Where the server listens.")],
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="This device's data: a folder of images by class, or an .npz.")
-    ] = None,
-    state_dir: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where this device keeps its identity and its own model.")
-    ] = Path("bouquet-state"),
+    server: Annotated[str, options.SERVER_ADDRESS],
+    data: options.DeviceData = None,
+    state_dir: options.StateDir = options.STATE_DIR,
     name: Annotated[
         str | None, typer.Option(help="Name of this device, where its key has none: its host's name by default.")
     ] = None,
@@ -152,19 +149,17 @@ def client(
     wait: Annotated[
         float | None, typer.Option(min=0, help="Seconds to look for the server at first; for ever if not given.")
     ] = None,
-    keys: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="This device's folder from the server's keys/devices; 'keys' by default."),
-    ] = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Trust the network: for a server that was started with --insecure.")
-    ] = False,
+    keys: options.DeviceKeys = None,
+    insecure: options.DeviceInsecure = False,
     leave_out_unreadable: options.LeaveOut = False,
+    report_classes: options.ReportClasses = False,
     trust_app: options.TrustApp = None,
+    trust_signer: options.TrustSigner = None,
     trust_any_app: options.TrustAnyApp = False,
     allow_model: options.AllowModel = None,
     allow_procedure: options.AllowProcedure = None,
     allow_data: options.AllowData = None,
+    least_noise: options.LeastNoise = None,
     health: options.Health = None,
     cold: options.Cold = False,
 ) -> None:
@@ -176,11 +171,13 @@ def client(
     from bouquet.device import device_config
     from bouquet.keys import device_keys
     from client.foreground import become_foreground
+    from client.rollout import ROLLOUT_FILE
     from client.supernode import SuperNodeSettings
     from client.trust import AppTrust
     from common.log_file import stamp
+    from common.signature import read_signer
 
-    config = device_config(data, state_dir, name, partition_id, leave_out_unreadable)
+    config = device_config(data, state_dir, name, partition_id, leave_out_unreadable, least_noise, report_classes)
     own = device_keys(keys, insecure)
     trust = AppTrust(
         frozenset(trust_app or ()),
@@ -188,6 +185,8 @@ def client(
         frozenset(allow_model or ()),
         frozenset(allow_data or ()),
         frozenset(allow_procedure or ()),
+        signers=frozenset(read_signer(file) for file in trust_signer or ()),
+        memory=state_dir.absolute() / ROLLOUT_FILE if trust_signer else None,
     )
     key_name = own.name if own else None
     if key_name and not name and partition_id is None:
@@ -231,14 +230,14 @@ def compare(
 
     A comparison that was stopped goes on where it was when it is started again.
     """
-    from experiments.cell_runner import SubprocessRunner
+    from experiments.cell_runner import ForkRunner
     from experiments.compare import run_table
     from experiments.table import load_table
     from experiments.tabulate import print_results, write_results
 
     loaded = load_table(table)
     folder = out or Path("runs") / loaded.name
-    results = run_table(loaded, folder, jobs, SubprocessRunner(), console, resume)
+    results = run_table(loaded, folder, jobs, ForkRunner(), console, resume)
     written = write_results(results, folder)
     print_results(results, console)
     for path in written:

@@ -17,8 +17,9 @@ from client.trust import ANY_PROCEDURE, AppTrust
 from common.errors import BouquetError
 from common.processes import ProcessGroup, free_port
 from common.settings import Settings
-from experiments.report import human_bytes, write_report
+from experiments.report import write_report
 from experiments.simulation import check, simulate
+from experiments.units import human_bytes
 
 DEMO = {
     "run.name": "demo",
@@ -56,7 +57,7 @@ def run_demo(settings: Settings, folder: Path, console: Console) -> None:
             start_supernode(group, node, f"SuperNode {part}")
         title = f"{settings.strategy.name} on {settings.data.dataset}, {settings.data.partition}"
         with RoundTable(console, settings.run.rounds, title) as table:
-            summary = run_federation(group, superlink, settings, folder, table)
+            summary = run_federation(superlink, settings, folder, table)
         console.print("Ending all processes …")
     single = single_model(settings, folder / "single-model")
     console.print(devices_table(summary, single))

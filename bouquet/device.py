@@ -5,12 +5,18 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from client.node import DATA, LEAVE_OUT, NAME, PARTITION_ID, STATE_DIR
+from client.node import DATA, LEAST_NOISE, LEAVE_OUT, NAME, PARTITION_ID, REPORT_CLASSES, STATE_DIR
 from common.errors import BouquetError
 
 
 def device_config(
-    data: Path | None, state_dir: Path, name: str | None, partition_id: int | None, leave_out: bool = False
+    data: Path | None,
+    state_dir: Path,
+    name: str | None,
+    partition_id: int | None,
+    leave_out: bool = False,
+    least_noise: float | None = None,
+    report_classes: bool = False,
 ) -> dict[str, str | int | float | bool]:
     """The node config of a device. Raises `BouquetError` when it has no data, or a folder that is not there or empty.
 
@@ -22,8 +28,12 @@ def device_config(
     config: dict[str, str | int | float | bool] = {STATE_DIR: str(state_dir.absolute())}
     if name or partition_id is None:
         config[NAME] = name or host_name()
+    if report_classes:
+        config[REPORT_CLASSES] = True
     if leave_out:
         config[LEAVE_OUT] = True
+    if least_noise is not None:
+        config[LEAST_NOISE] = least_noise
     if partition_id is not None:
         config[PARTITION_ID] = partition_id
     if data is not None:

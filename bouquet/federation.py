@@ -10,6 +10,7 @@ import ast
 import contextlib
 import json
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,11 +19,11 @@ from typing import Any
 from rich.console import Console
 
 from bouquet.keys import ServerKeys
-from common.bundle import own_app_files, write_app
+from common.bundle import signed_app_files, write_app
 from common.continuing import check_continues
 from common.errors import BouquetError
 from common.files import make_folder
-from common.processes import ManagedProcess, ProcessGroup
+from common.processes import ProcessGroup
 from common.settings import Settings
 from server.admission import Admission
 from server.app import CURRENT, DATABASE, FAILURE_FILE, REGISTERED, RESUME, RUN_FOLDER, read_failure
@@ -30,7 +31,7 @@ from server.fleet import Twins, registered_keys
 from server.record import RunRecord, check_new, holds_run
 from server.status import STOPPED, read_status
 from server.stop import RunStopped
-from server.superlink import Certificates, SuperLink, follow_run, run_status, start_superlink, submit_run
+from server.superlink import Certificates, RunLog, SuperLink, run_status, start_superlink, submit_run
 
 SUPERLINK_FOLDER = "superlink"  # in the run folder: SuperLink's log, database and apps
 SERVER_LOG = "server.log"  # what the ServerApp logs
@@ -39,6 +40,8 @@ SERVER_LOG = "server.log"  # what the ServerApp logs
 QUICK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25", "FLWR_LOG_LEVEL": "INFO"}
 POLL_SECONDS = 0.3
 LOOK_SECONDS = 5.0
+ENDING_SECONDS = 10.0
+LITTLE_BYTES = 1_000_000  # with less room nothing that matters can be written
 SUMMARY = "summary.json"
 DATABASE_FILE = "superlink.db"
 # SuperLink's answer to a key that it knows, of a node that it takes for connected.
@@ -161,27 +164,27 @@ class OneKeyTwice:
 
 
 def run_federation(
-    group: ProcessGroup,
     superlink: SuperLink,
     settings: Settings,
     folder: Path,
     follow: Follow,
     wait: Callable[[dict[str, Any]], None] = lambda status: None,
     look: Callable[[], None] = lambda: None,
+    signature: Path | None = None,
 ) -> dict[str, Any]:
     """Submit the run, call ``follow`` with each round's line as it is written, and return the summary.
 
     ``wait`` is called with the server's status whenever that changes, ``look`` every few seconds. Raises
-    `BouquetError` with the ServerApp's reason when the run fails.
+    `BouquetError` with the ServerApp's reason when the run fails. ``signature`` is the owner's, on the app.
     """
     (folder / FAILURE_FILE).unlink(missing_ok=True)
     before = _version(folder / SUMMARY)
     status: dict[str, Any] = {}
     looked = 0.0
-    app = write_app(superlink.directory / "app", own_app_files())
+    app = write_app(superlink.directory / "app", signed_app_files(signature)[0])
     seen = _count_lines(folder / "rounds.jsonl")
     run_id = submit_run(superlink, app, settings.to_run_config())
-    log = follow_run(group, superlink, run_id, folder / SERVER_LOG)
+    log = RunLog(superlink, run_id, folder / SERVER_LOG)
     while True:
         over = _is_over(superlink, run_id, log, folder, before)
         if (now := read_status(folder)) != status:
@@ -205,19 +208,27 @@ def run_federation(
     if failure is not None:
         raise failure
     if _version(folder / SUMMARY) in (before, None):
-        raise BouquetError(f"The run ended without a result. The end of {folder / SERVER_LOG}:\n{log.tail()}")
+        full = "" if shutil.disk_usage(folder).free > LITTLE_BYTES else f" The disk of {folder} is full."
+        raise BouquetError(f"The run ended without a result.{full} The end of {folder / SERVER_LOG}:\n{log.tail()}")
     summary: dict[str, Any] = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
     return summary
 
 
-def _is_over(superlink: SuperLink, run_id: int, log: ManagedProcess, folder: Path, before: object) -> bool:
+def _is_over(superlink: SuperLink, run_id: int, log: RunLog, folder: Path, before: object) -> bool:
     if not superlink.process.alive:
         raise BouquetError(f"SuperLink ended during the run.\n{superlink.process.tail()}")
     # A run that goes on has a summary from before, which is not its result.
     if _version(folder / SUMMARY) not in (before, None) or (folder / FAILURE_FILE).exists():
         return True
-    # The log ends with the run; asking SuperLink each time would cost a process of Flower's.
-    return not log.alive and run_status(superlink, run_id).finished
+    # The log ends with the run.
+    try:
+        return not log.alive and run_status(superlink, run_id).finished
+    except BouquetError:
+        # Killed, it counts as alive until its supervisor has ended what was below it.
+        with contextlib.suppress(TimeoutError):
+            superlink.process.wait(ENDING_SECONDS)
+            raise BouquetError(f"SuperLink ended during the run.\n{superlink.process.tail()}") from None
+        raise
 
 
 def _version(path: Path) -> tuple[int, int] | None:

@@ -47,22 +47,12 @@ def status(
 
 
 def check(
-    server: Annotated[
-        str | None, typer.Option("--server", metavar="HOST:PORT", help="Where the server listens.")
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="This device's data: a folder of images by class, or an .npz.")
-    ] = None,
-    state_dir: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where this device keeps its identity and its own model.")
-    ] = Path("bouquet-state"),
+    server: Annotated[str | None, options.SERVER_ADDRESS] = None,
+    data: options.DeviceData = None,
+    state_dir: options.StateDir = options.STATE_DIR,
     settings: options.SettingsFile = None,
-    keys: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="This device's folder from the server's keys/devices.")
-    ] = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="For a server that was started with --insecure.")
-    ] = False,
+    keys: options.DeviceKeys = None,
+    insecure: options.DeviceInsecure = False,
     leave_out_unreadable: options.LeaveOut = False,
 ) -> None:
     """Check a device before it joins: data, keys, clock, disk and memory, a step of training, the server.
@@ -100,13 +90,11 @@ def run(
     Devices need no restart. The settings are checked here, at once.
     """
     from bouquet.queue import NextRun, enqueue, waiting_server
-    from common.initial import initial_model
     from common.settings import load_settings
-    from server.rounds import build_strategy
+    from server.preparing import build_strategy
 
     settings = load_settings(chosen, overrides or [])
     build_strategy(settings)
-    initial_model(settings)
     server = on or waiting_server()
     folder = out or Path("runs") / settings.run.name
     enqueue(server, NextRun(settings, folder))

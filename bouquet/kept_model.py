@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
 from torch import nn
 
+from client.choosing import served_model
 from client.state import PERSONAL, DeviceState, FolderStore
 from common.datasets import Floats
 from common.errors import BouquetError
@@ -41,11 +42,15 @@ class KeptModel:
 
 
 def device_model(state_dir: Path) -> KeptModel:
-    """The model that this device trained last. Raises `BouquetError` where there is none, and says how to get one."""
+    """The model that this device trained last, or where it chooses, chose last.
+
+    Raises `BouquetError` where there is none, and says how to get one.
+    """
     try:
         # Not made when it is not there: asking for a model must not leave the folder of a device behind.
         there = state_dir.is_dir()
-        kept = DeviceState(FolderStore(state_dir, durable=False)).latest() if there else None
+        state = DeviceState(FolderStore(state_dir, durable=False)) if there else None
+        kept = state.latest() if state else None
     except PermissionError:
         raise BouquetError(
             f"The state folder {state_dir} cannot be read by this user; run the command as the one that runs the "
@@ -62,7 +67,16 @@ def device_model(state_dir: Path) -> KeptModel:
             f"The model in {state_dir} was kept by an older release, without what is needed to use it alone; it is "
             "there after the device's next round."
         )
-    return _loaded(kept.card, kept.slots[PERSONAL], f"{state_dir}, round {kept.round}")
+    backbone: Mapping[str, NDArray[Any]] | None = {}
+    if kept.backbone:
+        backbone = DeviceState(FolderStore(state_dir, durable=False)).recall_backbone(kept.backbone)
+    if backbone is None:
+        raise BouquetError(
+            f"The frozen layers of the model in {state_dir} are lost or damaged; the device is sent them again in its "
+            "next round."
+        )
+    chosen = served_model(state, kept.run, kept.round) if state else None
+    return _loaded(kept.card, {**backbone, **(chosen or kept.slots[PERSONAL])}, f"{state_dir}, round {kept.round}")
 
 
 def cluster_model(run: Path, cluster: int) -> KeptModel:

@@ -98,3 +98,39 @@ def list_(dir_: Directory = Path("keys")) -> None:
 
     for device in list_devices(dir_):
         console.print(f"{device.name}  {device.fingerprint}", soft_wrap=True, highlight=False)
+
+
+Signer = Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder of the signing key; not on the server.")]
+
+
+@keys_app.command()
+def signer(dir_: Signer = Path("signer")) -> None:
+    """Make a key that signs releases, so that they reach devices without touching each; keep it off the server.
+
+    Devices that were started with --trust-signer signer.pub run what it signed.
+    """
+    from bouquet.signing import SIGNER_PUBLIC_KEY, make_signer
+    from common.signature import fingerprint
+
+    text = make_signer(dir_)
+    console.print(f"made     {dir_}/signer.key, signer.pub  {fingerprint(text)}", soft_wrap=True, highlight=False)
+    public = dir_ / SIGNER_PUBLIC_KEY
+    console.print(f"Keep signer.key secret, off the server. Copy {public} to each device.", soft_wrap=True)
+
+
+@keys_app.command()
+def sign(
+    dir_: Signer = Path("signer"),
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="Where the signature goes; the server looks for keys/release.sig.")
+    ] = Path("release.sig"),
+    serial: Annotated[
+        int | None, typer.Option(min=1, help="Devices refuse what is below the highest they ran; the time by default.")
+    ] = None,
+) -> None:
+    """Sign the release that is installed on this machine: what the server sends devices, file for file."""
+    from bouquet.signing import sign_release
+
+    statement = sign_release(dir_, out, serial)
+    console.print(f"signed   {out}: {statement}", soft_wrap=True, highlight=False)
+    console.print("Copy it to the server's keys/release.sig; the next run there takes it.", soft_wrap=True)

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from common.log_file import stamp
-from experiments.report import human_bytes, human_seconds
+from experiments.units import human_bytes, human_seconds
 from server.status import TESTING, TRAINING, WAITING, sentence
 
 COLUMNS = ("round", "clients", "clusters", "purity", "loss", "accuracy", "trained", "down", "up", "time")

@@ -18,6 +18,7 @@ class StatusCollector(Collector):
     def __init__(self, status: Mapping[str, Any]) -> None:
         self.run = status["run"]
         self.devices = status["devices"]
+        self._warnings = len(self.run["warnings"])
 
     def collect(self) -> Iterable[Metric]:
         """Of the run, then of the devices."""
@@ -35,6 +36,9 @@ class StatusCollector(Collector):
         yield self._of_run("bouquet_accuracy", "Mean accuracy over the devices.", run["accuracy"])
         yield self._of_run("bouquet_loss", "Mean training loss of the models of a round.", run["loss"])
         yield self._of_run("bouquet_clusters", "Number of clusters.", run["clusters"])
+        yield self._of_run(
+            "bouquet_warnings", "What is wrong with the run now; bouquet status says it.", self._warnings
+        )
         yield self._clusters()
         yield self._of_devices("bouquet_device_connected", "1 while the device is connected.", "connected")
         yield self._of_devices("bouquet_device_expected", "1 for a device that should be there.", "expected")

@@ -41,6 +41,22 @@ Model = Annotated[str | None, typer.Option(help="mlp, cnn-dcpfl, resnet18, … o
 Rounds = Annotated[int | None, typer.Option(help="Rounds of training.")]
 Seed = Annotated[int | None, typer.Option(help="Everything random derives from it.")]
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Run folder; runs/NAME by default.")]
+# Of a device: what ``client`` and ``check`` are given alike.
+SERVER_ADDRESS = typer.Option("--server", metavar="HOST:PORT", help="Where the server listens.")
+DeviceData = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="This device's data: a folder of images by class, or an .npz.")
+]
+StateDir = Annotated[Path, typer.Option(metavar="DIR", help="Where this device keeps its identity and its own model.")]
+STATE_DIR = Path("bouquet-state")
+DeviceKeys = Annotated[
+    Path | None,
+    typer.Option(
+        "--keys", metavar="DIR", help="This device's folder from the server's keys/devices; 'keys' by default."
+    ),
+]
+DeviceInsecure = Annotated[
+    bool, typer.Option("--insecure", help="Trust the network: for a server that was started with --insecure.")
+]
 Health = Annotated[
     str | None,
     typer.Option(metavar="HOST:PORT", envvar="BOUQUET_HEALTH", help="Offer gRPC's health service there, without TLS."),
@@ -52,6 +68,12 @@ Cold = Annotated[
 LeaveOut = Annotated[
     bool,
     typer.Option("--leave-out-unreadable", help="Go on without single photos that cannot be read; they are counted."),
+]
+ReportClasses = Annotated[
+    bool,
+    typer.Option(
+        "--report-classes", help="Tell the server this device's samples and accuracy by class; by default only sums."
+    ),
 ]
 KeepWaiting = Annotated[
     bool,
@@ -67,9 +89,17 @@ Web = Annotated[
         help="Offer a live page, status and metrics there; read-only, token beyond 127.0.0.1.",
     ),
 ]
+Signature = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Owner's signature on this release (bouquet keys sign); release.sig in --keys."),
+]
 TrustApp = Annotated[
     list[str] | None,
     typer.Option(metavar="SHA256", help="Also run the server's app (FAB) with this hash; can be repeated."),
+]
+TrustSigner = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="FILE", help="Also run what this key signed (signer.pub of bouquet keys signer)."),
 ]
 TrustAnyApp = Annotated[
     bool, typer.Option("--trust-any-app", help="Run whatever the server sends: its operator can do all that you can.")
@@ -86,6 +116,14 @@ AllowData = Annotated[
     list[str] | None,
     typer.Option(
         metavar="PACKAGE.MODULE:FUNCTION", help="A data set or partition of your own that the server may ask for."
+    ),
+]
+LeastNoise = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        metavar="Z",
+        help="Send nothing to a run whose privacy.noise_multiplier is below Z, or that wants scores.",
     ),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the run folder after its last round.")]

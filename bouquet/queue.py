@@ -76,16 +76,24 @@ def enqueue(server: Path, run: NextRun) -> None:
 
 
 def take_next(server: Path) -> NextRun | None:
-    """The run that was asked for first; it leaves the queue. One that cannot be read is put aside as ``.bad``."""
+    """The run that was asked for first; it becomes the one in hand. One that cannot be read is put aside as ``.bad``.
+
+    In one step, so that a server that is killed just then comes back to it.
+    """
     for file in sorted(queue_of(server).glob("[0-9]*.json")):
         try:
             found = read_next(file)
         except BouquetError:
             file.rename(file.with_suffix(".bad"))
             raise
-        file.unlink()
+        file.replace(queue_of(server) / CURRENT)
         return found
     return None
+
+
+def put_down(server: Path) -> None:
+    """There is no run in hand: the one that was taken cannot be done."""
+    (queue_of(server) / CURRENT).unlink(missing_ok=True)
 
 
 def open_queue(server: Path) -> None:

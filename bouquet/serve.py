@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bouquet.federation import (
+    SUMMARY,
     OneKeyTwice,
     admitted_devices,
     check_folder,
@@ -22,19 +23,19 @@ from bouquet.federation import (
 )
 from bouquet.keys import ServerKeys
 from bouquet.live import RoundTable, print_summary
-from bouquet.queue import CURRENT, WITHOUT_LIMIT, NextRun, interrupted, open_queue, queue_of, take_next
+from bouquet.queue import CURRENT, WITHOUT_LIMIT, NextRun, interrupted, open_queue, put_down, queue_of, take_next
+from common.bundle import signed_app_files
 from common.errors import BouquetError
 from common.folder_lock import locked
-from common.initial import initial_model
 from common.processes import ProcessGroup
-from experiments.report import write_report
+from server.apart import check_settings
 from server.fleet import Twins
-from server.rounds import build_strategy
 from server.stop import RunStopped
 from server.superlink import SuperLink
 
 HINT = "A run has one server; another run needs another --out."
 LOOK_SECONDS = 1.0
+SIGNATURE = "release.sig"
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,13 @@ class Options:
     health: str | None = None
     web: str | None = None
     keep_waiting: bool = False
+    signature: Path | None = None
+
+    @property
+    def owners_signature(self) -> Path | None:
+        """Where the owner's signature on the app lies: the file that was given, else `SIGNATURE` among the keys."""
+        beside = None if self.secured is None else self.secured.registered.parent / SIGNATURE
+        return self.signature or (beside if beside is not None and beside.exists() else None)
 
 
 def serve(first: NextRun, resume: bool, options: Options, ended: bool = False) -> None:
@@ -58,17 +66,18 @@ def serve(first: NextRun, resume: bool, options: Options, ended: bool = False) -
     console, secured = options.console, options.secured
     check_folder(first.folder, first.settings, resume)
     over = resume and is_finished(first.folder, first.settings)
-    if over:
+    if over and not (options.keep_waiting and _is_reported(first.folder)):
         # The server may have been stopped between the last round and the report.
         console.print(
             f"The run is finished, after the {first.settings.run.rounds} rounds that are asked for. For more rounds "
-            f"raise run.rounds; a new run needs another --out.\nreport   {write_report(first.folder)}",
+            f"raise run.rounds; a new run needs another --out.\nreport   {_write_report(first.folder)}",
             soft_wrap=True,
         )
-        if not options.keep_waiting:
-            return
-    build_strategy(first.settings)
-    initial_model(first.settings)
+    if over and not options.keep_waiting:
+        return
+    check_settings(first.settings, first.folder if resume else None)
+    if signed := signed_app_files(options.owners_signature)[1]:
+        console.print(f"Signed: {signed}.", soft_wrap=True, highlight=False)
     with locked(first.folder, "the run folder", HINT), ProcessGroup() as group:
         registered = secured.registered if secured else None
         one_key_twice = OneKeyTwice(
@@ -114,6 +123,12 @@ def serve(first: NextRun, resume: bool, options: Options, ended: bool = False) -
                 run, resume = _wait_for_next(superlink, first.folder, console, one_key_twice.look), False
 
 
+def _is_reported(folder: Path) -> bool:
+    """Whether the report is of the result: drawing it would keep devices waiting for the next run."""
+    report, summary = folder / "report.html", folder / SUMMARY
+    return report.exists() and report.stat().st_mtime >= summary.stat().st_mtime
+
+
 def _do_in_turn(
     group: ProcessGroup,
     superlink: SuperLink,
@@ -137,15 +152,15 @@ def _do_in_turn(
 
 
 def _do(group: ProcessGroup, superlink: SuperLink, run: NextRun, options: Options, look: Callable[[], None]) -> None:
-    settings, console = run.settings, options.console
+    settings, console, signature = run.settings, options.console, options.owners_signature
     try:
         with RoundTable(console, settings.run.rounds, f"{settings.strategy.name}, run {settings.run.name}") as table:
-            summary = run_federation(group, superlink, settings, run.folder, table, table.status, look)
+            summary = run_federation(superlink, settings, run.folder, table, table.status, look, signature)
     except RunStopped as stopped:
-        console.print(f"{stopped}\nreport   {write_report(run.folder)}", soft_wrap=True)
+        console.print(f"{stopped}\nreport   {_write_report(run.folder)}", soft_wrap=True)
         return
     print_summary(console, summary)
-    console.print(f"report   {write_report(run.folder)}", soft_wrap=True)
+    console.print(f"report   {_write_report(run.folder)}", soft_wrap=True)
 
 
 def _wait_for_next(superlink: SuperLink, server: Path, console: Console, look: Callable[[], None]) -> NextRun:
@@ -154,10 +169,17 @@ def _wait_for_next(superlink: SuperLink, server: Path, console: Console, look: C
             raise BouquetError(f"SuperLink ended.\n{superlink.process.tail()}")
         try:
             if (found := take_next(server)) is not None:
-                build_strategy(found.settings)
+                check_settings(found.settings)
                 check_folder(found.folder, found.settings, resume=False)
                 return found
         except BouquetError as error:
+            put_down(server)
             console.print(Text(f"A run that was asked for cannot be done: {error}", style="red"), soft_wrap=True)
         look()
         time.sleep(LOOK_SECONDS)
+
+
+def _write_report(folder: Path) -> Path:
+    from experiments.report import write_report  # matplotlib, which is needed at the end of a run only
+
+    return write_report(folder)

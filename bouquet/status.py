@@ -12,7 +12,7 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ from rich.text import Text
 from common.errors import BouquetError
 from common.folder_lock import is_locked
 from experiments.record import Run, natural_order, read_run
-from experiments.report import human_bytes, human_seconds
+from experiments.units import human_bytes, human_seconds
+from server.diagnosis import other_releases
 from server.fleet import Connection, Names, connections
 from server.status import FAILED, FINISHED, STOPPED, WAITING, expected, read_status, sentence
 
@@ -138,7 +139,17 @@ def _run(run: Run, said: Mapping[str, Any], state: str, devices: list[dict[str, 
         "loss": run.final("loss") if run.summary is None else _last(run, "loss"),
         "clusters": _whole(run.final("clusters")),
         "release": said.get("bouquet"),
+        "warnings": _warnings(run, devices, said.get("bouquet")),
     }
+
+
+def _warnings(run: Run, devices: Sequence[Mapping[str, Any]], release: str | None) -> list[str]:
+    """What is wrong now: as the last round showed it, and which devices have another release installed."""
+    said = dict(run.rounds[-1].get("diagnosis") or {}) if run.rounds else {}
+    others = {d["name"]: d["release"] for d in devices if release and d["release"] not in (None, release)}
+    if others:  # a device says its release when it is asked who it is, before its first round ends
+        said["releases"] = other_releases(others)
+    return [*said.values()]
 
 
 def _last(run: Run, key: str) -> float | None:
@@ -239,6 +250,8 @@ def print_status(console: Console, status: Mapping[str, Any], now: float | None 
         if device["last_failure"]:
             failure = device["last_failure"]
             console.print(Text(f"{device['name']}, round {failure['round']}: {failure['reason']}"), soft_wrap=True)
+    for warning in run["warnings"]:
+        console.print(Text(f"warning  {warning}", style="bold yellow"), soft_wrap=True)
     console.print(f"bytes    {human_bytes(run['bytes_down'])} down, {human_bytes(run['bytes_up'])} up")
     if run["accuracy"] is not None:
         console.print(f"accuracy {run['accuracy']:.3f} mean over the devices, {run['clusters']} clusters")

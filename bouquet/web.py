@@ -31,6 +31,7 @@ from experiments.page import embed
 from experiments.plots import plots_of
 from experiments.record import read_run
 from experiments.report import render_report
+from server.diagnosis import all_warnings
 from server.superlink import Certificates
 
 TOKEN_VARIABLE = "BOUQUET_WEB_TOKEN"
@@ -85,10 +86,16 @@ class Page:
                 "headline": headline(status["run"]),
                 "heads": heads,
                 "devices": rows,
+                "warnings": unsaid(status["run"]["warnings"], all_warnings(run.rounds)),
                 "seconds": RENEW_SECONDS,
                 "nonce": self.nonce,
             }
             return render_report(run, live, self._figures)
+
+
+def unsaid(now: list[str], before: list[str]) -> list[str]:
+    """What is wrong now and is not among what the rounds have said, which the report lists."""
+    return [text for text in now if not any(said.endswith(text) for said in before)]
 
 
 def make_app(current: Callable[[], Path], access: Access) -> FastAPI:

@@ -49,6 +49,7 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
         from client.session import Session
         from client.trust import ALLOWED_PROCEDURES, allowed_procedures
 
+        node.check_privacy()
         session = Session.open(message, node)
         device_log.began(node, message, session.run, tell)
         # Whoever gives the settings in this process, as a simulation does, answers for what it runs.
@@ -56,7 +57,7 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
         asked = procedure(session.received.procedure, allowed)
         handler = asked.train if message.metadata.message_type == MessageType.TRAIN else asked.evaluate
         reply: Message = handler(session)
-        device_log.ended(node, message, reply, tell)
+        device_log.ended(node, message, session.metrics, tell)
         return reply
 
     @client_app.train()

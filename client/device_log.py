@@ -57,11 +57,8 @@ def began(node: Node, message: Message, run: str, tell: Say) -> None:
     tell(f"{round_of(message)} of {node.settings.run.rounds} begins ({node.settings.run.name}).")
 
 
-def ended(node: Node, message: Message, reply: Message, tell: Say) -> None:
-    """A round has ended, with its numbers; after the last test, the run, too."""
-    metrics: dict[str, Any] = {}
-    for record in reply.content.metric_records.values():
-        metrics |= dict(record)
+def ended(node: Node, message: Message, metrics: Mapping[str, Any], tell: Say) -> None:
+    """A round has ended, with its numbers, also those that do not leave; after the last test, the run, too."""
     tell(f"{round_of(message)} ended: {_numbers(metrics)}.")
     config = message.content.config_records.get(protocol.CONFIG) or ConfigRecord()
     last = config.get(protocol.ROUND) == node.settings.run.rounds

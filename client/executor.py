@@ -34,6 +34,7 @@ from client.app import app
 from client.link import hear, tell_failure
 from common.processes import find_program
 from common.pulling import pull_soon
+from common.torchvision_ops import import_torchvision
 
 # SuperNode says when there is a message; should that be lost, it is found so late.
 LOOK_SECONDS = 60.0
@@ -87,13 +88,27 @@ class Executor:
                 self.take(client)
 
     def listen(self) -> bool:
-        """Hear what SuperNode announced; whether there is a message."""
+        """Hear what SuperNode announced and what it gave up; whether there is a message."""
         announced = False
         while (heard := hear(self.link)) is not None:
+            if "drop" in heard:
+                self.drop(heard["drop"])
+                continue
             announced = True
             if heard["own"] and not self.cold:
                 self.own.add(heard["fab"])
+                if heard["torchvision"]:
+                    # Once for all messages: its import takes seconds on a small device. Not at the start, for most
+                    # models do without. What is wrong with it is said by the message that needs it.
+                    with contextlib.suppress(Exception):
+                        import_torchvision()
         return announced
+
+    def drop(self, task: int) -> None:
+        """End the process of a task whose message was lost on its way, if one has begun."""
+        for pid, known in self.running.items():
+            if known == task:
+                os.kill(pid, signal.SIGKILL)
 
     def take(self, client: RuntimeHttpClient) -> None:
         """Start a process for each task that waits."""

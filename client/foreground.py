@@ -20,14 +20,15 @@ from common.errors import BouquetError
 from common.log_file import stamp
 
 PATHS = ("state_dir", "root_certificates", "private_key")
-ALLOWED = ("hashes", "models", "data", "procedures")  # of an `AppTrust`: sets of names
+ALLOWED = ("hashes", "models", "data", "procedures", "signers")  # of an `AppTrust`: sets of names
 INTERRUPTED = 130
 
 
 def become_foreground(settings: SuperNodeSettings, wait: float | None) -> NoReturn:
     """Replace this process by one that runs the SuperNode; see `run_supernode_foreground`."""
     allowed = {name: sorted(getattr(settings.trust, name)) for name in ALLOWED}
-    values = asdict(settings) | {"trust": {**allowed, "anything": settings.trust.anything}}
+    rest = {"anything": settings.trust.anything, "memory": settings.trust.memory}
+    values = asdict(settings) | {"trust": allowed | rest}
     text = json.dumps({"wait": wait, "settings": values}, default=str)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -40,7 +41,9 @@ def read(text: str) -> tuple[SuperNodeSettings, float | None]:
     values = given["settings"]
     values |= {name: Path(values[name]) for name in PATHS if values[name] is not None}
     trust = values["trust"]
-    values["trust"] = AppTrust(anything=trust["anything"], **{name: frozenset(trust[name]) for name in ALLOWED})
+    memory = None if trust["memory"] is None else Path(trust["memory"])
+    names = {name: frozenset(trust[name]) for name in ALLOWED}
+    values["trust"] = AppTrust(anything=trust["anything"], memory=memory, **names)
     return SuperNodeSettings(**values), given["wait"]
 
 

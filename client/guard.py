@@ -18,6 +18,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from client.device_log import connection_watcher, say
@@ -43,6 +44,15 @@ def guard(trust: AppTrust, supernode: Any) -> None:
             "flwr>=1.39,<1.40."
         )
 
+    accepted: dict[str, int] = {}
+
+    def again(state: Any, run_id: int) -> None:
+        """Check the app of a run that goes on when a newer release has run since."""
+        run = state.get_run(run_id) if trust.signers else None
+        if run is not None and accepted.get(run.fab_hash) != trust.newest_serial:
+            trust.check_app(state.get_fab(run.fab_hash).content)
+            accepted[run.fab_hash] = trust.newest_serial
+
     def pull_and_store_message(**given: Any) -> int | None:
         received: list[Any] = []
         runs: dict[int, Any] = {}
@@ -50,6 +60,8 @@ def guard(trust: AppTrust, supernode: Any) -> None:
         def receive() -> Any:
             pulled = given["receive"]()
             received.extend(pulled[:1] if pulled else [])
+            if pulled:
+                again(given["state"], pulled[0].metadata.run_id)
             return pulled
 
         def get_run(run_id: int) -> Any:
@@ -59,6 +71,7 @@ def guard(trust: AppTrust, supernode: Any) -> None:
         def get_fab(fab_hash: str, run_id: int) -> Any:
             fab = given["get_fab"](fab_hash, run_id)
             check(trust, runs[run_id], fab)
+            accepted[fab.hash_str] = trust.newest_serial
             return fab
 
         try:
@@ -84,7 +97,7 @@ def check(trust: AppTrust, run: Any, fab: Any) -> None:
     from flwr.common.config import get_fused_config_from_fab
     from flwr.supercore.constant import TaskType
 
-    trust.check_app(fab.content)
+    news = trust.check_app(fab.content)
     digest = hashlib.sha256(fab.content).hexdigest()
     if (fab.hash_str, run.fab_hash) != (digest, digest) or (run.fab_id, run.fab_version) != get_fab_metadata(
         fab.content
@@ -93,6 +106,8 @@ def check(trust: AppTrust, run: Any, fab: Any) -> None:
     if run.primary_task_type == TaskType.AGENT_APP:
         raise AppRefused("The server asks for an agent; a device of Bouquet's runs ClientApps only.")
     trust.check_config(get_fused_config_from_fab(fab.content, run))
+    if news:
+        say(news)
 
 
 def speak(supernode: Any) -> None:
@@ -138,11 +153,18 @@ def parse(arguments: list[str]) -> tuple[AppTrust, list[str]]:
     parser.add_argument("--trust-any-app", action="store_true")
     parser.add_argument("--allow-model", action="append", default=[])
     parser.add_argument("--allow-data", action="append", default=[])
+    parser.add_argument("--trust-signer", action="append", default=[])
+    parser.add_argument("--rollout", type=Path)
     border = arguments.index("--")
     own = parser.parse_args(arguments[:border])
     try:
         trust = AppTrust(
-            frozenset(own.trust_app), own.trust_any_app, frozenset(own.allow_model), frozenset(own.allow_data)
+            frozenset(own.trust_app),
+            own.trust_any_app,
+            frozenset(own.allow_model),
+            frozenset(own.allow_data),
+            signers=frozenset(own.trust_signer),
+            memory=own.rollout,
         )
     except BouquetError as error:
         sys.exit(f"{CANNOT_START}{error}")

@@ -15,6 +15,7 @@ from typing import Any
 
 from client.trust import AppTrust
 from client.waiting import Failure
+from common.torchvision_ops import wants_torchvision
 
 LARGEST_BYTES = 4096
 LONGEST_REASON = 1000
@@ -57,14 +58,19 @@ class LinkedExecutor:
         self._own: dict[str, bool] = {}
 
     def announce(self, state: Any, run_id: int) -> None:
-        """Say that there is a message, and whether its app is this installation's."""
+        """Say that there is a message, whether its app is this installation's, and whether it needs torchvision."""
         run = state.get_run(run_id)
         if run is None:  # refused before it was stored
             return
         if run.fab_hash not in self._own:
             fab = state.get_fab(run.fab_hash)
             self._own[run.fab_hash] = fab is not None and self._trust.is_own(fab.content)
-        say(self._end, fab=run.fab_hash, own=self._own[run.fab_hash])
+        wanted = wants_torchvision(run.override_config)
+        say(self._end, fab=run.fab_hash, own=self._own[run.fab_hash], torchvision=wanted)
+
+    def drop(self, task: int) -> None:
+        """Say that nobody wants the answer to a task any more."""
+        say(self._end, drop=task)
 
     def failure(self, seconds: float) -> Failure | None:
         """Wait for news; what failed, if something did."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,9 +15,12 @@ from torch.optim.sgd import sgd
 
 from client.objective import Term, objective
 from common.errors import BouquetError
+from common.freezing import training_mode
 from common.metrics import accuracy, macro_f1
+from common.sections import TrainSettings
 
 TEST_BATCH = 512
+_TEST_VALUES = TEST_BATCH * 3 * 32 * 32  # of the samples that are tested at once: photos take more memory than digits
 
 
 @dataclass(frozen=True)
@@ -31,14 +35,64 @@ class SGDOptions:
     max_gradient_norm: float | None = None
 
 
+def sgd_options(config: Mapping[str, Any], defaults: TrainSettings) -> SGDOptions:
+    """Hyper-parameters of local training: what the server sent, else the settings."""
+
+    def value(name: str) -> Any:
+        return config.get(name.replace("_", "-"), config.get(name, getattr(defaults, name)))
+
+    limit = value("max_gradient_norm")
+    return SGDOptions(
+        local_epochs=int(value("local_epochs")),
+        batch_size=int(value("batch_size")),
+        learning_rate=float(value("learning_rate")),
+        momentum=float(value("momentum")),
+        weight_decay=float(value("weight_decay")),
+        max_gradient_norm=None if limit is None else float(limit),
+    )
+
+
+@dataclass(frozen=True)
+class TrainingLoss:
+    """The loss of a mini-batch in training: cross-entropy, of the mini-batch's size.
+
+    ``class_weights`` (classes,) weigh each sample by its label: the loss is (1 / |B|) Σ_i w_{y_i} ℓ_i, whose mean over
+    all samples is the same, whatever mini-batches they are divided into. ``augment`` changes the samples (n, *shape)
+    before the model sees them, and draws from PyTorch's global generator.
+    """
+
+    class_weights: Tensor | None = None
+    augment: Callable[[Tensor], Tensor] | None = None
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        """The loss in the mode that the model is in. Raises `BouquetError` as `logits` does."""
+        return self.of_logits(logits(model, x if self.augment is None else self.augment(x)), y)
+
+    def of_logits(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The loss of outputs (n, classes)."""
+        if self.class_weights is None:
+            return F.cross_entropy(outputs, y)
+        return (F.cross_entropy(outputs, y, reduction="none") * self.class_weights[y]).mean()
+
+    @property
+    def as_they_are(self) -> TrainingLoss:
+        """The loss of samples that are not augmented: for what compares models or gradients."""
+        return replace(self, augment=None)
+
+
+PLAIN = TrainingLoss()
+
+
 @dataclass(frozen=True)
 class Scores:
-    """A model's mean loss, accuracy and macro F1 on some samples."""
+    """A model's mean loss, accuracy and macro F1 on some samples; of each class, how many there are and were found."""
 
     loss: float
     accuracy: float
     f1: float
     examples: int
+    of_class: tuple[int, ...] = ()
+    found_of_class: tuple[int, ...] = ()
 
 
 def choose_device(name: str) -> torch.device:
@@ -70,6 +124,7 @@ def train(
     terms: Sequence[Term],
     generator: torch.Generator,
     trained: Collection[str] | None = None,
+    loss_of: TrainingLoss = PLAIN,
 ) -> float:
     """Train in place for ``local_epochs`` epochs; returns the mean loss on the data over the last of them.
 
@@ -82,7 +137,7 @@ def train(
         for _ in range(options.local_epochs):
             total = 0.0
             for batch in mini_batches(len(y), options.batch_size, generator):
-                loss = F.cross_entropy(logits(model, x[batch]), y[batch])
+                loss = loss_of(model, x[batch], y[batch])
                 model.zero_grad(set_to_none=True)
                 objective(model, loss, terms).backward()
                 sgd_step(model, momentum, options)
@@ -108,7 +163,7 @@ def only(model: nn.Module, trained: Collection[str] | None) -> Iterator[None]:
     A module that owns tensors, none of which is trained, is in evaluation mode: batch normalisation that is frozen
     neither normalises by the mini-batch nor learns its statistics, so that a frozen layer stays as it is to the bit.
     """
-    model.train()
+    training_mode(model)
     frozen = []
     if trained is not None:
         frozen = [p for name, p in model.named_parameters() if p.requires_grad and name not in trained]
@@ -176,15 +231,17 @@ def sgd_step(model: nn.Module, momentum: list[Tensor | None], options: SGDOption
         momentum[place] = buffer
 
 
-def gradients(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-    """The gradient of the mean cross-entropy by each trainable parameter's name, in training mode."""
-    return loss_and_gradients(model, x, y)[1]
+def gradients(model: nn.Module, x: Tensor, y: Tensor, loss_of: TrainingLoss = PLAIN) -> dict[str, Tensor]:
+    """The gradient of the training loss by each trainable parameter's name, in training mode."""
+    return loss_and_gradients(model, x, y, loss_of)[1]
 
 
-def loss_and_gradients(model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, dict[str, Tensor]]:
-    """The mean cross-entropy, and its `gradients`."""
+def loss_and_gradients(
+    model: nn.Module, x: Tensor, y: Tensor, loss_of: TrainingLoss = PLAIN
+) -> tuple[float, dict[str, Tensor]]:
+    """The training loss, and its `gradients`."""
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-    loss = F.cross_entropy(logits(model.train(), x), y)
+    loss = loss_of(training_mode(model), x, y)
     found = torch.autograd.grad(loss, [p for _, p in named], allow_unused=True, materialize_grads=True)
     return float(loss.detach()), {name: gradient for (name, _), gradient in zip(named, found, strict=True)}
 
@@ -193,7 +250,12 @@ def loss_and_gradients(model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, d
 def predict(model: nn.Module, x: Tensor) -> Tensor:
     """Logits (N, classes), without gradients and in evaluation mode."""
     model.eval()
-    return torch.cat([model(part) for part in x.split(TEST_BATCH)])
+    return torch.cat([model(part) for part in x.split(together(x))])
+
+
+def together(x: Tensor) -> int:
+    """How many of these samples (n, *shape) go through a model at once where nothing is learned."""
+    return max(1, min(TEST_BATCH, _TEST_VALUES // max(1, x[:1].numel())))
 
 
 def test(model: nn.Module, x: Tensor, y: Tensor) -> Scores:
@@ -202,7 +264,9 @@ def test(model: nn.Module, x: Tensor, y: Tensor) -> Scores:
     loss = float(_finite(F.cross_entropy(logits, y)))
     truth, found = y.cpu().numpy(), logits.argmax(dim=1).cpu().numpy()
     # The data loaders refuse a device without test samples, so neither is None.
-    return Scores(loss, accuracy(truth, found) or 0.0, macro_f1(truth, found, logits.shape[1]) or 0.0, len(y))
+    classes = logits.shape[1]
+    by_class = (tuple(np.bincount(labels, minlength=classes).tolist()) for labels in (truth, truth[truth == found]))
+    return Scores(loss, accuracy(truth, found) or 0.0, macro_f1(truth, found, classes) or 0.0, len(y), *by_class)
 
 
 def mean_loss(model: nn.Module, x: Tensor, y: Tensor) -> float:

@@ -36,6 +36,8 @@ STATE_DIR = "state-dir"
 NAME = "name"
 PARTITION_ID = "partition-id"
 LEAVE_OUT = "leave-out-unreadable"
+LEAST_NOISE = "least-noise"
+REPORT_CLASSES = "report-classes"
 NUM_PARTITIONS = "num-partitions"
 
 
@@ -52,6 +54,22 @@ class Node:
     def config(self) -> Mapping[str, Any]:
         """The node config that the SuperNode was started with."""
         return self.context.node_config
+
+    def check_privacy(self) -> None:
+        """Raise `BouquetError` where the run protects the device less than its owner demands (`--least-noise`)."""
+        least, asked = self.config.get(LEAST_NOISE), self.settings.privacy
+        if least is None or (asked.withholds and asked.noise_multiplier >= float(least)):
+            return
+        raise BouquetError(
+            f"This device's owner sends nothing without privacy.clip_norm, privacy.scores = 'withhold' and a "
+            f"privacy.noise_multiplier of {least} or more (--least-noise); this run has clip_norm = {asked.clip_norm}, "
+            f"scores = {asked.scores!r}, noise_multiplier = {asked.noise_multiplier:g}."
+        )
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether this is one of many devices in a simulation, which must give the same twice."""
+        return self.folder is not None
 
     @cached_property
     def state(self) -> DeviceState:
@@ -120,6 +138,11 @@ class Node:
         return prepared(Path(str(state_dir)), files, settings, lambda: make(*given))
 
     @property
+    def has_own_data(self) -> bool:
+        """Whether the samples are the device's own: bytes as they are, floats as their owner prepared them."""
+        return DATA in self.config or self._own
+
+    @property
     def _own(self) -> bool:
         return self.settings.data.dataset == OWN_DATA
 
@@ -177,7 +200,7 @@ def _part(settings: Settings, partition_id: int, num_partitions: int) -> ClientD
 
 @lru_cache(maxsize=256)
 def own_data(settings: Settings, folder: str, leave_out: bool = False) -> ClientData:
-    """A device's own samples, as its model takes them; with ``leave_out`` without the photos that cannot be read.
+    """A device's own samples, bytes as bytes; with ``leave_out`` without the photos that cannot be read.
 
     Raises `BouquetError`, with the file, for what does not fit.
     """
@@ -188,8 +211,7 @@ def own_data(settings: Settings, folder: str, leave_out: bool = False) -> Client
         Path(folder),
         classes=card.classes,
         input_shape=card.input_shape,
-        mean=card.mean,
-        std=card.std,
+        as_bytes=True,
         seed=settings.run.seed,
         test_fraction=settings.data.test_fraction,
         report=lambda line: print(line, flush=True),

@@ -24,6 +24,7 @@ import numpy as np
 
 from client.data import ClientData
 from common.errors import BouquetError
+from common.files import sweep, temporary_beside
 
 FOLDER = "prepared"
 ALIGNMENT = 64
@@ -109,7 +110,8 @@ def _write(file: Path, data: ClientData) -> None:
     text = json.dumps(header | {"bytes": end, "checksum": checksum}).encode()
     text += b" " * (-(8 + len(text)) % ALIGNMENT)
     file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_suffix(f".{os.getpid()}")
+    sweep(file.parent)
+    temporary = temporary_beside(file)
     try:
         with temporary.open("wb") as output:
             output.write(len(text).to_bytes(8, "little") + text)

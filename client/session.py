@@ -14,20 +14,25 @@ from flwr.app import Message, MessageType
 from torch import Tensor, nn
 
 from client import local_sgd
+from client.backbone import put_in
+from client.choosing import Choosing
 from client.copies import CopyMemory
-from client.local_sgd import Scores, SGDOptions
-from client.node import Node
+from client.local_sgd import Scores, SGDOptions, TrainingLoss, sgd_options
+from client.memory import check_fits
+from client.node import REPORT_CLASSES, Node
 from client.objective import ProximalTerm, Term
+from client.privacy import PrivateUploads
+from client.samples import augmentation, class_weights, standardising
 from client.state import PERSONAL, Arrays, Kept
 from client.together import Task, trainer
-from common import protocol
+from common import choosing, protocol
 from common.errors import BouquetError
+from common.freezing import load_trained
 from common.initial import initial_model, state_vector
 from common.layout import ParameterLayout, Vector
 from common.model_card import ModelCard
 from common.packed import reply_config
 from common.protocol import ARRAYS, Payload, Received
-from common.sections import TrainSettings
 
 
 @dataclass
@@ -43,7 +48,11 @@ class Session:
     received: Received
     run: str
     copies: CopyMemory
+    private: PrivateUploads | None = None  # where the settings ask for it
     metrics: dict[str, float] = field(default_factory=dict)
+    by_class: dict[str, protocol.Scalar] = field(default_factory=dict)  # what is said of classes, if the owner says so
+    _fit: set[int] = field(default_factory=set)  # sizes of mini-batches that were looked at
+    by_class: dict[str, protocol.Scalar] = field(default_factory=dict)  # what is said of classes, if the owner says so
 
     @classmethod
     def open(cls, message: Message, node: Node) -> Session:
@@ -52,14 +61,21 @@ class Session:
         if train.threads:
             torch.set_num_threads(train.threads)
         device = local_sgd.choose_device(train.device)
-        model = initial_model(node.settings)
-        layout, initial = state_vector(model)
+        model = initial_model(node.settings, tried=False)
+        layout, _ = state_vector(model)
         copies = CopyMemory(node.state, layout)
         received = protocol.read_instruction(message, layout, copies.find)
+        put_in(model, received.backbone, node.state)
+        initial = state_vector(model)[1]
         run = received.run or str(node.context.run_id)
+        model.register_forward_pre_hook(standardising(ModelCard.of(node.settings)), prepend=True)
         # Convolution and pooling of images run faster so on a CPU; layout and values of what is sent stay the same.
         model = nn.utils.convert_conv2d_weight_memory_format(model.to(device), torch.channels_last)
-        return cls(message, node, model, layout, initial, device, received, run, copies)
+        private = None
+        if node.settings.privacy.is_on:
+            seed = node.seed(received.round, "privacy") if node.is_simulated else None
+            private = PrivateUploads(node.settings.privacy, node.state, layout, run, seed)
+        return cls(message, node, model, layout, initial, device, received, run, copies, private)
 
     # --- data -----------------------------------------------------------------------------------------------
 
@@ -76,24 +92,65 @@ class Session:
 
     @cached_property
     def train_data(self) -> tuple[Tensor, Tensor]:
-        """Samples and labels to train on."""
-        x, y = self._data[:2]
-        return (x, y) if not self.received.validation_fraction else self._held_out[:2]
+        """Samples and labels to train on: all but what the message, or the device's own choice, holds out."""
+        fraction = max(self.received.validation_fraction, self._own_fraction)
+        return self._split(fraction)[:2] if fraction else self.all_train_data
+
+    @property
+    def all_train_data(self) -> tuple[Tensor, Tensor]:
+        """Training samples and labels, with those that are held out."""
+        return self._data[:2]
 
     @property
     def judging_data(self) -> tuple[Tensor, Tensor]:
         """Samples and labels to compare models on: what is held out for validation, else all that is trained on."""
-        return self._held_out[2:] if self.received.validation_fraction else self.train_data
+        return (
+            self._split(self.received.validation_fraction)[2:] if self.received.validation_fraction else self.train_data
+        )
+
+    @property
+    def chosen_by(self) -> tuple[Tensor, Tensor]:
+        """Samples and labels that the device's own choice holds out (`client.choosing`)."""
+        return self._split(self._own_fraction)[2:]
 
     @cached_property
-    def _held_out(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Training data without, and of, the part that is held out: the same in every round, so never trained on."""
+    def loss_of(self) -> TrainingLoss:
+        """The loss of a mini-batch in training, as the settings want it (`train.augment`, `train.class_weights`)."""
+        train, (x, y) = self.node.settings.train, self.train_data
+        if not train.augment and train.class_weights == "none":
+            return local_sgd.PLAIN
+        weights = None
+        if train.class_weights == "balanced":
+            weights = torch.as_tensor(class_weights(y.cpu().numpy(), self.node.data.num_classes)).to(self.device)
+        return TrainingLoss(weights, augmentation(train.augment, self.card, x, self.node.has_own_data))
+
+    @cached_property
+    def card(self) -> ModelCard:
+        """How samples become the model's inputs, and what it gives."""
+        return ModelCard.of(self.node.settings)
+
+    @cached_property
+    def choosing(self) -> Choosing | None:
+        """The device's choice of what it keeps, where the settings ask for it and it has a sample to hold out."""
+        return Choosing(self) if self._own_fraction else None
+
+    @property
+    def _own_fraction(self) -> float:
+        """What the device's own choice holds out: of a single sample nothing can be."""
+        personal = self.node.settings.personal
+        return personal.held_out if personal.choose and len(self._data[1]) > 1 else 0.0
+
+    def _split(self, fraction: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Training data without, and of, the part that is held out: the same in every round, so never trained on.
+
+        A larger part holds all of a smaller one.
+        """
         x, y = self._data[:2]
         order = torch.randperm(len(y), generator=torch.Generator().manual_seed(self.node.seed(0)))
-        held, rest = order.tensor_split([max(1, round(self.received.validation_fraction * len(y)))])
+        held, rest = order.tensor_split([max(1, round(fraction * len(y)))])
         if not len(rest):
             raise BouquetError(
-                f"A validation_fraction of {self.received.validation_fraction} holds out all of this device's {len(y)} "
+                f"A validation_fraction of {fraction} holds out all of this device's {len(y)} "
                 "training samples; lower it, or give the device more data."
             )
         return x[rest], y[rest], x[held], y[held]
@@ -117,7 +174,7 @@ class Session:
     def load(self, vector: Vector) -> nn.Module:
         """Put a flat vector (d,) into the model."""
         arrays = self.layout.unflatten(vector)
-        self.model.load_state_dict({name: torch.as_tensor(array) for name, array in arrays.items()})
+        load_trained(self.model, {name: torch.as_tensor(array) for name, array in arrays.items()})
         return self.model
 
     def tensors(self, payload: Payload) -> dict[str, Tensor]:
@@ -157,13 +214,16 @@ class Session:
         samples = self.train_data if data is None else data
         trained = None if layers is None else self.layout.names(layers)
         generator = self.generator(stream)
-        if (take_over := trainer.get()) is not None:
+        if (take_over := trainer.get()) is not None and self.loss_of is local_sgd.PLAIN:
             task = Task(self.model, self.layout, start, *samples, options, terms, generator, trained)
             if (found := take_over(task)) is not None:
                 return found
         model = self.load(start)
+        if options.batch_size not in self._fit:
+            check_fits(model, samples[0], options.batch_size)
+            self._fit.add(options.batch_size)
         with self.seeded(stream):
-            loss = local_sgd.train(model, *samples, options, terms, generator, trained)
+            loss = local_sgd.train(model, *samples, options, terms, generator, trained, self.loss_of)
         return state_vector(model)[1], loss
 
     def options(self, **changes: Any) -> SGDOptions:
@@ -186,8 +246,9 @@ class Session:
         model = self.load(vector)
         gradients: dict[str, Tensor] = {}
         with self.seeded(stream):
-            for part_x, part_y in zip(x.split(local_sgd.TEST_BATCH), y.split(local_sgd.TEST_BATCH), strict=True):
-                for name, part in local_sgd.gradients(model, part_x, part_y).items():
+            size = local_sgd.together(x)
+            for part_x, part_y in zip(x.split(size), y.split(size), strict=True):
+                for name, part in local_sgd.gradients(model, part_x, part_y, self.loss_of.as_they_are).items():
                     share = part * (len(part_y) / len(y))
                     gradients[name] = gradients[name] + share if name in gradients else share
         flat = np.zeros(self.layout.dim, dtype=np.float32)
@@ -221,14 +282,24 @@ class Session:
 
     def report_start(self, start: Vector) -> None:
         """Metrics of the model that training starts from: training loss, test scores, and validation if asked for."""
+        if self.choosing is not None:
+            self.choosing.started = start
         model = self.load(start)
         self.metrics[protocol.NUM_EXAMPLES] = len(self.train_data[1])
         self.metrics[protocol.LOSS] = local_sgd.mean_loss(model, *self.train_data)
         if self.received.validation_fraction:
-            held = local_sgd.test(model, *self._held_out[2:])
+            held = local_sgd.test(model, *self.judging_data)
             self.metrics[protocol.VALIDATION_ACCURACY] = held.accuracy
             self.metrics[protocol.VALIDATION_EXAMPLES] = held.examples
-        self.metrics |= score_metrics(local_sgd.test(model, *self.test_data))
+        scores = local_sgd.test(model, *self.test_data)
+        self.metrics |= score_metrics(scores)
+        # Counts are exact, and no noise is on them: never in a private run.
+        if self.node.config.get(REPORT_CLASSES) and not self.node.settings.privacy.is_on:
+            self.by_class = {
+                protocol.CLASS_SAMPLES: list(self.node.data.samples_by_class()),
+                protocol.CLASS_TESTED: list(scores.of_class),
+                protocol.CLASS_FOUND: list(scores.found_of_class),
+            }
 
     def report_trained(self, trained: Vector, train_loss: float) -> None:
         """Metrics of the model after training."""
@@ -242,10 +313,13 @@ class Session:
 
         A device that dies between the two repeats the round from the state before it.
         """
+        if self.choosing is not None:
+            self.choosing.personal = personal
         own = {PERSONAL: self.layout.unflatten(personal), **(slots or {})}
         # The model can be used without a server: its card goes into the same file.
-        card = ModelCard.of(self.node.settings).to_json()
-        self.node.state.keep(self.run, self.received.round, own, facts or {}, card)
+        card = self.card.to_json()
+        backbone = self.received.backbone.digest if self.received.backbone else ""
+        self.node.state.keep(self.run, self.received.round, own, facts or {}, card, backbone)
 
     def reply(
         self,
@@ -253,65 +327,61 @@ class Session:
         config: Mapping[str, protocol.Scalar] | None = None,
         is_model: bool = True,
         from_received: bool = False,
+        base: str = ARRAYS,
     ) -> Message:
         """The reply, with the layers of ``trained`` that the instruction asks for.
 
+        With `[privacy]` they are clipped and noised first (`release`), and the scores stay here. ``config`` goes up as
+        it is: what is in it and depends on the data must be made of a `release`.
+
         In a run that compresses they are packed as a difference; where ``trained`` is no model (a gradient), say so
         by ``is_model``, and they are packed as they are, in 16 bits at least. ``from_received`` says that ``trained``
-        began with what was received although the instruction's ``start`` is the personal model.
+        began with what was received although the instruction's ``start`` is the personal model; ``base`` names the
+        record that it began with, where that is not the first.
         """
+        if self.choosing is not None:
+            report = self.choosing.after_training(trained if is_model else None)
+            # Made of scores on the device's data: withheld like them, so that the fleet cannot tell it what to expect.
+            config = {**(config or {}), **({} if self.node.settings.privacy.withholds else report)}
         layers, arrays = self.received.upload, None
+        config = {**(config or {}), **self.by_class}
+        if trained is not None and layers:
+            trained = self.release(trained, base if is_model else None, layers)
+        if self.private is not None:
+            config = {**config, **self.private.remember(self.received, self.initial)}
         if self.received.unpacked is not None:
             seed = self.node.seed(self.received.round)
             packed, copies = self.copies.answer(self.run, self.received, trained, is_model, seed, from_received)
-            config = {**(config or {}), **reply_config(self.layout, packed, copies)}
+            config = {**config, **reply_config(self.layout, packed, copies)}
         elif trained is not None and layers:
             arrays = protocol.to_record(self.layout, trained, layers)
-        return protocol.reply(self.message, self.node.client, self.metrics, arrays, config)
+        return protocol.reply(self.message, self.node.client, self._told(), arrays, config)
+
+    def release(self, trained: Vector, base: str | None = ARRAYS, layers: Sequence[str] | None = None) -> Vector:
+        """What may leave of a model (d,): itself, or with `[privacy]` clipped and noised (`client.privacy`).
+
+        `reply` does so with what it uploads. Who sends something else that is made of a model makes it of this.
+        """
+        if self.private is None:
+            return trained
+        chosen = self.layout.layers if layers is None else layers
+        return self.private.release(trained, chosen, self.received, self.initial, base)
+
+    def _told(self) -> dict[str, float]:
+        """The metrics that leave; of those that are withheld, what does not depend on the device's data."""
+        if not self.node.settings.privacy.withholds:
+            return self.metrics
+        kept = {name: self.metrics[name] for name in (protocol.GROUP, protocol.STATE_LOST) if name in self.metrics}
+        return {**kept, protocol.NUM_EXAMPLES: 1}
 
     def reply_evaluation(self, vector: Vector) -> Message:
         """Test a model and reply with its scores; ``num-examples`` are those it was tested on."""
+        if self.choosing is not None:
+            self.metrics[choosing.ACCURACY_METHOD] = local_sgd.test(self.load(vector), *self.test_data).accuracy
+            vector = self.choosing.before_test(vector)
         scores = local_sgd.test(self.load(vector), *self.test_data)
         self.metrics |= score_metrics(scores) | {protocol.NUM_EXAMPLES: scores.examples}
-        return protocol.reply(self.message, self.node.client, self.metrics)
-
-
-def compose(received: Received, kept: Kept | None, initial: Vector, layout: ParameterLayout) -> tuple[Vector, bool]:
-    """The model that a device starts from, and whether layers of its own that it should have are lost.
-
-    Received layers come first, then for the others the device's own, then the spare ones that were sent in case that
-    they are lost, then those of the initial model. An instruction to start from the personal model puts the device's
-    own first.
-    """
-    own = None if kept is None or PERSONAL not in kept.slots else layout.flatten(kept.slots[PERSONAL])
-    payload = received.models.get(ARRAYS)
-    present = () if payload is None else (layout.layers if payload.layers is None else payload.layers)
-    vector = initial.copy() if own is None else own.copy()
-    if own is None and (spare := received.models.get(protocol.SPARE)) is not None:
-        columns = layout.columns(layout.layers if spare.layers is None else spare.layers)
-        vector[columns] = spare.vector[columns]
-    if payload is not None and (received.start == "received" or own is None):
-        columns = layout.columns(present)
-        vector[columns] = payload.vector[columns]
-    needs_own = received.start == "personal" or len(present) < len(layout.layers)
-    return vector, needs_own and own is None and received.round > 1 and not received.newcomer
-
-
-def sgd_options(config: Mapping[str, Any], defaults: TrainSettings) -> SGDOptions:
-    """Hyper-parameters of local training: what the server sent, else the settings."""
-
-    def value(name: str) -> Any:
-        return config.get(name.replace("_", "-"), config.get(name, getattr(defaults, name)))
-
-    limit = value("max_gradient_norm")
-    return SGDOptions(
-        local_epochs=int(value("local_epochs")),
-        batch_size=int(value("batch_size")),
-        learning_rate=float(value("learning_rate")),
-        momentum=float(value("momentum")),
-        weight_decay=float(value("weight_decay")),
-        max_gradient_norm=None if limit is None else float(limit),
-    )
+        return protocol.reply(self.message, self.node.client, self._told())
 
 
 def score_metrics(scores: Scores) -> dict[str, float]:

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import uuid
+import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
 from common.errors import BouquetError
+from common.files import sweep, temporary_beside
 from common.layout import contiguous
 
 Arrays = dict[str, NDArray[Any]]
@@ -33,6 +35,7 @@ _KEPT = 2
 _IDENTITY = "identity.json"
 _NEWS = "said.json"  # what the log said of the data, so that it is said again only when it has changed
 _NOTED = 20
+_CHECKSUM = "crc32"
 
 
 class Store(Protocol):
@@ -61,6 +64,7 @@ class FolderStore:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise BouquetError(f"The state folder {folder} cannot be made: {error.strerror}.") from None
+        sweep(folder)
 
     def read(self, name: str) -> bytes | None:
         """The file's bytes, or None."""
@@ -71,7 +75,7 @@ class FolderStore:
 
     def write(self, name: str, content: bytes) -> None:
         """Write beside, sync, rename."""
-        temporary = self.folder / f".{name}.{os.getpid()}"
+        temporary = temporary_beside(self.folder / name)
         try:
             with temporary.open("wb") as file:
                 file.write(content)
@@ -132,6 +136,7 @@ class Kept:
     """What the device kept of a round: slots of tensors (``personal`` is its own model) and small facts.
 
     ``card`` is the JSON of the model's `common.model_card.ModelCard`, empty where an older release kept it.
+    ``backbone`` is the digest of what `DeviceState.keep_backbone` wrote of the same model, empty where there is none.
     """
 
     round: int
@@ -139,6 +144,7 @@ class Kept:
     facts: dict[str, Any] = field(default_factory=dict)
     run: str = ""
     card: str = ""
+    backbone: str = ""
 
 
 class DeviceState:
@@ -200,12 +206,19 @@ class DeviceState:
         return None
 
     def keep(
-        self, run: str, round_: int, slots: Mapping[str, Arrays], facts: Mapping[str, Any], card: str = ""
+        self,
+        run: str,
+        round_: int,
+        slots: Mapping[str, Arrays],
+        facts: Mapping[str, Any],
+        card: str = "",
+        backbone: str = "",
     ) -> None:
         """Write the state of a finished round, and drop rounds that are no longer needed."""
         tensors = {f"{slot}/{name}": contiguous(a) for slot, arrays in slots.items() for name, a in arrays.items()}
         metadata = {"run": run, "round": str(round_), "facts": json.dumps(dict(facts)), "card": card}
-        self._keep("round", round_, save_safetensors(tensors, metadata))
+        metadata |= {"backbone": backbone} if backbone else {}
+        self._keep("round", round_, _pack(tensors, metadata))
 
     def latest(self) -> Kept | None:
         """The last model this device trained, of whichever run."""
@@ -214,6 +227,20 @@ class DeviceState:
                 return kept
         return None
 
+    def keep_backbone(self, digest: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Write what stays the same all through a run, and drop what no model that is kept needs."""
+        self.store.write(_backbone(digest), _pack({k: contiguous(a) for k, a in arrays.items()}, {"run": ""}))
+        models = [self._load(None, round_) for round_ in self._numbers("round")]
+        needed = {_backbone(digest), *(_backbone(kept.backbone) for kept in models if kept is not None)}
+        for name in self.store.names():
+            if re.fullmatch(_backbone("[0-9a-f]+"), name) and name not in needed:
+                self.store.delete(name)
+
+    def recall_backbone(self, digest: str) -> Arrays | None:
+        """What `keep_backbone` wrote under this digest; None where that is lost."""
+        found = self._read(None, _backbone(digest))
+        return None if found is None else found[1]
+
     def keep_aside(
         self, run: str, name: str, version: int, arrays: Arrays, also: Collection[int] | None = None
     ) -> None:
@@ -221,7 +248,7 @@ class DeviceState:
 
         The last two stay; where the versions to keep beside this one are given by ``also``, those and no others.
         """
-        self._keep(name, version, save_safetensors({k: contiguous(a) for k, a in arrays.items()}, {"run": run}), also)
+        self._keep(name, version, _pack({k: contiguous(a) for k, a in arrays.items()}, {"run": run}), also)
 
     def recall_aside(self, run: str, name: str, version: int) -> Arrays | None:
         """What `keep_aside` wrote for this version in this run; None where that is lost."""
@@ -255,7 +282,8 @@ class DeviceState:
         for key, array in tensors.items():
             slot, _, name = key.partition("/")
             slots.setdefault(slot, {})[name] = array
-        return Kept(round_, slots, json.loads(metadata["facts"]), metadata["run"], metadata.get("card", ""))
+        said = (metadata.get("card", ""), metadata.get("backbone", ""))
+        return Kept(round_, slots, json.loads(metadata["facts"]), metadata["run"], *said)
 
     def _read(self, run: str | None, file: str) -> tuple[dict[str, str], Arrays] | None:
         """Metadata and tensors of a file; None where there is none, it is damaged, or it is of another run."""
@@ -263,9 +291,39 @@ class DeviceState:
         if content is None:
             return None
         try:
-            length = int.from_bytes(content[:8], "little")
-            metadata = json.loads(content[8 : 8 + length])["__metadata__"]
-            tensors = load_safetensors(content)
-        except (SafetensorError, ValueError, KeyError):
+            metadata, tensors = _unpack(content)
+        except (SafetensorError, ValueError, KeyError, TypeError, AttributeError):
             return None
         return None if run is not None and metadata["run"] != run else (metadata, tensors)
+
+
+def _pack(tensors: Arrays, metadata: Mapping[str, str]) -> bytes:
+    """A safetensors file whose metadata hold a checksum of all the rest: a bit that a disk turned is no weight."""
+    plain = save_safetensors(tensors, dict(metadata))
+    header, data = _split(plain)
+    header["__metadata__"][_CHECKSUM] = _checksum(header, data)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def _unpack(content: bytes) -> tuple[dict[str, str], Arrays]:
+    """Metadata and tensors; `ValueError`, among others, for what is damaged."""
+    header, data = _split(content)
+    metadata: dict[str, str] = header["__metadata__"]
+    if metadata.pop(_CHECKSUM) != _checksum(header, data):
+        raise ValueError("the checksum is another")
+    return metadata, load_safetensors(content)
+
+
+def _split(content: bytes) -> tuple[dict[str, Any], bytes]:
+    length = int.from_bytes(content[:8], "little")
+    return json.loads(content[8 : 8 + length]), content[8 + length :]
+
+
+def _checksum(header: Mapping[str, Any], data: bytes) -> str:
+    return f"{zlib.crc32(data, zlib.crc32(json.dumps(header, sort_keys=True).encode())):08x}"
+
+
+def _backbone(digest: str) -> str:
+    return f"backbone-{digest}.safetensors"

@@ -114,17 +114,6 @@ class SuperNode:
         found = NODE_ID.findall(self.log_file.read_text(encoding="utf-8", errors="replace"))
         return int(found[-1]) if found else None
 
-    def wait_until_connected(self, timeout: float = 60.0) -> int:
-        """Wait for the server to admit it; the node id. `BouquetError`, with its log, if that does not come about."""
-        deadline = time.monotonic() + timeout
-        while True:
-            if (node_id := self.node_id) is not None:
-                return node_id
-            if not self.process.alive or time.monotonic() >= deadline:
-                what = "is not connected yet" if self.process.alive else "has ended"
-                raise BouquetError(f"{self.process.name} {what}. Its log, {self.log_file}:\n{self.process.tail()}")
-            time.sleep(0.1)
-
 
 def start_supernode(group: ProcessGroup, settings: SuperNodeSettings, name: str = "SuperNode") -> SuperNode:
     """Start a SuperNode in the background; its log, and its ClientApps', is ``state_dir/supernode.log``.
@@ -251,6 +240,8 @@ def _command(settings: SuperNodeSettings) -> list[str]:
     arguments += ["--trust-any-app"] if settings.trust.anything else []
     arguments += [text for name in sorted(settings.trust.models) for text in ("--allow-model", name)]
     arguments += [text for name in sorted(settings.trust.data) for text in ("--allow-data", name)]
+    arguments += [text for key in sorted(settings.trust.signers) for text in ("--trust-signer", key)]
+    arguments += ["--rollout", str(settings.trust.memory.absolute())] if settings.trust.memory else []
     arguments += ["--", "--superlink", settings.server]
     if settings.insecure and (settings.root_certificates or settings.private_key):
         raise BouquetError("A root certificate and a private key are for TLS; do not give --insecure beside them.")

@@ -2,7 +2,8 @@
 
 SuperNode hands whatever app (FAB, a zip archive) the SuperLink sends to a Python process, so that whoever runs the
 server, or breaks into it, runs code on every device. `AppTrust` decides before anything of an app is unpacked:
-by default only the app that this device would build from its own installation, file for file, is accepted.
+by default only the app that this device would build from its own installation, file for file, is accepted; beside it,
+where the owner says so, one that a key of the owner's has signed (`common.signature`).
 """
 
 from __future__ import annotations
@@ -11,16 +12,33 @@ import hashlib
 import importlib.metadata
 import re
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
+from pathlib import Path
 
+from client.rollout import Memory
 from common.errors import BouquetError
+from common.signature import (
+    LARGEST_BYTES,
+    NOT_SIGNED,
+    PUBLIC_KEY,
+    SIGNATURE_FILE,
+    SignatureError,
+    Statement,
+    files_digest,
+    fingerprint,
+    verify,
+)
+from common.torchvision_ops import TORCHVISION
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 MANIFEST = ".info/CONTENT"  # Flower's list of hashes, removed on installation; not code
 NAMED_FILES = 3
+LARGEST_APP_BYTES = 64 * 2**20  # unpacked, of an app that is looked at for its signature
+DAMAGED = (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, EOFError, zlib.error)
 # Settings that can name code of the user's own, what it is called, and the option that allows it.
 OWN_CODE = {
     "model.name": ("model", "--allow-model"),
@@ -46,7 +64,8 @@ class AppTrust:
     ``hashes`` are SHA-256 of other bundles, in hexadecimal; ``anything`` accepts every app, with every model, data set,
     partition and procedure. Of code that is the owner's own, the server may ask for ``models`` and ``data`` (data sets
     and partitions), names ``package.module:function``, and for ``procedures``, by name or as ``package.module``.
-    Raises `BouquetError` for a hash or name of another form.
+    ``signers`` are public keys (`common.signature.PUBLIC_KEY`) whose apps are run, none older than the newest, which
+    the file ``memory`` holds. Raises `BouquetError` for a hash, name or key of another form.
     """
 
     hashes: frozenset[str] = frozenset()
@@ -54,8 +73,15 @@ class AppTrust:
     models: frozenset[str] = frozenset()
     data: frozenset[str] = frozenset()
     procedures: frozenset[str] = frozenset()
+    signers: frozenset[str] = frozenset()
+    memory: Path | None = None
 
     def __post_init__(self) -> None:
+        if self.signers and self.memory is None:
+            raise BouquetError("A device that trusts a signer needs a file that remembers the newest release.")
+        for text in self.signers:
+            if not PUBLIC_KEY.fullmatch(text):
+                raise BouquetError(f"{text!r} is no signer's public key: ssh-ed25519 AAAA…, as in signer.pub.")
         for text in self.hashes:
             if not SHA256.fullmatch(text):
                 raise BouquetError(f"{text!r} is no SHA-256: 64 hexadecimal digits, as sha256sum APP.fab prints them.")
@@ -73,21 +99,77 @@ class AppTrust:
                     f"{name!r} names no procedure; it is its name, or of the form package.module, without a colon."
                 )
 
-    def check_app(self, bundle: bytes) -> None:
-        """Raise `AppRefused`, with the reason, unless the bundle is trusted. Nothing of it is run or unpacked."""
+    def check_app(self, bundle: bytes) -> str:
+        """Raise `AppRefused`, with the reason, unless the bundle is trusted. Nothing of it is run or unpacked.
+
+        Returns what the device's log should say of it; nothing of the app that is installed here.
+        """
         digest = hashlib.sha256(bundle).hexdigest()
         if self.anything or digest in self.hashes:
-            return
+            return ""
         difference = _difference(bundle, self.own_files)
+        if self.signers:
+            return self._check_signed(bundle, difference)
         if difference:
-            from common.bundle import DISTRIBUTION
-
             raise AppRefused(
-                f"This device runs only the app of its own installation ({DISTRIBUTION} "
-                f"{importlib.metadata.version(DISTRIBUTION)}), and the server's differs: {difference}. Install the "
-                "same release on both; or, if the device's owner trusts that app, start bouquet client with "
-                f"--trust-app {digest}."
+                f"This device runs only the app of its own installation ({_release()}), and the server's differs: "
+                f"{difference}. Install the same release on both; or, if the device's owner trusts that app, start "
+                f"bouquet client with --trust-app {digest}."
             )
+        return ""
+
+    def _check_signed(self, bundle: bytes, difference: str) -> str:
+        assert self.memory is not None
+        memory = Memory(self.memory)
+        own = files_digest({name: digest for name, (_, digest) in self.own_files.items()})
+        try:
+            statement, signer = self._signed(bundle)
+            memory.check_signed(statement)
+            memory.remember(statement, own)
+        except BouquetError as error:
+            reason = str(error)
+        else:
+            if not difference:
+                return ""
+            return (
+                f"The server's app is {statement}, signed by {fingerprint(signer)}, and trusted. It is not the one "
+                f"installed here ({_release()}): each message starts a fresh Python."
+            )
+        if difference:
+            raise AppRefused(
+                f"This device runs only the app of its own installation ({_release()}), and what its owner signed. "
+                f"The server's differs, {difference}, and {reason.rstrip('.')}. Sign the server's release with bouquet "
+                "keys sign, or install it here, too."
+            )
+        try:
+            memory.check_own(own)
+        except BouquetError as error:
+            raise AppRefused(
+                f"The server's app is not taken, because {str(error).rstrip('.')}. The newest release runs on signed "
+                "apps only (bouquet keys sign), until another is installed here."
+            ) from None
+        return ""
+
+    def _signed(self, bundle: bytes) -> tuple[Statement, str]:
+        """What a trusted signer says of the bundle, and who. Raises `SignatureError` with the reason if none does."""
+        try:
+            with zipfile.ZipFile(BytesIO(bundle)) as archive:
+                names = archive.namelist()
+                if SIGNATURE_FILE not in names:
+                    raise SignatureError(NOT_SIGNED)
+                if len(set(names)) != len(names):
+                    raise SignatureError("it holds a file twice")
+                # A line break in a name could make one file look like two.
+                if not all(name.isascii() and name.isprintable() for name in names):
+                    raise SignatureError("it holds a file of a name that nobody signs")
+                if archive.getinfo(SIGNATURE_FILE).file_size > LARGEST_BYTES:
+                    raise SignatureError(f"its signature has more than {LARGEST_BYTES} bytes")
+                if sum(entry.file_size for entry in archive.infolist()) > LARGEST_APP_BYTES:
+                    raise SignatureError(f"it has more than {LARGEST_APP_BYTES} bytes")
+                files = {name: hashlib.sha256(archive.read(name)).digest() for name in names if name != MANIFEST}
+                return verify(archive.read(SIGNATURE_FILE), files_digest(files), self.signers)
+        except DAMAGED as error:
+            raise SignatureError(f"it is no bundle of Flower's ({error})") from None
 
     def is_own(self, bundle: bytes) -> bool:
         """Whether the bundle is the app of this installation, file for file; a bundle can be trusted and another."""
@@ -97,12 +179,24 @@ class AppTrust:
         """Raise `AppRefused` when the run's settings name code whose import the owner has not allowed."""
         for key, (what, option) in OWN_CODE.items():
             name = str(config.get(key, ""))
-            if ":" not in name or self.anything or name in (self.models if what == "model" else self.data):
+            own = ":" in name and not (what == "model" and name.startswith(TORCHVISION))
+            if not own or self.anything or name in (self.models if what == "model" else self.data):
                 continue
             raise AppRefused(
                 f"The server asks for the {what} {name!r}, code that is not Bouquet's; if the device's owner trusts "
                 f"it, start bouquet client with {option} {name}."
             )
+
+    @property
+    def newest_serial(self) -> int:
+        """Of the signed apps that ran here; 0 where none did, -1 where that cannot be read."""
+        if self.memory is None:
+            return 0
+        try:
+            newest = Memory(self.memory).newest()
+        except BouquetError:
+            return -1
+        return newest.serial if newest else 0
 
     @property
     def node_config(self) -> dict[str, str]:
@@ -127,11 +221,24 @@ def _summary(content: bytes) -> tuple[int, bytes]:
     return len(content), hashlib.sha256(content).digest()
 
 
+def _is_beside(entry: zipfile.ZipInfo) -> bool:
+    """Whether a file says something of the app and is not of it; neither is ever imported."""
+    signature = entry.filename == SIGNATURE_FILE and entry.file_size <= LARGEST_BYTES
+    return signature or entry.filename == MANIFEST
+
+
+def _release() -> str:
+    """What is installed here, as `common.protocol` finds it in a refusal."""
+    from common.bundle import DISTRIBUTION
+
+    return f"{DISTRIBUTION} {importlib.metadata.version(DISTRIBUTION)}"
+
+
 def _difference(bundle: bytes, own: Mapping[str, tuple[int, bytes]]) -> str:
     """In words; empty if there is none. Compared file by file, because compression differs between machines."""
     try:
         with zipfile.ZipFile(BytesIO(bundle)) as archive:
-            entries = [entry for entry in archive.infolist() if entry.filename != MANIFEST]
+            entries = [entry for entry in archive.infolist() if not _is_beside(entry)]
             names = [entry.filename for entry in entries]
             # Of two entries with one name, the second overwrites the first when it is unpacked.
             if len(set(archive.namelist())) != len(archive.namelist()):
@@ -140,7 +247,7 @@ def _difference(bundle: bytes, own: Mapping[str, tuple[int, bytes]]) -> str:
             # By size first, so that nothing large is unpacked in memory.
             wrong += [e.filename for e in entries if e.filename in own and e.file_size != own[e.filename][0]]
             wrong += [n for n in names if n not in wrong and _summary(archive.read(n)) != own[n]]
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
+    except DAMAGED as error:
         return f"it is no bundle of Flower's ({error})"
     shown = ", ".join(ascii(name)[1:-1][:80] for name in wrong[:NAMED_FILES])
     more = f" and {len(wrong) - NAMED_FILES} more" if len(wrong) > NAMED_FILES else ""

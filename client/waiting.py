@@ -43,6 +43,9 @@ class Executor(Protocol):
     def failure(self, seconds: float) -> Failure | None:
         """Wait so long for news; what has failed, if something has."""
 
+    def drop(self, task: int) -> None:
+        """Nobody wants the answer to this task any more: what works on it is to end."""
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -97,10 +100,13 @@ def wait_well(
 
         while True:
             in_hand.clear()
-            run_id: int | None = pull(**given | {"receive": receive})  # type: ignore[misc]
+            state = _WithTask(given["state"])
+            run_id: int | None = pull(**given | {"receive": receive, "state": state})  # type: ignore[misc]
             if run_id is not None:
                 executor.announce(given["state"], run_id)
                 return run_id
+            if in_hand:
+                _forget(supernode, state, given["object_store"], in_hand[-1], executor)
             sleep(patience.rest())
 
     def push_messages(**given: Any) -> None:
@@ -132,6 +138,35 @@ def find_server_again(supernode: Any, grpc: Any) -> None:
 
     supernode._make_fleet_connection_retry_invoker = retry_invoker
     grpc.insecure_channel, grpc.secure_channel = quicker(grpc.insecure_channel), quicker(grpc.secure_channel)
+
+
+class _WithTask:
+    """A NodeState that remembers which task Flower made for the message it pulls."""
+
+    def __init__(self, state: Any) -> None:
+        self._state = state
+        self.task: int | None = None
+
+    def create_task(self, **given: Any) -> int | None:
+        """As the state does."""
+        self.task = self._state.create_task(**given)
+        return self.task
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._state, name)
+
+
+def _forget(supernode: Any, state: _WithTask, store: Any, message: Any, executor: Executor) -> None:
+    """Clear away a message that was lost while it was pulled, as when the server ends just then.
+
+    Flower leaves it half there when its run has ended: whoever has taken it would wait for its parts for hours, and a
+    message that shares parts with it would never get them.
+    """
+    state.delete_messages(message_ids=[message.metadata.message_id])
+    store.delete(message.metadata.message_id)
+    if state.task is not None:
+        state.finish_task(state.task, supernode.SubStatus.FAILED, "The message was lost on its way.")
+        executor.drop(state.task)
 
 
 class _WithReplies:

@@ -67,6 +67,31 @@ def own_app_files() -> dict[str, bytes]:
     return app_files(nested(Settings().to_run_config()))
 
 
+def signed_app_files(signature: Path | None) -> tuple[dict[str, bytes], str]:
+    """`own_app_files` with the owner's signature in ``signature``, if given, and what that says.
+
+    Raises `BouquetError` for a signature that is not of these files: devices would refuse it.
+    """
+    from common.signature import SIGNATURE_FILE, SignatureError, files_digest, fingerprint, read_signature, verify
+
+    files = own_app_files()
+    if signature is None:
+        return files, ""
+    try:
+        content = signature.read_bytes()
+        _, signer, _ = read_signature(content)
+        digest = files_digest({name: hashlib.sha256(data).digest() for name, data in files.items()})
+        statement, _ = verify(content, digest, frozenset({signer}))  # whom devices trust, they decide
+    except OSError as error:
+        raise BouquetError(f"The signature {signature} cannot be read: {error.strerror}.") from None
+    except SignatureError as error:
+        raise BouquetError(
+            f"The signature {signature} does not fit the app of this server ({DISTRIBUTION} {_version()}): {error}. "
+            "Sign this release (bouquet keys sign, where it is installed), or take the file away."
+        ) from None
+    return {**files, SIGNATURE_FILE: content}, f"{statement}, by {fingerprint(signer)}"
+
+
 def write_app(directory: Path, files: Mapping[str, bytes]) -> Path:
     """Lay out the app in ``directory`` (new, empty, or an earlier app, which is replaced) and return it."""
     if directory.exists() and any(directory.iterdir()):

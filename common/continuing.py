@@ -17,6 +17,7 @@ MAY_CHANGE = {
     "run.name": "the report's title",
     "run.rounds": "not below the rounds that are done: a finished run goes on for more",
     "data.data_dir": "the data were moved",
+    "model.weights": "the file was moved: its content may not change, and is kept in the run folder",
     "train.device": "where devices train",
     "train.threads": "how many cores they use",
     "server.min_clients": "a device died, or one was added",
@@ -28,6 +29,7 @@ MAY_CHANGE = {
     "server.straggler_grace": "likewise",
     "server.evaluate_every": "how often all devices are tested",
     "server.fraction_evaluate": "or not all of them",
+    "server.late_replies": "what becomes of a reply after its round",
     "server.keep_checkpoints": "how many are kept",
     "simulation.*": "the engine, and what it may use",
 }

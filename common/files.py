@@ -2,17 +2,55 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 from common.errors import BouquetError
 
+TEMPORARY = re.compile(r"\..+\.(\d+)")  # .NAME.PID, beside what it is to become
+
+
+def temporary_beside(path: Path) -> Path:
+    """Where this process writes what is to become ``path``; `sweep` knows such a name."""
+    return path.with_name(f".{path.name}.{os.getpid()}")
+
+
+def sweep(folder: Path) -> None:
+    """Remove from a folder what a process that was killed had not finished writing.
+
+    For a process that has just begun: what bears its own number is of another that had it before.
+    """
+    with contextlib.suppress(OSError):
+        for entry in list(os.scandir(folder)):
+            if (found := TEMPORARY.fullmatch(entry.name)) is None:
+                continue
+            pid = int(found[1])
+            if pid == os.getpid() or not _runs(pid):
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                else:
+                    with contextlib.suppress(OSError):
+                        os.unlink(entry.path)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
+
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write to a temporary file beside, sync, and rename over ``path``."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = temporary_beside(path)
     try:
         with temporary.open("wb") as file:
             file.write(content)

@@ -36,8 +36,9 @@ def locked(folder: Path, what: str, hint: str) -> Iterator[None]:
             raise BouquetError(f"{_first_upper(what)} {folder} is in use by process {holder}. {hint}") from None
         except OSError as error:
             raise BouquetError(f"{_first_upper(what)} {folder} cannot be locked: {error.strerror}.") from None
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"{os.getpid()}\n".encode())
+        with contextlib.suppress(OSError):  # on a full disk it is held without the holder's number
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"{os.getpid()}\n".encode())
         yield
     finally:
         os.close(descriptor)

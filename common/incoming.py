@@ -19,6 +19,9 @@ from common.protocol import (
     ACCURACY,
     ACCURACY_TRAINED,
     ARRAYS,
+    CLASS_FOUND,
+    CLASS_SAMPLES,
+    CLASS_TESTED,
     F1,
     NUM_EXAMPLES,
     VALIDATION_ACCURACY,
@@ -31,6 +34,7 @@ from common.protocol import (
 
 # What no honest device sends. A loss that overflowed is reported as the largest float32.
 MOST_EXAMPLES = 10**9
+MOST_CLASSES = 10_000
 LARGEST_METRIC = 1e39
 LARGEST_VALUE = 1e9  # of a tensor: running statistics of unscaled inputs are far below
 # Bytes that a reply's arrays may take beside the model's own, for each tensor: the header of its serialised form.
@@ -116,6 +120,20 @@ def read_metrics(message: Message, weighted_by: str = NUM_EXAMPLES) -> dict[str,
     metrics = _metrics(message.content)
     _weight(metrics, weighted_by)
     return metrics
+
+
+def read_classes(config: Mapping[str, Any]) -> dict[str, list[float | None]]:
+    """``samples`` and ``accuracy`` by class, of a device that reports them; empty for what cannot be."""
+    given: list[Any] = [config.get(name) for name in (CLASS_SAMPLES, CLASS_TESTED, CLASS_FOUND)]
+    if not all(isinstance(values, list) and all(type(value) is int for value in values) for values in given):
+        return {}
+    samples, tested, found = given
+    if not len(samples) == len(tested) == len(found) <= MOST_CLASSES:
+        return {}
+    if not all(0 <= s <= MOST_EXAMPLES and 0 <= f <= t <= MOST_EXAMPLES for s, t, f in zip(*given, strict=True)):
+        return {}
+    accuracy = [round(f / t, 4) if t else None for t, f in zip(tested, found, strict=True)]
+    return {"samples": list(samples), "accuracy": accuracy}
 
 
 def _metrics(content: RecordDict) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from common.sections import OWN_DATA
 from common.settings import Settings
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 
 def model_shape(settings: Settings) -> tuple[tuple[int, ...], int]:
@@ -23,28 +24,32 @@ def model_shape(settings: Settings) -> tuple[tuple[int, ...], int]:
     return info.input_shape, info.num_classes
 
 
-def initial_model(settings: Settings, seed: int | None = None) -> nn.Module:
-    """Build and initialise the model, from the run's seed by default.
+def initial_model(settings: Settings, seed: int | None = None, tried: bool = True) -> nn.Module:
+    """Build and initialise the model, from the run's seed by default, and freeze the layers that are to be frozen.
 
-    Raises `BouquetError` when it does not fit the data, or has tensors that cannot be sent.
+    ``tried`` is `common.models.build_model`'s. Raises `BouquetError` when it does not fit the data, or has tensors that
+    cannot be sent.
     """
+    from common.freezing import freeze
     from common.models import build_model
 
     shape, classes = model_shape(settings)
     model = settings.model
     start = settings.run.seed if seed is None else seed
-    built = build_model(model.name, shape, classes, start, hidden=model.hidden or None, norm=model.norm)
-    _arrays(built)
-    return built
+    built = build_model(model.name, shape, classes, start, hidden=model.hidden or None, norm=model.norm, tried=tried)
+    state_arrays(built.state_dict())
+    return freeze(built, model.frozen)
 
 
 def state_vector(model: nn.Module) -> tuple[ParameterLayout, Vector]:
-    """A model's layout and its parameters and buffers as a flat vector (d,).
+    """The layout of a model's layers that are not frozen, and their parameters and buffers as a flat vector (d,).
 
     Floats of 16 and 64 bits pass through float32. Raises `LayoutError`, naming the tensor, for what a vector of
     float32 cannot hold.
     """
-    arrays = _arrays(model)
+    from common.freezing import trained_state
+
+    arrays = state_arrays(trained_state(model))
     layout = ParameterLayout.of(arrays, parameter_names(model))
     return layout, layout.flatten(arrays)
 
@@ -54,10 +59,10 @@ def parameter_names(model: nn.Module) -> frozenset[str]:
     return frozenset(name for name, _ in model.named_parameters(remove_duplicate=False))
 
 
-def _arrays(model: nn.Module) -> dict[str, NDArray[Any]]:
-    """The ``state_dict`` in NumPy. Raises `LayoutError`, naming the tensor, for one that NumPy cannot hold."""
+def state_arrays(state: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
+    """A ``state_dict`` in NumPy. Raises `LayoutError`, naming the tensor, for one that NumPy cannot hold."""
     arrays: dict[str, NDArray[Any]] = {}
-    for name, tensor in model.state_dict().items():
+    for name, tensor in state.items():
         try:
             arrays[name] = tensor.detach().cpu().numpy()
         except (AttributeError, TypeError, RuntimeError, ValueError):

@@ -16,7 +16,8 @@ from torch import nn
 
 from common.errors import BouquetError
 from common.methods import accepted, load_object
-from common.torchvision_ops import import_torchvision
+from common.torchvision_models import build_torchvision
+from common.torchvision_ops import TORCHVISION, import_torchvision
 
 Shape = tuple[int, ...]
 
@@ -26,7 +27,7 @@ _GROUP_NORM_GROUPS = 32
 
 
 def model_names() -> tuple[str, ...]:
-    """The names that `build_model` knows, beside ``package.module:factory``."""
+    """The names that `build_model` knows, beside ``torchvision:NAME`` and ``package.module:factory``."""
     return tuple(_BUILDERS)
 
 
@@ -38,17 +39,21 @@ def build_model(
     *,
     hidden: tuple[int, ...] | None = None,
     norm: str = "batch",
+    tried: bool = True,
 ) -> nn.Module:
     """Build a model whose initial weights depend on nothing but the arguments.
 
     Args:
-        name: one of `model_names`, or ``package.module:factory``, a callable of the user's that returns a
-            ``torch.nn.Module``; it is given ``input_shape`` and ``num_classes`` where its signature takes them.
+        name: one of `model_names`; ``torchvision:NAME``, a classification model of torchvision's; or
+            ``package.module:factory``, a callable of the user's that returns a ``torch.nn.Module``; it is given
+            ``input_shape`` and ``num_classes`` where its signature takes them.
         input_shape: of one sample: (channels, height, width) for images, (channels, time) for sensor windows.
         num_classes: number of outputs, at least 2.
         seed: of the initial weights; torch's global random state is left as it was.
         hidden: widths of ``mlp``'s hidden layers; None or empty for (64,) with at most 64 inputs, else (200, 100).
         norm: ``resnet18``'s normalisation, ``"batch"`` or ``"group"`` (Wu and He 2018, 32 groups).
+        tried: whether a model of torchvision's is run once, to see that the input fits; a device leaves that to the
+            server.
 
     Raises `BouquetError` for an unknown name, an input that does not fit the model, or a factory that does not work.
     """
@@ -63,11 +68,14 @@ def build_model(
     with torch.random.fork_rng(devices=[]):
         # torch.manual_seed would reseed the accelerators too, which fork_rng restores only when they are listed.
         torch.default_generator.manual_seed(seed)
+        if name.startswith(TORCHVISION):
+            return build_torchvision(name, input_shape, num_classes, tried)
         if ":" in name:
             return _build_own(name, input_shape, num_classes)
         if name not in _BUILDERS:
             raise BouquetError(
-                f"Unknown model {name!r}; known are {', '.join(_BUILDERS)}, or package.module:factory for your own."
+                f"Unknown model {name!r}; known are {', '.join(_BUILDERS)}, {TORCHVISION}NAME for one of "
+                "torchvision's, or package.module:factory for your own."
             )
         if name == "mlp":
             return _mlp(input_shape, num_classes, hidden)

@@ -28,7 +28,7 @@ def payload_bytes(content: RecordDict, layout: ParameterLayout | None = None) ->
     for record in content.array_records.values():
         for name, array in record.items():
             total += len(array.data)
-            layer = owner.get(name, name)
+            layer = owner.get(name) or name.rpartition(".")[0] or name  # frozen layers are not in the layout
             by_layer[layer] = by_layer.get(layer, 0) + len(array.data)
     for packed in _packed_models(content, layout):
         for layer, coded in packed.layers.items():

@@ -130,24 +130,17 @@ def wait_for_port(host: str, port: int, timeout: float, alive: Callable[[], bool
         time.sleep(0.05)
 
 
-def processes_tagged(tag: str) -> list[int]:
-    """Ids of the running processes that carry a `ProcessGroup`'s tag; empty where there is no /proc.
-
-    ``flower-superexec`` hides its environment, so of those only root sees all.
-    """
-    found: list[int] = []
-    for entry in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if f"{GROUP_VARIABLE}={tag}".encode() in entry.read_bytes().split(b"\0"):
-                found.append(int(entry.parent.name))
-        except OSError:
-            continue
-    return found
-
-
 def plain_text(text: str) -> str:
     """Terminal colours taken out: Flower writes them into files too."""
     return ANSI_SEQUENCE.sub("", text)
+
+
+def tail(log_file: Path, lines: int = 15) -> str:
+    """The last lines of a log, without colours and times; empty where there is none."""
+    if not log_file.exists():
+        return ""
+    written = plain_text(log_file.read_text(errors="replace")).rstrip().splitlines()[-lines:]
+    return "\n".join(OWN_TIME.sub("", line) for line in written)
 
 
 class ManagedProcess:
@@ -205,10 +198,7 @@ class ManagedProcess:
 
     def tail(self, lines: int = 15) -> str:
         """The last lines it wrote to its log file, without colours and times."""
-        if self.log_file is None or not self.log_file.exists():
-            return ""
-        written = plain_text(self.log_file.read_text(errors="replace")).rstrip().splitlines()[-lines:]
-        return "\n".join(OWN_TIME.sub("", line) for line in written)
+        return "" if self.log_file is None else tail(self.log_file, lines)
 
 
 class ProcessGroup:
@@ -271,7 +261,8 @@ class ProcessGroup:
             start_new_session=True,
         )
         process = ManagedProcess(name, log_file, handle, readers)
-        self.processes.append(process)
+        # Looking also collects those that have ended: a server that takes runs for years would gather them.
+        self.processes = [*(other for other in self.processes if other.alive), process]
         return process
 
     def stop(self, process: ManagedProcess) -> int:

@@ -14,6 +14,7 @@ In a run that compresses, the models of a message are one block of bytes in its 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -49,6 +50,12 @@ TEXT = "text"
 DEVICE_ID = "device-id"  # of its state folder; stays when its name changes
 RELEASE = "release"  # of Bouquet
 
+# By class, of a device whose owner lets it say so: how many samples it holds, how many it tests, and how many of
+# these the model that it was sent gets right.
+CLASS_SAMPLES = "class-samples"
+CLASS_TESTED = "class-tested"
+CLASS_FOUND = "class-found"
+
 # Metrics a Bouquet device reports, all optional for the server.
 LOSS = "loss"  # mean training loss of the model it started from, before training
 TRAIN_LOSS = "train-loss"  # mean loss over the mini-batches of the last local epoch
@@ -64,6 +71,7 @@ VALIDATION_ACCURACY = "validation-accuracy"
 VALIDATION_EXAMPLES = "validation-examples"
 
 STANDARD = "standard"  # the procedure that most methods need
+BACKBONE = "backbone"  # record with what the device keeps of the model beside what travels (`strategies.backbone`)
 SPARE = "spare"  # record with layers for a device that may have lost its own; one that has them passes them over
 
 _VERSION_KEY = "bouquet-protocol"
@@ -76,8 +84,12 @@ _WEIGHTS = "proximal-weights"
 _FLOWER_PROXIMAL = "proximal-mu"  # the key of flwr's FedProx
 _VALIDATION_FRACTION = "validation-fraction"
 _NEWCOMER = "newcomer"
+_BACKBONE_DIGEST = "backbone"
 _CLIENT_APP_ERROR = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-_LOST_COPY_ERROR = 1001  # none of Flower's
+_LOST_COPY_ERROR, _LOST_BACKBONE_ERROR = 1001, 1002  # none of Flower's
+
+# How `client.trust` says what is installed on a device that does not run the server's app.
+_INSTALLED = re.compile(r"the app of its own installation \(bouquet-fl ([^\s()]{1,64})\)")
 
 _NUMPY, _NPY_1_0 = "numpy.ndarray", b"\x93NUMPY\x01\x00"  # flwr.app.message's SType.NUMPY; magic and version
 
@@ -86,6 +98,18 @@ Scalar = ConfigRecordValues
 
 class ProtocolError(BouquetError):
     """A message that does not hold what was agreed."""
+
+
+class LostBackboneError(BouquetError):
+    """The device no longer holds what it was once sent of the model beside what travels."""
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """What a device keeps of the model beside what travels, by its digest; ``arrays`` where the message holds them."""
+
+    digest: str
+    arrays: Mapping[str, NDArray[Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -143,6 +167,7 @@ class Received:
     newcomer: bool
     config: dict[str, Scalar]
     unpacked: Unpacked | None = None  # None in a run that does not compress
+    backbone: Backbone | None = None  # None where everything travels
 
 
 @dataclass(frozen=True)
@@ -184,6 +209,7 @@ class Encoder:
         run: str,
         config: Mapping[str, Scalar],
         packing: Packing | None = None,
+        backbone: Backbone | None = None,
     ) -> RecordDict:
         """The content of a train or evaluate message; ``config`` is what every device is told."""
         values: dict[str, Scalar] = {**config, ROUND: round_, _VERSION_KEY: VERSION, _RUN: run, **instruction.config}
@@ -200,6 +226,10 @@ class Encoder:
             values[_ANCHORS] = [term.anchor for term in instruction.proximal]
             values[_WEIGHTS] = [float(term.weight) for term in instruction.proximal]
         records: dict[str, ArrayRecord | ConfigRecord] = {}
+        if backbone is not None:
+            values[_BACKBONE_DIGEST] = backbone.digest
+            if backbone.arrays is not None:
+                records[BACKBONE] = ArrayRecord({name: Array(contiguous(a)) for name, a in backbone.arrays.items()})
         if packing is not None:
             values |= packed.to_config(packing, self.layout)
         for name, payload in instruction.models.items() if packing is None else ():
@@ -219,7 +249,7 @@ def from_record(record: ArrayRecord) -> dict[str, NDArray[Any]]:
     for name, array in record.items():
         try:
             arrays[name] = _decode(array)
-        except (ValueError, TypeError, EOFError, OSError, MemoryError) as error:
+        except Exception as error:  # NumPy parses a header as Python, which spoiled bytes can make fail in any way
             raise ProtocolError(f"Tensor {name!r} cannot be decoded: {error}.") from None
     return arrays
 
@@ -260,7 +290,10 @@ def read_instruction(
             f"The server speaks version {version} of Bouquet's protocol, this device version {VERSION}: "
             "install the same release of Bouquet at both ends."
         )
-    models = {name: _read_model(name, record, layout) for name, record in content.array_records.items()}
+    records = dict(content.array_records)
+    kept = records.pop(BACKBONE, None)
+    digest = str(config.pop(_BACKBONE_DIGEST, ""))
+    models = {name: _read_model(name, record, layout) for name, record in records.items()}
     run = str(config.pop(_RUN, ""))
     if unpacked := packed.from_config(config, layout, lambda digest: find(run, digest) if find else None):
         models |= {name: Payload(vector, layers) for name, (vector, layers) in unpacked.models.items()}
@@ -286,6 +319,7 @@ def read_instruction(
         newcomer=bool(config.pop(_NEWCOMER, False)),
         validation_fraction=float(config.pop(_VALIDATION_FRACTION, 0.0)),
         unpacked=unpacked,
+        backbone=Backbone(digest, None if kept is None else from_record(kept)) if digest else None,
         config=config,
     )
 
@@ -329,13 +363,19 @@ def reply(
 
 def refusal(message: Message, reason: BouquetError | str) -> Message:
     """A reply that carries an error, so that the server can name the reason."""
-    code = _LOST_COPY_ERROR if isinstance(reason, LostCopyError) else _CLIENT_APP_ERROR
+    codes = {LostCopyError: _LOST_COPY_ERROR, LostBackboneError: _LOST_BACKBONE_ERROR}
+    code = next((code for kind, code in codes.items() if isinstance(reason, kind)), _CLIENT_APP_ERROR)
     return Message(Error(code=code, reason=str(reason)), reply_to=message)
 
 
 def says_copy_is_lost(message: Message) -> bool:
     """Whether a device could not read its message because it no longer holds what that was a difference to."""
     return bool(message.has_error() and message.error.code == _LOST_COPY_ERROR)
+
+
+def says_backbone_is_lost(message: Message) -> bool:
+    """Whether a device no longer has what it was once sent beside what travels."""
+    return bool(message.has_error() and message.error.code == _LOST_BACKBONE_ERROR)
 
 
 def client_id(message: Message) -> str:
@@ -348,6 +388,8 @@ def client_id(message: Message) -> str:
 
 
 def about(message: Message) -> dict[str, Scalar]:
-    """What a device says of itself; empty where it said nothing, or an error."""
-    record = message.content.config_records.get(CLIENT) if message.has_content() else None
-    return dict(record or {})
+    """What a device says of itself; of an error no more than the release that a refusal of the app names."""
+    if not message.has_content():
+        found = _INSTALLED.search(message.error.reason or "")
+        return {RELEASE: found[1]} if found else {}
+    return dict(message.content.config_records.get(CLIENT) or {})

@@ -21,6 +21,15 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def _number_or_share(value: int | float) -> int | float:
+    if value < 1 if isinstance(value, int) else not 0 < value <= 1:
+        raise ValueError(
+            "Input should be a whole number from 1 (so many replies), or a number with a point above 0, at most 1.0 (a "
+            "share of the clients asked in the round)"
+        )
+    return value
+
+
 def _known_partition(name: str) -> str:
     if name not in PARTITIONS and ":" not in name:
         known = ", ".join(repr(rule) for rule in PARTITIONS)
@@ -116,9 +125,23 @@ class DataSettings(Section):
 class ModelSettings(Section):
     """The model that every client trains."""
 
-    name: str = Field("mlp", description="A model by name, or the user's own as package.module:factory.")
+    name: str = Field(
+        "mlp",
+        description="A model by name, torchvision:NAME for a classification model of torchvision's, or your own as "
+        "package.module:factory.",
+    )
     hidden: tuple[int, ...] = Field((), description="Widths of the hidden layers of 'mlp'; empty for the default.")
     norm: Literal["batch", "group"] = Field("batch", description="Normalisation of 'resnet18'.")
+    weights: str = Field(
+        "",
+        description="File on the server with the weights that training starts from, .safetensors or .pt; empty: drawn "
+        "from the seed.",
+    )
+    frozen: tuple[str, ...] = Field(
+        (),
+        description="Layers that are not trained and travel once, by name or by how their names begin, e.g. "
+        "['features']; ['all-but-head'] for all but the last one.",
+    )
 
 
 class TrainSettings(Section):
@@ -133,6 +156,16 @@ class TrainSettings(Section):
         1.0, gt=0, le=1, description="The learning rate is multiplied by it every round."
     )
     max_gradient_norm: float | None = Field(2.0, gt=0, description="Clip the gradient to this norm; 'none': do not.")
+    augment: tuple[Literal["crop", "flip", "color"], ...] = Field(
+        (),
+        description="Changes of images in training, drawn anew each time: 'crop' shifts by up to an eighth, 'flip' "
+        "mirrors, 'color' varies brightness, contrast and saturation by a fifth.",
+    )
+    class_weights: Literal["none", "balanced"] = Field(
+        "none",
+        description="'balanced': samples of a class that is rare on the device count more, by n / (classes there × "
+        "samples of the class).",
+    )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the clients train.")
     threads: int = Field(1, ge=0, description="CPU threads of a client; 0 leaves the choice to PyTorch.")
 
@@ -179,7 +212,11 @@ class ServerSettings(Section):
         1.0, gt=0, le=1, description="Fraction of the connected nodes that are tested after the last round."
     )
     min_clients: int = Field(2, ge=1, description="The run starts when this many nodes are connected.")
-    min_replies: int = Field(1, ge=1, description="With fewer usable replies, a round leaves the models as they were.")
+    min_replies: Annotated[int | float, AfterValidator(_number_or_share)] = Field(
+        1,
+        description="With fewer usable replies, a round leaves the models as they were: a number, or with a point a "
+        "share of the clients asked (0.5: half; 1.0: all).",
+    )
     max_failed_rounds: int = Field(
         3, ge=1, description="The run ends after so many rounds running without one usable reply."
     )
@@ -204,6 +241,11 @@ class ServerSettings(Section):
         description="Unlabelled samples for 'fedtsdp': an .npz with x, or a folder of images; empty: the test part of "
         "the data set.",
     )
+    late_replies: Literal["drop", "next"] = Field(
+        "drop",
+        description="A reply after its round has ended: 'drop' leaves it, 'next' takes it into the next round, for the "
+        "methods that can use it (docs/reliability.md).",
+    )
     keep_checkpoints: int = Field(2, ge=1, description="Checkpoints kept in the run folder.")
 
 
@@ -219,6 +261,55 @@ class ProtectionSettings(Section):
     limit_norm: float | None = Field(
         None, gt=0, description="Updates are shortened to so many times the median norm of their cluster's."
     )
+
+
+class PersonalSettings(Section):
+    """Which model a device keeps and serves, whatever the method."""
+
+    choose: bool = Field(
+        False,
+        description="Hold out a part of the training data, and keep the model that is best there (common/choosing.py): "
+        "the received one, that after training, the method's personal one, the one kept before, or one trained alone.",
+    )
+    alone: bool = Field(
+        True,
+        description="For 'choose': also train a model alone, with which the others are compared; two more trainings a "
+        "round. Without it they are compared with the method's personal model, and a device may be worse off than "
+        "alone.",
+    )
+    held_out: float = Field(
+        0.2, gt=0, le=0.5, description="For 'choose': part of the training data, at least a sample."
+    )
+    margin: float = Field(
+        1.0, ge=0, description="For 'choose': by how many standard errors another model must be better."
+    )
+
+
+class PrivacySettings(Section):
+    """Clipping and noise on the device, before anything leaves it (docs/reliability.md); off by default."""
+
+    clip_norm: float | None = Field(
+        None, gt=0, description="Devices clip their update to this L2 norm and noise it; none: neither."
+    )
+    noise_multiplier: float = Field(
+        1.0, ge=0, description="Deviation of the Gaussian noise, in multiples of clip_norm; 0 only clips."
+    )
+    delta: float = Field(1e-5, gt=0, lt=1, description="δ of the (ε, δ) in the record.")
+    scores: Literal["withhold", "send"] = Field(
+        "withhold",
+        description="Losses, accuracies and numbers of samples: 'withhold' keeps them on the device, and all weigh "
+        "alike; 'send' sends them exactly, and (ε, δ) is then of the models alone.",
+    )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether devices clip what they send."""
+        return self.clip_norm is not None
+
+    @property
+    def withholds(self) -> bool:
+        """Whether devices keep their scores to themselves."""
+        return self.is_on and self.scores == "withhold"
 
 
 class SimulationSettings(Section):

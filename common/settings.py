@@ -21,6 +21,8 @@ from common.errors import BouquetError
 from common.sections import (
     DataSettings,
     ModelSettings,
+    PersonalSettings,
+    PrivacySettings,
     ProtectionSettings,
     RunSettings,
     Section,
@@ -47,6 +49,8 @@ class Settings(Section):
     strategy: StrategySettings = StrategySettings()
     server: ServerSettings = ServerSettings()
     protection: ProtectionSettings = ProtectionSettings()
+    personal: PersonalSettings = PersonalSettings()
+    privacy: PrivacySettings = PrivacySettings()
     simulation: SimulationSettings = SimulationSettings()
 
     def fingerprint(self) -> str:

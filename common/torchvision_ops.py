@@ -9,6 +9,7 @@ torchvision except the compiled operators themselves, none of which Bouquet uses
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from functools import cache
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -16,7 +17,15 @@ from types import ModuleType
 
 from common.errors import BouquetError
 
+TORCHVISION = "torchvision:"  # before the name of a model of its own
+_BUILT_FROM_IT = "resnet18"  # of Bouquet's own models
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+
+
+def wants_torchvision(config: Mapping[str, object]) -> bool:
+    """Whether a device needs torchvision for a run of these settings, ``section.key`` → value."""
+    name = str(config.get("model.name", ""))
+    return name.startswith(TORCHVISION) or name == _BUILT_FROM_IT or config.get("train.augment", "[]") != "[]"
 
 
 @cache

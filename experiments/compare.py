@@ -27,8 +27,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from common.errors import BouquetError
 from experiments.cell_runner import CellFailed, Runner, available_cores
 from experiments.record import RecordError, Run, read_run
-from experiments.report import human_seconds
 from experiments.table import Cell, Table
+from experiments.units import human_seconds
 
 MOST_SHOWN = 3  # running cells that the progress names
 State = Literal["done", "missing", "half-done", "shorter", "other settings"]
@@ -81,8 +81,12 @@ class Results:
 
     def runs(self, strategy: str, data: str) -> list[Run]:
         """The finished runs of one row and column, in the order of the seeds."""
-        found = (result for result in self.cells if (result.cell.strategy, result.cell.data) == (strategy, data))
-        return [result.run for result in found if result.run is not None]
+        return [result.run for result in self.cells_of(strategy, data) if result.run is not None]
+
+    def cells_of(self, strategy: str, data: str) -> list[CellResult]:
+        """The cells that one row and column are read from, in the order of the seeds."""
+        cells = self.table.row(strategy).cells
+        return [result for result in self.cells if (result.cell.strategy, result.cell.data) == (cells, data)]
 
 
 def run_table(

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from common import metrics
 from common.errors import BouquetError
 from experiments.record import Run, is_number
 
@@ -65,11 +66,14 @@ class Metric:
         """Name and unit."""
         return f"{self.name} ({UNITS[self.kind]})" if UNITS[self.kind] else self.name
 
-    def of(self, run: Run) -> float | None:
+    def of(self, run: Run, tested: str = "method") -> float | None:
         """The value in a finished run, in bytes, seconds, rounds or as a fraction; None where there is none.
 
-        None means that a target was never reached, or that the record does not hold the number.
+        ``tested = "trained"`` is of the devices' models after local training in the last round, in place of the models
+        that the method tests. None means that a target was never reached, or that the record does not hold the number.
         """
+        if tested == "trained" and (self.kind == "fraction" or "_to_" in self.name):
+            return self._of_trained(run)
         if (match := _EFFORT.fullmatch(self.name)) is not None:
             reached = rounds_to(run, TARGETS[match["target"]], float(match["value"]))
             return None if reached is None else _effort(run, match["effort"], reached)
@@ -86,6 +90,22 @@ class Metric:
             summary = summary.get("strategy_record") or {}
         value = summary.get(self.name.removeprefix("strategy."))
         return float(value) if is_number(value) else None
+
+    def _of_trained(self, run: Run) -> float | None:
+        """As `of`; the record has accuracies of trained models, and neither F1 nor targets."""
+        values = list(accuracies(run, "trained").values())
+        match self.name:
+            case "accuracy_macro":
+                return metrics.macro(values)
+            case "accuracy_worst_decile":
+                return metrics.worst_decile(values)
+            case "accuracy_deviation":
+                return metrics.deviation(values)
+            case "accuracy_micro":
+                return run.last("accuracy_trained_micro")
+            case "purity" | "ari":
+                return self.of(run)
+        return None
 
     def mean_text(self, values: Sequence[float | None]) -> str:
         """Mean ± sample deviation over seeds, with (k/n) where only k of the n seeds have a value."""
@@ -111,6 +131,14 @@ class Metric:
         if self.kind in ("megabytes", "number"):
             decimals = next((n for n, limit in enumerate((1000, 100, 10, 0.1)) if reference >= limit), 4)
         return f"{value:.{decimals}f}"
+
+
+def accuracies(run: Run, tested: str = "method") -> dict[str, float]:
+    """Client → test accuracy at the end: as the method is tested, or of its model ``trained`` in its last round."""
+    if tested == "method":
+        return run.accuracy_by_client
+    own = {client: numbers.get("accuracy_trained") for client, numbers in run.last_numbers.items()}
+    return {client: float(value) for client, value in own.items() if is_number(value)}
 
 
 def parse_metric(name: str) -> Metric:

@@ -69,7 +69,9 @@ RUN = (
 <tr>{% for head in live.heads %}<th>{{ head }}</th>{% endfor %}</tr>
 {% for row in live.devices %}<tr{% if row[1] == "MISSING" %} class="missing"{% endif %}>
 {% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
-{% endfor %}</table></div>{% endif %}
+{% endfor %}</table></div>
+{% for warning in live.warnings %}<p class="note">{{ warning }}</p>
+{% endfor %}{% endif %}
 {% for note in notes %}<p class="note">{{ note }}</p>
 {% endfor %}
 <div class="numbers">
@@ -92,6 +94,13 @@ RUN = (
 <td class="number">{{ c.samples }}</td>
 <td class="number">{{ c.accuracy }}</td><td class="number">{{ c.up }}</td><td class="number">{{ c.down }}</td>
 <td class="number">{{ c.failures }}</td></tr>
+{% endfor %}</table></div>{% endif %}
+
+{% if by_class %}<h2>Accuracy by class</h2>
+<p>Of the model that each device was sent, and of how many samples; of devices that report it.</p>
+<div class="scroll"><table>
+{% for row in by_class %}<tr>{% for cell in row %}{% if loop.index0 == 0 or row == by_class[0] %}
+<th>{{ cell }}</th>{% else %}<td class="number">{{ cell }}</td>{% endif %}{% endfor %}</tr>
 {% endfor %}</table></div>{% endif %}
 
 <h2>Failures</h2>
@@ -153,6 +162,12 @@ COMPARISON = (
 <tr><th>strategy</th>{% for label in table.columns %}<th class="number">{{ label }}</th>{% endfor %}</tr>
 {% for label, values in table.rows %}<tr><td>{{ label }}</td>
 {% for value in values %}<td class="number">{{ value }}</td>{% endfor %}</tr>
+{% endfor %}</table></div>
+{% endfor %}
+{% for claim in claims %}<h2>{{ claim.title }}</h2>
+<div class="scroll"><table>
+<tr>{% for head in claim.heads %}<th>{{ head }}</th>{% endfor %}</tr>
+{% for row in claim.rows %}<tr>{% for value in row %}<td>{{ value }}</td>{% endfor %}</tr>
 {% endfor %}</table></div>
 {% endfor %}
 <h2>Plots</h2>

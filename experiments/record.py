@@ -143,6 +143,11 @@ class Run:
         _, values = self.series(key)
         return float(values[-1]) if len(values) else None
 
+    def last(self, key: str) -> float | None:
+        """The last value that a round recorded."""
+        _, values = self.series(key)
+        return float(values[-1]) if len(values) else None
+
     def total(self, key: str) -> float:
         """Sum over the rounds, such as bytes or seconds; the summary's own figure where there is one."""
         if self.summary is not None and is_number(self.summary.get(key)):

@@ -16,7 +16,8 @@ from common.settings import Settings, parse_settings
 from experiments.page import RUN, embed, render
 from experiments.plots import plots_of
 from experiments.plots_clients import cluster_colours
-from experiments.record import Run, read_run
+from experiments.record import Run, natural_order, read_run
+from experiments.units import human_bytes, human_seconds
 from server.diagnosis import all_warnings
 
 SHORT_OPTIONS = {
@@ -76,6 +77,7 @@ def render_report(
         numbers=headline(run),
         clients=client_rows(run, Counter(client for _, client, _ in failures)),
         groups_known=bool(run.groups),
+        by_class=class_rows(run),
         failures=failures[:MOST_FAILURES],
         absences=[(client, len(rounds), _spans(rounds)) for client, rounds in sorted(run.absences.items())],
         reproduce=reproduce(run.settings, run.folder),
@@ -107,6 +109,7 @@ def headline(run: Run) -> list[tuple[str, str]]:
             ("down, to the devices", _traffic(run, "bytes_down")),
             ("time", human_seconds(run.total("seconds"))),
             ("failed replies", f"{run.series('failures')[1].sum():g}"),
+            ("privacy spent, at most", _spent(run)),
         ]
     return [(name, value) for name, value in numbers if value != UNKNOWN]
 
@@ -131,6 +134,20 @@ def client_rows(run: Run, failures: Counter[str]) -> list[dict[str, Any]]:
                 "failures": failures[client],
             }
         )
+    return rows
+
+
+def class_rows(run: Run) -> list[list[str]]:
+    """Accuracy and samples by class, of the clients that report them, heads first; empty where none does."""
+    found = {client: numbers["classes"] for client, numbers in run.last_numbers.items() if numbers.get("classes")}
+    if not found:
+        return []
+    count = max(len(classes["samples"]) for classes in found.values())
+    names = run.settings.data.classes if len(run.settings.data.classes) == count else [str(k) for k in range(count)]
+    rows = [["client", *names]]
+    for client in sorted(found, key=natural_order):
+        classes = zip(found[client]["accuracy"], found[client]["samples"], strict=True)
+        rows.append([client, *(f"{_fraction(accuracy)} of {samples}" for accuracy, samples in classes)])
     return rows
 
 
@@ -169,29 +186,23 @@ def arguments(settings: Settings, short: bool = True) -> list[str]:
     return words
 
 
+def _spent(run: Run) -> str:
+    """The greatest (ε, δ) of a client; what it does not cover is said beside it."""
+    spent = run.rounds[-1].get("epsilon") if run.rounds else None
+    if spent is None:
+        return UNKNOWN
+    privacy = run.settings.privacy
+    if None in spent.values():
+        return "no ε: clipped, without noise"
+    found = f"ε = {max(spent.values(), default=0.0):.3g} at δ = {privacy.delta:g}"
+    return found if privacy.withholds else f"{found}, of the models; scores were sent"
+
+
 def _traffic(run: Run, key: str) -> str:
     """Bytes of one way, and what they would have been where the run compressed them."""
     total = run.total(key)
     plain = run.total(f"{key}_plain")  # 0 in a record of an older release
     return human_bytes(total) if plain in (0, total) else f"{human_bytes(total)} ({human_bytes(plain)} uncompressed)"
-
-
-def human_bytes(count: float) -> str:
-    """A number of bytes in powers of ten, three digits: ``2.02 MB``."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size * 0.9995:
-            return f"{count / size:.3g} {unit}"
-    return f"{count:.0f} B"
-
-
-def human_seconds(seconds: float) -> str:
-    """A duration: ``8.3 s``, ``4 min 05 s``, ``2 h 07 min``."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def _failed(line: Any) -> list[tuple[str, str]]:

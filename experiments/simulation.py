@@ -20,16 +20,18 @@ from client.data_folder import client_folders
 from client.node import NUM_PARTITIONS, PARTITION_ID, own_data
 from common.bundle import PACKAGES
 from common.errors import BouquetError
-from common.initial import initial_model
+from common.folder_lock import locked
 from common.sections import OWN_DATA
 from common.settings import Settings
 from experiments.cell_runner import available_cores
 from experiments.inline import InlineGrid, app_handlers
 from server.app import make_server_app
-from server.rounds import Follow, build_strategy
+from server.preparing import build_strategy
+from server.rounds import Follow
+from server.start import starting_point
 from server.status import STOPPED, read_status
 from server.stop import RunStopped
-from strategies.sampling import sample_size
+from strategies.sampling import fewest_replies, sample_size
 
 FIRST_NODE = SUPERLINK_NODE_ID + 1
 _QUIET: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
@@ -44,11 +46,12 @@ def simulate(settings: Settings, folder: Path, resume: bool = False, follow: Fol
     do not fit each other or the data, before anything is written.
     """
     settings = one_client_a_folder(settings)
-    check(settings)
-    server_app = make_server_app(settings, folder, resume, follow)
-    client_app = make_client_app(settings, (folder / STATE_FOLDER).absolute())
-    engine = _run_ray if settings.simulation.engine == "ray" else _run_inline
-    engine(settings, server_app, client_app)
+    check(settings, folder if resume else None)
+    with locked(folder, "the run folder", "Another run writes there; give each a folder of its own."):
+        server_app = make_server_app(settings, folder, resume, follow)
+        client_app = make_client_app(settings, (folder / STATE_FOLDER).absolute())
+        engine = _run_ray if settings.simulation.engine == "ray" else _run_inline
+        engine(settings, server_app, client_app)
     status = read_status(folder)
     if status.get("state") == STOPPED:
         raise RunStopped(status["reason"])
@@ -57,8 +60,8 @@ def simulate(settings: Settings, folder: Path, resume: bool = False, follow: Fol
     return summary
 
 
-def check(settings: Settings) -> None:
-    """Build everything once, so that what does not fit is said before the run begins."""
+def check(settings: Settings, resumed: Path | None = None) -> None:
+    """Build everything once, so that what does not fit is said before the run begins or goes on."""
     from client.data import load_partition  # imports SciPy only for what it needs
 
     data = settings.data
@@ -67,14 +70,13 @@ def check(settings: Settings) -> None:
             f"server.min_clients = {settings.server.min_clients} is more than data.clients = {data.clients}."
         )
     trained = sample_size(data.clients, settings.server.fraction_train, 1)
-    if settings.server.min_replies > trained:
+    if fewest_replies(settings.server.min_replies, trained) > trained:
         raise BouquetError(
             f"server.min_replies = {settings.server.min_replies}, but only {trained} of data.clients = {data.clients} "
             f"train in a round (server.fraction_train = {settings.server.fraction_train:g}): no round could change "
             "anything."
         )
-    build_strategy(settings)
-    initial_model(settings)
+    build_strategy(settings, starting_point(settings, resumed))
     if data.dataset == OWN_DATA:
         _check_folders(settings)
         return

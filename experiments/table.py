@@ -12,6 +12,7 @@
     name = "fesem"
     num_clusters = 4                # hyper-parameters, as in the section [strategy] of a settings file
     set = { "train.local_epochs" = 1 }
+    tested = "trained"              # optional: after local training in the last round, not the method's own test
 
     [[data]]                        # one column each: keys of the section [data]
     label = "digits"
@@ -24,7 +25,11 @@
     partition = "rotated"
     groups = 4
 
-A cell's settings are the base, then the data, the partition and the strategy laid over it, then its seed.
+A cell's settings are the base, then the data, the partition and the strategy laid over it, then its seed. A row that
+differs from another only in what is tested is read from the same cells.
+
+``rows = "standard"`` puts before these the rows that every table needs to be fair: each device alone, FedAvg as
+received and after local training, FedPer and Ditto (`STANDARD_ROWS`); one that the table has is not repeated.
 """
 
 from __future__ import annotations
@@ -35,7 +40,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -45,6 +50,14 @@ from common.settings import Settings, SettingsError, parse_settings
 from experiments.measures import Metric, parse_metric
 from strategies.registry import create_strategy
 
+STANDARD_ROWS: tuple[Mapping[str, Any], ...] = (
+    {"label": "Standalone", "name": "standalone"},
+    {"label": "FedAvg", "name": "fedavg"},
+    {"label": "FedAvg, after local training", "name": "fedavg", "tested": "trained"},
+    {"label": "FedPer", "name": "fedper"},
+    {"label": "Ditto", "name": "ditto"},
+)
+Tested = Literal["method", "trained"]
 Check = Callable[[Settings], object]
 Seed = Annotated[int, Field(ge=0)]
 
@@ -59,6 +72,16 @@ class Entry:
 
     label: str
     overrides: Mapping[str, Any]
+    tested: Tested = "method"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the tables: ``cells`` is the strategy of its cells, its own label or another row's."""
+
+    label: str
+    cells: str
+    tested: Tested = "method"
 
 
 @dataclass(frozen=True)
@@ -82,6 +105,11 @@ class Table:
     strategies: tuple[str, ...]
     data: tuple[str, ...]
     cells: tuple[Cell, ...]
+    rows: tuple[Row, ...]
+
+    def row(self, label: str) -> Row:
+        """The row of a label."""
+        return next(row for row in self.rows if row.label == label)
 
 
 class _File(BaseModel):
@@ -96,6 +124,7 @@ class _File(BaseModel):
     strategy: list[dict[str, Any]] = Field(min_length=1)
     data: list[dict[str, Any]] = Field(min_length=1)
     partition: list[dict[str, Any]] = []
+    rows: Literal["standard", "given"] = "given"
 
 
 def check_strategy(settings: Settings) -> None:
@@ -133,18 +162,19 @@ def _build(file: _File, check: Check) -> Table:
         raise TableError(f"seeds holds {repeated[0]} twice.")
     metrics = tuple(parse_metric(text) for text in file.metrics)
     base = _base(file.base)
-    strategies = [_strategy(entry) for entry in file.strategy]
+    strategies = _strategies(file)
     divisions = [_entry("partition", entry, _partition_label) for entry in file.partition]
     data = [_entry("data", entry, _data_label if divisions else _whole_label) for entry in file.data]
     for kind, entries in (("strategy", strategies), ("data", data), ("partition", divisions)):
         if repeated := _repeated(entry.label for entry in entries):
             raise TableError(f"Two [[{kind}]] have the label {repeated[0]!r}; give each a label of its own.")
     columns = [_joined(one, division) for one in data for division in divisions] if divisions else data
+    rows = _rows(strategies)
     slugs: dict[str, tuple[str, str]] = {}
     grid = []
     for seed in file.seeds:
         for column in columns:
-            for strategy in strategies:
+            for strategy in (one for one, row in zip(strategies, rows, strict=True) if row.cells == row.label):
                 slug = f"{_slug(strategy.label)}-{_slug(column.label)}-s{seed}"
                 if slug in slugs:
                     raise TableError(
@@ -163,7 +193,36 @@ def _build(file: _File, check: Check) -> Table:
         tuple(entry.label for entry in strategies),
         tuple(entry.label for entry in columns),
         tuple(grid),
+        tuple(rows),
     )
+
+
+def missing_rows(table: Table) -> list[str]:
+    """The standard rows that a table does not have, by what they run and test."""
+    names = {cell.strategy: cell.settings.strategy.name for cell in table.cells if not cell.settings.personal.choose}
+    there = {(names.get(row.cells), row.tested) for row in table.rows}
+    return [str(r["label"]) for r in STANDARD_ROWS if (r["name"], r.get("tested", "method")) not in there]
+
+
+def _strategies(file: _File) -> list[Entry]:
+    """The rows as given, after the standard ones that are asked for and not among them."""
+    given = [_strategy(entry) for entry in file.strategy]
+    if file.rows == "given":
+        return given
+    there = [(entry.overrides, entry.tested) for entry in given]
+    standard = [_strategy(row) for row in STANDARD_ROWS]
+    return [*(e for e in standard if (e.overrides, e.tested) not in there), *given]
+
+
+def _rows(strategies: list[Entry]) -> list[Row]:
+    """Each row with the one whose cells it reads: one of the same settings that tests what the method does."""
+    rows = []
+    for entry in strategies:
+        same = (e.label for e in strategies if e.overrides == entry.overrides and e.tested == "method")
+        rows.append(
+            Row(entry.label, next(same, entry.label) if entry.tested != "method" else entry.label, entry.tested)
+        )
+    return rows
 
 
 def _base(sections: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
@@ -180,12 +239,17 @@ def _base(sections: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str
 
 
 def _strategy(content: Mapping[str, Any]) -> Entry:
-    options = {key: value for key, value in content.items() if key not in ("label", "set")}
+    options = {key: value for key, value in content.items() if key not in ("label", "set", "tested")}
     if not isinstance(options.get("name"), str):
         raise TableError(f"A [[strategy]] has name = {options.get('name')!r}, expected a strategy such as 'fesem'.")
     label = _label("strategy", content, options["name"])
+    tested = content.get("tested", "method")
+    if tested not in get_args(Tested):
+        raise TableError(
+            f"[[strategy]] {label!r} has tested = {tested!r}, expected one of {', '.join(get_args(Tested))}."
+        )
     overrides = {f"strategy.{key}": value for key, value in options.items()}
-    return Entry(label, {**_set("strategy", label, content), **overrides})
+    return Entry(label, {**_set("strategy", label, content), **overrides}, tested)
 
 
 def _entry(kind: str, content: Mapping[str, Any], default: Callable[[Mapping[str, Any]], str]) -> Entry:

@@ -14,18 +14,21 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from common.files import write_atomically, write_json
+from experiments.claims import by_seed, claims_json, difference_text, differences, gains, references, row_ranks
 from experiments.compare import Results
 from experiments.measures import Metric
 from experiments.page import COMPARISON, embed, render
 from experiments.plots import compared_by_round
+from experiments.plots_compared import accuracy_by_effort, compared_by_client, gain_map
+from experiments.protocol_notes import protocol
+from experiments.table import missing_rows
 
 
 def values(results: Results, metric: Metric, strategy: str, data: str) -> list[float | None]:
     """A metric in every seed of one row and column; None where it has no value or the cell has not been run."""
+    tested = results.table.row(strategy).tested
     return [
-        None if result.run is None else metric.of(result.run)
-        for result in results.cells
-        if (result.cell.strategy, result.cell.data) == (strategy, data)
+        None if result.run is None else metric.of(result.run, tested) for result in results.cells_of(strategy, data)
     ]
 
 
@@ -38,17 +41,23 @@ def print_results(results: Results, console: Console) -> None:
         for strategy, row in _texts(results, metric):
             table.add_row(escape(strategy), *(escape(text) for text in row))
         console.print(table)
+    for title, heads, rows in claim_tables(results):
+        table = RichTable(*(escape(head) for head in heads), title=escape(title), title_justify="left")
+        for row in rows:
+            table.add_row(*(escape(text) for text in row))
+        console.print(table)
     for note in notes(results):
         console.print(escape(note))
 
 
 def write_results(results: Results, out: Path) -> list[Path]:
-    """Write ``table.md``, ``table.csv``, ``table.json`` and ``compare.html`` into ``out`` and return their paths."""
+    """Write the tables as Markdown, CSV, JSON and a page into ``out`` and return their paths."""
     write_atomically(out / "table.md", render_markdown(results).encode())
     write_atomically(out / "table.csv", render_csv(results).encode())
+    write_atomically(out / "clients.csv", render_clients_csv(results).encode())
     write_json(out / "table.json", render_json(results))
     write_atomically(out / "compare.html", render_html(results).encode())
-    return [out / name for name in ("table.md", "table.csv", "table.json", "compare.html")]
+    return [out / name for name in ("table.md", "table.csv", "clients.csv", "table.json", "compare.html")]
 
 
 def render_markdown(results: Results) -> str:
@@ -59,6 +68,10 @@ def render_markdown(results: Results) -> str:
         lines += [[strategy, *row] for strategy, row in _texts(results, metric)]
         cells = [[text.replace("|", "\\|") for text in line] for line in lines]
         parts += [f"## {metric.title}", "\n".join(f"| {' | '.join(line)} |" for line in cells)]
+    for title, heads, rows in claim_tables(results):
+        lines = [heads, ["---", *("---:" for _ in heads[1:])], *rows]
+        cells = [[text.replace("|", "\\|") for text in line] for line in lines]
+        parts += [f"## {title}", "\n".join(f"| {' | '.join(line)} |" for line in cells)]
     for result in results.failed:
         parts += [f"## Failed: {result.cell.slug}", f"```\n{result.error}\n```"]
     return "\n\n".join(parts) + "\n"
@@ -66,10 +79,51 @@ def render_markdown(results: Results) -> str:
 
 def render_csv(results: Results) -> str:
     """One line for each metric, strategy and data set; bytes in bytes, what does not exist is empty."""
+    return _csv(_summary_rows(results))
+
+
+def render_clients_csv(results: Results) -> str:
+    """The test accuracy of every client in every cell that is done, one line each."""
+    found = [
+        {"strategy": row.label, "data": data, "seed": seed, "client": client, "accuracy": accuracy}
+        for row in results.table.rows
+        for data in results.table.data
+        for seed, clients in by_seed(results, row.label, data).items()
+        for client, accuracy in clients.items()
+    ]
+    return _csv(found, ["strategy", "data", "seed", "client", "accuracy"])
+
+
+def claim_tables(results: Results) -> list[tuple[str, list[str], list[list[str]]]]:
+    """Differences to the reference rows, ranks, and what each row tests, as (title, heads, rows)."""
+    tables = []
+    for reference in references(results):
+        found = differences(results, reference)
+        labels = [row.label for row in results.table.rows if row.label != reference]
+        rows = [[label, *(difference_text(found[label, data]) for data in results.table.data)] for label in labels]
+        title = f"Accuracy against {reference}, paired by client and seed, 95 % interval; ≈ within noise"
+        tables.append((title, ["strategy", *results.table.data], rows))
+    if (ranked := row_ranks(results)) is not None:
+        least = min(ranked.mean.values())
+        near = {row for row, rank in ranked.mean.items() if rank - least < ranked.critical_difference}
+        title = (
+            f"Mean rank over {ranked.blocks} data sets and seeds; critical difference {ranked.critical_difference:.2f} "
+            "(Nemenyi, 5 %)" + ("" if ranked.p_value is None else f", Friedman's p = {ranked.p_value:.2g}")
+        )
+        rows = [[row, f"{rank:.2f}", "yes" if row in near else ""] for row, rank in ranked.mean.items()]
+        tables.append((title, ["strategy", "rank", "not told from the first"], rows))
+    stated = [[one["row"], one["tested"], one["clusters"]] for one in protocol(results.table)]
+    tables.append(
+        ("Protocol: the model that is tested after the last round", ["strategy", "model", "clusters by"], stated)
+    )
+    return tables
+
+
+def _csv(rows: list[dict[str, Any]], heads: list[str] | None = None) -> str:
     buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, list(_summary_rows(results)[0]), lineterminator="\n")
+    writer = csv.DictWriter(buffer, heads or list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(_summary_rows(results))
+    writer.writerows(rows)
     return buffer.getvalue()
 
 
@@ -81,6 +135,8 @@ def render_json(results: Results) -> dict[str, Any]:
         "seeds": list(table.seeds),
         "metrics": [metric.name for metric in table.metrics],
         "means": _summary_rows(results),
+        "protocol": protocol(table),
+        **claims_json(results),
         "cells": [
             {
                 "strategy": result.cell.strategy,
@@ -90,6 +146,7 @@ def render_json(results: Results) -> dict[str, Any]:
                 "state": "failed" if result.error else "missing" if result.run is None else "done",
                 "error": result.error,
                 "values": {m.name: None if result.run is None else m.of(result.run) for m in table.metrics},
+                "accuracy_by_client": None if result.run is None else result.run.accuracy_by_client,
                 "settings": result.cell.settings.model_dump(mode="json"),
             }
             for result in results.cells
@@ -111,17 +168,22 @@ def render_html(results: Results) -> str:
         tables=[
             {"title": metric.title, "columns": table.data, "rows": _texts(results, metric)} for metric in table.metrics
         ],
+        claims=[{"title": title, "heads": heads, "rows": rows} for title, heads, rows in claim_tables(results)],
         failures=[(result.cell.slug, result.error) for result in results.failed],
     )
 
 
 def plots_of_results(results: Results) -> list[Figure]:
-    """Test accuracy after each round, and purity where the groups are known, one figure a data set."""
-    figures = []
+    """A data set at a time: accuracy by round, bytes and seconds, that of each client, purity where it is known."""
+    figures: list[Figure | None] = [gain_map("Gain over the better of Standalone and FedAvg", gains(results))]
     for data in results.table.data:
-        runs = {strategy: results.runs(strategy, data) for strategy in results.table.strategies}
+        runs = {row.label: results.runs(row.label, data) for row in results.table.rows if row.cells == row.label}
+        clients = {row.label: by_seed(results, row.label, data) for row in results.table.rows}
         figures += [
             compared_by_round(f"Accuracy, {data}", "macro accuracy", runs, lambda run: run.outcome("accuracy_macro")),
+            accuracy_by_effort(f"Accuracy by bytes, {data}", runs, "bytes"),
+            accuracy_by_effort(f"Accuracy by time, {data}", runs, "seconds"),
+            compared_by_client(f"Accuracy of each client, {data}", clients),
             compared_by_round(f"Purity, {data}", "purity", runs, lambda run: run.series("purity")),
         ]
     return [figure for figure in figures if figure is not None]
@@ -137,6 +199,13 @@ def notes(results: Results) -> list[str]:
         said.append(f"{len(results.failed)} of {len(results.cells)} cells failed.")
     if results.missing:
         said.append(f"{len(results.missing)} of {len(results.cells)} cells have not been run yet.")
+    if results.failed or results.missing:
+        said.append("Rows do not all have the same seeds: differences are over the seeds that both rows have.")
+    if lacking := missing_rows(results.table):
+        said.append(
+            f"The table lacks {'; '.join(lacking)}, without which it does not say whether federation pays; "
+            'rows = "standard" adds them.'
+        )
     return said
 
 

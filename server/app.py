@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from flwr.app import ArrayRecord, Context
+from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from common.errors import BouquetError, RunFailed
-from common.initial import initial_model
 from common.pulling import pull_soon
 from common.settings import Settings
+from server.apart import PlainStart, starting_point
 from server.fleet import Names
 from server.record import RunRecord
 from server.rounds import Follow, run_rounds
 from server.status import FAILED, STOPPED, note_end
 from server.stop import RunStopped
+
+if TYPE_CHECKING:
+    from server.start import Start
 
 RUN_FOLDER = "BOUQUET_RUN_DIR"  # set by `bouquet server`; the devices never learn where the server keeps its record
 RESUME = "BOUQUET_RESUME"
@@ -45,19 +50,32 @@ def make_server_app(
         pull_soon()
         target, again = (folder, resume) if folder else _where(own)
         try:
-            initial = ArrayRecord(torch_state_dict=initial_model(own).state_dict())
-            run_rounds(grid, own, initial, RunRecord(target), again, follow, None if settings else _names(target))
+            start = _start(own, target if again else None, apart=settings is None)
+            names = None if settings else _names(target)
+            run_rounds(grid, own, start.record, RunRecord(target), again, follow, names, start)
         except RunStopped as stopped:
             note_end(target, STOPPED, str(stopped))
             record_failure(target, stopped)
         except Exception as error:
             reason = str(error) if isinstance(error, BouquetError) else f"{type(error).__name__}: {error}"
-            note_end(target, FAILED, reason)
+            # On a full disk neither can be written, and the reason is in the log alone.
+            with contextlib.suppress(BouquetError):
+                note_end(target, FAILED, reason)
             if isinstance(error, BouquetError):
-                record_failure(target, error)
+                with contextlib.suppress(OSError):
+                    record_failure(target, error)
             raise
 
     return server_app
+
+
+def _start(settings: Settings, resumed: Path | None, apart: bool) -> Start | PlainStart:
+    """What the run starts from; in a simulation, whose devices have PyTorch in this process, it is used here, too."""
+    if apart:
+        return starting_point(settings, resumed)
+    from server import start
+
+    return start.starting_point(settings, resumed)
 
 
 def _where(settings: Settings) -> tuple[Path, bool]:

@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from common.errors import BouquetError
-from common.files import write_atomically
+from common.files import temporary_beside, write_atomically
 from common.layout import ParameterLayout, contiguous
 
 VERSION = 1  # of the format
@@ -50,9 +50,6 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     The folder gets its name by a rename once everything in it is on the disk.
     """
     target = folder / f"round-{checkpoint.round:06d}"
-    temporary = folder / f".{target.name}.{os.getpid()}"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
     arrays = {name: contiguous(array) for name, array in checkpoint.arrays.items()}
     content = {
         "version": VERSION,
@@ -65,10 +62,18 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     }
     files = {ARRAYS_FILE: save(arrays), REST_FILE: json.dumps(content).encode()}
     files[SUMS] = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in files.items()).encode()
-    for name, data in files.items():
-        write_atomically(temporary / name, data)
-    shutil.rmtree(target, ignore_errors=True)
-    os.replace(temporary, target)
+    temporary = temporary_beside(target)
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        temporary.mkdir(parents=True)
+        for name, data in files.items():
+            write_atomically(temporary / name, data)
+        shutil.rmtree(target, ignore_errors=True)
+        os.replace(temporary, target)
+    except OSError as error:
+        raise BouquetError(f"The checkpoint {target} cannot be written: {error.strerror}.") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
     for old in _rounds(folder)[:-keep]:
         shutil.rmtree(folder / f"round-{old:06d}", ignore_errors=True)
     return target
@@ -104,9 +109,10 @@ def load_checkpoint(folder: Path, fingerprint: str) -> Checkpoint | None:
 def _read(path: Path) -> Checkpoint:
     """A checkpoint, if it is as it was written."""
     files = {name: (path / name).read_bytes() for name in (ARRAYS_FILE, REST_FILE)}
-    for line in (path / SUMS).read_text(encoding="ascii").splitlines():
-        digest, name = line.split()
-        if hashlib.sha256(files[name]).hexdigest() != digest:
+    lines = [line.split() for line in (path / SUMS).read_text(encoding="ascii").splitlines()]
+    sums = {name: digest for digest, name in lines}
+    for name, data in files.items():
+        if sums.get(name) != hashlib.sha256(data).hexdigest():
             raise ValueError(f"{name} is not what was written")
     content = json.loads(files[REST_FILE])
     if content["version"] != VERSION:

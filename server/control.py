@@ -19,7 +19,13 @@ from flwr.cli.build import build_fab_from_disk
 from flwr.cli.config_utils import load_and_validate
 from flwr.cli.utils import flwr_cli_exc_handler
 from flwr.common.serde import fab_to_proto, user_config_to_proto
-from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest, StartRunRequest, UnregisterNodeRequest
+from flwr.proto.control_pb2 import (
+    ListRunsRequest,
+    RegisterNodeRequest,
+    StartRunRequest,
+    StreamLogsRequest,
+    UnregisterNodeRequest,
+)
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
@@ -85,6 +91,12 @@ class Control:
         """What SuperLink knows of a run."""
         with _called(f"tell of run {run_id}"):
             return self._client.ListRuns(ListRunsRequest(run_id=run_id)).run_dict[run_id]
+
+    def logs(self, run_id: int) -> Iterator[str]:
+        """What a run writes, piece by piece, from its start to its end."""
+        with _called(f"give the log of run {run_id}"):
+            for piece in self._client.StreamLogs(StreamLogsRequest(run_id=run_id, after_timestamp=0.0)):
+                yield piece.log_output
 
 
 def run_seconds(run: Run) -> float:

@@ -8,16 +8,18 @@ itself when it is asked.
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import itertools
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from common import protocol
+from common.bundle import DISTRIBUTION
 from common.errors import BouquetError
 from common.files import write_json
 from common.public_keys import PublicKey, read_public_key
@@ -108,12 +110,18 @@ class Names:
             if name is not None and said:
                 self._note_release(node, said)
             return name
-        if said:
+        if said and set(said) != {protocol.RELEASE}:  # that alone, of a device that refuses the app
             self._by_word(node, said)
         return self.nodes.get(node)
 
+    def other_releases(self, there: Collection[str]) -> dict[str, str]:
+        """The release that is installed on each of the devices ``there`` where it is not the one of this server."""
+        own = importlib.metadata.version(DISTRIBUTION)
+        found = {name: release for name in there if (release := self.release(name)) not in (None, own)}
+        return {name: release for name, release in sorted(found.items()) if release}
+
     def release(self, name: str) -> str | None:
-        """The release of Bouquet that a device said it runs."""
+        """The release of Bouquet that a device said is installed on it."""
         found = [d.get(protocol.RELEASE) for d in self.devices.values() if d["name"] == name]
         return next((release for release in found if release), None)
 
@@ -193,7 +201,8 @@ class Twins:
         by_key = {c.key: c for c in connections(self.database).values()}
         for key, refused in list(self._refused.items()):
             found = by_key.get(key)
-            if found is None or found.seen is None or found.seen <= refused + 1.0:
+            if found is None or found.status != ONLINE or found.seen is None or found.seen <= refused + 1.0:
+                # One that SuperLink gave up at the end of its patience looks as if it had been there until then.
                 continue
             del self._refused[key]
             if found.since is not None and found.since > refused:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
+from common.freezing import load_trained
 from common.initial import initial_model, state_vector
 from common.settings import Settings
 from server.public_samples import PublicSamples, load_public_samples
@@ -28,13 +29,14 @@ OUTPUTS_AT_ONCE = 2048
 CONVOLVED_AT_ONCE = 256
 
 
-def public_data(settings: Settings) -> PublicData:
+def public_data(settings: Settings, model: nn.Module | None = None) -> PublicData:
     """The public samples that the settings name, and the outputs of the settings' model on them.
 
-    On a GPU where there is one. Raises `BouquetError` where there are no such samples, or they do not fit the model.
+    ``model`` is that model, where it has frozen layers that the seed does not give. On a GPU where there is one. Raises
+    `BouquetError` where there are no such samples, or they do not fit the model.
     """
     samples = load_public_samples(settings)
-    return PublicData(samples.size, Inference(initial_model(settings), samples))
+    return PublicData(samples.size, Inference(model or initial_model(settings), samples))
 
 
 class Inference:
@@ -91,7 +93,7 @@ class Inference:
         with torch.no_grad():
             for row in W:
                 tensors = self._parameters(row[None, :])
-                self.model.load_state_dict({name: tensor[0] for name, tensor in tensors.items()})
+                load_trained(self.model, {name: tensor[0] for name, tensor in tensors.items()})
                 logits = torch.cat([self.model(batch) for batch in inputs.split(self.at_once)])
                 found.append(logits.softmax(dim=-1).float().cpu())
         result: NDArray[np.float32] = torch.stack(found).numpy()

@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,10 @@ from flwr.app import Message
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from common import metrics, protocol
+from common import choosing, metrics, protocol
 from common.errors import BouquetError
-from common.files import make_folder, write_atomically, write_json
+from common.files import make_folder, sweep, write_atomically, write_json
+from common.incoming import read_classes
 from common.layout import ParameterLayout, contiguous
 from common.payload import payload_bytes, unpacked_bytes
 from common.settings import Settings
@@ -59,7 +61,7 @@ class Bytes:
                 self.down_plain += plain
 
 
-CHECKPOINTS, ROUNDS, SUMMARY = "checkpoint", "rounds.jsonl", "summary.json"
+CHECKPOINTS, MODELS, ROUNDS, SUMMARY = "checkpoint", "models", "rounds.jsonl", "summary.json"
 
 
 def holds_run(folder: Path) -> bool:
@@ -99,7 +101,12 @@ class RunRecord:
     def create(self, settings: Settings) -> None:
         """Make the folder for a new run; one that holds a run is never overwritten (`check_new`)."""
         check_new(self.folder)
-        for name in (ROUNDS, "status.json"):  # of a run that ended in its first round
+        for name in (
+            ROUNDS,
+            "status.json",
+            "start.json",
+            "start.safetensors",
+        ):  # of a run that ended in its first round
             (self.folder / name).unlink(missing_ok=True)
         self._make(settings)
 
@@ -132,15 +139,27 @@ class RunRecord:
         return rounds
 
     def add_round(self, line: Mapping[str, Any]) -> None:
-        """Append one line and sync it."""
-        with (self.folder / "rounds.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        """Append one line and sync it. Raises `BouquetError` where that cannot be done, on a full disk."""
+        path = self.folder / ROUNDS
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise BouquetError(f"{path} cannot be written: {error.strerror}.") from None
 
-    def finish(self, summary: Mapping[str, Any], strategy: ClusteredStrategy[Any]) -> None:
-        """Write the models, the similarity and, last of all, the summary: a run without one did not end."""
-        self._write_models(strategy)
+    def finish(
+        self,
+        summary: Mapping[str, Any],
+        strategy: ClusteredStrategy[Any],
+        frozen: Mapping[str, NDArray[Any]] = MappingProxyType({}),
+    ) -> None:
+        """Write the models, the similarity and, last of all, the summary: a run without one did not end.
+
+        ``frozen`` are the tensors that all models share and the strategy knows nothing of.
+        """
+        self._write_models(strategy, frozen)
         if (similarity := strategy.client_similarity(strategy.state, strategy.replies)) is not None:
             kind, clients, matrix = similarity
             rounded = [[round(float(value), 6) for value in row] for row in matrix]
@@ -149,19 +168,21 @@ class RunRecord:
 
     def _make(self, settings: Settings) -> None:
         make_folder(self.folder, "the run folder")
+        for folder in (self.folder, self.checkpoints, self.folder / MODELS):
+            sweep(folder)
         write_json(self.folder / "settings.json", settings.model_dump(mode="json"))
 
-    def _write_models(self, strategy: ClusteredStrategy[Any]) -> None:
+    def _write_models(self, strategy: ClusteredStrategy[Any], frozen: Mapping[str, NDArray[Any]]) -> None:
         assert strategy.state is not None
         assert strategy.layout is not None
-        folder = self.folder / "models"
+        folder = self.folder / MODELS
         folder.mkdir(exist_ok=True)
         layout = strategy.layout
         assignment = strategy.assignment(strategy.state)
         for cluster, center in enumerate(strategy.centers(strategy.state)):
             members = sorted(client for client, k in assignment.items() if k == cluster)
             metadata = {"clients": json.dumps(members), "layout": json.dumps(layout.to_json())}
-            arrays = {name: contiguous(array) for name, array in layout.unflatten(center).items()}
+            arrays = {name: contiguous(a) for name, a in {**frozen, **layout.unflatten(center)}.items()}
             write_atomically(folder / f"cluster-{cluster}.safetensors", save(arrays, metadata))
 
 
@@ -185,6 +206,8 @@ def round_line(
         "failures": len(strategy.failures),
         "failed": dict(sorted(strategy.failures.items())),
         "limited": dict(sorted(strategy.limited.items())),
+        "late": dict(sorted(strategy.came_late.items())),
+        **({"epsilon": strategy.privacy.by_client()} if strategy.privacy else {}),
         "clusters": len(set(assignment.values())) or 1,
         **agreement(assignment, groups),
         "warnings": list(strategy.warnings),
@@ -201,22 +224,36 @@ def round_line(
         "bytes_by_layer": traffic.by_layer,
         "bytes_by_client": dict(sorted(traffic.by_client.items())),
         "seconds": round(seconds, 3),
+        "tested": int(sum(tested)),
         "assignment": dict(sorted(assignment.items())),
-        "by_client": {r.client: _shown(r.metrics) for r in replies.received} if replies else {},
+        "by_client": {r.client: _shown(r.metrics, r.config) for r in replies.received} if replies else {},
         "strategy": strategy.record(strategy.state),
     }
 
 
-def _shown(reported: Mapping[str, float]) -> dict[str, float]:
-    """A device's own numbers of a round, under the names of the record."""
+def _shown(reported: Mapping[str, float], said: Mapping[str, Any]) -> dict[str, Any]:
+    """A device's own numbers of a round, under the names of the record; what it kept, where it chooses."""
     named = {
         "samples": protocol.NUM_EXAMPLES,
+        "tested": protocol.TEST_EXAMPLES,
         "loss": protocol.LOSS,
         "accuracy": protocol.ACCURACY,
         "accuracy_trained": protocol.ACCURACY_TRAINED,
         "left_out": protocol.LEFT_OUT,
+        "accuracy_kept": choosing.ACCURACY_CHOSEN,
     }
-    return {name: round(float(reported[key]), 6) for name, key in named.items() if key in reported}
+    shown: dict[str, Any] = {n: round(float(reported[key]), 6) for n, key in named.items() if key in reported}
+    if reported.get(protocol.STATE_LOST):
+        shown["state_lost"] = 1
+    if classes := read_classes(said):
+        shown["classes"] = classes
+    return shown | ({"kept": kept} if (kept := _kept(reported)) else {})
+
+
+def _kept(reported: Mapping[str, float]) -> str | None:
+    """Which model a device that chooses has kept."""
+    place = reported.get(choosing.CHOSEN)
+    return choosing.NAMES[int(place)] if place is not None and 0 <= place < len(choosing.NAMES) else None
 
 
 def summarise(
@@ -253,6 +290,7 @@ def summarise(
         "groups": dict(sorted(groups.items())) or None,
         **agreement(assignment, groups),
         "accuracy_by_client": {c: m[protocol.ACCURACY] for c, m in evaluation.items() if protocol.ACCURACY in m},
+        **_choice(evaluation),
         "not_evaluated": sorted(set(assignment) - set(evaluation)),
         "warnings": all_warnings(rounds),
         "bytes_up": sum(line["bytes_up"] for line in rounds) + final_traffic.up,
@@ -261,6 +299,21 @@ def summarise(
         "bytes_down_plain": sum(line["bytes_down_plain"] for line in rounds) + final_traffic.down_plain,
         "seconds": round(seconds, 3),
         "strategy_record": strategy.record(strategy.state),
+        **({"privacy": strategy.privacy.summary()} if strategy.privacy else {}),
+    }
+
+
+def _choice(evaluation: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """Of devices that choose, what each kept, and the accuracy that the method's own models would have had.
+
+    The summary's other accuracies are then those of what was kept.
+    """
+    kept = {client: kind for client, values in evaluation.items() if (kind := _kept(values))}
+    if not kept:
+        return {}
+    return {
+        "kept_by_client": kept,
+        "accuracy_method_macro": _mean(list(evaluation.values()), choosing.ACCURACY_METHOD),
     }
 
 

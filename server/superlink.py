@@ -12,6 +12,7 @@ import http.client
 import re
 import shutil
 import ssl
+import threading
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,17 +20,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import tomli_w
 
 from common.errors import BouquetError
 from common.files import make_folder
+from common.log_file import LogFile
 from common.processes import (
     ManagedProcess,
     ProcessGroup,
     check_port_free,
     free_port,
+    plain_text,
     program_environment,
     split_address,
+    tail,
     wait_for_port,
 )
 from common.public_keys import read_public_key
@@ -41,6 +46,7 @@ POLLS = re.compile(
 )
 CONNECTION = "bouquet"
 LOCAL_HOST = "127.0.0.1"
+LAST_LINES_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -195,38 +201,38 @@ def run_status(superlink: SuperLink, run_id: int) -> RunStatus:
     )
 
 
-def follow_run(group: ProcessGroup, superlink: SuperLink, run_id: int, log_file: Path) -> ManagedProcess:
-    """Append what the ServerApp writes and logs, from its start on, to ``log_file``; ends when the run does.
+class RunLog:
+    """What a ServerApp writes and logs, from its start on, appended to a file by a thread until the run ends.
 
     SuperLink's task runner sends the ServerApp's own output to /dev/null; Flower keeps a copy, which is read here.
     """
-    return group.start(
-        "ServerApp", ["flwr", "log", str(run_id), CONNECTION, "--stream"], _flwr_environment(superlink), log_file
-    )
 
+    def __init__(self, superlink: SuperLink, run_id: int, log_file: Path) -> None:
+        self.log_file = log_file
+        self._log = LogFile(log_file, "ServerApp")
+        self._thread = threading.Thread(target=self._follow, args=(superlink, run_id), name="log", daemon=True)
+        self._thread.start()
 
-def wait_for_run(
-    group: ProcessGroup, superlink: SuperLink, run_id: int, log_file: Path, timeout: float | None = None
-) -> RunStatus:
-    """Wait for the end of a run, its log going to ``log_file``; a failed run is a status, not an exception.
+    @property
+    def alive(self) -> bool:
+        """Whether more may come."""
+        return self._thread.is_alive()
 
-    Raises `BouquetError` when SuperLink ends first, `TimeoutError` after ``timeout`` seconds.
-    """
-    deadline = float("inf") if timeout is None else time.monotonic() + timeout
-    while True:
-        log_file.unlink(missing_ok=True)  # a follower begins anew
-        follower = follow_run(group, superlink, run_id, log_file)
-        while follower.alive and superlink.process.alive:
-            if time.monotonic() >= deadline:
-                group.stop(follower)
-                raise TimeoutError(f"Run {run_id} is not over after {timeout:g} s.")
-            time.sleep(0.1)
-        if not superlink.process.alive:
-            raise BouquetError(f"SuperLink ended during run {run_id}.\n{superlink.process.tail()}")
-        status = run_status(superlink, run_id)
-        if status.finished:
-            return status
-        time.sleep(1.0)
+    def tail(self) -> str:
+        """The last lines; waits a moment for those of a run that has just ended."""
+        self._thread.join(LAST_LINES_SECONDS)
+        return tail(self.log_file)
+
+    def _follow(self, superlink: SuperLink, run_id: int) -> None:
+        rest = ""
+        # A SuperLink that ends is noticed by whoever started it.
+        with contextlib.suppress(Refused, httpx.HTTPError), _control(superlink) as api:
+            for text in api.logs(run_id):
+                *lines, rest = (rest + text).split("\n")
+                for line in lines:
+                    self._log.write(plain_text(line))
+        self._log.write(plain_text(rest))
+        self._log.close()
 
 
 def register_supernodes(superlink: SuperLink, public_keys: Sequence[Path]) -> Iterator[int | None]:
@@ -252,10 +258,6 @@ def unregister_supernode(superlink: SuperLink, node_id: int) -> None:
 def _control(superlink: SuperLink) -> contextlib.AbstractContextManager[Control]:
     certificates = superlink.certificates
     return control(superlink.runtime_address, certificates.authority if certificates else None)
-
-
-def _flwr_environment(superlink: SuperLink) -> dict[str, str]:
-    return program_environment({"FLWR_HOME": str(superlink.flower_home)})
 
 
 def _check_keys(app: Path, run_config: Mapping[str, Any]) -> None:

@@ -10,14 +10,13 @@ client, an unmodified Flower ClientApp works with it: ``arrays`` and ``config`` 
 from __future__ import annotations
 
 import inspect
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from logging import INFO, WARNING
 from typing import Any, Unpack
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
@@ -27,17 +26,20 @@ from common import incoming, protocol
 from common.errors import BouquetError
 from common.layout import ParameterLayout
 from common.protocol import ClientReply, Encoder, Instruction
+from strategies.backbone import Delivery
 from strategies.compression import Compression
 from strategies.exchange import Patience, exchange
 from strategies.exclusion import Exclusion
+from strategies.late import LateReplies
 from strategies.method import MethodHooks, Outcome, State
+from strategies.nodes import NameOf, Nodes, ask_who, wait_for_nodes
+from strategies.privacy import PrivacyLedger
 from strategies.protection import Protection
-from strategies.replies import Replies, Rows
-from strategies.sampling import EVALUATE_STREAM, TRAIN_STREAM, Sampling, sample_clients
+from strategies.replies import Replies, Rows, mean_metrics
+from strategies.sampling import EVALUATE_STREAM, TRAIN_STREAM, Sampling, fewest_replies, sample_clients
 from strategies.state import dump_state, load_state
 
-_COMPRESSION = "_wire"  # in a checkpoint, beside the fields of the state
-IDENTIFY_TIMEOUT = 120.0  # seconds; a node that does not say who it is sits the round out
+_COMPRESSION, _DELIVERY = "_wire", "_backbone"  # in a checkpoint, beside the fields of the state
 
 
 class ClusteredStrategy(MethodHooks[State], Strategy):
@@ -61,8 +63,11 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         self.wait_timeout = sampling.get("wait_timeout", 600.0)
         self.round_timeout = sampling.get("round_timeout", 3600.0)
         self.identify = sampling.get("identify", False)
-        # Set by a server whose settings ask for it; what it remembers survives a round beside the state.
+        # Set by a server whose settings ask for them; what they remember survives a round beside the state.
         self.compression: Compression | None = None
+        self.privacy: PrivacyLedger | None = None
+        self.late: LateReplies | None = None
+        self.delivery: Delivery | None = None
         self._patience = Patience(self.round_timeout)
         self._protection = Protection()
         self.exclusion = Exclusion()
@@ -70,19 +75,21 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         self.run_id = ""
         # What a node is called, by its id and what it says of itself; set by a server that knows it from the node's
         # key. It wins over what a reply says.
-        self.names: Callable[[int, Mapping[str, Any] | None], str | None] | None = None
+        self.names: NameOf | None = None
         # What follows is of the round in progress, for the record; the state is all that survives.
         self.state: State | None = None
         self.replies: Replies | None = None
         self.failures: dict[str, str] = {}
         self.limited: dict[str, float] = {}
+        self.came_late: dict[str, str] = {}  # client → what became of its reply to the round before
         self.warnings: list[str] = []
         self.evaluation: dict[str, dict[str, float]] = {}
         self.preliminary: list[Message] = []
         self.identification: list[Message] = []
         self._initial: ArrayRecord | None = None
-        self._nodes: dict[int, str] = {}
+        self._nodes = Nodes()
         self._planned: dict[int, tuple[str, Instruction]] = {}
+        self._asked = 0
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse an attribute that would hide a hook, such as an option of a user's own with a hook's name."""
@@ -103,7 +110,7 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         layout, state = self._begin(arrays)
         self.failures, self.replies, self._planned = {}, None, {}
         self.preliminary, self.identification = [], []
-        self._refused = set()
+        self._refused, self.came_late = set(), {}
         if self.compression:
             self.compression.begin(server_round)
         if self.fraction_train == 0.0:
@@ -116,6 +123,7 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         clients = sample_clients(
             list(nodes), self.fraction_train, self.min_train_nodes, self.seed, server_round, TRAIN_STREAM
         )
+        self._asked = len(clients)
 
         def ask(instructions: Mapping[str, Instruction]) -> Replies:
             messages = self._messages(layout, nodes, instructions, server_round, config, MessageType.TRAIN)
@@ -140,10 +148,13 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         self._refuse(judged.refused)
         for client, reason in self.failures.items():
             log(WARNING, "round %s goes on without %s: %s", server_round, client, reason)
-        if len(self.replies) < self.min_replies:
+        if len(self.replies) < (least := fewest_replies(self.min_replies, self._asked)):
             if self.replies:
-                count, least = len(self.replies), self.min_replies
-                self.warn(f"{count} usable replies, fewer than min_replies = {least}: the models stay as they were.")
+                share = "" if least == self.min_replies else f" of {self._asked} ({least})"
+                self.warn(
+                    f"{len(self.replies)} usable replies, fewer than min_replies = {self.min_replies}{share}: the "
+                    "models stay as they were."
+                )
             self._note_refusals(server_round)
             return None, None
         outcome = self.update(self.state, server_round, self.replies)
@@ -152,7 +163,8 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
             outcome = outcome.state
         self.state = outcome
         self._note_refusals(server_round)
-        return self.arrays(), self._mean_metrics([(r.num_examples, r.metrics) for r in self.replies.received])
+        reported = [(reply.num_examples, reply.metrics) for reply in self.replies.received]
+        return self.arrays(), mean_metrics(reported, self.weighted_by_key)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -172,15 +184,15 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Collect each client's metrics; the returned record is their mean, weighted by examples."""
         for message in replies:
-            client = self._name(message)
+            client = self._nodes.name(message, self.names)
             try:
                 self.evaluation[client] = incoming.read_metrics(message, self.weighted_by_key)
+                self._note_backbone(client)
             except BouquetError as error:
                 self.failures[client] = str(error)
-                if self.compression:
-                    self.compression.refuse(client, message)
+                self._send_again(client, message)
                 log(WARNING, "evaluation of round %s goes on without %s: %s", server_round, client, error)
-        return self._mean_metrics([(int(m[self.weighted_by_key]), m) for m in self.evaluation.values()])
+        return mean_metrics([(int(m[self.weighted_by_key]), m) for m in self.evaluation.values()], self.weighted_by_key)
 
     def summary(self) -> None:
         """Log the hyper-parameters."""
@@ -208,6 +220,8 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         if self.compression:
             copies, rest[_COMPRESSION] = self.compression.dump()
             arrays |= {f"{_COMPRESSION}/{digest}": vector for digest, vector in copies.items()}
+        if self.delivery:
+            rest[_DELIVERY] = dict(sorted(self.delivery.served.items()))
         return arrays, rest
 
     def restore(self, layout: ParameterLayout, arrays: dict[str, NDArray[Any]], rest: dict[str, Any]) -> None:
@@ -218,11 +232,13 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
             prefix = f"{_COMPRESSION}/"
             copies = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
             self.compression.load(copies, rest[_COMPRESSION])
+        if self.delivery:
+            self.delivery.served = dict(rest[_DELIVERY])
 
     @property
     def node_names(self) -> Mapping[int, str]:
         """Node id → client, for every node that was ever seen."""
-        return self._nodes
+        return self._nodes.clients
 
     @property
     def round_patience(self) -> Patience:
@@ -252,6 +268,16 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         """Note the nodes that never answered, with the reason, as failures of this round."""
         self._blame(silent)
 
+    def await_late(self, messages: Sequence[Message], answered: Collection[str]) -> None:
+        """After a round: what was not answered may be until the end of the next one, where a server asks for that.
+
+        ``answered`` are the identifiers of the messages that were.
+        """
+        if self.late:
+            self.late.expect(messages, answered, self._planned)
+            if self.compression:
+                self.compression.await_late(client for client, _ in self.late.awaited.values())
+
     # --- inside ----------------------------------------------------------------------------------------------
 
     def _begin(self, arrays: ArrayRecord) -> tuple[ParameterLayout, State]:
@@ -264,47 +290,22 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
 
     def _available(self, grid: Grid, needed: int) -> dict[str, int]:
         """Client → node for the nodes that are connected, after waiting for enough of them, in order of client."""
-        minimum = max(self.min_available_nodes, needed)
-        deadline = time.monotonic() + self.wait_timeout
-        last_count = -1
-        while len(node_ids := list(grid.get_node_ids())) < minimum:
-            if time.monotonic() >= deadline:
-                raise BouquetError(
-                    f"Only {len(node_ids)} of the {minimum} nodes that a round needs are connected "
-                    f"after {self.wait_timeout:.0f} s."
-                )
-            if len(node_ids) != last_count:
-                log(INFO, "waiting for nodes: %s connected, %s needed", len(node_ids), minimum)
-                last_count = len(node_ids)
-            time.sleep(0.5)
-        if unknown := [node for node in node_ids if node not in self._nodes]:
+        connected = wait_for_nodes(grid, max(self.min_available_nodes, needed), self.wait_timeout)
+        if unknown := self._nodes.unknown(connected):
             self._identify(grid, unknown)
-        # A device that came back under a new node id is the client it was; its old node, which may still count
-        # as connected for a while, comes earlier in the mapping and gives way.
-        connected = set(node_ids)
-        nodes = {client: node for node, client in self._nodes.items() if node in connected}
-        return dict(sorted(nodes.items()))
+        return self._nodes.among(connected)
 
     def _identify(self, grid: Grid, unknown: Sequence[int]) -> None:
         if not self.identify:
-            self._nodes.update({node: f"node-{node}" for node in unknown})
+            self._nodes.clients.update({node: f"node-{node}" for node in unknown})
             return
         if self.names is not None:
             # Whom the server knows by its key takes part, also where it is slow to answer.
-            self._nodes.update({node: name for node in unknown if (name := self.names(node, None)) is not None})
-        messages = [
-            Message(RecordDict(), dst_node_id=node, message_type=protocol.IDENTIFY, ttl=self.round_timeout)
-            for node in unknown
-        ]
-        answers, _ = exchange(
-            grid, messages, replace(self._patience, timeout=min(self.round_timeout, IDENTIFY_TIMEOUT))
-        )
-        self.identification += [*messages, *answers]
-        for answer in answers:
-            # A stock ClientApp answers with an error and is known by its node.
-            node = answer.metadata.src_node_id
-            known = self.names(node, protocol.about(answer)) if self.names else None
-            self._nodes[node] = known or protocol.client_id(answer)
+            found = {node: self.names(node, None) for node in unknown}
+            self._nodes.clients.update({node: name for node, name in found.items() if name is not None})
+        questions, answers = ask_who(grid, unknown, self._patience, self.round_timeout)
+        self.identification += [*questions, *answers]
+        self._nodes.learn(unknown, answers, self.names)
 
     def _messages(
         self,
@@ -320,37 +321,70 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         for client, instruction in instructions.items():
             node = nodes[client]
             packing = None
+            backbone = self.delivery.pack(layout, client, instruction) if self.delivery else None
             if self.compression:
                 is_train = kind == MessageType.TRAIN
                 packing, instruction = self.compression.pack(layout, client, instruction, is_train)
             self._planned[node] = (client, instruction)
-            content = encoder.content(instruction, round_, self.run_id, dict(config), packing)
-            messages.append(Message(content, dst_node_id=node, message_type=kind, ttl=self.round_timeout))
+            content = encoder.content(instruction, round_, self.run_id, dict(config), packing, backbone)
+            ttl = self.round_timeout * (2 if self.late else 1)
+            messages.append(Message(content, dst_node_id=node, message_type=kind, ttl=ttl))
         return messages
 
     def _read(self, layout: ParameterLayout, messages: Iterable[Message]) -> Replies:
         """The usable replies; for every other one, its reason goes to ``failures``."""
         usable: dict[str, ClientReply] = {}
         rows = Rows(layout, (client for client, _ in self._planned.values()))
+        sent: dict[str, Instruction] = {}
         for message in messages:
-            planned = self._planned.get(message.metadata.src_node_id)
-            client = self._name(message)
+            late = self.late.of(message) if self.late else None
+            planned = late or self._planned.get(message.metadata.src_node_id)
+            client = self._nodes.name(message, self.names)
+            if self.privacy:
+                self.privacy.note(client, message)
+            if late and not self._takes_late(client, usable):
+                continue
             try:
                 upload = planned[1].upload if planned else None
                 find = self.compression.find if self.compression else None
                 reply = incoming.read_reply(message, layout, upload, self.weighted_by_key, self.arrayrecord_key, find)
                 if client in usable:
                     raise BouquetError(f"Another node replied as {client!r} in this round; the first one counts.")
+                if self.privacy:
+                    self.privacy.check(reply)
                 reply = rows.take(replace(reply, client=client), planned[0] if planned else "")
                 usable[client] = self.compression.accept(reply) if self.compression else reply
+                if planned:
+                    sent[client] = planned[1]
+                self._note_backbone(client)
             except BouquetError as error:
                 self.failures[client] = str(error)
-                if self.compression:
-                    self.compression.refuse(client, message)
+                self._send_again(client, message)
                 if message.has_content():  # else it is the device that says what is wrong with it
                     self._refused.add(client)
-        sent = {reply.client: self._planned[reply.node][1] for reply in usable.values() if reply.node in self._planned}
         return rows.replies(usable, sent)
+
+    def _takes_late(self, client: str, usable: Mapping[str, ClientReply]) -> bool:
+        """Whether a reply to the round before counts in this one; what became of it goes into the record."""
+        assert self.state is not None
+        if client in usable:
+            self.came_late[client] = "left: it replied to this round, too"
+        elif not self.wants_late(self.state):
+            self.came_late[client] = "left: at this point the method cannot use it"
+        else:
+            self.came_late[client] = "taken"
+        return self.came_late[client] == "taken"
+
+    def _note_backbone(self, client: str) -> None:
+        if self.delivery:
+            self.delivery.accept(client)
+
+    def _send_again(self, client: str, message: Message) -> None:
+        """Whatever a client says that it has lost."""
+        if self.compression:
+            self.compression.refuse(client, message)
+        if self.delivery:
+            self.delivery.refuse(client, message)
 
     def _refuse(self, refused: Mapping[str, str]) -> None:
         self.failures |= refused
@@ -360,28 +394,7 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         counted = set(self.replies.clients if self.replies else ()) - self._refused
         self.exclusion.note(round_, sorted(self._refused), sorted(counted))
 
-    def _name(self, message: Message) -> str:
-        """The client that replied: as the server knows its node, else as it calls itself, which is remembered."""
-        node = message.metadata.src_node_id
-        if self.names is not None and (known := self.names(node, None)) is not None:
-            self._nodes[node] = known
-            return known
-        if message.has_content() and protocol.CLIENT in message.content:
-            self._nodes[node] = protocol.client_id(message)
-        return self._nodes.get(node) or protocol.client_id(message)
-
     def _blame(self, silent: Mapping[int, str]) -> None:
         for node, reason in silent.items():
-            client = self._planned[node][0] if node in self._planned else self._nodes.get(node, f"node-{node}")
+            client = self._planned[node][0] if node in self._planned else self._nodes.clients.get(node, f"node-{node}")
             self.failures[client] = reason
-
-    def _mean_metrics(self, weighted: Sequence[tuple[int, Mapping[str, float]]]) -> MetricRecord | None:
-        if not weighted:
-            return None
-        shared = set.intersection(*(set(metrics) for _, metrics in weighted)) - {self.weighted_by_key}
-        weights = np.array([weight for weight, _ in weighted], dtype=np.float64)
-        means = {
-            name: float(np.average([metrics[name] for _, metrics in weighted], weights=weights))
-            for name in sorted(shared)
-        }
-        return MetricRecord(means)  # type: ignore[arg-type]

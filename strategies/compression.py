@@ -10,7 +10,7 @@ resumed run sends the same bytes.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -41,6 +41,8 @@ class Compression:
         self.seed = seed
         self.held: dict[str, dict[str, str]] = {}  # client → record → digest
         self._copies: dict[str, Copy] = {}  # by digest
+        self._sent: dict[str, set[str]] = {}  # client → digests that it was sent in this round
+        self._awaited: set[str] = set()  # digests to which a late reply may be a difference
         self._round = 0
         self._steps: dict[str, int] = {}
         # Of the round in progress: a model that goes to several devices with the same copies is packed once. The
@@ -51,6 +53,7 @@ class Compression:
         """A new round: copies that no device is known to hold are forgotten."""
         self._round, self._steps, self._packed = round_, {}, {}
         self._forget_unheld()
+        self._sent = {}
 
     def pack(
         self, layout: ParameterLayout, client: str, instruction: Instruction, is_train: bool
@@ -67,6 +70,7 @@ class Compression:
             received[name] = replace(payload, vector=copy.vector)
             if is_train and not payload.exact:
                 self._copies[copy.digest] = copy
+                self._sent.setdefault(client, set()).add(copy.digest)
         step = self._steps.get(client, 0)
         if is_train:
             self._steps[client] = step + 1
@@ -88,10 +92,14 @@ class Compression:
         if protocol.says_copy_is_lost(message):
             self.held.pop(client, None)
 
+    def await_late(self, clients: Iterable[str]) -> None:
+        """Keep for one more round what these clients were sent in this one."""
+        self._awaited = set().union(*(self._sent.get(client, set()) for client in clients))
+
     def dump(self) -> tuple[dict[str, Vector], dict[str, Any]]:
         """For a checkpoint: the copies by digest, and JSON."""
-        self._forget_unheld()
-        copies = {digest: copy.vector for digest, copy in sorted(self._copies.items())}
+        held = self._held()
+        copies = {digest: copy.vector for digest, copy in sorted(self._copies.items()) if digest in held}
         return copies, {"held": self.held, "layers": {digest: self._copies[digest].layers for digest in copies}}
 
     def load(self, copies: Mapping[str, Vector], rest: Mapping[str, Any]) -> None:
@@ -114,5 +122,8 @@ class Compression:
         return packed, copy
 
     def _forget_unheld(self) -> None:
-        known = {digest for held in self.held.values() for digest in held.values()}
-        self._copies = {digest: copy for digest, copy in self._copies.items() if digest in known}
+        kept = self._held() | self._awaited
+        self._copies = {digest: copy for digest, copy in self._copies.items() if digest in kept}
+
+    def _held(self) -> set[str]:
+        return {digest for held in self.held.values() for digest in held.values()}

@@ -35,20 +35,31 @@ class Patience:
         return min(self.timeout, max(self.straggler_grace, self.straggler_factor * half_after))
 
 
-def exchange(grid: Grid, messages: Iterable[Message], patience: Patience) -> tuple[list[Message], dict[int, str]]:
-    """Send messages, wait for the replies, and return them with the reason for every node that gave none."""
+def exchange(
+    grid: Grid, messages: Iterable[Message], patience: Patience, times: dict[int, float] | None = None
+) -> tuple[list[Message], dict[int, str]]:
+    """Send messages, wait for the replies, and return them with the reason for every node that gave none.
+
+    ``times`` gets the seconds after which each node's reply was there.
+    """
     silent: dict[int, str] = {}
-    return list(replies_to(grid, messages, patience, silent)), silent
+    return list(replies_to(grid, messages, patience, silent, times)), silent
 
 
 def replies_to(
-    grid: Grid, messages: Iterable[Message], patience: Patience, silent: dict[int, str]
+    grid: Grid,
+    messages: Iterable[Message],
+    patience: Patience,
+    silent: dict[int, str],
+    times: dict[int, float] | None = None,
 ) -> Iterator[Message]:
     """Send messages, and yield the replies as they arrive; nodes that give none are added to ``silent`` with why.
 
-    Nothing of a reply is kept here, so that a round's replies need not be in memory together. ``send_and_receive`` of
-    Flower's grid waits out its whole timeout for a node that vanished, and looks for replies every 3 s; this looks more
-    often, and gives a node up when it is no longer connected.
+    ``times`` gets the seconds after which each node's reply was there. Nothing of a reply is kept here, so that a
+    round's replies need not be in memory together.
+
+    ``send_and_receive`` of Flower's grid waits out its whole timeout for a node that vanished, and looks for replies
+    every 3 s; this looks more often, and gives a node up when it is no longer connected.
     """
     outgoing = list(messages)
     if not outgoing:
@@ -75,6 +86,8 @@ def replies_to(
                 silent[node] = str(reply.error.reason)  # said by the SuperLink in the node's place
             else:
                 replied += 1
+                if times is not None:
+                    times[node] = time.monotonic() - started
                 yield reply
         now = time.monotonic()
         if half_after is None and replied and 2 * replied >= len(outgoing):

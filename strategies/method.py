@@ -52,6 +52,8 @@ class MethodHooks(ABC, Generic[State]):
 
     state_class: type[State]
     wants_public_data: ClassVar[bool] = False
+    # Whether a reply may be taken into the round after its own: a model trained from what its client was sent before.
+    takes_late_replies: ClassVar[bool] = False
     # Functions from a run's record to a figure, of a method that is not registered (`common.methods.Method.plots`).
     plots: ClassVar[Sequence[Callable[..., Any]]] = ()
 
@@ -101,6 +103,14 @@ class MethodHooks(ABC, Generic[State]):
         as `common.protocol.Payload.exact` instead.
         """
         return ""
+
+    def needs_scores(self) -> str:
+        """Why devices must report their losses or what they chose by them, as a sentence; '' where they need not."""
+        return ""
+
+    def wants_late(self, state: State) -> bool:
+        """Whether replies to the round before can be used in this one, of a method that takes them at all."""
+        return True
 
     def record(self, state: State) -> dict[str, Any]:
         """What the method adds to the record of a round, as JSON."""

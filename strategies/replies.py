@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+from flwr.app import MetricRecord
 from numpy.typing import NDArray
 
 from common.layout import ParameterLayout
@@ -161,3 +162,15 @@ class PublicData:
 
     size: int
     predict: Callable[[Matrix, NDArray[np.int64]], NDArray[np.float32]]
+
+
+def mean_metrics(weighted: Sequence[tuple[int, Mapping[str, float]]], weighted_by: str) -> MetricRecord | None:
+    """The mean of every metric that all clients report but their weight, by which they are weighed; None of nobody."""
+    if not weighted:
+        return None
+    shared = set.intersection(*(set(metrics) for _, metrics in weighted)) - {weighted_by}
+    weights = np.array([weight for weight, _ in weighted], dtype=np.float64)
+    means = {
+        name: float(np.average([metrics[name] for _, metrics in weighted], weights=weights)) for name in sorted(shared)
+    }
+    return MetricRecord(means)  # type: ignore[arg-type]

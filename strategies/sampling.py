@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TypedDict
 
@@ -13,11 +14,11 @@ TRAIN_STREAM, EVALUATE_STREAM = 0, 1  # of the seed
 class Sampling(TypedDict, total=False):
     """Keyword parameters that every strategy takes; those of `flwr.serverapp.strategy.FedAvg` bear its names.
 
-    Beside them: ``seed``, from which everything random on the server derives; ``min_replies``, below which a round
-    leaves the state as it was; ``wait_timeout``, seconds to wait for ``min_available_nodes``; ``round_timeout``,
-    seconds for which a message is valid; ``identify``, which asks every new node for its client-id before it is
-    sent anything (Bouquet's own ClientApp answers; without it, clients are known by the id in their replies or
-    by their node's id).
+    Beside them: ``seed``, from which everything random on the server derives; ``min_replies``, a number or a share of
+    the clients asked (`fewest_replies`), below which a round leaves the state as it was; ``wait_timeout``, seconds to
+    wait for ``min_available_nodes``; ``round_timeout``, seconds for which a message is valid; ``identify``, which asks
+    every new node for its client-id before it is sent anything (Bouquet's own ClientApp answers; without it, clients
+    are known by the id in their replies or by their node's id).
     """
 
     fraction_train: float
@@ -29,7 +30,7 @@ class Sampling(TypedDict, total=False):
     arrayrecord_key: str
     configrecord_key: str
     seed: int
-    min_replies: int
+    min_replies: int | float
     wait_timeout: float
     round_timeout: float
     identify: bool
@@ -38,6 +39,17 @@ class Sampling(TypedDict, total=False):
 def sample_size(clients: int, fraction: float, minimum: int) -> int:
     """How many of the clients take part in a round."""
     return min(clients, max(int(fraction * clients), minimum))
+
+
+def fewest_replies(min_replies: int | float, asked: int) -> int:
+    """How many usable replies a round needs: ``min_replies`` itself, or where it is a float that share of those asked.
+
+    At least 1. Shares are rounded up: of four clients .6 are three.
+    """
+    if isinstance(min_replies, int):
+        return min_replies
+    # 0.7 × 10 is a little more than 7 in floating point.
+    return max(1, math.ceil(round(min_replies * asked, 9)))
 
 
 def sample_clients(

@@ -10,6 +10,7 @@ from bouquet.queue import (
     enqueue,
     interrupted,
     open_queue,
+    put_down,
     queue_of,
     take_next,
     waiting_server,
@@ -74,4 +75,14 @@ def test_after_a_restart_the_run_that_was_interrupted_goes_on_and_one_that_was_e
     second.folder.mkdir()
     (second.folder / "status.json").write_text(json.dumps({"state": "stopped"}))
     assert was_ended(second.folder)
+    assert interrupted(server) is None
+
+
+def test_a_server_that_is_killed_as_it_takes_a_run_comes_back_to_it(server):
+    second = run(server.parent / "second")
+    enqueue(server, second)
+    take_next(server)
+    assert interrupted(server) == second
+    assert take_next(server) is None
+    put_down(server)
     assert interrupted(server) is None

@@ -149,6 +149,28 @@ def test_while_it_waits_the_missing_are_named(run):
     assert json.loads(done.output)["run"]["waiting"].startswith("1 of 3 devices")
 
 
+def test_what_is_wrong_now_is_said_everywhere(run):
+    known = json.loads((run.folder / "devices.json").read_text())
+    other = [key for key, device in known.items() if device["name"] == "window-pi"]
+    (run.folder / "devices.json").write_text(json.dumps({**known, other[0]: {"name": "window-pi", "release": "0.0.9"}}))
+    before = [line(1, warnings=["It rose."]), line(2, diagnosis={"rises": "The loss rises.", "last x": "x is last."})]
+    before[1]["warnings"] = ["x is last."]
+    (run.folder / "rounds.jsonl").write_text("".join(json.dumps(one) + "\n" for one in before))
+    with locked(run.folder, "the run folder", ""):
+        found = collect(run.folder)
+        page = Page(lambda: run.folder).html()
+    release = "Another release of Bouquet than the server's is installed on window-pi (0.0.9)."
+    assert found["run"]["warnings"] == ["The loss rises.", "x is last.", release]
+    output = io.StringIO()
+    print_status(Console(file=output), found)
+    assert f"warning  {release}" in output.getvalue()
+    assert "warning  The loss rises." in output.getvalue()
+    for text in ("Round 1: It rose.", "Round 2: x is last.", "The loss rises.", release.replace("'", "&#39;")):
+        assert page.count(text) == 1, text
+    assert page.count("x is last.") == 1
+    assert 'bouquet_warnings{run="plants"} 3.0' in metrics_text(found).decode()
+
+
 def test_the_newest_run_is_the_one_that_is_meant(run, monkeypatch):
     monkeypatch.chdir(run.folder.parents[1])
     assert "plants: stopped" in CliRunner().invoke(app, ["status"]).output

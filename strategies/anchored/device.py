@@ -10,7 +10,8 @@ from flwr.app import Message
 
 from client import standard
 from client.objective import ProximalTerm
-from client.session import Session, compose
+from client.session import Session
+from client.starting import compose
 from common import protocol
 from common.protocol import ARRAYS, ProtocolError
 from strategies.anchored.wire import ANCHOR_WEIGHT, PROCEDURE

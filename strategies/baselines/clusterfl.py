@@ -16,9 +16,10 @@ Where this differs from the paper:
 
 - Given F, the paper solves for all w_i together by ADMM, several exchanges of auxiliary matrices; here each device
   takes the mean of its cluster as it was sent, which is one step of block coordinate descent a round.
-- The authors' code relaxes F to a dense matrix of the models' outputs; here it is the indicator matrix of the problem.
-- The code's α = 0.001 and β = 0.0005, for small training sets and some hundred epochs, leave a device as good as alone.
-  Here β is larger by default, and α = β: no shrinking beyond ``train.weight_decay``.
+- The authors' code (xmouyang/ClusterFL, ``server/server_cfmtl.py``) takes for F a dense matrix of how alike the models'
+  outputs are; here it is the indicator matrix of the problem.
+- The code has α = 0.001 and β = 0.0005. Our default of β is larger, and α = β: no shrinking beyond
+  ``train.weight_decay``.
 - Devices are not dropped for being slow (the server's deadlines do that) or for being alone in their cluster.
 """
 
@@ -69,6 +70,7 @@ class ClusterFL(ClusteredStrategy[ClusterFLState]):
     """
 
     state_class = ClusterFLState
+    takes_late_replies = True
 
     def __init__(
         self,

@@ -37,6 +37,7 @@ class FedAvg(ClusteredStrategy[GlobalState]):
     """Flower's `FedAvg`: one model, the mean of the clients' weighted by their number of samples."""
 
     state_class = GlobalState
+    takes_late_replies = True
 
     def __init__(self, **sampling: Unpack[Sampling]) -> None:
         super().__init__(**sampling)

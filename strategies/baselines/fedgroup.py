@@ -8,7 +8,7 @@ leading right singular vectors of ΔW, client i becomes the m numbers cos(Δw_i,
 measure EDC; k-means groups them. A group's model is w₀ with the mean update of its clients. A newcomer trains w₀ and
 joins the group with the least (1 − cos(Δw, Δw_group)) / 2, where Δw_group is that mean update. In every round groups
 run FedAvg, and then with η_g > 0 the group models w_j are mixed: w_g becomes w_g + η_g·Σ_{j≠g} w_j / ‖w_j‖, divided by
-the sum of its weights, as in the authors' code.
+the sum of its weights, as in the authors' code (morningD/FedGroup, ``inter_group_aggregation``).
 
 Where this differs from the paper: nothing is centred or reweighed, but pre-training takes ``train.local_epochs``, as
 every round does; and where only some clients are asked in a round, it goes on for several

@@ -40,6 +40,7 @@ class FedPer(ClusteredStrategy[FedPerState]):
     """
 
     state_class = FedPerState
+    takes_late_replies = True
 
     def __init__(self, personal_layers: int | tuple[str, ...] = 1, **sampling: Unpack[Sampling]) -> None:
         super().__init__(**sampling)

@@ -31,6 +31,8 @@ class FedSGD(FedAvg):
     sampling : see `strategies.sampling.Sampling`.
     """
 
+    takes_late_replies = False  # a step of the model before would not be one of this model's gradient
+
     def plan(self, state: GlobalState, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
         """The global model, to be trained for one step."""
         config = {"local-epochs": 1, "batch-size": ALL_SAMPLES, "momentum": 0.0}

@@ -26,6 +26,7 @@ class GlobalModel(ClusteredStrategy[GlobalState]):
     """
 
     state_class = GlobalState
+    takes_late_replies = True
     step_size: float = 1.0
     weighting: Weighting = "uniform"
 

@@ -56,6 +56,7 @@ class OneShotClustering(ClusteredStrategy[OneShotState]):
     """
 
     state_class = OneShotState
+    takes_late_replies = True
     clustered_by: ClassVar[str] = "updates"
 
     def __init__(self, warmup_rounds: int = 0, gather_rounds: int | None = None, **sampling: Unpack[Sampling]) -> None:
@@ -144,6 +145,10 @@ class OneShotClustering(ClusteredStrategy[OneShotState]):
     def assignment(self, state: OneShotState) -> dict[str, int]:
         """The cluster of every client that has one; nobody's before the clustering."""
         return state.assignment
+
+    def wants_late(self, state: OneShotState) -> bool:
+        """Not before the clustering, which compares what clients make of one anchor."""
+        return state.directions is not None
 
     def record(self, state: OneShotState) -> dict[str, Any]:
         """How many clients' updates are gathered, and of how the clustering went."""

@@ -22,6 +22,7 @@ class Standalone(ClusteredStrategy[StandaloneState]):
     """Each device goes on from its own model and uploads nothing but its metrics. Parameters: `Sampling`."""
 
     state_class = StandaloneState
+    takes_late_replies = True
 
     def initial_state(self, layout: ParameterLayout, initial: Vector) -> StandaloneState:
         """Nobody yet: every device builds the initial model for itself from the seed."""

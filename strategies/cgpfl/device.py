@@ -9,8 +9,10 @@ import numpy as np
 from flwr.app import Message
 
 from client import standard
+from client.local_sgd import sgd_options
 from client.objective import ProximalTerm
-from client.session import Session, compose, sgd_options
+from client.session import Session
+from client.starting import compose
 from common import protocol
 from common.protocol import ARRAYS, Payload
 from strategies.cgpfl.wire import Envelope

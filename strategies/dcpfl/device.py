@@ -17,7 +17,8 @@ import numpy as np
 from flwr.app import Message
 
 from client import local_sgd
-from client.session import Session, compose
+from client.session import Session
+from client.starting import compose
 from client.state import PERSONAL, Kept
 from common import protocol
 from common.errors import BouquetError
@@ -146,4 +147,4 @@ def _take(session: Session) -> Message:
     taken = session.layout.flatten(kept.slots[slot])
     session.metrics |= kept.facts[_METRICS[slot]]
     session.keep(taken, facts={WHOLE_ROUND: session.received.round})
-    return session.reply(taken)
+    return session.reply(taken, base=NEW if slot == NEW else protocol.ARRAYS)

@@ -51,7 +51,7 @@ from strategies.mathematics.clustering import groups_at
 from strategies.method import Ask, Similarity
 from strategies.options import above_0_to_1, check_options, counts, shares
 from strategies.replies import Matrix, Replies
-from strategies.sampling import Sampling
+from strategies.sampling import Sampling, fewest_replies
 
 UNDECIDED_TRIALS = 3  # in a row, after which the next one is put off
 
@@ -157,7 +157,7 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
         )
         losses = zip(replies.metric(LOSS_OLD).tolist(), replies.metric(LOSS_NEW).tolist(), strict=True)
         # No more than were asked can answer, however many replies a whole round must have.
-        needed = max(1, min(self.min_replies, len(pairs)))
+        needed = max(1, min(fewest_replies(self.min_replies, len(pairs)), len(pairs)))
         by_client = dict(zip(replies.clients, losses, strict=True))
         verdict = Verdict.of(round_, state.proposal.gamma, list(pairs), by_client, needed)
         state = replace(state, verdict=verdict, undecided=0 if verdict.decided else state.undecided + 1)
@@ -209,6 +209,12 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
         if (distances := state.distances()) is None:
             return None
         return Similarity(f"Model discrepancy ({self.discrepancy})", tuple(state.clients), distances)
+
+    def needs_scores(self) -> str:
+        """For the rapid decrease of the loss, and for trials; a fixed γ̃ does without both."""
+        if self.fixed_gamma is not None:
+            return ""
+        return "when to split, and whether a split is kept, is decided by losses that the devices report."
 
     def record(self, state: DCPFLState) -> dict[str, Any]:
         """γ̃, l(t), r(t), the trial, what the groups' layers showed, and the group graph in the round it was made."""

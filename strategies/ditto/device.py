@@ -8,7 +8,8 @@ from __future__ import annotations
 from flwr.app import Message
 
 from client import standard
-from client.session import Session, compose
+from client.session import Session
+from client.starting import compose
 from common import protocol
 from common.protocol import ARRAYS
 

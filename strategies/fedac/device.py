@@ -29,4 +29,4 @@ def train(session: Session) -> Message:
     if low_rank is None:
         session.metrics[protocol.STATE_LOST] = 1
         return session.reply()
-    return session.reply(config={NUMBERS: low_rank.reduce(trained[None, :])[0].tolist()})
+    return session.reply(config={NUMBERS: low_rank.reduce(session.release(trained)[None, :])[0].tolist()})

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from flwr.app import Message
 
-from client.session import Session, compose
+from client.session import Session
+from client.starting import compose
 from common.layout import Vector
 from common.protocol import ProtocolError
 from strategies.fedbabu.wire import FINE_TUNED, FINE_TUNING_EPOCHS, PROCEDURE

@@ -31,8 +31,8 @@ class FedBABU(FedPer):
     Parameters
     ----------
     personal_layers : the head, so many layers at the output, or the names of the layers.
-    fine_tuning_epochs : τ_f, epochs of fine-tuning; 5 in the paper's main tables.
-    fine_tuned : ``"all"``, body and head, or the ``"head"`` alone; the paper finds them alike.
+    fine_tuning_epochs : τ_f, epochs of fine-tuning; the default is ours.
+    fine_tuned : ``"all"``, body and head, or the ``"head"`` alone.
     sampling : see `strategies.sampling.Sampling`.
     """
 

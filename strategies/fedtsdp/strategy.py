@@ -56,7 +56,7 @@ class FedTSDP(ClusteredStrategy[FedTSDPState]):
     of its own: one that is new, or said that it lost them, is sent all layers; one that failed to reply when it was
     last asked is sent the personal ones as a spare, in case that it comes back without its own.
 
-    Needs public, unlabelled data: `public` has to be set (`server.rounds.build_strategy` does).
+    Needs public, unlabelled data: `public` has to be set (`server.preparing.build_strategy` does).
 
     Parameters
     ----------

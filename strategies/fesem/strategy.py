@@ -83,6 +83,7 @@ class FeSEM(ClusteredStrategy[FeSEMState]):
     """
 
     state_class = FeSEMState
+    takes_late_replies = True
 
     def __init__(
         self,
@@ -153,6 +154,16 @@ class FeSEM(ClusteredStrategy[FeSEMState]):
     def assignment(self, state: FeSEMState) -> dict[str, int]:
         """r: the cluster of every client that ever replied."""
         return state.assignment
+
+    def needs_scores(self) -> str:
+        """For K by accuracy."""
+        if self.num_clusters != "auto" or self.selection != "accuracy":
+            return ""
+        return "selection = 'accuracy' chooses K by accuracies that the devices report; take 'silhouette'."
+
+    def wants_late(self, state: FeSEMState) -> bool:
+        """Not before the first clustering, nor while candidates are tried: those models come from one common start."""
+        return bool(state.assignment) and state.trial is None
 
     def record(self, state: FeSEMState) -> dict[str, Any]:
         """How many clients the E-step moved, the distance of Eq. 6, and the scores of the candidates for K."""

@@ -17,13 +17,14 @@ import torch
 from flwr.app import Message
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
 
 from client import local_sgd
-from client.session import Session, sgd_options
+from client.local_sgd import sgd_options
+from client.session import Session
 from client.state import Arrays, Kept
 from common import protocol
 from common.errors import BouquetError
+from common.freezing import training_mode
 from common.layout import Vector
 from strategies.gradient_loss.wire import (
     CHOSEN,
@@ -87,7 +88,7 @@ def train(session: Session) -> Message:
     session.keep(trained, facts=asdict(memory))
     told = int(asked.told is not None)
     session.metrics |= {CHOSEN: chosen, TRAINED: trained_cluster, TOLD: told, HELD: memory.compared}
-    return session.reply(trained)
+    return session.reply(trained, base=center_record(trained_cluster))
 
 
 def evaluate(session: Session) -> Message:
@@ -100,7 +101,7 @@ def evaluate(session: Session) -> Message:
     chosen = next(iter(centers))
     if len(centers) > 1:
         x, y = session.train_data
-        losses = [float(F.cross_entropy(local_sgd.predict(session.load(c), x), y)) for c in centers.values()]
+        losses = [float(session.loss_of.of_logits(local_sgd.predict(session.load(c), x), y)) for c in centers.values()]
         chosen = list(centers)[choose_identity(losses, [0.0] * len(losses), gradient_weight=0.0)]
     session.metrics[CHOSEN] = chosen
     return session.reply_evaluation(centers[chosen])
@@ -161,14 +162,14 @@ def _loss_and_gradient(
 
     In training mode, as the gradient step is; every model meets the same dropout.
     """
-    model = session.load(center).train()
+    model, loss_of = training_mode(session.load(center)), session.loss_of.as_they_are
     with session.seeded():
         if with_gradient:
-            loss, gradients = local_sgd.loss_and_gradients(model, *batch)
+            loss, gradients = local_sgd.loss_and_gradients(model, *batch, loss_of)
             flat: NDArray[np.float32] = torch.cat([g.flatten() for g in gradients.values()]).float().cpu().numpy()
             return loss, flat
         with torch.no_grad():
-            return float(F.cross_entropy(local_sgd.logits(model, batch[0]), batch[1])), np.empty(0, dtype=np.float32)
+            return float(loss_of(model, *batch)), np.empty(0, dtype=np.float32)
 
 
 def _steps(session: Session, asked: Choice, centers: Centers, base: int) -> Centers:

@@ -185,6 +185,10 @@ class GradientLoss(ClusteredStrategy[GradientLossState]):
         """s_i: the cluster that every client that ever replied chose last, whatever it was told to train."""
         return state.assignment
 
+    def needs_scores(self) -> str:
+        """For the choice."""
+        return "the device says which model it chose, by the losses of its own data."
+
     def record(self, state: GradientLossState) -> dict[str, Any]:
         """Of the last round: devices by cluster, empty clusters, how many devices were told, compared, and moved.
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 from flwr.app import Message
-from torch.nn import functional as F
 
 from client import local_sgd
 from client.session import Session
@@ -24,7 +23,7 @@ def train(session: Session) -> Message:
     session.report_trained(trained, loss)
     session.keep(trained)
     session.metrics[CHOSEN] = chosen
-    return session.reply(trained)
+    return session.reply(trained, base=center_record(chosen))
 
 
 def evaluate(session: Session) -> Message:
@@ -41,7 +40,8 @@ def _choose(session: Session) -> tuple[int, Vector]:
     """
     x, y = session.train_data
     centers = {k: session.whole(center_record(k)) for k in offered(session.received)}
-    losses = {k: float(F.cross_entropy(local_sgd.predict(session.load(c), x), y)) for k, c in centers.items()}
+    loss_of = session.loss_of.of_logits
+    losses = {k: float(loss_of(local_sgd.predict(session.load(c), x), y)) for k, c in centers.items()}
     usable = {k: loss for k, loss in losses.items() if np.isfinite(loss)}
     if not usable:
         raise BouquetError(

@@ -52,6 +52,7 @@ class HypoCluster(ClusteredStrategy[HypoClusterState]):
     """
 
     state_class = HypoClusterState
+    takes_late_replies = True
 
     def __init__(self, num_clusters: int = 4, **sampling: Unpack[Sampling]) -> None:
         super().__init__(**sampling)
@@ -102,6 +103,10 @@ class HypoCluster(ClusteredStrategy[HypoClusterState]):
     def assignment(self, state: HypoClusterState) -> dict[str, int]:
         """The cluster that every client that ever replied took last."""
         return state.assignment
+
+    def needs_scores(self) -> str:
+        """For the choice."""
+        return "the device says which model it chose, by the losses of its own data."
 
     def record(self, state: HypoClusterState) -> dict[str, Any]:
         """Of the last round: devices by cluster, how many moved, and how far apart the models were to a device."""

@@ -110,7 +110,8 @@ class _Gradient:
         _put(self.trainable, values)
         # One seed a mini-batch: the finite difference must not be that of two draws of dropout.
         with self.session.seeded(f"{self.place}/{k}"):
-            found = local_sgd.loss_and_gradients(self.session.model, x[self.batches[k]], y[self.batches[k]])
+            batch, loss_of = self.batches[k], self.session.loss_of
+            found = local_sgd.loss_and_gradients(self.session.model, x[batch], y[batch], loss_of)
         self.losses[k] = found[0]
         return list(found[1].values())
 

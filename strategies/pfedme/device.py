@@ -8,12 +8,13 @@ from __future__ import annotations
 import torch
 from flwr.app import Message
 from torch import Tensor
-from torch.nn import functional as F
 
 from client import local_sgd, standard
 from client.objective import ProximalTerm, objective
-from client.session import Session, compose
+from client.session import Session
+from client.starting import compose
 from common import protocol
+from common.freezing import training_mode
 from common.initial import state_vector
 from common.layout import Vector
 from common.protocol import ARRAYS, ProtocolError
@@ -50,14 +51,14 @@ def solve(session: Session, start: Vector) -> tuple[Vector, Vector, float]:
     w: dict[str, Tensor] = {name: p.detach().clone() for name, p in trainable.items()}
     near_w = ProximalTerm(w, weight)
     generator, mean = session.generator(), float("nan")
-    model.train()
+    training_mode(model)
     with session.seeded():
         for _ in range(options.local_epochs):
             total = 0.0
             for batch in local_sgd.mini_batches(len(y), options.batch_size, generator):
                 loss = torch.zeros(())
                 for _ in range(int(steps)):
-                    loss = F.cross_entropy(model(x[batch]), y[batch])
+                    loss = session.loss_of(model, x[batch], y[batch])
                     model.zero_grad(set_to_none=True)
                     objective(model, loss, [near_w]).backward()
                     local_sgd.sgd_step(model, local_sgd.no_momentum(model), options)

@@ -3,7 +3,8 @@
 Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes. NeurIPS 2020.
 https://arxiv.org/abs/2006.08848
 
-Algorithm 1. The defaults of λ, K, η and β are those of the paper's experiments with a network on MNIST (section 5).
+Algorithm 1. The defaults of λ, K, η and β are those of the authors' commands for a network on MNIST (README of their
+repository, CharlieDinh/pFedMe); the README's tuned ones are λ = 30, η = 0.01 and β = 2.
 Where it differs: the inner steps are proximal ones, θ ← (θ − α ∇f(θ) + α λ w) / (1 + α λ) with α =
 ``train.learning_rate``, that is gradient steps of rate α / (1 + α λ) (with rate α they diverged on FashionMNIST for
 α = 0.1 and λ = 15), without momentum; a local round is a mini-batch of ``train.local_epochs`` epochs, where the paper

@@ -8,7 +8,7 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from client.app import make_client_app
-from client.session import compose
+from client.starting import compose
 from client.state import PERSONAL, Kept
 from common import incoming, protocol
 from common.initial import initial_model, state_vector

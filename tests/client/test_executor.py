@@ -78,7 +78,7 @@ def test_an_app_of_another_origin_never_meets_what_is_imported_here(link, monkey
 def test_only_what_supernode_calls_own_is_forked(link):
     executor = Executor("127.0.0.1:1", b"secret", link[1])
     linked = LinkedExecutor(link[0], SimpleNamespace(is_own=lambda content: content == b"ours"))
-    runs = {1: SimpleNamespace(fab_hash="a"), 2: SimpleNamespace(fab_hash="b")}
+    runs = {1: SimpleNamespace(fab_hash="a", override_config={}), 2: SimpleNamespace(fab_hash="b", override_config={})}
     state = SimpleNamespace(get_run=runs.get, get_fab=lambda hash_: SimpleNamespace(content=b"ours" * (hash_ == "a")))
     assert not executor.listen()
     linked.announce(state, 1)
@@ -87,5 +87,41 @@ def test_only_what_supernode_calls_own_is_forked(link):
     assert executor.own == {"a"}
 
 
+@pytest.mark.parametrize(
+    ("config", "wanted"),
+    [
+        ({"model.name": "torchvision:resnet50"}, True),
+        ({"model.name": "resnet18"}, True),
+        ({"model.name": "mlp", "train.augment": '["flip"]'}, True),
+        ({"model.name": "cnn-dcpfl", "train.augment": "[]"}, False),
+        ({}, False),
+    ],
+)
+def test_torchvision_is_imported_once_and_only_where_a_run_needs_it(link, monkeypatch, config, wanted):
+    imported = []
+    monkeypatch.setattr(module, "import_torchvision", lambda: imported.append(True))
+    run = SimpleNamespace(fab_hash="a", override_config=config)
+    state = SimpleNamespace(get_run=lambda _: run, get_fab=lambda _: SimpleNamespace(content=b"ours"))
+    LinkedExecutor(link[0], SimpleNamespace(is_own=lambda _: True)).announce(state, 1)
+    assert Executor("127.0.0.1:1", b"secret", link[1]).listen()
+    assert bool(imported) == wanted
+
+
 def test_an_unknown_signal_has_a_name_too():
     assert ended(40) == "was ended by signal 40"
+
+
+def test_the_process_of_a_message_that_was_lost_on_its_way_is_ended(link, monkeypatch):
+    monkeypatch.setattr(module.runtime, "run_clientapp", lambda address, token, insecure: time.sleep(600))
+    executor = Executor("127.0.0.1:1", b"secret", link[1], own={"own"})
+    working(executor, 5, "own")
+    working(executor, 6, "own")
+    LinkedExecutor(link[0], AppTrust()).drop(5)
+    assert not executor.listen(), "nothing is announced by it"
+    deadline = time.monotonic() + 60
+    while 5 in executor.running.values():
+        assert time.monotonic() < deadline
+        executor.reap()
+    assert list(executor.running.values()) == [6]
+    executor.drop(6)
+    news(link[0], executor)

@@ -18,7 +18,13 @@ def test_what_the_command_line_found_out_arrives(tmp_path, monkeypatch):
         private_key=Path("device.key"),
         health_address="127.0.0.1:9093",
         environment={"A": "1"},
-        trust=AppTrust(frozenset({"a" * 64}), False, frozenset({"mine:make"})),
+        trust=AppTrust(
+            frozenset({"a" * 64}),
+            False,
+            frozenset({"mine:make"}),
+            signers=frozenset({"ssh-ed25519 " + "A" * 68}),
+            memory=tmp_path / "rollout.json",
+        ),
         cold=True,
     )
     given: list[list[str]] = []

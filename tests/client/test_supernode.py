@@ -17,12 +17,13 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from real_processes import processes_tagged, wait_until_connected
 
 from client.guard import CANNOT_START, TURNED_AWAY
 from client.reachability import ServerMismatch, ServerUnreachable, check_server
 from client.supernode import SuperNodeSettings, _refusal, run_supernode_foreground, start_supernode
 from common.errors import BouquetError
-from common.processes import ProcessGroup, free_port, processes_tagged, program_environment
+from common.processes import ProcessGroup, free_port, program_environment
 from server.superlink import start_superlink
 
 
@@ -234,12 +235,12 @@ def test_a_node_that_is_killed_takes_its_programs_along(tmp_path: Path) -> None:
     with ProcessGroup() as group:
         superlink = start_superlink(group, tmp_path / "server", fleet_address=address)
         node = start_supernode(group, SuperNodeSettings(address, tmp_path / "node", insecure=True))
-        node_id = node.wait_until_connected()
+        node_id = wait_until_connected(node)
         eventually(lambda: len(node.process.pids) == 2, "its flower-superexec is there")
         os.kill(node.process.pids[0], signal.SIGKILL)
         assert node.process.wait(60) == 128 + signal.SIGKILL
         again = start_supernode(group, SuperNodeSettings(address, tmp_path / "node", insecure=True))
-        assert again.wait_until_connected() != node_id
+        assert wait_until_connected(again) != node_id
         assert superlink.process.alive
     assert processes_tagged(group.tag) == []
 

@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.app.error import Error
-from flwr.common.constant import ErrorCode, SubStatus
+from flwr.common.constant import ErrorCode, Status, SubStatus
 from flwr.supercore.constant import TaskType
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity
+from flwr.supernode import start_client_internal as flower
 from flwr.supernode.nodestate import NodeStateFactory
 from flwr.supernode.start_client_internal import _insert_message
 
@@ -54,6 +56,10 @@ class Scripted:
     def __init__(self, *news: Any) -> None:
         self.news = list(news)
         self.announced: list[int] = []
+        self.dropped: list[int] = []
+
+    def drop(self, task: int) -> None:
+        self.dropped.append(task)
 
     def announce(self, state: Any, run_id: int) -> None:
         self.announced.append(run_id)
@@ -144,6 +150,65 @@ def test_without_a_message_it_rests_and_looks_again(node):
     slept = node.handle(Scripted(node.reply), pulls=(False, False, True))
     assert len(slept) == 2
     assert all(0.16 <= seconds <= 0.24 for seconds in slept)
+
+
+def lost(node, monkeypatch, error):
+    """Flower's own pull, of a message whose parts do not come; its reply, and its task."""
+    monkeypatch.setattr(flower, "get_fused_config_from_fab", lambda content, run: {})
+    message = Message(RecordDict({"a": ArrayRecord()}), dst_node_id=7, message_type="train")
+    message.metadata.__dict__["_message_id"] = message.object_id
+    run = SimpleNamespace(run_id=3, fab_hash="abc", series_id=9, primary_task_type=TaskType.CLIENT_APP)
+    fab = SimpleNamespace(hash_str="", content=b"", verifications={})
+    inbox = [(message, get_object_tree(message)), KeyboardInterrupt]
+
+    def receive():
+        found = inbox.pop(0)
+        if found is KeyboardInterrupt:
+            raise found
+        return found
+
+    def pull_object(run_id, object_id):
+        # In the meantime the executor has looked for itself.
+        tasks = node.state.get_tasks(statuses=[Status.PENDING])
+        taken.extend(task.task_id for task in tasks if node.state.claim_task(task.task_id))
+        raise error
+
+    taken: list[int] = []
+    executor = Scripted()
+    supernode = SimpleNamespace(
+        _pull_and_store_message=flower._pull_and_store_message, _push_messages=flower._push_messages,
+        SubStatus=SubStatus,
+    )  # fmt: skip
+    wait_well(supernode, executor, sleep=lambda seconds: None)
+    with pytest.raises(KeyboardInterrupt):
+        supernode._pull_and_store_message(
+            state=node.state, object_store=node.store, node_config={}, receive=receive, get_run=lambda run_id: run,
+            get_fab=lambda hash_, run_id: fab, pull_object=pull_object,
+            confirm_message_received=lambda run_id, object_id: None, trusted_entities=None,
+        )  # fmt: skip
+    return message, taken, executor
+
+
+@pytest.mark.parametrize("error", [RunNotRunningException(), RuntimeError("the server is gone")])
+def test_a_message_that_is_lost_while_it_is_pulled_leaves_nothing(node, monkeypatch, error):
+    node.state.delete_messages()
+    node.state.set_node_id(7)
+    message, taken, executor = lost(node, monkeypatch, error)
+    (own,) = set(taken) - {node.task}
+    assert executor.dropped == [own]
+    assert executor.announced == []
+    unfinished = node.state.get_tasks(statuses=[Status.PENDING, Status.STARTING, Status.RUNNING])
+    assert own not in [task.task_id for task in unfinished]
+    assert node.state.get_messages(is_reply=False) == []
+    assert [part.object_id for part in parts(message) if part.object_id in node.store] == []
+
+
+def parts(message):
+    todo = [get_object_tree(message)]
+    while todo:
+        part = todo.pop()
+        yield part
+        todo += part.children
 
 
 @pytest.mark.parametrize("partial", [False, True])

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from real_processes import processes_tagged
 
 from common.errors import BouquetError
 from common.processes import (
@@ -15,7 +16,6 @@ from common.processes import (
     check_port_free,
     find_program,
     free_port,
-    processes_tagged,
     program_environment,
     split_address,
     wait_for_port,
@@ -137,6 +137,15 @@ def test_a_program_that_cannot_be_started_says_so(tmp_path: Path) -> None:
         process = group.start("nothing", [str(tmp_path / "nothing")], os.environ, tmp_path / "log")
         assert process.wait(30) == 1
         assert process.tail() == f"Cannot run '{tmp_path / 'nothing'}': No such file or directory."
+
+
+def test_programs_that_have_ended_do_not_gather() -> None:
+    with ProcessGroup() as group:
+        first = group.start("first", python("pass"), os.environ)
+        eventually(lambda: not Path(f"/proc/{first._handle.pid}/fd/0").exists(), "it has ended, uncollected")
+        second = group.start("second", python("import time; time.sleep(600)"), os.environ)
+        assert group.processes == [second]
+        assert not Path(f"/proc/{first._handle.pid}").exists()
 
 
 def test_wait_times_out() -> None:

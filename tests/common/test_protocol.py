@@ -135,6 +135,17 @@ def test_a_reply_that_cannot_be_decoded_is_refused(layout):
         incoming.read_reply(reply, layout)
 
 
+@pytest.mark.parametrize("header", ["{'descr': '<f4', \n\"\"\"", "{'descr': (((", "\x07" * 9])
+def test_a_header_on_which_its_reader_itself_fails_is_refused(layout, header):
+    """NumPy reads a header as Python: what spoiled bytes raise there is any kind of error."""
+    data = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + bytes(8)
+    record = protocol.to_record(layout, np.zeros(layout.dim, dtype=np.float32))
+    record["first.bias"] = Array(dtype="float32", shape=(2,), stype="numpy.ndarray", data=data)
+    reply = Message(RecordDict({"arrays": record}), reply_to=sent(layout, Instruction()))
+    with pytest.raises(BouquetError, match=r"Tensor 'first\.bias' cannot be decoded"):
+        incoming.read_reply(reply, layout)
+
+
 def test_a_reply_that_claims_more_than_there_is_is_refused(layout):
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (10**13,)})

@@ -44,6 +44,11 @@ def test_text_is_read_as_the_type_of_its_key():
         ("train.local_epoch=3", "Unknown setting 'train.local_epoch'; the section 'train' has local_epochs"),
         ("train.local_epochs=x", "Setting train.local_epochs = 'x': input should be a valid integer"),
         ("train.local_epochs=0", "Setting train.local_epochs = 0: input should be greater than or equal to 1"),
+        ("server.min_replies=0", "Setting server.min_replies = 0: input should be a whole number from 1 .*or a number"),
+        ("server.min_replies=1.5", "Setting server.min_replies = 1.5: .* at most 1.0 .a share of the clients asked"),
+        ("server.min_replies=0.0", "Setting server.min_replies = 0.0: .* above 0"),
+        ("privacy.clip_norm=0", "Setting privacy.clip_norm = 0: input should be greater than 0"),
+        ("privacy.delta=1", "Setting privacy.delta = 1: input should be less than 1"),
         ("foo.bar=1", "Unknown setting 'foo.bar'; the sections are run, data, model"),
         ("foo=1", "Unknown setting 'foo'"),
         ("data.partition=bla", "Setting data.partition = 'bla': input should be 'iid', 'dirichlet'"),
@@ -71,10 +76,12 @@ def test_bad_files(tmp_path):
 
 def test_run_config_carries_the_same_settings():
     changes = ["data.groups=4", "model.hidden=8,8", "strategy.num_clusters=3", "strategy.matching=true"]
+    changes += ["server.min_replies=1.0"]
     settings = load_settings(None, changes)
     config = settings.to_run_config()
     assert all(isinstance(value, str | int | float | bool) for value in config.values())
     assert Settings.from_run_config({**config, "somebody-elses": 1}) == settings
+    assert isinstance(Settings.from_run_config(config).server.min_replies, float)  # all of those asked, not one
     with pytest.raises(SettingsError, match=r"strategy\.options = 'num_clusters: 3' is not JSON"):
         Settings.from_run_config({"strategy.options": "num_clusters: 3"})
 

@@ -5,7 +5,8 @@ import threading
 import pytest
 
 from common.settings import load_settings, parse_settings
-from experiments.cell_runner import CellFailed, SubprocessRunner, simulate_command, tail
+from experiments.cell_runner import CellFailed, ForkRunner, SubprocessRunner, simulate_command, tail
+from experiments.record import read_run
 
 
 def python(code):
@@ -104,3 +105,18 @@ def test_a_cell_that_ends_on_its_own_after_an_interrupt_is_left_to_do_so(tmp_pat
 
 def test_the_tail_of_a_log_that_is_not_there_says_so(tmp_path):
     assert tail(tmp_path / "absent") == "(the log cannot be read: No such file or directory)"
+
+
+def test_a_forked_cell_runs_as_simulate_does_and_its_log_says_why_it_failed(tmp_path):
+    inline = {"simulation.engine": "inline", "data.clients": 2, "run.rounds": 1, "data.samples_per_client": 20}
+    runner = ForkRunner()
+    runner(parse_settings({}, {**inline, "strategy.name": "fedavg"}), tmp_path / "cell")
+
+    assert read_run(tmp_path / "cell").summary["rounds"] == 1
+    with pytest.raises(
+        CellFailed, match=r"(?s)exited with 1; the end of .*bouquet: server.min_clients = 3 is more than"
+    ):
+        runner(parse_settings({}, {**inline, "server.min_clients": 3}), tmp_path / "other")
+    runner.stop()
+    with pytest.raises(CellFailed, match="stopped before"):
+        runner(parse_settings({}, inline), tmp_path / "late")

@@ -263,10 +263,13 @@ def test_the_tables_hold_mean_and_sample_deviation(compare, tmp_path):
     results, _, _ = compare()
     paths = write_results(results, tmp_path / "out")
 
-    assert [path.name for path in paths] == ["table.md", "table.csv", "table.json", "compare.html"]
-    assert paths[0].read_text() == (
+    assert [path.name for path in paths] == ["table.md", "table.csv", "clients.csv", "table.json", "compare.html"]
+    text = paths[0].read_text()
+    assert text.startswith(
         "# small\n\n"
         "Mean ± sample deviation over the seeds 0, 1; (k/n): only k of n seeds have a value.\n\n"
+        "The table lacks Standalone; FedAvg, after local training; FedPer; Ditto, without which it does not say "
+        'whether federation pays; rows = "standard" adds them.\n\n'
         "## accuracy_macro\n\n"
         "| strategy | digits |\n| --- | ---: |\n| FeSEM | .910 ± .014 |\n| Fed\\|Avg | .610 ± .014 |\n\n"
         "## bytes_up (MB)\n\n"
@@ -284,16 +287,56 @@ def test_the_tables_hold_mean_and_sample_deviation(compare, tmp_path):
         "",
         "0",
     )
-    content = json.loads(paths[2].read_text())
+    # Every client of the one is ahead by .3 in each seed.
+    assert "## Accuracy against Fed\\|Avg, paired by client and seed" not in text  # titles are no cells
+    assert "## Accuracy against Fed|Avg, paired by client and seed, 95 % interval; ≈ within noise" in text
+    assert "| FeSEM | +.300 [+.300, +.300] |" in text
+    assert "critical difference 1.39 (Nemenyi, 5 %)\n" in text  # 1.96 √(2 · 3 / (6 · 2)): of two blocks nothing follows
+    assert "| FeSEM | 1.00 | yes |\n| Fed\\|Avg | 2.00 | yes |" in text
+    assert "| FeSEM | received | uploaded models |\n| Fed\\|Avg | received | – |" in text
+    clients = list(csv.DictReader(io.StringIO(paths[2].read_text())))
+    assert len(clients) == 2 * 2 * 4
+    assert sum(float(one["accuracy"]) for one in clients if one["strategy"] == "FeSEM") / 8 == pytest.approx(0.91)
+    content = json.loads(paths[3].read_text())
+    assert content["differences"][0]["mean"] == pytest.approx(0.3)
+    assert content["differences"][0]["within_noise"] is False
     assert content["cells"][3]["values"] == {
         "accuracy_macro": pytest.approx(0.62),
         "bytes_up": 2400,
         "rounds_to_accuracy_0.8": None,
     }
     assert content["cells"][3]["settings"]["strategy"]["name"] == "fedavg"
-    page = paths[3].read_text()
+    page = paths[4].read_text()
     assert ".910 ± .014" in page
-    assert page.count('src="data:image/svg+xml;base64,') == 2  # accuracy and purity
+    assert "+.300 [+.300, +.300]" in page
+    # the gain over FedAvg; accuracy by round, by bytes, by seconds and by client; purity
+    assert page.count('src="data:image/svg+xml;base64,') == 6
+
+
+STANDARD = ('name = "small"', 'name = "small"\nrows = "standard"')
+
+
+def test_a_row_of_trained_models_is_read_from_the_cells_of_its_twin(compare):
+    twin = '[[strategy]]\nlabel = "trained"\nname = "fedavg"\ntested = "trained"\n[[data]]'
+    results, runner, _ = compare("[[data]]", twin)
+
+    assert sorted(runner.ran) == sorted(SLUGS)
+    found = {row["strategy"]: row["mean"] for row in render_json(results)["means"] if row["metric"] == "accuracy_macro"}
+    last = [line["by_client"] for run in results.runs("trained", "digits") for line in run.rounds[-1:]]
+    own = [one["accuracy_trained"] for clients in last for one in clients.values()]
+    assert found["trained"] == pytest.approx(sum(own) / len(own))
+    assert found["trained"] != found["Fed|Avg"]
+
+
+def test_the_standard_rows_come_first_and_those_that_are_there_are_not_repeated(table):
+    assert table(*STANDARD).strategies == (
+        "Standalone",
+        "FedAvg, after local training",
+        "FedPer",
+        "Ditto",
+        "FeSEM",
+        "Fed|Avg",
+    )
 
 
 def test_the_terminal_shows_one_table_a_metric(table, compare):
@@ -301,7 +344,7 @@ def test_the_terminal_shows_one_table_a_metric(table, compare):
     print_results(compare()[0], console)
     said = console.file.getvalue()
 
-    assert [said.count(text) for text in ("accuracy_macro", "bytes_up (MB)", "Fed|Avg", ".910 ± .014")] == [1, 1, 3, 1]
+    assert [said.count(text) for text in ("accuracy_macro", "bytes_up (MB)", "Fed|Avg", ".910 ± .014")] == [1, 1, 6, 1]
 
 
 def test_one_seed_and_no_cell_are_said_as_they_are(table):

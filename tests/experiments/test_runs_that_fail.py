@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 
 import pytest
 from rich.console import Console
@@ -11,9 +12,12 @@ from bouquet.live import RoundTable, print_summary
 from client import local_sgd
 from common.errors import BouquetError, RunFailed
 from common.settings import load_settings
+from experiments.inline import InlineGrid
 from experiments.report import write_report
 from experiments.simulation import simulate
 from server.app import read_failure, record_failure
+from server.status import read_status
+from server.stop import RunStopped, ask_to_stop
 
 BASE = ["data.clients=6", "data.groups=3", "data.partition=rotated", "strategy.num_clusters=3", "run.rounds=6"]
 BASE += ["simulation.engine=inline", "server.max_failed_rounds=2"]
@@ -66,6 +70,32 @@ def test_a_run_in_which_nobody_replies_any_more_ends_and_can_go_on(disk, tmp_pat
     assert "The run failed. No client gave a usable reply in 2 rounds running" in page
     assert f"Round 3: {NOBODY}" in page
     disk.clear()
+    simulate(settings(), tmp_path / "run", resume=True)
+    assert without_times(tmp_path / "run") == without_times(tmp_path / "whole")
+
+
+def test_a_run_whose_clients_are_all_gone_waits_and_says_so_and_can_go_on(tmp_path, monkeypatch):
+    simulate(settings(), tmp_path / "whole")
+    gone, states, look = set(), set(), InlineGrid.get_node_ids
+
+    def get_node_ids(grid):
+        if not gone:
+            return look(grid)
+        states.add(read_status(tmp_path / "run")["state"])
+        return []
+
+    monkeypatch.setattr(InlineGrid, "get_node_ids", get_node_ids)
+    said = r"After round 2 no client was connected any more, and none came back within 1 s \(server\.wait_for_clients\)"
+    changed = settings("server.wait_for_clients=1")
+    with pytest.raises(BouquetError, match=rf"{said}\. The last checkpoint is kept: --resume goes on"):
+        simulate(changed, tmp_path / "run", follow=lambda line: gone.add(1) if line["round"] == 2 else None)
+    assert "waiting" in states
+    assert [line["replies"] for line in lines_of(tmp_path / "run")] == [6, 6]
+    # Its owner may end it while it waits.
+    monkeypatch.setattr("server.rounds.take_back", ask_to_stop)
+    with pytest.raises(RunStopped, match="Stopped after round 2, as asked"):
+        simulate(settings(), tmp_path / "run", resume=True)
+    monkeypatch.undo()
     simulate(settings(), tmp_path / "run", resume=True)
     assert without_times(tmp_path / "run") == without_times(tmp_path / "whole")
 
@@ -153,3 +183,17 @@ def test_warnings_are_seen_while_the_run_goes_on_and_at_its_end():
     said = console.file.getvalue()
     assert "round 1: The training loss rises." in said
     assert "warning  Round 1: It rises." in said
+
+
+def test_a_device_that_lost_its_layers_is_in_the_record(tmp_path):
+    def forget(line):
+        if line["round"] == 2:
+            shutil.rmtree(tmp_path / "run" / "devices" / "client-1")
+
+    own = [text for text in BASE if not text.startswith("strategy")]
+    chosen = load_settings(None, [*own, "strategy.name=fedper", "run.rounds=3"])
+    simulate(chosen, tmp_path / "run", follow=forget)
+    lost = [
+        [n for n, about in line["by_client"].items() if "state_lost" in about] for line in lines_of(tmp_path / "run")
+    ]
+    assert lost == [[], [], ["client-1"]]

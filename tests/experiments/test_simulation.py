@@ -8,6 +8,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from common.errors import BouquetError
+from common.folder_lock import locked
 from common.settings import load_settings
 from experiments.simulation import simulate
 from server.record import RunRecord
@@ -162,6 +163,12 @@ def test_a_run_folder_is_never_overwritten(finished):
     with pytest.raises(BouquetError, match="holds a run already"):
         simulate(settings(), finished)
     assert (finished / "summary.json").read_bytes() == before
+
+
+def test_two_runs_never_write_to_one_folder(tmp_path):
+    with locked(tmp_path / "run", "the run folder", ""), pytest.raises(BouquetError, match=r"is in use by process \d+"):
+        simulate(settings(), tmp_path / "run")
+    assert [file.name for file in (tmp_path / "run").iterdir()] == [".lock"]
 
 
 def test_resume_refuses_other_settings(tmp_path):

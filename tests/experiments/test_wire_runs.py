@@ -11,7 +11,7 @@ from common.errors import BouquetError
 from common.methods import METHODS
 from common.settings import SettingsError, load_settings
 from experiments.simulation import simulate
-from server.rounds import build_strategy
+from server.preparing import build_strategy
 from strategies.baselines.fedavg import FedAvg
 
 BASE = [

@@ -5,8 +5,7 @@ import subprocess
 import sys
 
 import pytest
-
-from common.processes import processes_tagged
+from real_processes import processes_tagged
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(600)]
 

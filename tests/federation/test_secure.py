@@ -188,6 +188,7 @@ def test_power_cuts_of_a_device_and_of_the_server_and_a_broken_archive(commands,
     assert "Round 1 failed, and the run goes on without this device: " in commands.log("broken")
     assert "data.npz" in commands.log("broken")
     assert "3 of 4 devices are connected (a, b, c); missing: broken" in commands.log("server")
+    assert "two devices hold its key" not in commands.log("server")
     assert (folder / "server.log").read_text().count("Start `flwr-serverapp` process") == 2
     superlink = (folder / "superlink" / "superlink.log").read_text()
     assert "\x1b" not in superlink

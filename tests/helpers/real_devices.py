@@ -14,7 +14,7 @@ from common.initial import initial_model, state_vector
 from common.protocol import Encoder
 from common.settings import load_settings
 from experiments.inline import InlineGrid, app_handlers
-from server.rounds import build_strategy, train_config
+from server.preparing import build_strategy, train_config
 from strategies.exchange import Patience, exchange
 
 SMALL = ["data.clients=4", "data.samples_per_client=40", "data.partition=pathological", "model.hidden=[8]"]
@@ -88,14 +88,15 @@ class Federation:
         return incoming.read_reply(reply, self.layout, instruction.upload)
 
     def play(self, *rounds):
-        """Rounds of training, as the server's loop has them; returns the strategy's global model (d,)."""
+        """Rounds of training, as the server's loop has them; returns the first of its models (d,)."""
         for round_ in rounds:
             config = train_config(self.settings, round_)
             messages = list(self.strategy.configure_train(round_, self.arrays, config, self.grid))
             replies, silent = exchange(self.grid, messages, self.strategy.round_patience)
             self.strategy.give_up(silent)
             self.strategy.aggregate_train(round_, replies)
-        return self.strategy.centers(self.strategy.state)[0]
+        centers = self.strategy.centers(self.strategy.state)
+        return centers[0] if len(centers) else self.initial
 
     def evaluate(self, round_):
         """Accuracy of every device that answers an evaluation after a round."""

@@ -52,6 +52,7 @@ DAMAGE = {
     ),
     "no arrays": lambda path: (path / "state.safetensors").unlink(),
     "no sums": lambda path: (path / "SHA256SUMS").unlink(),
+    "empty sums": lambda path: (path / "SHA256SUMS").write_bytes(b""),
     "empty": lambda path: [file.write_bytes(b"") for file in path.iterdir()],
 }
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from server.diagnosis import Expected, all_warnings, diagnose, new_warnings
+from server.diagnosis import Expected, add, all_warnings, diagnose, new_warnings
 
 EXPECTED = Expected(classes=10, learning_rate=0.1)
 
@@ -78,3 +78,108 @@ def test_what_goes_on_is_said_once():
     record = [{**line, "warnings": texts} for line, texts in zip(lines, said, strict=True)]
     assert all_warnings(record) == [f"Round 5: {said[4][0]}"]
     assert all_warnings([{"round": 1}]) == []
+
+
+def fleet(rounds=6, **devices):
+    """Lines of ``rounds`` rounds: each device with (accuracy as sent, after training[, test samples[, seconds]])."""
+    lines = []
+    for t in range(1, rounds + 1):
+        of = {name: [v(t) if callable(v) else v for v in values] for name, values in devices.items()}
+        by_client = {
+            name: {"accuracy": v[0], "accuracy_trained": v[1], "tested": v[2] if len(v) > 2 else 100}
+            for name, v in of.items()
+        }
+        more = {"seconds_by_client": {name: v[3] for name, v in of.items() if len(v) > 3}, "accuracy_micro": 0.8}
+        assignment = dict.fromkeys(devices, 0) | {"other": 1}
+        line = {"round": t, "replies": 4, "failed": {}, "loss": 0.5, "assignment": assignment, "tested": 400}
+        lines.append({**line, **more, "by_client": by_client})
+    return lines
+
+
+def test_a_device_for_which_its_clusters_model_is_far_worse_than_its_own():
+    lines = fleet(a=(0.9, 0.95), b=(0.85, 0.9), c=(0.167, 0.92))
+    found = diagnose(lines, EXPECTED)
+    assert list(found) == ["misplaced c"]
+    assert "c: the model of its cluster, 0, is far worse for it (accuracy 0.17) than what" in found["misplaced c"]
+    assert "(0.92); of the other devices half gain +0.05 or less" in found["misplaced c"]
+    one = [{**line, "assignment": dict.fromkeys("abc", 0)} for line in lines]
+    assert "the model that it is sent is far worse for it" in diagnose(one, EXPECTED)["misplaced c"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        fleet(rounds=4, a=(0.9, 0.95), b=(0.85, 0.9), c=(0.167, 0.92)),  # too early
+        fleet(a=(0.9, 0.95), c=(0.167, 0.92)),  # among two, which one stands out?
+        fleet(
+            a=(0.5, 0.95), b=(0.5, 0.9), c=(0.3, 0.92)
+        ),  # data differ from device to device, and one model is for all
+        fleet(a=(0.9, 0.95), b=(0.85, 0.9), c=(0.5, 0.9, 6)),  # six test samples
+        fleet(a=(0.9, 0.95), b=(0.85, 0.9), c=(0.167, 0.2)),  # its data are hard, whichever model it has
+        fleet(a=(0.9, 0.95), b=(0.85, 0.9), c=(lambda t: 0.2 if t == 6 else 0.9, 0.95)),  # once
+    ],
+)
+def test_a_device_that_only_looks_misplaced(lines):
+    assert diagnose(lines, EXPECTED) == {}
+
+
+def test_a_device_that_each_round_waits_for():
+    quick = (0.9, 0.95, 100, lambda t: 4.0 + t % 2)
+    found = diagnose(fleet(a=quick, b=quick, c=(0.9, 0.95, 100, 12.0)), EXPECTED)
+    assert list(found) == ["last c"]
+    said = "c was the last in each of the last 5 rounds: 12 s, where all others had answered after 4 s."
+    assert found["last c"].startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("slow", "next_one"),
+    [
+        (lambda t: 5.8, 5.0),  # by less than two seconds
+        (lambda t: 50.0, 40.0),  # by less than half
+        (lambda t: 3.0 if t == 4 else 20.0, 5.0),  # not in every round
+        (lambda t: 20.0 if t % 2 else 5.0, lambda t: 5.0 if t % 2 else 20.0),  # in turn with another
+    ],
+)
+def test_a_device_that_is_somewhat_slower(slow, next_one):
+    lines = fleet(a=(0.9, 0.95, 100, 3.0), b=(0.9, 0.95, 100, next_one), c=(0.9, 0.95, 100, slow))
+    assert diagnose(lines, EXPECTED) == {}
+    # nor among two, nor where a round had too few replies
+    assert diagnose(fleet(a=(0.9, 0.95, 100, 3.0), c=(0.9, 0.95, 100, 30.0)), EXPECTED) == {}
+
+
+@pytest.mark.parametrize(
+    ("loss", "accuracy", "tested", "warned"),
+    [
+        (1.0, 0.11, 400, True),
+        (1.0, 0.3, 400, False),
+        (1.0, 0.11, 20, False),  # too few samples to tell
+        (2.3, 0.11, 400, False),  # the loss is at chance, too, and that is said
+    ],
+)
+def test_an_accuracy_that_stays_at_chance_while_the_loss_falls(loss, accuracy, tested, warned):
+    lines = lines_of(*[loss] * 6, accuracy_micro=accuracy, tested=tested)
+    found = diagnose(lines, EXPECTED)
+    assert ("accuracy" in found) == warned
+    if warned:
+        assert "The accuracy is 0.110 after 6 rounds, no better than guessing (1 in 10)" in found["accuracy"]
+    assert "accuracy" not in diagnose(lines[:4], EXPECTED)
+    assert "accuracy" not in diagnose([{**line, "accuracy_micro": None} for line in lines], EXPECTED)
+
+
+def test_devices_with_another_release():
+    found = diagnose(lines_of(1.0, other_releases={"b": "0.1.0", "a": "0.0.9"}), EXPECTED)
+    said = "Another release of Bouquet than the server's is installed on a (0.0.9), b (0.1.0)."
+    assert found == {"releases": said}
+
+
+def test_what_comes_and_goes_is_said_once_and_old_lines_are_let_go():
+    lines, said = [], []
+    for t, line in enumerate(fleet(rounds=40, a=(0.9, 0.95), b=(0.85, 0.9), c=(0.167, 0.92))):
+        if t % 4 == 3:
+            line["by_client"] = {}
+        add(lines, line)
+        said += [(t + 1, text) for text in new_warnings(lines, EXPECTED)]
+        lines[-1]["diagnosis"] = diagnose(lines, EXPECTED)
+    assert [t for t, _ in said] == [5]
+    assert "by_client" not in lines[0]
+    assert all("by_client" in line for line in lines[-5:])

@@ -66,6 +66,8 @@ def test_with_keys_a_device_is_what_its_key_is_called_and_nothing_else(tmp_path,
     said = {protocol.CLIENT_ID: "window-pi", protocol.DEVICE_ID: "device-1", protocol.RELEASE: "0.2.0"}
     assert found(2**64 - 5, said) == "garden-pi"
     assert found.release("garden-pi") == "0.2.0"
+    assert found.other_releases({"garden-pi", "nobody"}) == {"garden-pi": "0.2.0"}
+    assert found.other_releases({"nobody"}) == {}
     assert found(7, said) is None  # a node that SuperLink does not know
 
 
@@ -124,6 +126,9 @@ def test_a_power_cut_is_not_a_second_device_and_a_copied_card_is(link, keys):
     twins = Twins(link.path)
     twins.refused(key, now)
     assert list(twins.same_key(named)) == []  # the one that is connected was not heard of since
+    # SuperLink gives it up at the end of its patience, and notes that as the time when it left.
+    link.node(1, key, now - 500, now + 40, "offline")
+    assert list(twins.same_key(named)) == []
     link.node(1, key, now + 45, now + 46)  # it got in, once the one before no longer counted as connected
     assert list(twins.same_key(named)) == []
     link.node(1, key, now - 500, now - 20)

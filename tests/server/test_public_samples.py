@@ -6,8 +6,8 @@ from client.data import load_partition
 from common.datasets import load_dataset
 from common.errors import BouquetError
 from common.settings import load_settings
+from server.preparing import build_strategy
 from server.public_samples import load_public_samples
-from server.rounds import build_strategy
 
 
 def load(*changes):

@@ -8,6 +8,7 @@ from experiments.inline import InlineGrid
 from strategies.baselines.fedavg import FedAvg
 from strategies.exchange import Patience
 from strategies.gradient_loss.strategy import GradientLoss
+from strategies.sampling import fewest_replies
 
 
 def plus(amount):
@@ -58,6 +59,25 @@ def test_too_few_replies_leave_the_models_as_they_were(scripted, play):
     play(strategy, grid, range(1, 3))
     assert strategy.centers(strategy.state)[0].tolist() == [0] * 8
     assert strategy.warnings == ["1 usable replies, fewer than min_replies = 2: the models stay as they were."]
+
+
+@pytest.mark.parametrize(("share", "needed"), [(0.6, 2), (0.7, 3), (1.0, 3)])
+def test_min_replies_as_a_share_of_those_asked(share, needed, scripted, play):
+    grid = InlineGrid({1: scripted("a", plus(1)), 2: scripted("b", plus(3)), 3: scripted("c", spoiled)})
+    strategy = FedAvg(identify=True, min_replies=share)
+    play(strategy, grid, range(1, 2))
+    center = strategy.centers(strategy.state)[0, 0]
+    if needed == 2:
+        assert (center, strategy.warnings) == (2, [])
+    else:
+        said = f"2 usable replies, fewer than min_replies = {share} of 3 (3): the models stay as they were."
+        assert (center, strategy.warnings) == (0, [said])
+
+
+def test_a_share_is_rounded_up_and_is_at_least_one_reply():
+    assert [fewest_replies(share, asked) for share, asked in ((0.5, 4), (0.5, 5), (0.01, 5), (1.0, 7))] == [2, 3, 1, 7]
+    assert fewest_replies(0.7, 10) == 7  # 0.7 × 10 is 7.000000000000001
+    assert fewest_replies(3, 2) == 3
 
 
 def test_warnings_are_those_of_the_round(scripted, play):

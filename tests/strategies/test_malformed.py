@@ -19,7 +19,7 @@ from common.initial import initial_model
 from common.methods import METHODS
 from common.settings import parse_settings
 from experiments.inline import InlineGrid, app_handlers
-from server.rounds import build_strategy, train_config
+from server.preparing import build_strategy, train_config
 from strategies.exchange import exchange
 
 COUNT = int(os.environ.get("BOUQUET_MALFORMED", "40"))
@@ -82,7 +82,7 @@ def test_malformed_replies_are_refused_or_harmless(second_round):
 def outcome(strategy, replies):
     """A strategy after an aggregation, on a copy; the public data and the like are shared, the state is not written."""
     after = copy.copy(strategy)
-    after.__dict__.update(failures={}, replies=None, _nodes=dict(strategy._nodes))
+    after.__dict__.update(failures={}, replies=None, _nodes=copy.deepcopy(strategy._nodes))
     after.state = copy.deepcopy(strategy.state)
     after.aggregate_train(2, replies)
     return after

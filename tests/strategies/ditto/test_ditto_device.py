@@ -9,7 +9,7 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 
 from client.app import make_client_app
-from client.session import compose
+from client.starting import compose
 from client.state import PERSONAL, DeviceState, FolderStore, Kept
 from common import incoming, protocol
 from common.initial import initial_model, state_vector

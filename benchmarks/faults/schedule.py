@@ -1,0 +1,94 @@
+"""Which faults a seed stands for: what is done to whom, after which event, and for how long."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+STRATEGIES = ("dc-pfl", "fedtsdp", "fedac", "gradient-loss", "fesem")
+DEVICES = ("ada", "bob", "cleo", "dan")
+ROUNDS = 5
+ALONE_EVERY = 10  # one schedule in so many is of a server that ends with its run, and of devices of its own
+
+# What happens, and to whom.
+KILLS = ("server", "server-root", "superlink", "serverapp", "device", "node", "executor", "message")
+STOPS = ("server", "serverapp", "superlink", "device", "node", "executor", "message")
+OTHERS = ("cut", "loss", "slow", "full-server", "full-device")
+DAMAGES = ("checkpoint", "state", "prepared")
+KINDS = (
+    *(f"kill {what}" for what in KILLS),
+    *(f"stop {what}" for what in STOPS),
+    *OTHERS,
+    *(f"damage {what}" for what in DAMAGES),
+)
+NEEDS_ROOT = frozenset(OTHERS)
+ON_DEVICES = ("device", "node", "executor", "message", "cut", "loss", "slow", "full-device", "state", "prepared")
+# A round has begun; a device works on a message of it; its line is written, and its checkpoint follows; the last test.
+EVENTS = ("round", "message", "line", "testing")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault: ``seconds`` after ``event`` of ``round`` it begins, and it lasts ``pause`` seconds."""
+
+    kind: str
+    device: str  # of the faults that hit one device; "" otherwise
+    event: str
+    round: int
+    seconds: float
+    pause: float
+    seed: int  # of what else is drawn: which byte, how much room is left
+
+    @property
+    def may_fail(self) -> bool:
+        """Whether the run may end with it, clearly, and go on when its server is started again."""
+        return self.kind in ("full-server", "kill superlink", "kill serverapp", "stop superlink", "stop serverapp")
+
+    @property
+    def loses_state(self) -> bool:
+        """Whether a device may come back without the layers of its last round."""
+        return self.kind == "damage state"
+
+    def __str__(self) -> str:
+        whom = f" {self.device}" if self.device else ""
+        return f"{self.kind}{whom} {self.seconds:g} s after {self.event} {self.round} for {self.pause:g} s"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What a seed stands for."""
+
+    seed: int
+    strategy: str
+    alone: bool
+    faults: tuple[Fault, ...]
+
+
+def draw(seed: int) -> Schedule:
+    """The schedule of a seed: each kind of fault comes with each strategy in turn, and up to two drawn ones beside."""
+    generator = random.Random(f"faults {seed}")
+    first = KINDS[seed // len(STRATEGIES) % len(KINDS)]
+    kinds = [first, *(generator.choice(KINDS) for _ in range(generator.choice((0, 0, 1, 1, 2))))]
+    if kinds.count("damage checkpoint") > 1:  # both that are kept: no run bears that
+        kinds = [first]
+    faults = tuple(_fault(kind, generator) for kind in kinds)
+    return Schedule(seed, STRATEGIES[seed % len(STRATEGIES)], seed % ALONE_EVERY == ALONE_EVERY - 1, faults)
+
+
+def _fault(kind: str, generator: random.Random) -> Fault:
+    what = kind.split()[-1]
+    event = generator.choice(EVENTS)
+    if what == "message":
+        event = "message"
+    round_ = generator.randint(1, ROUNDS)
+    if kind == "damage checkpoint":
+        event, round_ = generator.choice(("round", "message")), generator.randint(3, ROUNDS)
+    if event == "testing":
+        round_ = ROUNDS
+    # The checkpoint is written some milliseconds after the line.
+    seconds = generator.uniform(0, 0.03) if event == "line" else generator.choice((0.0, generator.uniform(0, 1.5)))
+    device = generator.choice(DEVICES) if what in ON_DEVICES else ""
+    pause = generator.choice((0.0, 1.0, generator.uniform(0, 8)))
+    if kind.startswith(("stop", *OTHERS)):
+        pause = max(1.0, pause)
+    return Fault(kind, device, event, round_, round(seconds, 3), round(pause, 2), generator.randrange(2**31))

@@ -1,0 +1,145 @@
+"""What needs PyTorch for a moment, in a process of its own that ends: a server that waits for months does without.
+
+``python -m server.apart check`` and ``initial`` read settings as JSON and answer with a pickle; `check_settings` and
+`initial_parameters` start them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flwr.app import Array, ArrayRecord
+from numpy.typing import NDArray
+
+from common.errors import BouquetError
+from common.layout import ParameterLayout, Vector, contiguous
+from common.settings import Settings, parse_settings
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from server.start import Start
+
+Parameters = tuple[dict[str, NDArray[Any]], frozenset[str]]
+ABOUT_FILE = "start.json"  # in the folder of a run that started from more than the seed gives
+
+
+@dataclass(frozen=True)
+class PlainStart:
+    """A `server.start.Start` that the seed alone made, by its arrays; PyTorch comes when the model is asked for."""
+
+    settings: Settings
+    arrays: dict[str, NDArray[Any]]
+    parameters: frozenset[str]
+    about: Mapping[str, Any] = field(default_factory=dict)
+    frozen: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    @property
+    def record(self) -> ArrayRecord:
+        """The model as Flower's ArrayRecord."""
+        return ArrayRecord({name: Array(contiguous(array)) for name, array in self.arrays.items()})
+
+    @property
+    def layout(self) -> ParameterLayout:
+        """The layout of what travels, which is all of it."""
+        return ParameterLayout.of(self.arrays, self.parameters)
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The model itself."""
+        from common.initial import initial_model
+
+        return initial_model(self.settings)
+
+    def draw(self, seed: int) -> Vector:
+        """Another starting model, from another seed (d,)."""
+        from server.start import Start
+
+        return Start(self.settings, self.model).draw(seed)
+
+    def delivery(self) -> None:
+        """Devices can build all of it."""
+
+    def save(self, folder: Path) -> None:
+        """The settings say it all."""
+
+
+def starting_point(settings: Settings, resumed: Path | None = None) -> Start | PlainStart:
+    """`server.start.starting_point`, without PyTorch in this process where the seed alone makes the model."""
+    more = settings.model.weights or settings.model.frozen
+    if more or (resumed is not None and (resumed / ABOUT_FILE).exists()):
+        from server import start
+
+        return start.starting_point(settings, resumed)
+    return PlainStart(settings, *initial_parameters(settings))
+
+
+def check_settings(settings: Settings, resumed: Path | None = None) -> None:
+    """Raise `BouquetError` unless strategy and model can be made as the settings say.
+
+    ``resumed`` is the folder of a run that goes on.
+    """
+    _ask("check", settings, *([] if resumed is None else [str(resumed)]))
+
+
+def initial_parameters(settings: Settings) -> Parameters:
+    """The initial model's ``state_dict`` in NumPy, and which of its tensors are parameters. Raises `BouquetError`."""
+    found: Parameters = _ask("initial", settings)
+    return found
+
+
+def _ask(what: str, settings: Settings, *more: str) -> Any:
+    # The same modules as here: those of an app that Flower has unpacked, or of a user's folder.
+    paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "server.apart", what, *more],
+        input=settings.model_dump_json().encode(),
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": paths},
+        check=False,
+    )
+    if done.returncode:
+        raise BouquetError(f"The settings could not be checked: the process that should ended with {done.returncode}.")
+    answer, reason = pickle.loads(done.stdout)
+    if reason is not None:
+        raise BouquetError(reason)
+    return answer
+
+
+def _answer(settings: Settings, what: str, resumed: str = "") -> Any:
+    from common.initial import initial_model, parameter_names, state_arrays
+    from server import start
+    from server.preparing import build_strategy
+
+    if what == "check":
+        build_strategy(settings, start.starting_point(settings, Path(resumed) if resumed else None))
+        return None
+    model = initial_model(settings)
+    return state_arrays(model.state_dict()), parameter_names(model)
+
+
+def main() -> None:
+    """Answer on standard output, where nothing else may write."""
+    with os.fdopen(os.dup(1), "wb") as output:
+        os.dup2(2, 1)
+        answer, reason = None, None
+        try:
+            answer = _answer(parse_settings(json.load(sys.stdin), {}), *sys.argv[1:])
+        except BouquetError as error:
+            reason = str(error)
+        pickle.dump((answer, reason), output)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):  # who asked hears of it, too
+        main()

@@ -1,0 +1,51 @@
+"""Mini-batches that cannot fit are refused before they are tried."""
+
+import pytest
+import torch
+from torch import nn
+
+from client import memory
+from client.memory import check_fits, kept_bytes
+from common.errors import BouquetError
+from common.freezing import freeze
+from common.memory import available_bytes, peak_bytes, reset_peak
+
+SAMPLE = torch.zeros(1, 3, 64, 64)
+
+
+def net():
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 2, 3, padding=1), nn.Flatten(), nn.Linear(8192, 5)
+    )
+
+
+def test_what_a_step_keeps_by_hand():
+    """Outputs of 4 and 2 planes of 64 × 64 and 5 logits, 4 bytes each; frozen layers keep nothing."""
+    assert kept_bytes(net(), SAMPLE) == 4 * (4 * 4096 + 2 * 4096 + 5)
+    assert kept_bytes(freeze(net(), ["0", "2"]), SAMPLE) == 4 * 5
+    assert kept_bytes(freeze(net(), ["2"]), SAMPLE) == kept_bytes(net(), SAMPLE)  # the gradient passes through
+
+
+def test_a_mini_batch_that_cannot_fit(monkeypatch):
+    each = kept_bytes(net(), SAMPLE)
+    monkeypatch.setattr(memory, "available_bytes", lambda swap: 20 * each)
+    x = SAMPLE.repeat(64, 1, 1, 1)
+    check_fits(net(), x, 16)
+    check_fits(net(), x[:16], 32)  # no more samples than there are
+    with pytest.raises(
+        BouquetError, match=r"mini-batch of 32 needs more than 3 MB .*lower train\.batch_size \(to 10 or"
+    ):
+        check_fits(net(), x, 32)
+    check_fits(nn.Linear(4, 2), torch.zeros(64, 4), 32)  # small samples are not asked about
+    monkeypatch.setattr(memory, "available_bytes", lambda swap: None)
+    check_fits(net(), x, 32)
+
+
+def test_the_machine_has_memory_and_a_peak_comes_back_down():
+    assert 0 < available_bytes() <= available_bytes(swap=True)
+    block = bytearray(64 << 20)
+    block[::4096] = b"x" * len(block[::4096])
+    high = peak_bytes()
+    del block
+    reset_peak()
+    assert 0 < peak_bytes() < high

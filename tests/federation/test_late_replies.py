@@ -1,0 +1,77 @@
+"""A reply that comes after its round, over gRPC: SuperLink still gives it out, and the next round takes it."""
+
+import json
+
+import pytest
+
+pytestmark = [pytest.mark.federation, pytest.mark.timeout(900)]
+
+# On one device, the model for its second message is there only when the server has gone on to the third round.
+HELD = """
+import os, time
+from pathlib import Path
+from torch import nn
+
+def make(input_shape, num_classes):
+    if folder := os.environ.get("HELD"):
+        calls = Path(folder, "calls")
+        calls.write_text(calls.read_text() + "." if calls.exists() else ".")
+        rounds = Path(folder, "runs", "late", "rounds.jsonl")
+        while len(calls.read_text()) == 2 and rounds.read_text().count("\\n") < 2:
+            time.sleep(0.1)
+    return nn.Sequential(nn.Flatten(), nn.Linear(4, num_classes))
+"""
+
+SETTINGS = """
+[run]
+name = "late"
+rounds = 8
+
+[data]
+dataset = "own"
+classes = ["down", "up"]
+input_shape = [1, 2, 2]
+
+[model]
+name = "held:make"
+
+[strategy]
+name = "fedavg"
+
+[wire]
+up = "int8"
+down = "int8"
+
+[privacy]
+clip_norm = 1.0
+noise_multiplier = 0.01
+
+[server]
+min_clients = 3
+min_replies = 0.5
+late_replies = "next"
+straggler_factor = 1
+straggler_grace = 4
+"""
+
+
+def test_a_reply_to_the_round_before_counts(commands, own_data, tmp_path, monkeypatch):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "held.py").write_text(HELD)
+    (tmp_path / "late.toml").write_text(SETTINGS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "models"))
+    server = commands.server("--settings", "late.toml", "--insecure")
+    where = ("--server", f"127.0.0.1:{commands.port}", "--insecure", "--allow-model", "held:make")
+    for name in ("a", "b", "slow"):
+        if name == "slow":
+            monkeypatch.setenv("HELD", str(tmp_path))
+        more = ("--data", str(own_data(name, False)), "--state-dir", f"state-{name}", "--name", name)
+        commands.start(name, "client", *where, *more, "--least-noise", "0.01")
+    commands.wait_for(lambda: server.poll() is not None, 600)
+    run = tmp_path / "runs" / "late"
+    lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    assert "slow" in lines[1]["failed"], lines[1]
+    assert any("slow" in line["late"] for line in lines[2:]), [line["late"] for line in lines]
+    spent = json.loads((run / "summary.json").read_text())["privacy"]
+    assert spent["releases"]["a"] >= 7
+    assert 0 < spent["epsilon"]["slow"] <= spent["epsilon_most"]

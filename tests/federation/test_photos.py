@@ -1,0 +1,92 @@
+"""Photos on real devices: weights from a file, frozen layers that travel once; warm, cold and simulated the same."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors.numpy import load_file
+from safetensors.torch import save_file
+
+from bouquet.kept_model import device_model
+from bouquet.predict import predict
+from common.initial import initial_model
+from common.settings import load_settings
+from experiments.simulation import simulate
+
+pytestmark = [pytest.mark.federation, pytest.mark.timeout(1800)]
+
+CHANGES = [
+    "data.dataset=own",
+    'data.classes=["dark","light"]',
+    "data.input_shape=[3,8,8]",
+    "model.name=cnn-batchnorm",
+    "model.frozen=conv1,norm1",
+    "train.augment=crop,flip,color",
+    "train.class_weights=balanced",
+    "strategy.name=fedavg",
+    "run.rounds=2",
+    "server.min_clients=2",
+    "server.wait_for_clients=600",
+    "server.straggler_grace=600",
+    "server.round_timeout=600",
+]
+
+
+@pytest.fixture
+def photos(tmp_path):
+    generator = np.random.default_rng(0)
+    for device, dark, light in (("a", 8, 8), ("b", 12, 4)):
+        for name, count, middle in (("dark", dark, 60), ("light", light, 190)):
+            folder = tmp_path / "photos" / device / name
+            folder.mkdir(parents=True)
+            for number in range(count):
+                pixels = generator.normal(middle, 30, size=(10, 12, 3)).clip(0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(folder / f"{number}.png")
+    return tmp_path / "photos"
+
+
+def lines(run):
+    return [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+
+
+def same(line):
+    return {k: v for k, v in line.items() if "seconds" not in k and k not in ("identification_bytes", "absent")}
+
+
+def test_a_warm_and_a_cold_device_do_what_the_simulation_says_and_get_again_what_they_lost(commands, photos, tmp_path):
+    weights = tmp_path / "mine.safetensors"
+    save_file(initial_model(load_settings(None, [*CHANGES, "run.seed=9"])).state_dict(), weights)
+    changes = [*CHANGES, f"model.weights={weights}"]
+    simulated = load_settings(None, [*changes, f"data.data_dir={photos}", "simulation.engine=inline"])
+    simulate(simulated, tmp_path / "simulated")
+
+    def serve(*more):
+        sets = [text for value in (*changes, *more) for text in ("--set", value)]
+        return commands.server("--out", "run", "--insecure", *sets, *(["--resume"] if more else []))
+
+    server = serve()
+    for name, how in (("a", ()), ("b", ("--cold",))):
+        where = ("--server", f"127.0.0.1:{commands.port}", "--insecure", "--state-dir", f"state-{name}", "--name", name)
+        commands.start(name, "client", *where, "--data", str(photos / name), *how)
+    commands.wait_for(lambda: server.poll() is not None, seconds=700)
+    assert server.returncode == 0, commands.log("server")
+    assert [same(line) for line in lines(tmp_path / "run")] == [same(line) for line in lines(tmp_path / "simulated")]
+    model, expected = (load_file(tmp_path / run / "models" / "cluster-0.safetensors") for run in ("run", "simulated"))
+    assert {name: array.tobytes() for name, array in model.items()} == {n: a.tobytes() for n, a in expected.items()}
+    frozen = {name: array for name, array in load_file(weights).items() if name.startswith(("conv1", "norm1"))}
+    assert all(np.array_equal(model[name], array) for name, array in frozen.items())
+
+    (backbone,) = (tmp_path / "state-b").glob("backbone-*.safetensors")
+    backbone.unlink()
+    server = serve("run.rounds=4")
+    commands.wait_for(lambda: server.poll() is not None, seconds=700)
+    assert server.returncode == 0, commands.log("server")
+    done = lines(tmp_path / "run")
+    assert [sorted(line["failed"]) for line in done] == [[], [], ["b"], []]
+    assert "it will be sent it again in the next round" in done[2]["failed"]["b"]
+    assert [("conv1" in line["bytes_by_layer"]["down"]) for line in done] == [True, False, False, True]
+    for name in "ab":
+        found = list(predict(device_model(tmp_path / f"state-{name}"), [photos / name], top=1))
+        assert len(found) == 16
+        assert not any(prediction.error for prediction in found)
