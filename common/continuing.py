@@ -28,8 +28,8 @@ MAY_CHANGE = {
     "server.straggler_factor": "how long it waits for the last ones",
     "server.straggler_grace": "likewise",
     "server.evaluate_every": "how often all devices are tested",
-    "server.late_replies": "what becomes of a reply after its round",
     "server.fraction_evaluate": "or not all of them",
+    "server.late_replies": "what becomes of a reply after its round",
     "server.keep_checkpoints": "how many are kept",
     "simulation.*": "the engine, and what it may use",
 }

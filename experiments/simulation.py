@@ -34,7 +34,7 @@ from server.stop import RunStopped
 from strategies.sampling import fewest_replies, sample_size
 
 FIRST_NODE = SUPERLINK_NODE_ID + 1
-_QUIET = {"logging_level": "error", "log_to_driver": False}
+_QUIET: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
 STATE_FOLDER = "devices"  # in the run folder: what each simulated device keeps
 
 

@@ -143,8 +143,22 @@ class _Run:
         strategy = self.strategy
         messages = list(strategy.configure_train(round_, self.arrays, self.config(round_), self.grid))
         traffic = self.count(Bytes(strategy.layout), strategy.preliminary, messages)
-        answered: set[str] = set()
-        updated, _ = strategy.aggregate_train(round_, self.arriving(messages, times, traffic, answered))
+        answered: list[str] = []
+
+        def arriving() -> Iterator[Message]:
+            """Each reply is read, counted and dropped before the next one is asked for."""
+            silent: dict[int, str] = {}
+            for reply in replies_to(self.grid, messages, strategy.round_patience, silent, times):
+                answered.append(reply.metadata.reply_to_message_id)
+                yield reply
+                self.count(traffic, [reply])  # the strategy knows by now who it is from
+            strategy.give_up(silent)
+            for reply in strategy.late.collect(self.grid) if strategy.late else ():
+                answered.append(reply.metadata.reply_to_message_id)
+                yield reply
+                self.count(traffic, [reply])
+
+        updated, _ = strategy.aggregate_train(round_, arriving())
         strategy.await_late(messages, answered)
         self.arrays = updated or self.arrays
         if round_ == 1 and not strategy.replies and strategy.failures:
@@ -153,20 +167,6 @@ class _Run:
         self.learn_groups()
         self.remembered.prior = fleet_prior(strategy.replies) or self.remembered.prior
         return traffic
-
-    def arriving(
-        self, messages: Sequence[Message], times: dict[int, float], traffic: Bytes, answered: set[str]
-    ) -> Iterator[Message]:
-        """The replies, late ones last: each is read, counted and dropped before the next one is asked for."""
-        strategy, silent = self.strategy, dict[int, str]()
-        for reply in replies_to(self.grid, messages, strategy.round_patience, silent, times):
-            answered.add(reply.metadata.reply_to_message_id)
-            yield reply
-            self.count(traffic, [reply])  # the strategy knows by now who it is from
-        strategy.give_up(silent)
-        for reply in strategy.late.collect(self.grid) if strategy.late else ():
-            yield reply
-            self.count(traffic, [reply])
 
     def evaluate(self, round_: int, traffic: Bytes) -> dict[str, Any]:
         """Have every device tested; it is told how to train, because a method may adapt its model before the test."""

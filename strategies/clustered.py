@@ -269,7 +269,10 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         self._blame(silent)
 
     def await_late(self, messages: Sequence[Message], answered: Collection[str]) -> None:
-        """After a round: what was not answered may be until the end of the next one, where a server asks for that."""
+        """After a round: what was not answered may be until the end of the next one, where a server asks for that.
+
+        ``answered`` are the identifiers of the messages that were.
+        """
         if self.late:
             self.late.expect(messages, answered, self._planned)
             if self.compression:
@@ -331,8 +334,8 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
     def _read(self, layout: ParameterLayout, messages: Iterable[Message]) -> Replies:
         """The usable replies; for every other one, its reason goes to ``failures``."""
         usable: dict[str, ClientReply] = {}
-        sent: dict[str, Instruction] = {}
         rows = Rows(layout, (client for client, _ in self._planned.values()))
+        sent: dict[str, Instruction] = {}
         for message in messages:
             late = self.late.of(message) if self.late else None
             planned = late or self._planned.get(message.metadata.src_node_id)

@@ -55,11 +55,11 @@ def replies_to(
 ) -> Iterator[Message]:
     """Send messages, and yield the replies as they arrive; nodes that give none are added to ``silent`` with why.
 
-    ``times`` gets the seconds after which each node's reply was there.
+    ``times`` gets the seconds after which each node's reply was there. Nothing of a reply is kept here, so that a
+    round's replies need not be in memory together.
 
-    Nothing of a reply is kept here, so that a round's replies need not be in memory together. ``send_and_receive`` of
-    Flower's grid waits out its whole timeout for a node that vanished, and looks for replies every 3 s; this looks more
-    often, and gives a node up when it is no longer connected.
+    ``send_and_receive`` of Flower's grid waits out its whole timeout for a node that vanished, and looks for replies
+    every 3 s; this looks more often, and gives a node up when it is no longer connected.
     """
     outgoing = list(messages)
     if not outgoing:

@@ -24,10 +24,7 @@ class LateReplies:
     def expect(
         self, messages: Iterable[Message], answered: Collection[str], planned: Mapping[int, tuple[str, Instruction]]
     ) -> None:
-        """After a round: what is not ``answered`` is awaited until the end of the next one; what was before no longer.
-
-        ``answered`` are the ids of the messages that were.
-        """
+        """After a round: what was not answered is awaited until the end of the next one; what was before no longer."""
         self.awaited = {
             m.metadata.message_id: planned[m.metadata.dst_node_id]
             for m in messages

@@ -106,6 +106,18 @@ class Replies:
         return len(self.received)
 
 
+def stacked(vectors: Sequence[NDArray[np.float32]]) -> Matrix:
+    """Vectors (d,) as the rows of a matrix (n, d); of rows that follow each other in one, that part of it, no copy."""
+    first = vectors[0]
+    whole = first.base
+    if whole is None or whole.ndim != 2 or any(vector.base is not whole for vector in vectors):
+        return np.stack(vectors)
+    places = [(vector.ctypes.data - whole.ctypes.data) // whole.strides[0] for vector in vectors]
+    part: Matrix = whole[places[0] : places[0] + len(vectors)]
+    together = places == list(range(places[0], places[0] + len(vectors))) and part.shape[1:] == first.shape
+    return part if together else np.stack(vectors)
+
+
 class Rows:
     """The matrix into which models are written as they arrive, one row for each of ``clients``.
 

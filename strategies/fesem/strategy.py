@@ -27,7 +27,7 @@ from strategies.mathematics.clustering import assign_to_nearest, choose_num_clus
 from strategies.mathematics.similarity import euclidean_distances
 from strategies.method import Similarity, one_model
 from strategies.options import check_options, counts, weights
-from strategies.replies import Matrix, Replies
+from strategies.replies import Matrix, Replies, stacked
 from strategies.sampling import Sampling
 
 SELECTION_CLIENTS = 100  # section 5.2: at most so many sampled clients decide on K
@@ -214,7 +214,7 @@ class FeSEM(ClusteredStrategy[FeSEMState]):
         known = before.gathered if len(state.seen) >= least else before.seen
         if round_ >= self.warmup_rounds and len(state.gathered) < wanted and set(replies.clients) - set(known):
             return state
-        rows, clients = np.stack([*state.gathered.values()]), [*state.gathered]
+        rows, clients = stacked([*state.gathered.values()]), [*state.gathered]
         origin = state.centers[0] if state.origin is None else state.origin
         state = replace(state, origin=None, gathered={}, examples={})
         if round_ < self.warmup_rounds or len(rows) < least:
@@ -229,7 +229,7 @@ class FeSEM(ClusteredStrategy[FeSEMState]):
         examples = {**state.examples, **dict(zip(replies.clients, replies.num_examples.tolist(), strict=True))}
         models, examples = ({client: found[client] for client in sorted(models)} for found in (models, examples))
         weights = [*examples.values()] if self.weighting == "examples" else None
-        rows = np.stack([*models.values()])
+        rows = stacked([*models.values()])
         centers = self.aggregation.cluster_means(rows, [0] * len(models), 1, weights, origin[None, :])
         seen = sorted({*state.seen, *replies.clients})
         return replace(state, centers=centers, origin=origin, gathered=models, examples=examples, seen=seen)

@@ -4,7 +4,7 @@ import numpy as np
 
 from common.layout import ParameterLayout
 from common.protocol import ARRAYS, ClientReply, Instruction, Payload
-from strategies.replies import Replies, Rows
+from strategies.replies import Replies, Rows, stacked
 
 LAYOUT = ParameterLayout.of(
     {
@@ -66,6 +66,16 @@ def test_whoever_was_not_expected_or_has_another_name_now_is_in_the_matrix_too()
     assert rows.replies({"z": stranger}, {}).W.tolist() == [[9, 9, 9, 9]]
     renamed = {"y": rows.take(reply("y", [1, 1, 1, 1]), "a"), "x": rows.take(reply("x", [2, 2, 2, 2]), "b")}
     assert rows.replies(renamed, {}).W.tolist() == [[2, 2, 2, 2], [1, 1, 1, 1]]
+
+
+def test_rows_of_one_matrix_are_not_copied_to_make_one():
+    W = np.arange(12, dtype=np.float32).reshape(4, 3).copy()
+    for rows in (list(W), list(W)[1:3], [W[3]]):
+        assert np.shares_memory(stacked(rows), W)
+        assert stacked(rows).tolist() == [row.tolist() for row in rows]
+    for rows in ([W[2], W[1]], [W[0], W[2]], [W[0], W[1].copy()], [W[0, :2], W[1, :2]], [W[0].copy()]):
+        assert not np.shares_memory(stacked(rows), W)
+        assert stacked(rows).tolist() == [row.tolist() for row in rows]
 
 
 def test_a_strategy_sees_what_it_planned(scripted, play):
