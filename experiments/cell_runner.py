@@ -192,7 +192,7 @@ def tail(log: Path, lines: int = LOG_LINES) -> str:
         return f"(the log cannot be read: {error.strerror})"
 
 
-def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+def _signal_group(process: Process, number: signal.Signals) -> None:
     """Signal a cell and what it has started: its group outlives it when a child of it hangs."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, number)
