@@ -11,6 +11,7 @@ from rich.console import Console
 
 from common.errors import BouquetError
 from experiments.cell_runner import CellFailed
+from experiments.claims import gains
 from experiments.compare import Results, cell_state, default_jobs, run_table
 from experiments.table import load_table
 from experiments.tabulate import print_results, render_csv, render_json, render_markdown, write_results
@@ -51,7 +52,7 @@ class FakeRunner:
             self.ran.append(out.name)
             self.resumed += [out.name] if resume else []
         self.before(out.name)
-        best = {"fesem": 0.9, "fedavg": 0.6}[settings.strategy.name] + 0.02 * settings.run.seed
+        best = {"fesem": 0.9, "fedavg": 0.6, "standalone": 0.7}[settings.strategy.name] + 0.02 * settings.run.seed
         self.write(out, settings, clients=4, groups=2, rounds=settings.run.rounds, accuracy=best)
 
     def stop(self):
@@ -337,6 +338,15 @@ def test_the_standard_rows_come_first_and_those_that_are_there_are_not_repeated(
         "FeSEM",
         "Fed|Avg",
     )
+
+
+def test_a_gain_is_over_the_better_of_the_reference_rows(compare):
+    alone = '[[strategy]]\nlabel = "alone"\nname = "standalone"\n[[data]]'
+    results, _, _ = compare("[[data]]", alone)
+
+    found = gains(results)
+    assert set(found) == {("FeSEM", "digits")}  # the references themselves have none
+    assert found["FeSEM", "digits"].mean == pytest.approx(0.2)  # over alone with .7, not FedAvg with .6
 
 
 def test_the_terminal_shows_one_table_a_metric(table, compare):
