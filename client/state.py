@@ -31,7 +31,7 @@ from common.layout import contiguous
 
 Arrays = dict[str, NDArray[Any]]
 PERSONAL = "personal"  # the slot of the device's own model
-# A server whose last checkpoint is damaged repeats that round, and devices may have kept one more that it never finished.
+# A server whose last checkpoint is damaged repeats that round; devices may have kept one that it never finished.
 _KEPT = 3
 _IDENTITY = "identity.json"
 _NEWS = "said.json"  # what the log said of the data, so that it is said again only when it has changed
