@@ -1,4 +1,4 @@
-"""What the device keeps: its identity, and its own model of the last two rounds of a run.
+"""What the device keeps: its identity, and its own model of the last three rounds of a run.
 
 One safetensors file a round, written to a temporary file, synced and renamed, so that a device that loses power in
 the middle of a round comes back to the round before. The round before the last stays too: a server that was
@@ -31,7 +31,8 @@ from common.layout import contiguous
 
 Arrays = dict[str, NDArray[Any]]
 PERSONAL = "personal"  # the slot of the device's own model
-_KEPT = 2
+# A server whose last checkpoint is damaged repeats that round; devices may have kept one that it never finished.
+_KEPT = 3
 _IDENTITY = "identity.json"
 _NEWS = "said.json"  # what the log said of the data, so that it is said again only when it has changed
 _NOTED = 20
@@ -246,7 +247,7 @@ class DeviceState:
     ) -> None:
         """Write tensors that outlast many rounds, so that they are not written again in each.
 
-        The last two stay; where the versions to keep beside this one are given by ``also``, those and no others.
+        The last three stay; where the versions to keep beside this one are given by ``also``, those and no others.
         """
         self._keep(name, version, _pack({k: contiguous(a) for k, a in arrays.items()}, {"run": run}), also)
 
@@ -260,7 +261,7 @@ class DeviceState:
         return self._numbers(name)
 
     def _keep(self, name: str, number: int, content: bytes, also: Collection[int] | None = None) -> None:
-        """Write ``name-number``, and drop all but the last two up to it, or all but it and ``also``."""
+        """Write ``name-number``, and drop all but the last three up to it, or all but it and ``also``."""
         self.store.write(f"{name}-{number:06d}.safetensors", content)
         known = self._numbers(name)
         # Those after this one belong to an older run, or to a server that lost its last rounds.

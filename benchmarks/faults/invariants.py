@@ -17,6 +17,7 @@ from benchmarks.faults.schedule import Schedule
 from client import local_sgd
 from client.node import own_data
 from client.state import PERSONAL, DeviceState, FolderStore, Kept
+from common.files import TEMPORARY
 from common.initial import initial_model
 from common.settings import Settings
 from server.checkpoint import load_checkpoint
@@ -54,7 +55,7 @@ def temporary(folder: Path) -> list[str]:
     return [
         str(found.relative_to(folder))
         for found in sorted(folder.rglob(".*"))
-        if found.name != ".lock" and "flower" not in found.relative_to(folder).parts
+        if TEMPORARY.fullmatch(found.name) and "flower" not in found.relative_to(folder).parts
     ]
 
 

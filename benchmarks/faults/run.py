@@ -201,7 +201,9 @@ class Series:
             todo = [s for s in todo if not any(fault.kind in NEEDS_ROOT for fault in s.faults)]
         missing = [name for name in dict.fromkeys(s.strategy for s in todo) if name not in self.references]
         together = [schedule for schedule in todo if not schedule.alone]
-        well = True
+        alone = [schedule for schedule in todo if schedule.alone]
+        # One at once, so that they come in turn where a series is played in parts.
+        well = not alone or missing != [] or self._alone(alone.pop(0))
         queue: list[Schedule] = [*(Schedule(-1 - STRATEGIES.index(n), n, False, ()) for n in missing), *together]
         while queue and not self._late:
             with self._folder() as folder, fleet(folder, warm_up) as federation:
@@ -218,12 +220,14 @@ class Series:
                     well = False
                     self._show({"seed": "end", "strategy": "", "faults": [], "wrong": wrong, "seconds": 0})
                     self._keep(federation, f"end-{time.time():.0f}")
-        for schedule in todo:
-            if schedule.alone and not self._late:
-                with self._folder() as folder, fleet(folder, _own_run(schedule), waiting=False) as federation:
-                    line = self._one(schedule, federation, federation.first)
-                    well = well and not line["wrong"]
-        return well
+        return all([well, *map(self._alone, alone)])
+
+    def _alone(self, schedule: Schedule) -> bool:
+        """A schedule with a server and devices of its own; true, too, where it is too late to begin."""
+        if self._late:
+            return True
+        with self._folder() as folder, fleet(folder, _own_run(schedule), waiting=False) as federation:
+            return not self._one(schedule, federation, federation.first)["wrong"]
 
     def _one(self, schedule: Schedule, federation: Fleet, run: Path) -> dict[str, Any]:
         line = run_one(schedule, federation, run, self.references.get(schedule.strategy))

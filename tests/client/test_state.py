@@ -34,14 +34,17 @@ def test_a_repeated_round_starts_from_the_state_before_it(store):
     assert state.recall("run", 3).slots["center-0"]["fc.weight"].tolist() == [[0, 0]]
 
 
-def test_only_the_last_two_rounds_stay(store):
+def test_only_the_last_three_rounds_stay(store):
     state = DeviceState(store)
-    for round_ in range(1, 5):
+    for round_ in range(1, 6):
         state.keep("run", round_, ONE, {})
     assert [name for name in store.names() if name.startswith("round")] == [
         "round-000003.safetensors",
         "round-000004.safetensors",
+        "round-000005.safetensors",
     ]
+    # The server died in round 5, and its checkpoint of round 4 is damaged: it repeats round 4.
+    assert state.recall("run", 4).round == 3
 
 
 def test_another_run_starts_afresh_and_leaves_nothing_of_the_old(store):

@@ -197,3 +197,21 @@ def test_a_device_that_lost_its_layers_is_in_the_record(tmp_path):
         [n for n, about in line["by_client"].items() if "state_lost" in about] for line in lines_of(tmp_path / "run")
     ]
     assert lost == [[], [], ["client-1"]]
+
+
+def test_a_damaged_checkpoint_costs_no_device_its_layers(tmp_path):
+    def die(line):
+        if line["round"] == 5:
+            raise OSError("no power")
+
+    own = [text for text in BASE if not text.startswith("strategy")]
+    chosen = load_settings(None, [*own, "strategy.name=fedper", "run.rounds=6", "server.keep_checkpoints=3"])
+    simulate(chosen, tmp_path / "whole")
+    with pytest.raises(OSError, match="no power"):
+        simulate(chosen, tmp_path / "run", follow=die)
+    # The devices have kept round 5; the server did not come to write it, and what it wrote before is damaged.
+    shutil.rmtree(tmp_path / "run" / "checkpoint" / "round-000005")
+    (tmp_path / "run" / "checkpoint" / "round-000004" / "state.json").write_text("{}")
+    simulate(chosen, tmp_path / "run", resume=True)
+    assert without_times(tmp_path / "run") == without_times(tmp_path / "whole")
+    assert not any("state_lost" in m for line in lines_of(tmp_path / "run") for m in line["by_client"].values())
