@@ -30,7 +30,8 @@ def free_port() -> int:
 def start_node(log: Path, *arguments: str) -> subprocess.Popen[bytes]:
     """A Ray node of one core, which ends with its process group."""
     ray = Path(sys.executable).with_name("ray")
-    command = [str(ray), "start", "--block", "--num-cpus=1", "--include-dashboard=false", *arguments]
+    command = [str(ray), "start", "--block", "--num-cpus=1", "--include-dashboard=false"]
+    command += ["--node-ip-address=127.0.0.1", *arguments]
     return subprocess.Popen(command, start_new_session=True, stdout=log.open("wb"), stderr=subprocess.STDOUT)
 
 
