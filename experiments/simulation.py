@@ -173,6 +173,8 @@ def _run_ray(settings: Settings, server_app: ServerApp, client_app: ClientApp) -
             "or take --set simulation.engine=inline."
         ) from None
     simulation = settings.simulation
+    # Without "local", Ray would wait for the cluster that was started on this machine last, also where it is gone.
+    where = {} if simulation.address else {"address": "local"}
     if simulation.address:
         _join_ray(simulation.address)  # Flower takes a Ray that is there
     run_simulation(
@@ -181,7 +183,7 @@ def _run_ray(settings: Settings, server_app: ServerApp, client_app: ClientApp) -
         num_supernodes=settings.data.clients,
         backend_config={
             "client_resources": {"num_cpus": simulation.cpus_per_client, "num_gpus": simulation.gpus_per_client},
-            "init_args": {**_QUIET, "include_dashboard": False},
+            "init_args": {**_QUIET, "include_dashboard": False, **where},
         },
     )
 
