@@ -275,14 +275,18 @@ def test_what_supernode_and_executor_tell_each_other():
     supernode, executor = make_link()
     own = SimpleNamespace(is_own=lambda content: content == b"ours")
     linked = LinkedExecutor(supernode, own)
-    runs = {1: SimpleNamespace(fab_hash="a"), 2: SimpleNamespace(fab_hash="b")}
+    plain, photos = {"model.name": "mlp"}, {"model.name": "torchvision:mobilenet_v3_small"}
+    runs = {
+        1: SimpleNamespace(fab_hash="a", override_config=plain),
+        2: SimpleNamespace(fab_hash="b", override_config=photos),
+    }
     bundles = {"a": SimpleNamespace(content=b"ours"), "b": SimpleNamespace(content=b"other")}
     state = SimpleNamespace(get_run=runs.get, get_fab=bundles.get)
     for run_id in (1, 2, 9):
         linked.announce(state, run_id)
     assert [hear(executor), hear(executor), hear(executor)] == [
-        {"fab": "a", "own": True},
-        {"fab": "b", "own": False},
+        {"fab": "a", "own": True, "torchvision": False},
+        {"fab": "b", "own": False, "torchvision": True},
         None,
     ]
     tell_failure(executor, "x" * 10_000, 2**63 + 1)
