@@ -62,6 +62,11 @@ def simulate(settings: Settings, folder: Path, resume: bool = False, follow: Fol
 
 def check(settings: Settings, resumed: Path | None = None) -> None:
     """Build everything once, so that what does not fit is said before the run begins or goes on."""
+    if settings.simulation.engine == "ray" and (hidden := hidden_from_ray(Path.cwd())):
+        raise BouquetError(
+            f"Ray's processes look into the current folder first, where {hidden} would hide a package of Bouquet's: "
+            "rename it, start from another folder, or take --set simulation.engine=inline."
+        )
     from client.data import load_partition  # imports SciPy only for what it needs
 
     data = settings.data
@@ -157,11 +162,6 @@ def hidden_from_ray(folder: Path) -> Path | None:
 
 def _run_ray(settings: Settings, server_app: ServerApp, client_app: ClientApp) -> None:
     """Clients in parallel on Flower's Ray engine."""
-    if hidden := hidden_from_ray(Path.cwd()):
-        raise BouquetError(
-            f"Ray's processes look into the current folder first, where {hidden} would hide a package of Bouquet's: "
-            "rename it, start from another folder, or take --set simulation.engine=inline."
-        )
     os.environ.setdefault("RAY_DISABLE_IMPORT_WARNING", "1")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
