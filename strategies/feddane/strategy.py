@@ -6,8 +6,7 @@ https://arxiv.org/abs/2001.01920
 Algorithm 2. Where it differs: one sample of devices answers both exchanges of a round, where the paper draws two, so
 that a device that just answered is known to be there and the corrections of those that train add up to zero. Devices
 are sampled evenly and weighed by their number of samples, where the paper samples by that number and takes plain
-means. The mean gradient is of all of a device's data. The paper itself finds that it does worse than FedAvg and
-FedProx in practice (abstract).
+means. The mean gradient is of all of a device's data.
 """
 
 from __future__ import annotations
