@@ -7,12 +7,11 @@ known. The device keeps the highest serial that it has run, in its state folder.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from common.errors import BouquetError
-from common.files import write_json
+from common.files import sync_folder, write_json
 from common.signature import SignatureError, Statement
 
 ROLLOUT_FILE = "rollout.json"  # in the state folder
@@ -79,9 +78,4 @@ class Memory:
             return
         said = Newest(statement.serial, statement.files, statement.release, statement.signed, installed)
         write_json(self.file, asdict(said))
-        # The new name, too, must outlive a power cut.
-        folder = os.open(self.file.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(self.file.parent)  # the new name, too, must outlive a power cut

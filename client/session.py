@@ -61,11 +61,12 @@ class Session:
             torch.set_num_threads(train.threads)
         device = local_sgd.choose_device(train.device)
         model = initial_model(node.settings, tried=False)
-        layout, _ = state_vector(model)
+        layout, initial = state_vector(model)
         copies = CopyMemory(node.state, layout)
         received = protocol.read_instruction(message, layout, copies.find)
         put_in(model, received.backbone, node.state)
-        initial = state_vector(model)[1]
+        if received.backbone is not None:
+            initial = state_vector(model)[1]
         run = received.run or str(node.context.run_id)
         model.register_forward_pre_hook(standardising(ModelCard.of(node.settings)), prepend=True)
         # Convolution and pooling of images run faster so on a CPU; layout and values of what is sent stay the same.
@@ -100,14 +101,13 @@ class Session:
         """Training samples and labels, with those that are held out."""
         return self._data[:2]
 
-    @property
+    @cached_property
     def judging_data(self) -> tuple[Tensor, Tensor]:
         """Samples and labels to compare models on: what is held out for validation, else all that is trained on."""
-        return (
-            self._split(self.received.validation_fraction)[2:] if self.received.validation_fraction else self.train_data
-        )
+        fraction = self.received.validation_fraction
+        return self._split(fraction)[2:] if fraction else self.train_data
 
-    @property
+    @cached_property
     def chosen_by(self) -> tuple[Tensor, Tensor]:
         """Samples and labels that the device's own choice holds out (`client.choosing`)."""
         return self._split(self._own_fraction)[2:]

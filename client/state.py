@@ -26,7 +26,7 @@ from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
 from common.errors import BouquetError
-from common.files import sweep, temporary_beside
+from common.files import sweep, sync_folder, temporary_beside
 from common.layout import contiguous
 
 Arrays = dict[str, NDArray[Any]]
@@ -85,7 +85,7 @@ class FolderStore:
                     os.fsync(file.fileno())
             os.replace(temporary, self.folder / name)
             if self.durable:
-                self._sync_folder()
+                sync_folder(self.folder)
         except OSError as error:
             temporary.unlink(missing_ok=True)
             raise BouquetError(f"The device's state cannot be written to {self.folder}: {error.strerror}.") from None
@@ -97,13 +97,6 @@ class FolderStore:
     def names(self) -> list[str]:
         """Files that are not hidden."""
         return sorted(p.name for p in self.folder.iterdir() if p.is_file() and not p.name.startswith("."))
-
-    def _sync_folder(self) -> None:
-        handle = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 class ContextStore:

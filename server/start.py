@@ -27,11 +27,12 @@ from common.freezing import frozen_names, layers_of, trained_state
 from common.initial import initial_model, parameter_names, state_arrays, state_vector
 from common.layout import ParameterLayout, Vector, contiguous
 from common.settings import Settings
+from server.apart import ABOUT_FILE
 from server.record import RunRecord
 from server.weights import WeightsFile, read_weights, take_weights
 from strategies.backbone import Delivery
 
-ARRAYS_FILE, ABOUT_FILE = "start.safetensors", "start.json"
+ARRAYS_FILE = "start.safetensors"
 START_FILES = (ARRAYS_FILE, ABOUT_FILE)
 # Of the root mean square of each tensor: how far the models of several clusters begin apart that all are to begin with
 # the same weights. Chosen by measurement (docs/decisions.md): with a tenth clusters stayed mixed, with the whole of it
