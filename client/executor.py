@@ -31,6 +31,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime import run_clientapp as runtime
 
 from client.app import app
+from client.leaving import exit_status
 from client.link import hear, tell_failure
 from common.processes import find_program
 from common.pulling import pull_soon
@@ -155,7 +156,7 @@ class Executor:
             pull_soon()
             runtime.run_clientapp(self.address, token, insecure=True)
         except SystemExit as ending:
-            status = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
+            status = exit_status(ending)
         except BaseException:
             traceback.print_exc()
         finally:

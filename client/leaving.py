@@ -1,4 +1,4 @@
-"""How a message's own process ends: at once.
+"""How a process of ours ends; that of a single message at once.
 
 A device with ``--cold`` starts a process for each message. When that has answered, Python would take PyTorch's modules
 apart for a second, while the process of the next message is loading the same ones: twice the memory, where there is
@@ -12,6 +12,11 @@ import sys
 from typing import Any, NoReturn
 
 PROGRAM = "flwr-clientapp"
+
+
+def exit_status(ending: SystemExit) -> int:
+    """The status that a program which raises this ends with: Python's own rule."""
+    return ending.code if isinstance(ending.code, int) else int(ending.code is not None)
 
 
 def leave_at_once() -> None:
@@ -29,7 +34,7 @@ def leave_at_once() -> None:
         try:
             say_all_and_exit(*arguments, **given)
         except SystemExit as ending:
-            status = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
+            status = exit_status(ending)
         finally:
             sys.stdout.flush()
             sys.stderr.flush()

@@ -25,6 +25,7 @@ from typing import NoReturn
 
 from client import guard
 from client.lean import settle
+from client.leaving import exit_status
 from client.link import LinkedExecutor, make_link, tell_failure
 from client.procedures import procedure
 from common.protocol import STANDARD
@@ -104,7 +105,7 @@ def fork(name: str, work: Callable[[], None]) -> int:
     except SystemExit as ending:
         if isinstance(ending.code, str):
             print(ending.code, file=sys.stderr)
-        status = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
+        status = exit_status(ending)
     except BaseException:
         traceback.print_exc()
     finally:

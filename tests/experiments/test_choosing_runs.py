@@ -1,9 +1,8 @@
 """Runs in which devices choose what they keep, over several methods."""
 
-import json
-
 import numpy as np
 import pytest
+from stopped_runs import Stopped, lines_of, stop_after_two
 
 from bouquet.kept_model import device_model
 from client.choosing import served_model
@@ -17,25 +16,8 @@ BASE += ["simulation.engine=inline", "model.hidden=16"]
 CHOOSE = "personal.choose=true"
 
 
-class Stopped(Exception):
-    pass
-
-
-def stop_after_two(line):
-    if line["round"] == 2:
-        raise Stopped
-
-
 def settings(*changes):
     return load_settings(None, [*BASE, *changes])
-
-
-def lines_of(folder):
-    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    for line in lines:
-        del line["seconds"]
-        line.pop("identification_bytes", None)
-    return lines
 
 
 def without_seconds(summary):

@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from stopped_runs import Stopped, lines_of, stop_after_two
 
 from common.settings import load_settings
 from experiments.simulation import simulate
@@ -16,25 +17,8 @@ BASE += ["simulation.engine=inline"]
 FEDTSDP = ("strategy.name=fedtsdp", "strategy.hopkins_threshold=0.0", "strategy.dampening=0.7")
 
 
-class Stopped(Exception):
-    pass
-
-
-def stop_after_two(line):
-    if line["round"] == 2:
-        raise Stopped
-
-
 def settings(*changes):
     return load_settings(None, [*BASE, *changes])
-
-
-def lines_of(folder):
-    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    for line in lines:
-        del line["seconds"]
-        line.pop("identification_bytes", None)
-    return lines
 
 
 def summary_of(folder):

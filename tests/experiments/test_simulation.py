@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from stopped_runs import lines_of
 
 from common.errors import BouquetError
 from common.folder_lock import locked
@@ -35,14 +36,6 @@ def result(folder):
     return summary
 
 
-def round_lines(folder):
-    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    for line in lines:
-        del line["seconds"]
-        line.pop("identification_bytes", None)  # a server that was restarted asks again
-    return lines
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "whole"
@@ -51,7 +44,7 @@ def finished(tmp_path_factory):
 
 
 def test_the_record_says_what_happened(finished):
-    summary, lines = result(finished), round_lines(finished)
+    summary, lines = result(finished), lines_of(finished)
     assert (summary["strategy"], summary["dataset"], summary["partition"]) == ("fesem", "digits", "rotated")
     assert (summary["clients"], summary["rounds"], summary["clusters"]) == (6, 4, 3)
     assert (summary["purity"], summary["ari"]) == (1.0, 1.0)
@@ -77,7 +70,7 @@ def test_the_models_are_left_behind_with_their_clients(finished):
 
 
 def test_bytes_are_those_of_the_model(finished):
-    line = round_lines(finished)[2]
+    line = lines_of(finished)[2]
     model = sum(array.nbytes for array in load_file(finished / "models" / "cluster-0.safetensors").values())
     for direction in ("bytes_up", "bytes_down"):
         assert 6 * model < line[direction] < 6 * model * 1.1
@@ -86,7 +79,7 @@ def test_bytes_are_those_of_the_model(finished):
 def test_same_settings_and_seed_give_the_same_result(finished, tmp_path):
     simulate(settings(), tmp_path / "again")
     assert result(tmp_path / "again") == result(finished)
-    assert round_lines(tmp_path / "again") == round_lines(finished)
+    assert lines_of(tmp_path / "again") == lines_of(finished)
     simulate(settings("run.seed=1"), tmp_path / "other")
     assert result(tmp_path / "other")["accuracy_by_client"] != result(finished)["accuracy_by_client"]
 
@@ -112,7 +105,7 @@ def test_resume_equals_an_uninterrupted_run(strategy, tmp_path):
     assert not (tmp_path / "cut" / "summary.json").exists()
     simulate(chosen, tmp_path / "cut", resume=True)
     assert result(tmp_path / "cut") == result(tmp_path / "whole")
-    assert round_lines(tmp_path / "cut") == round_lines(tmp_path / "whole")
+    assert lines_of(tmp_path / "cut") == lines_of(tmp_path / "whole")
 
 
 def test_resume_repeats_a_round_whose_checkpoint_was_lost(tmp_path):
@@ -123,19 +116,19 @@ def test_resume_repeats_a_round_whose_checkpoint_was_lost(tmp_path):
         simulate(chosen, tmp_path / "cut", follow=stop_after(3))
     shutil.rmtree(tmp_path / "cut" / "checkpoint" / "round-000003")
     simulate(chosen, tmp_path / "cut", resume=True)
-    assert round_lines(tmp_path / "cut") == round_lines(tmp_path / "whole")
+    assert lines_of(tmp_path / "cut") == lines_of(tmp_path / "whole")
     assert result(tmp_path / "cut") == result(tmp_path / "whole")
 
 
 def test_a_finished_run_can_be_continued_for_longer(tmp_path):
     simulate(settings("run.rounds=2"), tmp_path / "run")
     simulate(settings("run.rounds=4"), tmp_path / "run", resume=True)
-    assert len(round_lines(tmp_path / "run")) == 4
+    assert len(lines_of(tmp_path / "run")) == 4
 
 
 def test_evaluation_between_rounds(tmp_path):
     simulate(settings("server.evaluate_every=2"), tmp_path / "run")
-    lines = round_lines(tmp_path / "run")
+    lines = lines_of(tmp_path / "run")
     assert [("evaluation" in line) for line in lines] == [False, True, False, False]
     # what was evaluated after round 2 is what the devices start round 3 from
     assert lines[1]["evaluation"]["accuracy_macro"] == pytest.approx(lines[2]["accuracy_macro"])
