@@ -20,6 +20,7 @@ from common.settings import Settings
 from experiments.report import write_report
 from experiments.simulation import check, simulate
 from experiments.units import human_bytes
+from server.run_folder import SINGLE_MODEL, STATE_FOLDER
 
 DEMO = {
     "run.name": "demo",
@@ -49,7 +50,7 @@ def run_demo(settings: Settings, folder: Path, console: Console) -> None:
     with ProcessGroup() as group:
         superlink = start_server(group, folder, port=port, durable=False)
         for part in range(clients):
-            state = (folder / "devices" / f"device-{part}").absolute()
+            state = (folder / STATE_FOLDER / f"device-{part}").absolute()
             config: Mapping[str, Any] = {PARTITION_ID: part, NUM_PARTITIONS: clients, STATE_DIR: str(state)}
             node = SuperNodeSettings(
                 f"127.0.0.1:{port}", state, config, insecure=True, environment=QUICK, trust=_own_code(settings)
@@ -59,7 +60,7 @@ def run_demo(settings: Settings, folder: Path, console: Console) -> None:
         with RoundTable(console, settings.run.rounds, title) as table:
             summary = run_federation(superlink, settings, folder, table)
         console.print("Ending all processes …")
-    single = single_model(settings, folder / "single-model")
+    single = single_model(settings, folder / SINGLE_MODEL)
     console.print(devices_table(summary, single))
     print_summary(console, summary)
     console.print(

@@ -26,15 +26,14 @@ from common.files import make_folder
 from common.processes import ProcessGroup
 from common.settings import Settings
 from server.admission import Admission
-from server.app import CURRENT, DATABASE, FAILURE_FILE, REGISTERED, RESUME, RUN_FOLDER, read_failure
+from server.app import CURRENT, DATABASE, REGISTERED, RESUME, RUN_FOLDER, read_failure
 from server.fleet import Twins, registered_keys
-from server.record import RunRecord, check_new, holds_run
+from server.record import RunRecord, check_new
+from server.run_folder import FAILURE, ROUNDS, SERVER_LOG, SUMMARY, SUPERLINK, holds_run
 from server.status import STOPPED, read_status
 from server.stop import RunStopped
 from server.superlink import Certificates, RunLog, SuperLink, run_status, start_superlink, submit_run
 
-SUPERLINK_FOLDER = "superlink"  # in the run folder: SuperLink's log, database and apps
-SERVER_LOG = "server.log"  # what the ServerApp logs
 # How soon Flower's process launcher looks for a task: its default of a second is much of a short round, and every look
 # costs a request.
 QUICK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25", "FLWR_LOG_LEVEL": "INFO"}
@@ -42,7 +41,6 @@ POLL_SECONDS = 0.3
 LOOK_SECONDS = 5.0
 ENDING_SECONDS = 10.0
 LITTLE_BYTES = 1_000_000  # with less room nothing that matters can be written
-SUMMARY = "summary.json"
 DATABASE_FILE = "superlink.db"
 # SuperLink's answer to a key that it knows, of a node that it takes for connected.
 TURNED_AWAY = re.compile(r"\[ApiError:2004\] .* public key: (b'.*'), exception: SuperNode with node ID \d+ could not")
@@ -89,7 +87,7 @@ def start_server(
     as long on each message. ``current`` is a file that names the run in hand, where there are several. ``on_line`` is
     told what SuperLink logs.
     """
-    directory = make_folder(folder / SUPERLINK_FOLDER, "SuperLink's folder")
+    directory = make_folder(folder / SUPERLINK, "SuperLink's folder")
     database = directory / DATABASE_FILE
     environment = {**QUICK, RUN_FOLDER: str(folder.absolute()), RESUME: "1" if resume else "0"}
     if current is not None:
@@ -177,12 +175,12 @@ def run_federation(
     ``wait`` is called with the server's status whenever that changes, ``look`` every few seconds. Raises
     `BouquetError` with the ServerApp's reason when the run fails. ``signature`` is the owner's, on the app.
     """
-    (folder / FAILURE_FILE).unlink(missing_ok=True)
+    (folder / FAILURE).unlink(missing_ok=True)
     before = _version(folder / SUMMARY)
     status: dict[str, Any] = {}
     looked = 0.0
     app = write_app(superlink.directory / "app", signed_app_files(signature)[0])
-    seen = _count_lines(folder / "rounds.jsonl")
+    seen = _count_lines(folder / ROUNDS)
     run_id = submit_run(superlink, app, settings.to_run_config())
     log = RunLog(superlink, run_id, folder / SERVER_LOG)
     while True:
@@ -193,7 +191,7 @@ def run_federation(
         if time.monotonic() - looked >= LOOK_SECONDS:
             looked = time.monotonic()
             look()
-        lines = _complete_lines(folder / "rounds.jsonl")
+        lines = _complete_lines(folder / ROUNDS)
         # A resumed run drops the lines of rounds that it repeats.
         seen = min(seen, len(lines))
         for line in lines[seen:]:
@@ -218,7 +216,7 @@ def _is_over(superlink: SuperLink, run_id: int, log: RunLog, folder: Path, befor
     if not superlink.process.alive:
         raise BouquetError(f"SuperLink ended during the run.\n{superlink.process.tail()}")
     # A run that goes on has a summary from before, which is not its result.
-    if _version(folder / SUMMARY) not in (before, None) or (folder / FAILURE_FILE).exists():
+    if _version(folder / SUMMARY) not in (before, None) or (folder / FAILURE).exists():
         return True
     # The log ends with the run.
     try:

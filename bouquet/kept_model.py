@@ -20,6 +20,7 @@ from common.datasets import Floats
 from common.errors import BouquetError
 from common.model_card import ModelCard
 from common.settings import Settings, parse_settings
+from server.run_folder import MODELS, SETTINGS
 
 # The server of these methods has none of the layers that make a device's model work.
 ON_DEVICES_ONLY = ("fedper", "standalone")
@@ -86,11 +87,11 @@ def cluster_model(run: Path, cluster: int) -> KeptModel:
         raise BouquetError(
             f"The run {run} is of {settings.strategy.name!r}, whose models are on the devices: use --state-dir there."
         )
-    file = run / "models" / f"cluster-{cluster}.safetensors"
+    file = run / MODELS / f"cluster-{cluster}.safetensors"
     try:
         tensors = load_safetensors(file.read_bytes())
     except FileNotFoundError:
-        there = sorted(path.stem.removeprefix("cluster-") for path in run.glob("models/cluster-*.safetensors"))
+        there = sorted(path.stem.removeprefix("cluster-") for path in run.glob(f"{MODELS}/cluster-*.safetensors"))
         found = f"clusters {', '.join(there)}" if there else "no models; they are written at the end of a run"
         raise BouquetError(f"There is no file {file}; the run has {found}.") from None
     except (OSError, SafetensorError) as error:
@@ -99,7 +100,7 @@ def cluster_model(run: Path, cluster: int) -> KeptModel:
 
 
 def _run_settings(run: Path) -> Settings:
-    file = run / "settings.json"
+    file = run / SETTINGS
     try:
         return parse_settings(json.loads(file.read_text(encoding="utf-8")), {})
     except (OSError, ValueError) as error:

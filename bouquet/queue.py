@@ -19,9 +19,9 @@ from common.folder_lock import is_locked
 from common.settings import Settings, parse_settings
 from server.app import CURRENT_RUN
 from server.record import holds_rounds
+from server.run_folder import QUEUE, SUMMARY
 from server.status import STOPPED, read_status
 
-QUEUE = "queue"  # in the run folder of a server that takes further runs
 CURRENT = "current.json"
 # As long as anybody waits, in a number that every format can hold.
 WITHOUT_LIMIT = 1e9
@@ -112,7 +112,7 @@ def interrupted(server: Path) -> NextRun | None:
 
 def was_ended(folder: Path) -> bool:
     """Whether the run is over, or its owner ended it: a server that comes back leaves it alone."""
-    return (folder / "summary.json").exists() or was_stopped(folder)
+    return (folder / SUMMARY).exists() or was_stopped(folder)
 
 
 def was_stopped(folder: Path) -> bool:

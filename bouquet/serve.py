@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.text import Text
 
 from bouquet.federation import (
-    SUMMARY,
     OneKeyTwice,
     admitted_devices,
     check_folder,
@@ -30,6 +29,7 @@ from common.folder_lock import locked
 from common.processes import ProcessGroup
 from server.apart import check_settings
 from server.fleet import Twins
+from server.run_folder import REPORT, SUMMARY
 from server.stop import RunStopped
 from server.superlink import SuperLink
 
@@ -125,7 +125,7 @@ def serve(first: NextRun, resume: bool, options: Options, ended: bool = False) -
 
 def _is_reported(folder: Path) -> bool:
     """Whether the report is of the result: drawing it would keep devices waiting for the next run."""
-    report, summary = folder / "report.html", folder / SUMMARY
+    report, summary = folder / REPORT, folder / SUMMARY
     return report.exists() and report.stat().st_mtime >= summary.stat().st_mtime
 
 

@@ -25,6 +25,7 @@ from experiments.record import Run, natural_order, read_run
 from experiments.units import human_bytes, human_seconds
 from server.diagnosis import other_releases
 from server.fleet import Connection, Names, connections
+from server.run_folder import SETTINGS
 from server.status import FAILED, FINISHED, STOPPED, WAITING, expected, read_status, sentence
 
 TEXT_COLUMNS = 3  # to the left; what follows are numbers
@@ -184,7 +185,7 @@ def fetch(address: str, token: str | None, authority: Path | None) -> dict[str, 
 
 def newest_run(parent: Path = Path("runs")) -> Path:
     """The run folder in ``parent`` that was written to last."""
-    found = [folder for folder in parent.glob("*") if (folder / "settings.json").is_file()]
+    found = [folder for folder in parent.glob("*") if (folder / SETTINGS).is_file()]
     if not found:
         raise BouquetError(f"There is no run in {parent.absolute()}: name a run folder, or a server's page.")
     return max(found, key=lambda folder: max(file.stat().st_mtime for file in folder.iterdir() if file.is_file()))

@@ -7,7 +7,6 @@ stopped, or whose table has grown, goes on where it is.
 
 from __future__ import annotations
 
-import fcntl
 import math
 import shutil
 import signal
@@ -25,31 +24,18 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from common.errors import BouquetError
+from common.files import make_folder
+from common.folder_lock import locked
 from experiments.cell_runner import CellFailed, Runner, available_cores
 from experiments.record import RecordError, Run, read_run
 from experiments.table import Cell, Table
 from experiments.units import human_seconds
+from server import run_folder
 
 MOST_SHOWN = 3  # running cells that the progress names
+# A second comparison would remove the cells that the first is running.
+ALONE = "Another comparison is running there; wait for it, or give another --out."
 State = Literal["done", "missing", "half-done", "shorter", "other settings"]
-
-# What a run leaves in its folder; a folder with anything else in it is not ours to remove.
-RUN_FILES = {
-    "settings.json",
-    "rounds.jsonl",
-    "summary.json",
-    "similarity.json",
-    "report.html",
-    "checkpoint",
-    "models",
-    "devices",
-    "failure.txt",
-    "server.log",
-    "status.json",
-    "devices.json",
-    "superlink",
-    "single-model",
-}
 
 
 @dataclass
@@ -99,12 +85,8 @@ def run_table(
     goes on from its last checkpoint; otherwise it starts anew. Raises `BouquetError` when ``out`` is in use by another
     comparison or holds what is not a run.
     """
-    folder = out / "cells"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BouquetError(f"The folder {folder} cannot be made: {error.strerror}.") from None
-    with _alone(out), _terminated_like_interrupted():
+    folder = make_folder(out / "cells", "the folder of the runs")
+    with locked(out, "the comparison's folder", ALONE), _terminated_like_interrupted():
         results = Results(table, [CellResult(cell) for cell in table.cells])
         todo = []
         for result in results.cells:
@@ -202,8 +184,8 @@ def _run_all(
 
 def _run_cell(cell: Cell, folder: Path, runner: Runner, resume: bool) -> Run:
     """Run one cell into its folder and read it; raises `BouquetError` when there is no finished run afterwards."""
-    resumable = cell_state(cell, folder) in ("half-done", "shorter") and any((folder / "checkpoint").glob("*"))
-    going_on = resume and resumable
+    has_begun = cell_state(cell, folder) in ("half-done", "shorter")
+    going_on = resume and has_begun and any((folder / run_folder.CHECKPOINTS).glob("*"))
     if folder.exists() and not going_on:
         shutil.rmtree(folder)
     runner(cell.settings, folder, resume=going_on)
@@ -247,7 +229,7 @@ def _state_text(
 def _rounds(folder: Path) -> int:
     """Rounds that a running cell has recorded."""
     try:
-        return (folder / "rounds.jsonl").read_bytes().count(b"\n")
+        return (folder / run_folder.ROUNDS).read_bytes().count(b"\n")
     except OSError:
         return 0
 
@@ -256,22 +238,12 @@ def _check_removable(folder: Path) -> None:
     """Refuse to touch a folder that holds something other than a run."""
     if not folder.exists():
         return
-    strange = [entry.name for entry in folder.iterdir() if entry.name not in RUN_FILES and entry.name[0] != "."]
+    names = (entry.name for entry in folder.iterdir() if entry.name[0] != ".")
+    strange = [name for name in names if name not in run_folder.EVERYTHING]
     if strange:
         raise BouquetError(
             f"{folder} holds {sorted(strange)[0]!r}, which no run leaves there; move it away, or give another --out."
         )
-
-
-@contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """Hold the folder for this comparison; a second one would remove the cells that the first is running."""
-    with (out / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise BouquetError(f"Another comparison is running in {out}; wait for it, or give another --out.") from None
-        yield
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from common.errors import BouquetError
 from common.settings import Settings, SettingsError, parse_settings
+from server.run_folder import ROUNDS, SETTINGS, SIMILARITY, SUMMARY
 from server.status import FAILED, read_status
 
 Points = tuple[NDArray[np.float64], NDArray[np.float64]]
@@ -183,17 +184,17 @@ def read_run(folder: Path) -> Run:
     """Read a run folder. Raises `RecordError`, which names the file (and line) that is wrong or missing."""
     if not folder.is_dir():
         raise RecordError(f"The run folder {folder} does not exist; 'bouquet simulate --out DIR' leaves one in DIR.")
-    if not (folder / "settings.json").is_file():
+    if not (folder / SETTINGS).is_file():
         raise RecordError(
             f"{folder} is not a run folder: it has no settings.json. Name the folder that was given to --out."
         )
-    content = read_object(folder / "settings.json")
+    content = read_object(folder / SETTINGS)
     try:
         settings = parse_settings(content, {})
     except SettingsError as error:
-        raise RecordError(f"{folder / 'settings.json'} does not fit this version of Bouquet: {error}") from None
-    rounds, notes = _read_rounds(folder / "rounds.jsonl")
-    summary = read_object(folder / "summary.json") if (folder / "summary.json").exists() else None
+        raise RecordError(f"{folder / SETTINGS} does not fit this version of Bouquet: {error}") from None
+    rounds, notes = _read_rounds(folder / ROUNDS)
+    summary = read_object(folder / SUMMARY) if (folder / SUMMARY).exists() else None
     if summary is None:
         done = rounds[-1]["round"] if rounds else 0
         notes.insert(0, f"This run has not ended: {done} of {settings.run.rounds} rounds are recorded, no summary yet.")
@@ -201,7 +202,7 @@ def read_run(folder: Path) -> Run:
     if summary is None and said.get("state") == FAILED:
         notes.insert(0, f"The run failed. {said.get('reason', '')}")
     times = [said[key] if is_number(said.get(key)) else None for key in ("started", "ended")]
-    similarity = _read_similarity(folder / "similarity.json")
+    similarity = _read_similarity(folder / SIMILARITY)
     return Run(settings, tuple(rounds), summary, similarity, folder, tuple(notes), *times)
 
 

@@ -19,6 +19,7 @@ from experiments.plots_clients import cluster_colours
 from experiments.record import Run, natural_order, read_run
 from experiments.units import human_bytes, human_seconds
 from server.diagnosis import all_warnings
+from server.run_folder import REPORT
 
 SHORT_OPTIONS = {
     "strategy.name": "--strategy",
@@ -41,7 +42,7 @@ def write_report(folder: Path) -> Path:
 
     Raises `experiments.record.RecordError` for a folder that is not a run or a record that cannot be read.
     """
-    path = folder / "report.html"
+    path = folder / REPORT
     write_atomically(path, render_report(read_run(folder)).encode())
     return path
 

@@ -28,6 +28,7 @@ from experiments.inline import InlineGrid, app_handlers
 from server.app import make_server_app
 from server.preparing import build_strategy
 from server.rounds import Follow
+from server.run_folder import STATE_FOLDER, SUMMARY
 from server.start import starting_point
 from server.status import STOPPED, read_status
 from server.stop import RunStopped
@@ -35,7 +36,6 @@ from strategies.sampling import fewest_replies, sample_size
 
 FIRST_NODE = SUPERLINK_NODE_ID + 1
 _QUIET: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
-STATE_FOLDER = "devices"  # in the run folder: what each simulated device keeps
 
 
 def simulate(settings: Settings, folder: Path, resume: bool = False, follow: Follow | None = None) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def simulate(settings: Settings, folder: Path, resume: bool = False, follow: Fol
     if status.get("state") == STOPPED:
         raise RunStopped(status["reason"])
     shutil.rmtree(folder / STATE_FOLDER, ignore_errors=True)
-    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    summary: dict[str, Any] = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
     return summary
 
 

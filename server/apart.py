@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from common.errors import BouquetError
 from common.layout import ParameterLayout, Vector, contiguous
 from common.settings import Settings, parse_settings
+from server.run_folder import START
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from server.start import Start
 
 Parameters = tuple[dict[str, NDArray[Any]], frozenset[str]]
-ABOUT_FILE = "start.json"  # in the folder of a run that started from more than the seed gives
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class PlainStart:
 def starting_point(settings: Settings, resumed: Path | None = None) -> Start | PlainStart:
     """`server.start.starting_point`, without PyTorch in this process where the seed alone makes the model."""
     more = settings.model.weights or settings.model.frozen
-    if more or (resumed is not None and (resumed / ABOUT_FILE).exists()):
+    if more or (resumed is not None and (resumed / START).exists()):
         from server import start
 
         return start.starting_point(settings, resumed)

@@ -18,6 +18,7 @@ from server.apart import PlainStart, starting_point
 from server.fleet import Names
 from server.record import RunRecord
 from server.rounds import Follow, run_rounds
+from server.run_folder import FAILURE
 from server.status import FAILED, STOPPED, note_end
 from server.stop import RunStopped
 
@@ -30,7 +31,6 @@ CURRENT = "BOUQUET_CURRENT"  # of a server with many runs: the file that names t
 CURRENT_RUN = "run-folder"
 DATABASE = "BOUQUET_DATABASE"  # SuperLink's, which knows the nodes' keys
 REGISTERED = "BOUQUET_REGISTERED"  # the folder of registered keys, whose names are the devices'
-FAILURE_FILE = "failure.txt"
 RUN_FAILED = "(the run failed)\n"  # its last line, where the run came to nothing after it had begun
 
 
@@ -51,7 +51,7 @@ def make_server_app(
         target, again = (folder, resume) if folder else _where(own)
         try:
             start = _start(own, target if again else None, apart=settings is None)
-            names = None if settings else _names(target)
+            names = None if settings else _names(target, again)
             run_rounds(grid, own, start.record, RunRecord(target), again, follow, names, start)
         except RunStopped as stopped:
             note_end(target, STOPPED, str(stopped))
@@ -86,23 +86,23 @@ def _where(settings: Settings) -> tuple[Path, bool]:
     return Path(os.environ.get(RUN_FOLDER) or Path("runs") / settings.run.name), os.environ.get(RESUME) == "1"
 
 
-def _names(folder: Path) -> Names:
+def _names(folder: Path, resumed: bool) -> Names:
     """What a real server knows of its devices' names."""
     database, registered = os.environ.get(DATABASE), os.environ.get(REGISTERED)
-    return Names(folder, Path(database) if database else None, Path(registered) if registered else None)
+    return Names(folder, Path(database) if database else None, Path(registered) if registered else None, resumed)
 
 
 def record_failure(folder: Path, error: Exception) -> None:
     """Leave the reason where `bouquet server`, which is another process, finds it."""
     if folder.is_dir():
         last = RUN_FAILED if isinstance(error, RunFailed) else ""
-        (folder / FAILURE_FILE).write_text(f"{error}\n{last}", encoding="utf-8")
+        (folder / FAILURE).write_text(f"{error}\n{last}", encoding="utf-8")
 
 
 def read_failure(folder: Path) -> BouquetError | None:
     """The error that the ServerApp of this run folder left, if any."""
     try:
-        text = (folder / FAILURE_FILE).read_text(encoding="utf-8")
+        text = (folder / FAILURE).read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
     failed = text.endswith(f"\n{RUN_FAILED}")

@@ -23,8 +23,8 @@ from common.bundle import DISTRIBUTION
 from common.errors import BouquetError
 from common.files import write_json
 from common.public_keys import PublicKey, read_public_key
+from server.run_folder import NAMES
 
-DEVICES_FILE = "devices.json"  # in the run folder: who took part, and under which name
 HEARTBEATS_MISSED = 2  # Flower's HEARTBEAT_PATIENCE: a node counts as connected for so many intervals
 UNREGISTERED, ONLINE = "unregistered", "online"
 
@@ -38,6 +38,7 @@ class Connection:
     status: str
     since: float | None
     seen: float | None
+    patience: float = 60.0  # seconds without a word after which it no longer counts as connected
 
     @property
     def registered(self) -> bool:
@@ -47,8 +48,6 @@ class Connection:
     def online(self, now: float) -> bool:
         """Whether it counts as connected: not gone, and heard of within two heartbeats."""
         return self.status == ONLINE and self.seen is not None and now - self.seen <= self.patience
-
-    patience: float = 60.0
 
 
 def connections(database: Path) -> dict[int, Connection]:
@@ -88,20 +87,23 @@ class Names:
     """What each node is called in a run.
 
     A device has one name in a run, the one it began with: renamed (its key's file, or its ``--name``) it is the device
-    it was. The names are kept in the run folder, so that a run that goes on knows them. ``notices`` collects what a
-    device's owner should be told, by node.
+    it was. The names are kept in the run folder, so that a run that goes on knows them; one that is not ``resumed``
+    begins without. ``notices`` collects what a device's owner should be told, by node.
     """
 
     folder: Path
     database: Path | None = None
     registered: Path | None = None
+    resumed: bool = True
     devices: dict[str, dict[str, Any]] = field(default_factory=dict)
     nodes: dict[int, str] = field(default_factory=dict)
     notices: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not self.resumed:
+            return
         with contextlib.suppress(OSError, ValueError):
-            self.devices = json.loads((self.folder / DEVICES_FILE).read_text(encoding="utf-8"))
+            self.devices = json.loads((self.folder / NAMES).read_text(encoding="utf-8"))
 
     def __call__(self, node: int, said: Mapping[str, Any] | None = None) -> str | None:
         """The name of a node; ``said`` is what it says of itself. None where that cannot be known (yet)."""
@@ -175,7 +177,7 @@ class Names:
                 self._write()
 
     def _write(self) -> None:
-        write_json(self.folder / DEVICES_FILE, self.devices)
+        write_json(self.folder / NAMES, self.devices)
 
 
 @dataclass

@@ -25,7 +25,9 @@ from common.incoming import read_classes
 from common.layout import ParameterLayout, contiguous
 from common.payload import payload_bytes, unpacked_bytes
 from common.settings import Settings
+from server import run_folder
 from server.diagnosis import all_warnings
+from server.run_folder import CHECKPOINTS, MODELS, ROUNDS, SETTINGS, SIMILARITY, SUMMARY, holds_run
 from strategies.clustered import ClusteredStrategy
 
 
@@ -61,14 +63,6 @@ class Bytes:
                 self.down_plain += plain
 
 
-CHECKPOINTS, MODELS, ROUNDS, SUMMARY = "checkpoint", "models", "rounds.jsonl", "summary.json"
-
-
-def holds_run(folder: Path) -> bool:
-    """Whether a run was begun in this folder."""
-    return (folder / "settings.json").exists()
-
-
 def holds_rounds(folder: Path) -> bool:
     """Whether a run in this folder has a result, be it that of one round.
 
@@ -96,17 +90,12 @@ class RunRecord:
     @property
     def checkpoints(self) -> Path:
         """Where the checkpoints lie."""
-        return self.folder / "checkpoint"
+        return self.folder / CHECKPOINTS
 
     def create(self, settings: Settings) -> None:
         """Make the folder for a new run; one that holds a run is never overwritten (`check_new`)."""
         check_new(self.folder)
-        for name in (
-            ROUNDS,
-            "status.json",
-            "start.json",
-            "start.safetensors",
-        ):  # of a run that ended in its first round
+        for name in run_folder.OF_A_FALSE_START:
             (self.folder / name).unlink(missing_ok=True)
         self._make(settings)
 
@@ -114,21 +103,21 @@ class RunRecord:
         """Go on with a run: rounds after the checkpoint will be run again, so their lines go."""
         lines = self.rounds()
         self._make(settings)
-        (self.folder / "summary.json").unlink(missing_ok=True)
+        (self.folder / SUMMARY).unlink(missing_ok=True)
         kept = [json.dumps(line) for line in lines if line["round"] <= last_round]
-        write_atomically(self.folder / "rounds.jsonl", "".join(f"{line}\n" for line in kept).encode())
+        write_atomically(self.folder / ROUNDS, "".join(f"{line}\n" for line in kept).encode())
 
     def settings(self) -> dict[str, Any]:
         """The settings that the run was begun or last gone on with; empty where that cannot be read."""
         try:
-            content = json.loads((self.folder / "settings.json").read_text(encoding="utf-8"))
+            content = json.loads((self.folder / SETTINGS).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
         return content if isinstance(content, dict) else {}
 
     def rounds(self) -> list[dict[str, Any]]:
         """The lines written so far; a last line that was cut off is passed over."""
-        path = self.folder / "rounds.jsonl"
+        path = self.folder / ROUNDS
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         rounds = []
         for line in lines:
@@ -163,14 +152,14 @@ class RunRecord:
         if (similarity := strategy.client_similarity(strategy.state, strategy.replies)) is not None:
             kind, clients, matrix = similarity
             rounded = [[round(float(value), 6) for value in row] for row in matrix]
-            write_json(self.folder / "similarity.json", {"kind": kind, "clients": list(clients), "matrix": rounded})
-        write_json(self.folder / "summary.json", dict(summary))
+            write_json(self.folder / SIMILARITY, {"kind": kind, "clients": list(clients), "matrix": rounded})
+        write_json(self.folder / SUMMARY, dict(summary))
 
     def _make(self, settings: Settings) -> None:
         make_folder(self.folder, "the run folder")
         for folder in (self.folder, self.checkpoints, self.folder / MODELS):
             sweep(folder)
-        write_json(self.folder / "settings.json", settings.model_dump(mode="json"))
+        write_json(self.folder / SETTINGS, settings.model_dump(mode="json"))
 
     def _write_models(self, strategy: ClusteredStrategy[Any], frozen: Mapping[str, NDArray[Any]]) -> None:
         assert strategy.state is not None

@@ -27,13 +27,11 @@ from common.freezing import frozen_names, layers_of, trained_state
 from common.initial import initial_model, parameter_names, state_arrays, state_vector
 from common.layout import ParameterLayout, Vector, contiguous
 from common.settings import Settings
-from server.apart import ABOUT_FILE
 from server.record import RunRecord
+from server.run_folder import START, START_ARRAYS
 from server.weights import WeightsFile, read_weights, take_weights
 from strategies.backbone import Delivery
 
-ARRAYS_FILE = "start.safetensors"
-START_FILES = (ARRAYS_FILE, ABOUT_FILE)
 # Of the root mean square of each tensor: how far the models of several clusters begin apart that all are to begin with
 # the same weights. Chosen by measurement (docs/decisions.md): with a tenth clusters stayed mixed, with the whole of it
 # nobody chose but the first.
@@ -109,8 +107,8 @@ class Start:
         if not self.about:
             return
         content = {name: contiguous(array) for name, array in self.arrays.items()}
-        write_atomically(folder / ARRAYS_FILE, save(content))
-        write_json(folder / ABOUT_FILE, dict(self.about))
+        write_atomically(folder / START_ARRAYS, save(content))
+        write_json(folder / START, dict(self.about))
 
 
 def starting_point(settings: Settings, resumed: Path | None = None) -> Start:
@@ -121,7 +119,7 @@ def starting_point(settings: Settings, resumed: Path | None = None) -> Start:
     """
     model = initial_model(settings)
     path = settings.model.weights
-    if resumed is not None and (resumed / ABOUT_FILE).exists():
+    if resumed is not None and (resumed / START).exists():
         return _kept(settings, model, resumed)
     if resumed is not None and path and not RunRecord(resumed).settings().get("model", {}).get("weights", path):
         raise BouquetError(_other_weights(resumed, "no file", Path(path)))
@@ -139,10 +137,10 @@ def starting_point(settings: Settings, resumed: Path | None = None) -> Start:
 
 def _kept(settings: Settings, model: nn.Module, folder: Path) -> Start:
     try:
-        about = json.loads((folder / ABOUT_FILE).read_text(encoding="utf-8"))
-        arrays = load((folder / ARRAYS_FILE).read_bytes())
+        about = json.loads((folder / START).read_text(encoding="utf-8"))
+        arrays = load((folder / START_ARRAYS).read_bytes())
     except (OSError, ValueError, SafetensorError) as error:
-        raise BouquetError(f"What the run started from, {folder / ARRAYS_FILE}, cannot be read ({error}).") from None
+        raise BouquetError(f"What the run started from, {folder / START_ARRAYS}, cannot be read ({error}).") from None
     path = Path(settings.model.weights)
     if settings.model.weights and path.is_file():
         found = hashlib.sha256(path.read_bytes()).hexdigest()

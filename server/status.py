@@ -18,8 +18,8 @@ from common.bundle import DISTRIBUTION
 from common.files import write_json
 from common.settings import Settings
 from server.fleet import Names, registered_keys
+from server.run_folder import STATUS
 
-STATUS_FILE = "status.json"
 WAITING, TRAINING, TESTING = "waiting", "training", "testing"
 FINISHED, FAILED, STOPPED = "finished", "failed", "stopped"
 
@@ -28,7 +28,7 @@ class Progress:
     """Keeps ``status.json`` of a run. Without ``names`` (a simulation) devices are known by their nodes' numbers."""
 
     def __init__(self, folder: Path, settings: Settings, names: Names | None = None) -> None:
-        self.path = folder / STATUS_FILE
+        self.path = folder / STATUS
         self.names = names
         before = read_status(folder)
         self.content: dict[str, Any] = {
@@ -93,12 +93,12 @@ def note_end(folder: Path, state: str, reason: str) -> None:
     """Say why the run ended before its end, where it had begun."""
     if content := read_status(folder):
         now = time.time()
-        write_json(folder / STATUS_FILE, {**content, "state": state, "reason": reason, "ended": now, "updated": now})
+        write_json(folder / STATUS, {**content, "state": state, "reason": reason, "ended": now, "updated": now})
 
 
 def read_status(folder: Path) -> dict[str, Any]:
     """What ``status.json`` of a run folder says; empty where there is none."""
     with contextlib.suppress(OSError, ValueError):
-        content = json.loads((folder / STATUS_FILE).read_text(encoding="utf-8"))
+        content = json.loads((folder / STATUS).read_text(encoding="utf-8"))
         return content if isinstance(content, dict) else {}
     return {}

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from common.errors import BouquetError
 from common.files import write_atomically
-
-STOP_FILE = "stop"  # in the run folder
+from server.run_folder import STOP
 
 
 class RunStopped(BouquetError):
@@ -16,16 +15,16 @@ class RunStopped(BouquetError):
 
 def ask_to_stop(folder: Path) -> None:
     """Have the run in ``folder`` end after the round in hand."""
-    write_atomically(folder / STOP_FILE, b"")
+    write_atomically(folder / STOP, b"")
 
 
 def take_back(folder: Path) -> None:
     """Forget what was asked, as a run does that begins or goes on."""
-    (folder / STOP_FILE).unlink(missing_ok=True)
+    (folder / STOP).unlink(missing_ok=True)
 
 
 def check_stop(folder: Path, completed: int) -> None:
     """Raise `RunStopped` when the end was asked for, after so many rounds."""
-    if (folder / STOP_FILE).exists():
+    if (folder / STOP).exists():
         take_back(folder)
         raise RunStopped(f"Stopped after round {completed}, as asked; --resume goes on.")

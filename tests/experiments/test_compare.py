@@ -15,6 +15,7 @@ from experiments.claims import gains
 from experiments.compare import Results, cell_state, default_jobs, run_table
 from experiments.table import load_table
 from experiments.tabulate import print_results, render_csv, render_json, render_markdown, write_results
+from server import run_folder
 
 GRID = """
 name = "small"
@@ -219,10 +220,22 @@ def test_a_folder_that_holds_something_else_is_left_alone(compare, tmp_path):
     assert (strange / "thesis.tex").exists()
 
 
+def test_whatever_a_run_that_was_cut_short_left_is_cleared_away(compare, tmp_path):
+    cut = tmp_path / "out/cells" / SLUGS[0]
+    cut.mkdir(parents=True)
+    for name in run_folder.EVERYTHING:
+        (cut / name).touch()
+
+    results, runner, _ = compare()
+    assert runner.ran == SLUGS
+    assert results.failed == []
+    assert not (cut / run_folder.START).exists()
+
+
 def test_two_comparisons_do_not_share_a_folder(compare, tmp_path):
     def before(name):
         if name == SLUGS[0]:
-            with pytest.raises(BouquetError, match="Another comparison is running in"):
+            with pytest.raises(BouquetError, match=r"The comparison's folder .*out is in use by process \d+\. Another"):
                 compare()
 
     results, _, _ = compare(before=before)
@@ -232,7 +245,7 @@ def test_two_comparisons_do_not_share_a_folder(compare, tmp_path):
 def test_a_folder_that_cannot_be_made_is_named(compare, tmp_path):
     (tmp_path / "out").touch()
 
-    with pytest.raises(BouquetError, match=r"out/cells cannot be made"):
+    with pytest.raises(BouquetError, match=r"out/cells, cannot be made"):
         compare()
 
 

@@ -16,6 +16,7 @@ from experiments.inline import InlineGrid
 from experiments.report import write_report
 from experiments.simulation import simulate
 from server.app import read_failure, record_failure
+from server.run_folder import NAMES, OF_A_FALSE_START
 from server.status import read_status
 from server.stop import RunStopped, ask_to_stop
 
@@ -114,7 +115,10 @@ def test_a_first_round_that_fails_leaves_a_folder_that_the_next_try_may_use(disk
     with pytest.raises(BouquetError, match=r"No client gave a usable reply in the first round; client-0: .*The disk"):
         simulate(settings(), tmp_path / "run")
     disk.clear()
+    for name in OF_A_FALSE_START:
+        (tmp_path / "run" / name).write_text("{")
     summary = simulate(settings("run.rounds=1", "run.seed=7"), tmp_path / "run")
+    assert not (tmp_path / "run" / NAMES).exists()
     assert (summary["seed"], len(lines_of(tmp_path / "run"))) == (7, 1)
     with pytest.raises(BouquetError, match="holds a run already"):
         simulate(settings(), tmp_path / "run")

@@ -54,9 +54,9 @@ def pem(keys, name):
     return read_public_key(keys / "registered" / f"{name}.pub").pem
 
 
-def names(tmp_path, link, keys):
+def names(tmp_path, link, keys, resumed=True):
     (tmp_path / "run").mkdir(exist_ok=True)
-    return Names(tmp_path / "run", link.path, keys / "registered" if keys else None)
+    return Names(tmp_path / "run", link.path, keys / "registered" if keys else None, resumed)
 
 
 def test_with_keys_a_device_is_what_its_key_is_called_and_nothing_else(tmp_path, link, keys):
@@ -102,6 +102,12 @@ def test_without_keys_a_device_is_what_it_says_when_it_is_asked(tmp_path, link):
     assert found(3, {protocol.CLIENT_ID: "pi", protocol.DEVICE_ID: "device-2"}) == "pi-2"
     assert "Another device is called pi already, so this one is called pi-2" in found.notices[3]
     assert found(4, {}) is None
+
+
+def test_a_run_that_begins_anew_does_not_know_the_names_of_a_false_start(tmp_path, link):
+    first, again = ({protocol.CLIENT_ID: "pi", protocol.DEVICE_ID: f"device-{n}"} for n in (1, 2))
+    assert names(tmp_path, link, None)(1, first) == "pi"
+    assert names(tmp_path, link, None, resumed=False)(2, again) == "pi"  # its state folder was deleted meanwhile
 
 
 def test_who_is_connected_and_when_it_was_heard_of(link):
