@@ -36,13 +36,13 @@ from strategies.nodes import NameOf, Nodes, ask_who, wait_for_nodes
 from strategies.privacy import PrivacyLedger
 from strategies.protection import Protection
 from strategies.replies import Replies, Rows, mean_metrics
-from strategies.sampling import EVALUATE_STREAM, TRAIN_STREAM, Sampling, fewest_replies, sample_clients
+from strategies.sampling import EVALUATE_STREAM, TRAIN_STREAM, Sampled, Sampling, fewest_replies, sample_clients
 from strategies.state import dump_state, load_state
 
 _COMPRESSION, _DELIVERY = "_wire", "_backbone"  # in a checkpoint, beside the fields of the state
 
 
-class ClusteredStrategy(MethodHooks[State], Strategy):
+class ClusteredStrategy(MethodHooks[State], Sampled, Strategy):
     """A Flower strategy made of a state and the hooks of `strategies.method.MethodHooks`.
 
     Subclasses define `initial_state`, `plan` and `update`, those with clusters also `centers` and `assignment`, and the
@@ -50,19 +50,7 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
     """
 
     def __init__(self, **sampling: Unpack[Sampling]) -> None:
-        self.fraction_train = sampling.get("fraction_train", 1.0)
-        self.fraction_evaluate = sampling.get("fraction_evaluate", 1.0)
-        self.min_train_nodes = sampling.get("min_train_nodes", 2)
-        self.min_evaluate_nodes = sampling.get("min_evaluate_nodes", 2)
-        self.min_available_nodes = sampling.get("min_available_nodes", 2)
-        self.weighted_by_key = sampling.get("weighted_by_key", protocol.NUM_EXAMPLES)
-        self.arrayrecord_key = sampling.get("arrayrecord_key", protocol.ARRAYS)
-        self.configrecord_key = sampling.get("configrecord_key", protocol.CONFIG)
-        self.seed = sampling.get("seed", 0)
-        self.min_replies = sampling.get("min_replies", 1)
-        self.wait_timeout = sampling.get("wait_timeout", 600.0)
-        self.round_timeout = sampling.get("round_timeout", 3600.0)
-        self.identify = sampling.get("identify", False)
+        super().__init__(**sampling)
         # Set by a server whose settings ask for them; what they remember survives a round beside the state.
         self.compression: Compression | None = None
         self.privacy: PrivacyLedger | None = None
@@ -227,6 +215,7 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
     def restore(self, layout: ParameterLayout, arrays: dict[str, NDArray[Any]], rest: dict[str, Any]) -> None:
         """Continue from what `checkpoint` gave."""
         self.layout = layout
+        self._fit_aggregation()
         self.state = load_state(self.state_class, arrays, rest)
         if self.compression:
             prefix = f"{_COMPRESSION}/"
@@ -257,7 +246,7 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
     @protection.setter
     def protection(self, protection: Protection) -> None:
         self._protection = protection
-        self.aggregation = protection.aggregation
+        self._fit_aggregation()
 
     def warn(self, text: str) -> None:
         """Tell whoever watches the run: in Flower's log, and in the record of the round."""
@@ -285,8 +274,14 @@ class ClusteredStrategy(MethodHooks[State], Strategy):
         if self.layout is None or self.state is None:
             tensors = protocol.from_record(arrays)
             self.layout = ParameterLayout.of(tensors, self.parameter_names)
+            self._fit_aggregation()
             self.state = self.initial_state(self.layout, self.layout.flatten(tensors))
         return self.layout, self.state
+
+    def _fit_aggregation(self) -> None:
+        """Have models compared by their parameters, where a rule compares them."""
+        compared = None if self.layout is None else self.layout.parameter_columns
+        self.aggregation = replace(self._protection.aggregation, compared=compared)
 
     def _available(self, grid: Grid, needed: int) -> dict[str, int]:
         """Client → node for the nodes that are connected, after waiting for enough of them, in order of client."""

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from numbers import Integral
+from typing import Any, Literal, get_args
 
 from common.errors import BouquetError
 
+Weighting = Literal["uniform", "examples"]  # of clients in a mean: all alike, or by their numbers of samples
 Rule = tuple[str, Any, str, bool]  # the option, its value, what is allowed, and whether the value is
 
 
@@ -23,7 +25,18 @@ def check_options(*rules: Rule) -> None:
 
 def counts(**values: int | None) -> list[Rule]:
     """Whole numbers from 1."""
-    return _rules(values, "a whole number from 1", lambda value: value >= 1)
+    return _rules(values, "a whole number from 1", is_count)
+
+
+def is_count(value: Any) -> bool:
+    """Whether a value is a whole number from 1."""
+    return isinstance(value, Integral) and value >= 1
+
+
+def one_of(kind: Any, **values: str) -> list[Rule]:
+    """Texts of which the `typing.Literal` ``kind`` has all that are allowed."""
+    allowed = get_args(kind)
+    return [(name, value, f"one of {', '.join(allowed)}", value in allowed) for name, value in values.items()]
 
 
 def weights(**values: float | None) -> list[Rule]:

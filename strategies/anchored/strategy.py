@@ -19,7 +19,7 @@ from typing import Literal, Unpack
 from common.protocol import Instruction
 from strategies.anchored.wire import ANCHOR_WEIGHT, PROCEDURE
 from strategies.fesem.strategy import FeSEM, FeSEMState
-from strategies.options import check_options, weights
+from strategies.options import Weighting, check_options, weights
 from strategies.sampling import Sampling
 
 
@@ -46,7 +46,7 @@ class Anchored(FeSEM):
         anchor_weight: float = 1.0,
         proximal_weight: float = 0.001,
         restarts: int = 20,
-        weighting: Literal["uniform", "examples"] = "uniform",
+        weighting: Weighting = "uniform",
         warmup_rounds: int = 1,
         candidates: tuple[int, ...] = (2, 3, 4, 5, 6),
         **sampling: Unpack[Sampling],

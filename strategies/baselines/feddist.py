@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from strategies.baselines.global_model import GlobalModel, Weighting
-from strategies.options import above_0_to_1, check_options
+from strategies.baselines.global_model import GlobalModel
+from strategies.options import Weighting, above_0_to_1, check_options, one_of
 from strategies.sampling import Sampling
 
 
@@ -30,6 +30,6 @@ class FedDist(GlobalModel):
 
     def __init__(self, step_size: float = 0.5, weighting: Weighting = "uniform", **sampling: Unpack[Sampling]) -> None:
         super().__init__(**sampling)
-        check_options(*above_0_to_1(step_size=step_size))
+        check_options(*above_0_to_1(step_size=step_size), *one_of(Weighting, weighting=weighting))
         self.step_size = step_size
         self.weighting = weighting

@@ -85,7 +85,8 @@ class FedGroup(OneShotClustering):
         after = super().update(state, round_, replies)
         if not self.mixing_rate or state.directions is None:
             return after
-        return replace(after, centers=mix_groups(after.centers, self.mixing_rate))
+        compared = replies.layout.parameters_of(after.centers)
+        return replace(after, centers=mix_groups(after.centers, self.mixing_rate, compared))
 
 
 def decomposed_cosine(updates: Matrix, num_directions: int) -> NDArray[np.float64]:
@@ -110,9 +111,12 @@ def decomposed_cosine(updates: Matrix, num_directions: int) -> NDArray[np.float6
     return found * np.where(found[largest, np.arange(num_directions)] < 0, -1.0, 1.0)
 
 
-def mix_groups(centers: Matrix, rate: float) -> Matrix:
-    """The aggregation between groups: w_g + η_g·Σ_{j≠g} w_j / ‖w_j‖ over the sum of the weights, (m, d)."""
-    norms = np.linalg.norm(centers.astype(np.float64), axis=1)
+def mix_groups(centers: Matrix, rate: float, compared: Matrix | None = None) -> Matrix:
+    """The aggregation between groups: w_g + η_g·Σ_{j≠g} w_j / ‖w_j‖ over the sum of the weights, (m, d).
+
+    ``compared`` (m, p) is what the norms are of where that is not the models themselves: their parameters.
+    """
+    norms = np.linalg.norm((centers if compared is None else compared).astype(np.float64), axis=1)
     shares = np.tile(np.divide(rate, norms, out=np.zeros_like(norms), where=norms > 0), (len(centers), 1))
     np.fill_diagonal(shares, 1.0)
     return (shares @ centers / shares.sum(axis=1, keepdims=True)).astype(centers.dtype)

@@ -71,7 +71,8 @@ class FedPer(ClusteredStrategy[FedPerState]):
         columns = replies.layout.columns(self._base(replies.layout))
         together = [0] * len(replies)
         centers = state.centers.copy()
-        centers[:, columns] = self.aggregation.cluster_means(replies.W[:, columns], together, 1, replies.num_examples)
+        # Of whole rows, which are zero in personal layers: an aggregation knows the columns of a whole model.
+        centers[:, columns] = self.aggregation.cluster_means(replies.W, together, 1, replies.num_examples)[:, columns]
         return FedPerState(centers, sorted({*state.clients, *replies.clients}))
 
     def centers(self, state: FedPerState) -> Matrix:

@@ -21,13 +21,14 @@ from scipy.spatial.distance import cdist
 
 from strategies.baselines.one_shot import OneShotClustering
 from strategies.mathematics.aggregation import Assignment
-from strategies.mathematics.clustering import LINKAGES, hierarchical_clusters
+from strategies.mathematics.clustering import hierarchical_clusters
 from strategies.mathematics.similarity import Distances, cosine_similarity, cosine_to, distances_to, euclidean_distances
-from strategies.options import check_options, counts, weights
+from strategies.options import check_options, counts, one_of, weights
 from strategies.replies import Matrix
 from strategies.sampling import Sampling
 
-DISTANCES = ("l2", "l1", "cosine")
+Distance = Literal["l2", "l1", "cosine"]
+Linkage = Literal["ward", "complete", "average", "single"]
 
 
 class FLHC(OneShotClustering):
@@ -50,8 +51,8 @@ class FLHC(OneShotClustering):
         self,
         num_clusters: int = 4,
         threshold: float | None = None,
-        distance: Literal["l2", "l1", "cosine"] = "l2",
-        linkage: Literal["ward", "complete", "average", "single"] = "ward",
+        distance: Distance = "l2",
+        linkage: Linkage = "ward",
         warmup_rounds: int = 5,
         gather_rounds: int | None = None,
         **sampling: Unpack[Sampling],
@@ -60,8 +61,8 @@ class FLHC(OneShotClustering):
         check_options(
             *counts(num_clusters=num_clusters),
             *weights(threshold=threshold),
-            ("distance", distance, f"one of {', '.join(DISTANCES)}", distance in DISTANCES),
-            ("linkage", linkage, f"one of {', '.join(LINKAGES)}", linkage in LINKAGES),
+            *one_of(Distance, distance=distance),
+            *one_of(Linkage, linkage=linkage),
             ("linkage", linkage, "'ward' needs distance = 'l2'", linkage != "ward" or distance == "l2"),
         )
         self.num_clusters = num_clusters

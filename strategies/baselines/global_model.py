@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 
@@ -13,9 +12,8 @@ from strategies.baselines.fedavg import GlobalState
 from strategies.clustered import ClusteredStrategy
 from strategies.mathematics.aggregation import reptile_step
 from strategies.method import one_model
+from strategies.options import Weighting
 from strategies.replies import Matrix, Replies
-
-Weighting = Literal["uniform", "examples"]
 
 
 class GlobalModel(ClusteredStrategy[GlobalState]):

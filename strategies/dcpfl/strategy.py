@@ -49,7 +49,7 @@ from strategies.dcpfl.state import (
 from strategies.dcpfl.wire import LOSS_NEW, LOSS_OLD, NEW, PROCEDURE, TAKE
 from strategies.mathematics.clustering import groups_at
 from strategies.method import Ask, Similarity
-from strategies.options import above_0_to_1, check_options, counts, shares
+from strategies.options import above_0_to_1, check_options, counts, one_of, shares
 from strategies.replies import Matrix, Replies
 from strategies.sampling import Sampling, fewest_replies
 
@@ -107,6 +107,8 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
             *counts(retry_rounds=retry_rounds, slow_factor=slow_factor, discrepancy_sample=discrepancy_sample),
             *shares(slow_ratio=slow_ratio, fixed_gamma=fixed_gamma),
             *above_0_to_1(gamma_step=gamma_step),
+            *one_of(Scaling, scaling=scaling),
+            *one_of(Discrepancy, discrepancy=discrepancy),
             ("validation_fraction", validation_fraction, "a number from 0, below 1", 0 <= validation_fraction < 1),
         )
         self.discrepancy_rounds = discrepancy_rounds

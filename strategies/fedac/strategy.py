@@ -33,12 +33,16 @@ from strategies.mathematics.aggregation import cluster_means, weighted_mean
 from strategies.mathematics.clustering import assign_to_nearest, kmeans
 from strategies.mathematics.similarity import cosine_similarity
 from strategies.method import Outcome, Similarity
-from strategies.options import above_0_to_1, check_options, counts, weights
+from strategies.options import above_0_to_1, check_options, counts, one_of, weights
 from strategies.replies import Matrix, Replies
 from strategies.sampling import Sampling
 
 GLOBAL_EMBEDDING = "global-embedding"  # record that holds φ_g
 UPLOAD_STREAM = 2  # of the seed: whose model is uploaded
+
+Measure = Literal["low-rank", "l2"]
+TuningRule = Literal["silhouette", "ratio", "off"]
+Tested = Literal["personal", "center"]
 
 
 class FedAC(ClusteredStrategy[FedACState]):
@@ -74,10 +78,10 @@ class FedAC(ClusteredStrategy[FedACState]):
         proximal_weight: float = 0.1,
         embedding_weight: float = 0.1,
         decision_layers: int | tuple[str, ...] = 1,
-        similarity: Literal["low-rank", "l2"] = "low-rank",
+        similarity: Measure = "low-rank",
         pca_dim: int = 10,
         pca_every: int = 100,
-        tuning: Literal["silhouette", "ratio", "off"] = "silhouette",
+        tuning: TuningRule = "silhouette",
         tune_every: int = 1,
         min_clusters: int = 1,
         max_clusters: int = 15,
@@ -86,7 +90,7 @@ class FedAC(ClusteredStrategy[FedACState]):
         split_above: float = 0.5,
         merge_below: float = 0.02,
         model_share: float = 1.0,
-        tested: Literal["personal", "center"] = "personal",
+        tested: Tested = "personal",
         **sampling: Unpack[Sampling],
     ) -> None:
         super().__init__(**sampling)
@@ -95,6 +99,9 @@ class FedAC(ClusteredStrategy[FedACState]):
         least = min_clusters if tunes else 1
         range_ = f"from min_clusters = {least} to max_clusters = {most}" if tunes else "from 1"
         check_options(
+            *one_of(Measure, similarity=similarity),
+            *one_of(TuningRule, tuning=tuning),
+            *one_of(Tested, tested=tested),
             ("num_clusters", num_clusters, f"a whole number {range_}", least <= num_clusters <= most),
             *weights(proximal_weight=proximal_weight, embedding_weight=embedding_weight),
             *counts(pca_dim=pca_dim, pca_every=pca_every, tune_every=tune_every),

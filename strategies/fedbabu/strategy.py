@@ -17,8 +17,10 @@ from typing import Literal, Unpack
 from common.protocol import Instruction, Scalar
 from strategies.baselines.fedper import FedPer, FedPerState
 from strategies.fedbabu.wire import FINE_TUNED, FINE_TUNING_EPOCHS, PROCEDURE
-from strategies.options import check_options, counts
+from strategies.options import check_options, counts, one_of
 from strategies.sampling import Sampling
+
+FineTuned = Literal["all", "head"]
 
 
 class FedBABU(FedPer):
@@ -40,11 +42,11 @@ class FedBABU(FedPer):
         self,
         personal_layers: int | tuple[str, ...] = 1,
         fine_tuning_epochs: int = 5,
-        fine_tuned: Literal["all", "head"] = "all",
+        fine_tuned: FineTuned = "all",
         **sampling: Unpack[Sampling],
     ) -> None:
         super().__init__(personal_layers, **sampling)
-        check_options(*counts(fine_tuning_epochs=fine_tuning_epochs))
+        check_options(*counts(fine_tuning_epochs=fine_tuning_epochs), *one_of(FineTuned, fine_tuned=fine_tuned))
         self.fine_tuning_epochs = fine_tuning_epochs
         self.fine_tuned = fine_tuned
 

@@ -38,7 +38,7 @@ from strategies.fedtsdp.state import FedTSDPState, Observed
 from strategies.mathematics.aggregation import Assignment, weighted_mean
 from strategies.mathematics.similarity import Distances, jensen_shannon_divergence
 from strategies.method import Ask, Outcome, Similarity, one_model
-from strategies.options import above_0, above_0_to_1, check_options, counts, shares, weights
+from strategies.options import above_0, above_0_to_1, check_options, counts, one_of, shares, weights
 from strategies.replies import Matrix, PublicData, Replies
 from strategies.sampling import Sampling
 
@@ -102,6 +102,7 @@ class FedTSDP(ClusteredStrategy[FedTSDPState]):
             *above_0_to_1(dampening=dampening),
             *shares(hopkins_threshold=hopkins_threshold),
             *weights(sampling_gain=sampling_gain),
+            *one_of(Stages, stages=stages),
         )
         self.hopkins_threshold = hopkins_threshold
         self.patience = patience

@@ -26,13 +26,15 @@ from strategies.fesem.matching import match_rows
 from strategies.mathematics.clustering import assign_to_nearest, choose_num_clusters, elbow, kmeans
 from strategies.mathematics.similarity import euclidean_distances
 from strategies.method import Similarity, one_model
-from strategies.options import check_options, counts, weights
+from strategies.options import Weighting, check_options, counts, is_count, one_of, weights
 from strategies.replies import Matrix, Replies, stacked
 from strategies.sampling import Sampling
 
 SELECTION_CLIENTS = 100  # section 5.2: at most so many sampled clients decide on K
 SELECTION_ROUNDS = 3  # section 5.2: communication rounds a candidate K is tried for
 VALIDATION_FRACTION = 0.2
+
+Selection = Literal["silhouette", "elbow", "accuracy"]
 
 
 @dataclass(frozen=True)
@@ -90,20 +92,23 @@ class FeSEM(ClusteredStrategy[FeSEMState]):
         num_clusters: int | Literal["auto"] = 4,
         proximal_weight: float = 0.001,
         restarts: int = 20,
-        weighting: Literal["uniform", "examples"] = "uniform",
+        weighting: Weighting = "uniform",
         matching: bool = False,
         warmup_rounds: int = 1,
-        selection: Literal["silhouette", "elbow", "accuracy"] = "silhouette",
+        selection: Selection = "silhouette",
         candidates: tuple[int, ...] = (2, 3, 4, 5, 6),
         **sampling: Unpack[Sampling],
     ) -> None:
         super().__init__(**sampling)
-        automatic, number = num_clusters == "auto", None if num_clusters == "auto" else num_clusters
+        automatic = num_clusters == "auto"
+        usable = bool(candidates) and all(map(is_count, candidates))
         check_options(
-            ("num_clusters", num_clusters, "a whole number from 1, or 'auto'", number is None or number >= 1),
+            ("num_clusters", num_clusters, "a whole number from 1, or 'auto'", automatic or is_count(num_clusters)),
             *weights(proximal_weight=proximal_weight),
             *counts(restarts=restarts, warmup_rounds=warmup_rounds),
-            ("candidates", candidates, "whole numbers from 1", not automatic or all(k >= 1 for k in candidates)),
+            *one_of(Weighting, weighting=weighting),
+            *one_of(Selection, selection=selection),
+            ("candidates", candidates, "whole numbers from 1, at least one", usable or not automatic),
         )
         self.num_clusters = num_clusters
         self.proximal_weight = proximal_weight

@@ -9,8 +9,8 @@ Backdoor Federated Learning? 2019 (limits on the norm of updates).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,14 +27,18 @@ class Aggregation:
 
     ``"mean"`` is the mean, weighted where the method weighs. The others weigh all members alike, so that nobody gains
     influence by the number of samples that it claims. ``trim`` is the share of bad members that is expected: it is cut
-    off at either end of each coordinate (``"trimmed-mean"``), or f / n of Krum. Raises `BouquetError` for a ``trim``
-    outside of [0, 0.5).
+    off at either end of each coordinate (``"trimmed-mean"``), or f / n of Krum. ``compared`` is a mask (d,) of the
+    columns that Krum's distances are over, None for all: a model's parameters, whose buffers follow the amount of data.
+    Raises `BouquetError` for another rule, and for a ``trim`` outside of [0, 0.5).
     """
 
     rule: Rule = "mean"
     trim: float = 0.2
+    compared: NDArray[np.bool_] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        if self.rule not in get_args(Rule):
+            raise BouquetError(f"rule = {self.rule!r}: one of {', '.join(get_args(Rule))}.")
         if not 0 <= self.trim < 0.5:
             raise BouquetError(f"trim = {self.trim}: a number from 0, below 0.5.")
 
@@ -59,7 +63,8 @@ class Aggregation:
 
     def _center(self, rows: Matrix) -> Vector:
         if self.rule == "krum":
-            return rows[krum(rows, int(self.trim * len(rows)))]
+            compared = rows if self.compared is None else rows[:, self.compared]
+            return rows[krum(compared, int(self.trim * len(rows)))]
         if self.rule == "trimmed-mean":
             return mean_without_ends(rows, int(self.trim * len(rows)))
         return mean_without_ends(rows, (len(rows) - 1) // 2)  # the median: all but the one or two in the middle go

@@ -5,9 +5,12 @@ Clients a and c have little data, b and d have much; a and b are of one distribu
 
 import numpy as np
 import pytest
+from flwr.app import ConfigRecord
 
 from common.layout import ParameterLayout
-from common.protocol import ClientReply
+from common.protocol import ClientReply, to_record
+from experiments.inline import InlineGrid
+from strategies.baselines.fedgroup import mix_groups
 from strategies.dcpfl.layerwise import layer_discrepancies
 from strategies.dcpfl.state import DCPFLState, Group, with_newcomers
 from strategies.fedac.state import restore_models
@@ -16,7 +19,10 @@ from strategies.fedtsdp.decoupling import weight_distances
 from strategies.fesem.matching import match_rows
 from strategies.fesem.strategy import FeSEM
 from strategies.mathematics import kmeans, random_models
+from strategies.mathematics.robust import Aggregation
 from strategies.method import one_model
+from strategies.protection import Protection
+from strategies.registry import create_strategy
 from strategies.replies import Replies
 
 TENSORS = {
@@ -140,6 +146,27 @@ def test_rows_are_grouped_by_what_is_compared_and_averaged_whole():
     assert found.assignment.tolist() == [0, 0, 1, 1]
     np.testing.assert_allclose(found.centers[0], W[:2].mean(axis=0))
     assert kmeans(W, 2, 0).assignment.tolist() == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("name", ["fesem", "fedavg", "fedper"])
+def test_krum_takes_the_model_whose_parameters_are_nearest_to_most(name):
+    """Not the one with about as much data as most."""
+    own = {"b": model(1, 10), "c": model(1.1, 9_000), "d": model(1.2, 20), "x": model(-9, 15), "y": model(9, 12)}
+    strategy = create_strategy(name, {"num_clusters": 1} if name == "fesem" else {})
+    strategy.protection = Protection(Aggregation("krum", 0.2))
+    strategy.configure_train(1, to_record(LAYOUT, initial()), ConfigRecord(), InlineGrid({1: print, 2: print}))
+    upload = LAYOUT.layers[:-1] if name == "fedper" else LAYOUT.layers
+    rows = {client: LAYOUT.flatten(LAYOUT.unflatten(row, upload), upload) for client, row in own.items()}
+    state = strategy.update(strategy.state, 1, replies(rows))
+    assert LAYOUT.unflatten(strategy.centers(state)[0])["norm.num_batches_tracked"] == 9_000
+
+
+def test_groups_are_mixed_by_the_norms_of_their_parameters():
+    centers = np.stack([model(1, 10), model(-1, 9_000)])
+    # The norm of either's parameters is the root of 8, so that all groups weigh alike.
+    first = LAYOUT.unflatten(mix_groups(centers, 8**0.5, LAYOUT.parameters_of(centers))[0])
+    np.testing.assert_allclose(first["last.weight"], 0, atol=1e-6)
+    np.testing.assert_allclose(first["norm.running_mean"], 45.05)
 
 
 def test_matching_pairs_units_by_their_parameters_and_moves_their_buffers():
