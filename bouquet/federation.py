@@ -20,7 +20,6 @@ from rich.console import Console
 
 from bouquet.keys import ServerKeys
 from common.bundle import signed_app_files, write_app
-from common.continuing import check_continues
 from common.errors import BouquetError
 from common.files import make_folder
 from common.processes import ProcessGroup
@@ -62,8 +61,8 @@ def check_folder(folder: Path, settings: Settings, resume: bool) -> None:
         check_new(folder)
     elif not holds_run(folder):
         raise BouquetError(f"The run folder {folder} holds no run to resume.")
-    elif old := RunRecord(folder).settings():
-        check_continues(old, settings.model_dump(mode="json"), str(folder))
+    else:
+        RunRecord(folder).check_continues(settings)
 
 
 def start_server(

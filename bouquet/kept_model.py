@@ -22,8 +22,8 @@ from common.model_card import ModelCard
 from common.settings import Settings, parse_settings
 from server.run_folder import MODELS, SETTINGS
 
-# The server of these methods has none of the layers that make a device's model work.
-ON_DEVICES_ONLY = ("fedper", "standalone")
+# The server of these methods has none of the layers that make a device's model work. (FedBABU's head is everybody's.)
+ON_DEVICES_ONLY = ("fedper", "fedrep", "standalone")
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,11 @@ _TESTED = {
 # What decides a device's cluster; test data never does.
 _CHOSEN_ON = {
     **dict.fromkeys(("fesem", "fesem-ma", "anchored", "clusterfl"), "uploaded models"),
-    **dict.fromkeys(("fedac",), "uploaded models, reduced to a few numbers"),
+    "fedac": "uploaded models, reduced to a few numbers",
+    "cgpfl": "uploaded contexts",
     **dict.fromkeys(("cfl", "fl-hc", "fedgroup", "robust-tkm", "dc-pfl"), "uploaded updates"),
     **dict.fromkeys(("gradient-loss", "ifca"), "the device's mini-batch; for the last test all of its training data"),
-    **dict.fromkeys(("hypocluster", "cgpfl"), "the device's training data"),
+    "hypocluster": "the device's training data",
     "fedtsdp": "outputs on public data, then uploaded models",
 }
 

@@ -27,6 +27,7 @@ from experiments.cell_runner import available_cores
 from experiments.inline import InlineGrid, app_handlers
 from server.app import make_server_app
 from server.preparing import build_strategy
+from server.record import RunRecord
 from server.rounds import Follow
 from server.run_folder import STATE_FOLDER, SUMMARY
 from server.start import starting_point
@@ -81,6 +82,8 @@ def check(settings: Settings, resumed: Path | None = None) -> None:
             f"train in a round (server.fraction_train = {settings.server.fraction_train:g}): no round could change "
             "anything."
         )
+    if resumed is not None:
+        RunRecord(resumed).check_continues(settings)
     build_strategy(settings, starting_point(settings, resumed))
     if data.dataset == OWN_DATA:
         _check_folders(settings)

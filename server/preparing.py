@@ -119,12 +119,12 @@ def too_few(settings: Settings, connected: int) -> list[str]:
 
 
 def what_to_expect(settings: Settings, strategy: ClusteredStrategy[Any]) -> Expected:
-    """What the run is judged by; a K that tunes itself may end at 1."""
+    """What the run is judged by; a K that tunes itself, or is chosen, may be 1."""
     wanted = 1 if getattr(strategy, "tuner", None) else getattr(strategy, "num_clusters", 1)
     train = settings.train
     return Expected(
         classes=model_shape(settings)[1],
         learning_rate=train.learning_rate,
         max_gradient_norm=train.max_gradient_norm,
-        num_clusters=wanted if isinstance(wanted, int) else 2,
+        num_clusters=wanted if isinstance(wanted, int) else 1,
     )

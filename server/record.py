@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from common import choosing, metrics, protocol
+from common.continuing import check_continues
 from common.errors import BouquetError
 from common.files import make_folder, sweep, write_atomically, write_json
 from common.incoming import read_classes
@@ -98,6 +99,11 @@ class RunRecord:
         for name in run_folder.OF_A_FALSE_START:
             (self.folder / name).unlink(missing_ok=True)
         self._make(settings)
+
+    def check_continues(self, settings: Settings) -> None:
+        """Raise `BouquetError` where the run in this folder cannot go on with these settings."""
+        if old := self.settings():
+            check_continues(old, settings.model_dump(mode="json"), str(self.folder))
 
     def reopen(self, settings: Settings, last_round: int) -> None:
         """Go on with a run: rounds after the checkpoint will be run again, so their lines go."""

@@ -6,7 +6,6 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
-from common.continuing import check_continues
 from common.errors import BouquetError
 from common.settings import Settings
 from server.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -30,8 +29,8 @@ class Remembered:
 
 def open_run(strategy: ClusteredStrategy[Any], settings: Settings, record: RunRecord, resume: bool) -> Remembered:
     """Begin a new run, or go on after the latest checkpoint. Raises `BouquetError` for one that does not fit."""
-    if resume and (old := record.settings()):
-        check_continues(old, settings.model_dump(mode="json"), str(record.folder))
+    if resume:
+        record.check_continues(settings)
     checkpoint = load_checkpoint(record.checkpoints, settings.fingerprint()) if resume else None
     if checkpoint is None:
         if resume and record.rounds():

@@ -30,7 +30,7 @@ def counts(**values: int | None) -> list[Rule]:
 
 def is_count(value: Any) -> bool:
     """Whether a value is a whole number from 1."""
-    return isinstance(value, Integral) and value >= 1
+    return isinstance(value, Integral) and int(value) >= 1
 
 
 def one_of(kind: Any, **values: str) -> list[Rule]:

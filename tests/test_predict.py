@@ -190,10 +190,11 @@ def test_a_cluster_of_a_run(tmp_path, bouquet):
     assert "is no run folder" in bouquet("predict", "x", "--run", tmp_path, "--cluster", 0)[2]
     assert "--run takes --cluster" in bouquet("predict", "x", "--run", tmp_path / "run")[2]
     assert "give --run, too" in bouquet("predict", "x", "--cluster", 0)[2]
-    own = tmp_path / "run" / "settings.json"
-    own.write_text(own.read_text().replace('"fesem"', '"fedper"').replace('"num_clusters"', '"personal_layers"'))
-    with pytest.raises(BouquetError, match="'fedper', whose models are on the devices"):
-        cluster_model(tmp_path / "run", 0)
+    own, text = tmp_path / "run" / "settings.json", (tmp_path / "run" / "settings.json").read_text()
+    for name in ("fedper", "fedrep", "standalone"):
+        own.write_text(text.replace('"fesem"', f'"{name}"'))
+        with pytest.raises(BouquetError, match=f"'{name}', whose models are on the devices"):
+            cluster_model(tmp_path / "run", 0)
 
 
 def test_the_exported_model_gives_the_same_and_knows_its_classes(device, tmp_path, bouquet):

@@ -4,7 +4,9 @@ import math
 
 import pytest
 
+from common.settings import load_settings
 from server.diagnosis import Expected, add, all_warnings, diagnose, new_warnings
+from server.preparing import build_strategy, what_to_expect
 
 EXPECTED = Expected(classes=10, learning_rate=0.1)
 
@@ -69,6 +71,12 @@ def test_clusters_that_are_not_there(assignment, said):
     assert said in diagnose(lines, Expected(10, 0.1, num_clusters=4))["clusters"]
     assert diagnose(lines[:4], Expected(10, 0.1, num_clusters=4)) == {}
     assert diagnose(lines, EXPECTED) == {}
+
+
+@pytest.mark.parametrize(("option", "wanted"), [("3", 3), ("auto", 1)])
+def test_one_cluster_is_no_surprise_where_the_method_chooses_how_many(option, wanted):
+    settings = load_settings(None, [f"strategy.num_clusters={option}"])
+    assert what_to_expect(settings, build_strategy(settings)).num_clusters == wanted
 
 
 def test_what_goes_on_is_said_once():
