@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,14 +16,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from common.processes import free_port
 from common.settings import load_settings
 from experiments.simulation import simulate
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def start_node(log: Path, *arguments: str) -> subprocess.Popen[bytes]:

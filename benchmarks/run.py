@@ -2,7 +2,7 @@
 
 ``results.jsonl`` gets a line for each (name, command, seconds, load, output), ``results.md`` the same to read. Those
 that need images (BOUQUET_DATA_DIR) take the embedded digits where they can, else are left out; those that need root, a
-quiet machine or hours are not among them: docs/performance.md names all. From the repository's root:
+quiet machine or hours are not among them, and are named where their figures are, in docs/. From the repository's root:
 
     python benchmarks/run.py --out runs/bench [NAME ...]
 """

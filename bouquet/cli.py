@@ -83,7 +83,7 @@ def demo(
     strategy: options.Strategy = None,
     set_: options.Overrides = None,
 ) -> None:
-    """Start a real federation on this machine: a server and six clients, trained over gRPC in a few minutes.
+    """Start a real federation on this machine: a server and six clients, trained over gRPC in about a minute.
 
     The clients hold handwritten digits, turned by 0, 120 or 240 degrees; nobody tells the server which is which.
     """

@@ -1,4 +1,4 @@
-"""``bouquet demo``: a whole federation on loopback, real processes over gRPC, in a few minutes."""
+"""``bouquet demo``: a whole federation on loopback, real processes over gRPC, in about a minute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands by which an owner looks after a fleet: ``bouquet status`` and ``bouquet check``."""
+"""The commands by which an owner looks after a fleet: ``bouquet status``, ``check``, ``run`` and ``stop``."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def check(
 ) -> None:
     """Check a device before it joins: data, keys, clock, disk and memory, a step of training, the server.
 
-    Give the same options as to "bouquet client", and the server's settings file where the device has it: it says the
-    classes and the model. The exit status is 1 when something is wrong.
+    Its options are those of "bouquet client" that say who and where the device is. The server's settings file, where
+    the device has it, says the classes and the model. The exit status is 1 when something is wrong.
     """
     from bouquet.check import check_device, print_checks
 

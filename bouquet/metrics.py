@@ -9,7 +9,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-STATES = ("waiting", "training", "testing", "finished", "failed", "stopped")
+from server.status import FAILED, FINISHED, STOPPED, TESTING, TRAINING, WAITING
+
+STATES = (WAITING, TRAINING, TESTING, FINISHED, FAILED, STOPPED)
 
 
 class StatusCollector(Collector):

@@ -26,12 +26,12 @@ from experiments.units import human_bytes, human_seconds
 from server.diagnosis import other_releases
 from server.fleet import Connection, Names, connections
 from server.run_folder import SETTINGS
-from server.status import FAILED, FINISHED, STOPPED, WAITING, expected, read_status, sentence
+from server.status import FAILED, FINISHED, STOPPED, TESTING, TRAINING, WAITING, expected, read_status, sentence
 
 TEXT_COLUMNS = 3  # to the left; what follows are numbers
 RECENT_ROUNDS = 5  # whose mean length tells how long the rest will take
 FETCH_SECONDS = 30.0
-WELL = ("waiting", "training", "testing", "finished")
+WELL = (WAITING, TRAINING, TESTING, FINISHED)
 
 
 def collect(folder: Path, now: float | None = None) -> dict[str, Any]:

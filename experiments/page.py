@@ -1,6 +1,7 @@
 """The HTML pages: templates with their style, filled by Jinja2, which escapes every text that is put in.
 
-A page is one file: figures are embedded, there is no script, and nothing is loaded from elsewhere.
+A page is one file: figures are embedded, and nothing is loaded from elsewhere. There is no script but that of a page
+that renews itself while its run goes on.
 """
 
 from __future__ import annotations

@@ -97,7 +97,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """A grid, validated. ``data`` are the columns: data sets, or data sets times partitions."""
+    """A grid, validated. ``data`` are the columns: data sets, or data sets times partitions.
+
+    ``cells`` go seed by seed, so that a whole table of one seed is there first.
+    """
 
     name: str
     seeds: tuple[int, ...]
@@ -150,11 +153,6 @@ def load_table(path: Path, check: Check = check_strategy) -> Table:
         raise TableError(f"{path}: {' '.join(_explain(item) for item in error.errors())}") from None
     except BouquetError as error:
         raise TableError(f"{path}: {error}") from None
-
-
-def cells(table: Table) -> list[Cell]:
-    """Every run of the grid, seed by seed, so that a whole table of one seed is there first."""
-    return list(table.cells)
 
 
 def _build(file: _File, check: Check) -> Table:

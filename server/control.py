@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,14 +96,6 @@ class Control:
         with _called(f"give the log of run {run_id}"):
             for piece in self._client.StreamLogs(StreamLogsRequest(run_id=run_id, after_timestamp=0.0)):
                 yield piece.log_output
-
-
-def run_seconds(run: Run) -> float:
-    """How long a run has run, until now or until its end."""
-    if not run.running_at:
-        return 0.0
-    end = datetime.fromisoformat(run.finished_at) if run.finished_at else datetime.now(UTC)
-    return (end - datetime.fromisoformat(run.running_at)).total_seconds()
 
 
 @contextlib.contextmanager

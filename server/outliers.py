@@ -18,7 +18,6 @@ GAP = 0.25  # of accuracy, beyond what is usual among the devices
 DEVIATIONS = 3.0  # of the accuracy over so many test samples, at its widest: 0.5 / √n each
 TIMES_SLOWER = 1.5  # than the one before it,
 SECONDS_SLOWER = 2.0  # and by so much
-NAMED = 3
 
 Line = Mapping[str, Any]
 

@@ -38,7 +38,7 @@ from common.processes import (
     wait_for_port,
 )
 from common.public_keys import read_public_key
-from server.control import Control, Refused, control, run_seconds
+from server.control import Control, Refused, control
 
 # What SuperLink's own programs and the devices ask again and again, when nothing was wrong: 60 MB of it a day.
 POLLS = re.compile(
@@ -69,26 +69,17 @@ class SuperLink:
     certificates: Certificates | None
     database: Path | None = None
 
-    @property
-    def flower_home(self) -> Path:
-        """Flower's own folder (FLWR_HOME): the connection, and the installed apps."""
-        return self.directory / "flower"
-
 
 @dataclass(frozen=True)
 class RunStatus:
     """What SuperLink says of a run.
 
     ``status`` is ``pending``, ``starting``, ``running``, ``finished:completed``, ``finished:failed`` or
-    ``finished:stopped``. The bytes are those of all messages of the run, to the server and from it.
+    ``finished:stopped``; ``details`` says why it failed.
     """
 
-    run_id: int
     status: str
     details: str
-    seconds: float
-    bytes_in: int
-    bytes_out: int
 
     @property
     def finished(self) -> bool:
@@ -192,12 +183,8 @@ def run_status(superlink: SuperLink, run_id: int) -> RunStatus:
         run = api.run(run_id)
     status = run.status
     return RunStatus(
-        run_id=run.run_id,
         status=f"{status.status}:{status.sub_status}" if status.sub_status else status.status,
         details=status.details or "N/A",
-        seconds=run_seconds(run),
-        bytes_in=run.bytes_recv,
-        bytes_out=run.bytes_sent,
     )
 
 

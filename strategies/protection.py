@@ -41,9 +41,8 @@ class Protection:
     def judge(self, replies: Replies, clusters: Mapping[str, int]) -> Judged:
         """Refuse replies whose update is absurdly large, and limit the others'; ``clusters`` is the last assignment."""
         norms = replies.update_norms()
-        moved = norms[
-            norms > 0
-        ]  # of the others nothing was asked for, or the server does not know from where they came
+        # Of the others nothing was asked for, or the server does not know from where they came.
+        moved = norms[norms > 0]
         absurd = np.zeros(len(norms), dtype=bool)
         if len(moved) > 2:
             absurd = norms > ABSURD_FACTOR * np.median(moved)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,12 +12,15 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord
 
 from common import protocol
+from common.datasets import DATA_DIR_VARIABLE
 from common.layout import ParameterLayout
 from experiments.inline import Handler, InlineGrid, scripted_client
 from strategies.exchange import exchange
 
 # A shell starts background jobs with SIGINT ignored, which children inherit, and CI may be such a job.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# Tests make their own data; a folder of the user's, as `make bench` takes it, would be read in its place.
+os.environ.pop(DATA_DIR_VARIABLE, None)
 
 TINY = {
     "first.weight": np.zeros((2, 2), dtype=np.float32),

@@ -10,8 +10,9 @@ import pytest
 from bouquet.reference import settings_reference
 from common.methods import METHODS
 from common.models import model_names
-from common.settings import load_settings
+from common.settings import Settings, load_settings, section_class
 from experiments.simulation import simulate
+from strategies.registry import hyper_parameters, strategy_class
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -27,6 +28,22 @@ def test_the_reference_of_settings_is_up_to_date():
 def test_links_to_files_lead_somewhere(page):
     targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_settings_that_the_pages_name_are_there():
+    known = {f"{section}.{key}" for section in Settings.model_fields for key in section_class(section).model_fields}
+    options = {key for name in METHODS for key in hyper_parameters(strategy_class(name)[0])}
+    known |= {f"strategy.{key}" for key in options}
+    # Also a section that is none, beside which there is a key of one.
+    keys = {name.partition(".")[2] for name in known}
+    named = {
+        (page.name, found)
+        for page in PAGES
+        if page.name != "writing-a-strategy.md"  # whose code has dots of its own
+        for found, key in re.findall(r"(?<![\w/.])(\w+\.(\w+))(?![\w.(])", page.read_text())
+        if key in keys
+    }
+    assert sorted(found for found in named if found[1] not in known) == []
 
 
 def test_every_strategy_is_in_the_readme_and_the_page_on_methods():

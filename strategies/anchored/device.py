@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from flwr.app import Message
 
-from client import standard
+from client import asked, standard
 from client.objective import ProximalTerm
 from client.session import Session
 from client.starting import compose
 from common import protocol
-from common.protocol import ARRAYS, ProtocolError
-from strategies.anchored.wire import ANCHOR_WEIGHT, PROCEDURE
+from common.protocol import ARRAYS
+from strategies.anchored.wire import ANCHOR_WEIGHT
 
 evaluate = standard.evaluate
 
@@ -22,14 +22,12 @@ evaluate = standard.evaluate
 def train(session: Session) -> Message:
     """Answer a train message: test the personal model, train both, keep the personal one, send the center."""
     center = session.whole(ARRAYS)
-    weight = session.received.config.get(ANCHOR_WEIGHT)
-    if not isinstance(weight, int | float):
-        raise ProtocolError(f"The server asks for {PROCEDURE!r} with {ANCHOR_WEIGHT} = {weight!r}, not a number.")
+    weight = asked.number(session.received, ANCHOR_WEIGHT)
     personal, lost = compose(session.received, session.recall(), session.initial, session.layout)
     session.metrics[protocol.STATE_LOST] = int(lost)
     session.report_start(personal)
     shared, _ = session.train(center, session.proximal_terms())
-    anchor = ProximalTerm(session.tensors(session.received.models[ARRAYS]), float(weight))
+    anchor = ProximalTerm(session.tensors(session.received.models[ARRAYS]), weight)
     personal, loss = session.train(personal, [anchor])
     session.report_trained(personal, loss)
     session.keep(personal)

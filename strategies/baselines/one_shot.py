@@ -14,7 +14,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -57,7 +57,6 @@ class OneShotClustering(ClusteredStrategy[OneShotState]):
 
     state_class = OneShotState
     takes_late_replies = True
-    clustered_by: ClassVar[str] = "updates"
 
     def __init__(self, warmup_rounds: int = 0, gather_rounds: int | None = None, **sampling: Unpack[Sampling]) -> None:
         super().__init__(**sampling)

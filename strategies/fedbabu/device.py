@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from flwr.app import Message
 
+from client import asked
 from client.session import Session
 from client.starting import compose
 from common.layout import Vector
-from common.protocol import ProtocolError
-from strategies.fedbabu.wire import FINE_TUNED, FINE_TUNING_EPOCHS, PROCEDURE
+from strategies.fedbabu.wire import FINE_TUNED, FINE_TUNING_EPOCHS
 
 
 def train(session: Session) -> Message:
@@ -34,12 +34,8 @@ def evaluate(session: Session) -> Message:
 
 def fine_tune(session: Session, model: Vector) -> tuple[Vector, float]:
     """Some epochs of local training, of the whole model or of the head; the model and its training loss."""
-    epochs, what = session.received.config.get(FINE_TUNING_EPOCHS), session.received.config.get(FINE_TUNED)
-    if not isinstance(epochs, int) or epochs < 1 or what not in ("all", "head"):
-        raise ProtocolError(
-            f"The server asks for {PROCEDURE!r} with {FINE_TUNING_EPOCHS} = {epochs!r} and {FINE_TUNED} = {what!r}; "
-            "this device knows whole numbers from 1, and 'all' and 'head'."
-        )
+    epochs = asked.count(session.received, FINE_TUNING_EPOCHS)
+    what = asked.text(session.received, FINE_TUNED, ("all", "head"))
     body = session.received.upload
     head = None if what == "all" else [layer for layer in session.layout.layers if layer not in body]
     return session.train(model, layers=head, local_epochs=epochs, stream="fine-tuning")

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from flwr.app import Message
 
-from client import standard
+from client import asked, standard
 from client.session import Session
 from client.starting import compose
 from common import protocol
-from common.protocol import ProtocolError
-from strategies.fedrep.wire import BODY_EPOCHS, HEAD_EPOCHS, PROCEDURE
+from strategies.fedrep.wire import BODY_EPOCHS, HEAD_EPOCHS
 
 evaluate = standard.evaluate
 
@@ -22,7 +21,7 @@ def train(session: Session) -> Message:
     """Answer a train message. The body φ is the layers that are asked for, the head h_i the others."""
     body = session.received.upload
     head = [layer for layer in session.layout.layers if layer not in body]
-    head_epochs, body_epochs = _epochs(session, HEAD_EPOCHS), _epochs(session, BODY_EPOCHS)
+    head_epochs, body_epochs = (asked.count(session.received, key) for key in (HEAD_EPOCHS, BODY_EPOCHS))
     start, lost = compose(session.received, session.recall(), session.initial, session.layout)
     session.metrics[protocol.STATE_LOST] = int(lost)
     session.report_start(start)
@@ -31,10 +30,3 @@ def train(session: Session) -> Message:
     session.report_trained(trained, loss)
     session.keep(trained)
     return session.reply(trained)
-
-
-def _epochs(session: Session, key: str) -> int:
-    value = session.received.config.get(key)
-    if not isinstance(value, int) or value < 1:
-        raise ProtocolError(f"The server asks for {PROCEDURE!r} and says {key} = {value!r}, not a whole number from 1.")
-    return value

@@ -98,16 +98,13 @@ def choose_num_clusters(
     seed: int,
     *,
     min_silhouette: float = 0.25,
-    current: int | None = None,
-    margin: float = 0.0,
     restarts: int = 20,
     unit_length: bool = False,
 ) -> ClusterNumber:
     """The number of clusters with the highest mean silhouette, the smaller one in a tie; one if none is clear enough.
 
     The answer is 1 when the best silhouette is under ``min_silhouette``, so that clients who are all alike are not
-    cut up, and when no candidate has one. It is ``current`` unless another candidate beats its silhouette by
-    ``margin``. See `silhouette_by_k` for the rest.
+    cut up, and when no candidate has one. See `silhouette_by_k` for the rest.
 
     The default of ``min_silhouette`` is between what was measured with ``unit_length`` on FashionMNIST (30 clients,
     LeNet, rounds 1 to 4): the best candidate had .40 to .82 with six groups of clients, at most .19 with IID clients.
@@ -117,8 +114,6 @@ def choose_num_clusters(
     best = max(scores, key=lambda k: scores[k], default=1)
     if not scores or scores[best] < min_silhouette:
         return ClusterNumber(1, scores)
-    if current in scores and min_silhouette <= scores[current] and scores[best] < scores[current] + margin:
-        return ClusterNumber(current, scores)
     return ClusterNumber(best, scores)
 
 

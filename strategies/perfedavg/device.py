@@ -14,12 +14,12 @@ import torch
 from flwr.app import Message
 from torch import Tensor
 
-from client import local_sgd
+from client import asked, local_sgd
 from client.session import Session
 from common.initial import state_vector
 from common.layout import Vector
-from common.protocol import ARRAYS, ProtocolError
-from strategies.perfedavg.wire import ADAPTATION_RATE, ADAPTATION_STEPS, DIFFERENCE, PROCEDURE
+from common.protocol import ARRAYS
+from strategies.perfedavg.wire import ADAPTATION_RATE, ADAPTATION_STEPS, DIFFERENCE
 
 Parameters = Sequence[Tensor]
 GradientAt = Callable[[Parameters, int], Parameters]
@@ -45,8 +45,8 @@ def evaluate(session: Session) -> Message:
 
 def adapt(session: Session, model: Vector) -> Vector:
     """w − α ∇f(w) on all training data, once or more."""
-    rate = np.float32(_number(session, ADAPTATION_RATE))
-    for _ in range(int(_number(session, ADAPTATION_STEPS))):
+    rate = np.float32(asked.number(session.received, ADAPTATION_RATE))
+    for _ in range(asked.count(session.received, ADAPTATION_STEPS)):
         model = model - rate * session.gradient(model, stream="adapt")
     return model
 
@@ -70,9 +70,9 @@ def meta_gradient(gradient: GradientAt, w: Parameters, rate: float, difference: 
 
 def _meta_train(session: Session, start: Vector) -> tuple[Vector, float]:
     """As many meta-steps as local training has steps: w ← w − β · meta-gradient, and the last epoch's mean f(w̃, D')."""
-    config, options = session.received.config, session.options()
-    rate = _number(session, ADAPTATION_RATE)
-    difference = _number(session, DIFFERENCE) if DIFFERENCE in config else None
+    received, options = session.received, session.options()
+    rate = asked.number(received, ADAPTATION_RATE)
+    difference = asked.number(received, DIFFERENCE) if DIFFERENCE in received.config else None
     model = session.load(start)
     samples = session.train_data[1]
     trainable = [p for p in model.parameters() if p.requires_grad]
@@ -120,10 +120,3 @@ class _Gradient:
 def _put(parameters: Parameters, values: Parameters) -> None:
     for parameter, value in zip(parameters, values, strict=True):
         parameter.copy_(value)
-
-
-def _number(session: Session, key: str) -> float:
-    value = session.received.config.get(key)
-    if not isinstance(value, int | float):
-        raise ProtocolError(f"The server asks for {PROCEDURE!r} and says {key} = {value!r}, not a number.")
-    return float(value)

@@ -9,7 +9,7 @@ import torch
 from flwr.app import Message
 from torch import Tensor
 
-from client import local_sgd, standard
+from client import asked, local_sgd, standard
 from client.objective import ProximalTerm, objective
 from client.session import Session
 from client.starting import compose
@@ -17,8 +17,8 @@ from common import protocol
 from common.freezing import training_mode
 from common.initial import state_vector
 from common.layout import Vector
-from common.protocol import ARRAYS, ProtocolError
-from strategies.pfedme.wire import INNER_STEPS, OUTER_RATE, PROCEDURE, PROXIMAL_WEIGHT
+from common.protocol import ARRAYS
+from strategies.pfedme.wire import INNER_STEPS, OUTER_RATE, PROXIMAL_WEIGHT
 
 evaluate = standard.evaluate
 
@@ -41,7 +41,8 @@ def solve(session: Session, start: Vector) -> tuple[Vector, Vector, float]:
     A local round is a mini-batch D: K gradient steps on f(θ, D) + (λ/2)·‖θ − w‖² give θ̃, from the θ̃ of the round
     before, then w ← w − η λ (w − θ̃), a step along the gradient of the Moreau envelope. Buffers go with θ̃.
     """
-    weight, rate, steps = (_number(session, key) for key in (PROXIMAL_WEIGHT, OUTER_RATE, INNER_STEPS))
+    weight, rate = (asked.number(session.received, key) for key in (PROXIMAL_WEIGHT, OUTER_RATE))
+    steps = asked.count(session.received, INNER_STEPS)
     alpha = session.options().learning_rate
     # θ ← (θ − α ∇f(θ) + α λ w) / (1 + α λ): the pull is solved exactly, so that no λ is too stiff for α.
     options = session.options(momentum=0.0, learning_rate=alpha / (1 + alpha * weight))
@@ -57,7 +58,7 @@ def solve(session: Session, start: Vector) -> tuple[Vector, Vector, float]:
             total = 0.0
             for batch in local_sgd.mini_batches(len(y), options.batch_size, generator):
                 loss = torch.zeros(())
-                for _ in range(int(steps)):
+                for _ in range(steps):
                     loss = session.loss_of(model, x[batch], y[batch])
                     model.zero_grad(set_to_none=True)
                     objective(model, loss, [near_w]).backward()
@@ -72,10 +73,3 @@ def solve(session: Session, start: Vector) -> tuple[Vector, Vector, float]:
         for name, parameter in trainable.items():
             parameter.copy_(w[name])
     return state_vector(model)[1], personal, mean
-
-
-def _number(session: Session, key: str) -> float:
-    value = session.received.config.get(key)
-    if not isinstance(value, int | float):
-        raise ProtocolError(f"The server asks for {PROCEDURE!r} and says {key} = {value!r}, not a number.")
-    return float(value)

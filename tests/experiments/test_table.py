@@ -1,7 +1,7 @@
 import pytest
 
 from common.errors import BouquetError
-from experiments.table import TableError, cells, load_table
+from experiments.table import TableError, load_table
 
 GRID = """
 name = "small"
@@ -51,7 +51,7 @@ def test_the_grid_has_a_cell_for_each_combination_seed_by_seed(load):
 
     assert table.strategies == ("FeSEM (3)", "fedavg")
     assert table.data == ("digits, rotated", "digits, β = 0.1")
-    assert [cell.slug for cell in cells(table)] == [
+    assert [cell.slug for cell in table.cells] == [
         "fesem-3-digits-rotated-s5",
         "fedavg-digits-rotated-s5",
         "fesem-3-digits-0-1-s5",

@@ -156,16 +156,6 @@ def test_without_candidates_there_is_one_cluster() -> None:
     assert choose_num_clusters(np.eye(2, dtype=np.float32), [2, 3], seed=0) == (1, {})
 
 
-def test_a_new_number_must_win_by_the_margin() -> None:
-    W = grouped_models(40)
-    scores = silhouette_by_k(W, [2, 3], seed=0)
-    lead = scores[3] - scores[2]
-    assert choose_num_clusters(W, [2, 3], 0, current=2, margin=lead + 0.01).num_clusters == 2
-    assert choose_num_clusters(W, [2, 3], 0, current=2, margin=lead - 0.01).num_clusters == 3
-    assert choose_num_clusters(W, [2, 3], 0, current=1, margin=0.5).num_clusters == 3
-    assert choose_num_clusters(W, [2, 3], 0, current=2, margin=1, min_silhouette=scores[3]).num_clusters == 3
-
-
 @pytest.mark.parametrize(
     ("inertias", "bend"),
     [
