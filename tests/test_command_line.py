@@ -7,10 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
+from waiting_for import eventually
 
 from bouquet import cli
 from client import foreground
@@ -100,10 +100,7 @@ def test_ctrl_c_ends_a_run_that_can_be_resumed(tmp_path):
     arguments = ("simulate", "--clients", "6", "--rounds", "200", "--out", "run", *INLINE)
     process = subprocess.Popen([sys.executable, "-m", "bouquet", *arguments], cwd=tmp_path, stderr=subprocess.PIPE)
     lines = tmp_path / "run" / "rounds.jsonl"
-    deadline = time.monotonic() + 120
-    while not (lines.exists() and lines.read_text().count("\n") >= 2):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    eventually(lambda: lines.exists() and lines.read_text().count("\n") >= 2, "two rounds are over")
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130

@@ -6,8 +6,7 @@ import signal
 import socket
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from real_processes import processes_tagged, wait_until_connected
+from waiting_for import eventually
 
 from client.guard import CANNOT_START, TURNED_AWAY
 from client.reachability import ServerMismatch, ServerUnreachable, check_server
@@ -25,13 +25,6 @@ from client.supernode import SuperNodeSettings, _refusal, run_supernode_foregrou
 from common.errors import BouquetError
 from common.processes import ProcessGroup, free_port, program_environment
 from server.superlink import start_superlink
-
-
-def eventually(true: Callable[[], bool], what: str, seconds: float = 180.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.05)
 
 
 @contextmanager

@@ -3,12 +3,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from real_processes import processes_tagged
+from waiting_for import eventually
 
 from common.errors import BouquetError
 from common.processes import (
@@ -29,14 +29,8 @@ child += "print('child is up', flush=True); time.sleep(600)"
 subprocess.Popen([sys.executable, "-c", child], start_new_session=True)
 """
 STAYS = DETACHING + "print('parent is up', flush=True); time.sleep(600)"
-LEAVES = DETACHING + "time.sleep(1); sys.exit(7)"
-
-
-def eventually(true: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.05)
+# It leaves when the test has seen its child: when there is the file that it is told of.
+LEAVES = DETACHING + "import os\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.05)\n"
 
 
 def python(code: str) -> list[str]:
@@ -168,11 +162,12 @@ def test_terminate_ends_a_detached_child_that_ignores_signals(tmp_path: Path) ->
         group.terminate()
 
 
-@pytest.mark.parametrize("code", [LEAVES, DETACHING + "time.sleep(1); import os; os.kill(os.getpid(), 9)"])
-def test_a_program_that_ends_takes_its_detached_child_along(code: str) -> None:
+@pytest.mark.parametrize("end", ["sys.exit(7)", "os.kill(os.getpid(), 9)"])
+def test_a_program_that_ends_takes_its_detached_child_along(end: str, tmp_path: Path) -> None:
     with ProcessGroup() as group:
-        process = group.start("parent", python(code), os.environ)
+        process = group.start("parent", [*python(LEAVES + end), str(tmp_path / "seen")], os.environ)
         eventually(lambda: len(process.pids) == 2, "the child is there")
+        (tmp_path / "seen").touch()
         assert process.wait(60) in (7, 128 + signal.SIGKILL)
         assert processes_tagged(group.tag) == []
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from stopped_runs import Stopped, lines_of, stop_after_two
+from stopped_runs import cut_after, lines_of
 
 from bouquet.kept_model import device_model
 from client.choosing import served_model
@@ -57,8 +57,7 @@ def test_where_all_are_alike_and_samples_are_few_the_federations_model_is_kept(t
 def test_a_resumed_run_chooses_as_a_whole_one(method, tmp_path):
     chosen = settings(f"strategy.name={method}", CHOOSE)
     whole = simulate(chosen, tmp_path / "whole")
-    with pytest.raises(Stopped):
-        simulate(chosen, tmp_path / "cut", follow=stop_after_two)
+    cut_after(2, chosen, tmp_path / "cut")
     again = simulate(chosen, tmp_path / "cut", resume=True)
     assert lines_of(tmp_path / "cut") == lines_of(tmp_path / "whole")
     assert without_seconds(again) == without_seconds(whole)

@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from stopped_runs import Stopped, stop_after
 
 from common.settings import load_settings
 from experiments.simulation import simulate
@@ -59,20 +60,11 @@ def test_adaptive_sends_less_at_the_same_outcome(tmp_path):
     assert sum(line["strategy"]["state_lost"] for line in less_lines) == 0
 
 
-class Stopped(Exception):
-    pass
-
-
 @pytest.mark.parametrize("changes", [[], ADAPTIVE], ids=["full", "adaptive"])
 def test_a_resumed_run_equals_an_uninterrupted_one(changes, tmp_path):
     """The round whose checkpoint was lost is repeated: the devices compare with the centers they compared with then."""
-
-    def stop(line):
-        if line["round"] == 5:
-            raise Stopped
-
     whole = run(tmp_path / "whole", "gradient-loss", "run.rounds=7", *changes)
     with pytest.raises(Stopped):
-        run(tmp_path / "cut", "gradient-loss", "run.rounds=7", *changes, follow=stop)
+        run(tmp_path / "cut", "gradient-loss", "run.rounds=7", *changes, follow=stop_after(5))
     shutil.rmtree(tmp_path / "cut" / "checkpoint" / "round-000005")
     assert run(tmp_path / "cut", "gradient-loss", "run.rounds=7", *changes, resume=True) == whole

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from stopped_runs import Stopped, lines_of, stop_after_two
+from stopped_runs import cut_after, lines_of
 
 from common.settings import load_settings
 from experiments.simulation import simulate
@@ -44,8 +44,7 @@ def summary_of(folder):
 def test_a_resumed_run_equals_a_whole_one(changes, tmp_path):
     chosen = settings(*changes)
     simulate(chosen, tmp_path / "whole")
-    with pytest.raises(Stopped):
-        simulate(chosen, tmp_path / "cut", follow=stop_after_two)
+    cut_after(2, chosen, tmp_path / "cut")
     simulate(chosen, tmp_path / "cut", resume=True)
     assert lines_of(tmp_path / "cut") == lines_of(tmp_path / "whole")
     assert summary_of(tmp_path / "cut") == summary_of(tmp_path / "whole")
@@ -65,8 +64,7 @@ def test_fedtsdp_sends_fewer_layers_once_it_has_clustered(tmp_path):
 def test_a_device_that_lost_its_layers_says_so_and_is_sent_its_clusters(tmp_path):
     """Lost without having missed a round, so that the server cannot know: the round after it repairs that."""
     run = tmp_path / "run"
-    with pytest.raises(Stopped):
-        simulate(settings(*FEDTSDP, "run.rounds=4"), run, follow=stop_after_two)
+    cut_after(2, settings(*FEDTSDP, "run.rounds=4"), run)
     shutil.rmtree(run / "devices" / "client-0")
     simulate(settings(*FEDTSDP, "run.rounds=4"), run, resume=True)
     third, fourth = lines_of(run)[2:]

@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from stopped_runs import cut_after
 
 from bouquet.kept_model import cluster_model, device_model
 from common.errors import BouquetError
@@ -80,22 +81,12 @@ def test_methods_know_nothing_of_what_is_frozen(name, weights, tmp_path):
     assert not set(lines[1]["bytes_by_layer"]["up"]) & {"conv1", "norm1"}
 
 
-class Stopped(Exception):
-    pass
-
-
-def stop_after_one(line):
-    if line["round"] == 1:
-        raise Stopped
-
-
 def test_a_run_goes_on_without_its_file_and_not_with_another(weights, tmp_path):
     file = tmp_path / "mine.safetensors"
     shutil.copy(weights, file)
     changes = ["strategy.name=fedper", f"model.weights={file}", "model.frozen=conv1"]
     whole = simulate(settings(*changes), tmp_path / "whole")
-    with pytest.raises(Stopped):
-        simulate(settings(*changes), tmp_path / "cut", follow=stop_after_one)
+    cut_after(1, settings(*changes), tmp_path / "cut")
     kept = load_file(file)
     file.write_bytes(b"something else")
     with pytest.raises(BouquetError, match="cannot go on with other weights"):

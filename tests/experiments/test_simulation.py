@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from stopped_runs import lines_of
+from stopped_runs import cut_after, lines_of
 
 from common.errors import BouquetError
 from common.folder_lock import locked
@@ -84,24 +84,11 @@ def test_same_settings_and_seed_give_the_same_result(finished, tmp_path):
     assert result(tmp_path / "other")["accuracy_by_client"] != result(finished)["accuracy_by_client"]
 
 
-class Stopped(Exception):
-    pass
-
-
-def stop_after(round_):
-    def follow(line):
-        if line["round"] == round_:
-            raise Stopped
-
-    return follow
-
-
 @pytest.mark.parametrize("strategy", ["fesem", "standalone", "fedavg"])
 def test_resume_equals_an_uninterrupted_run(strategy, tmp_path):
     chosen = load_settings(None, [*(s for s in BASE if "num_clusters" not in s), f"strategy.name={strategy}"])
     simulate(chosen, tmp_path / "whole")
-    with pytest.raises(Stopped):
-        simulate(chosen, tmp_path / "cut", follow=stop_after(2))
+    cut_after(2, chosen, tmp_path / "cut")
     assert not (tmp_path / "cut" / "summary.json").exists()
     simulate(chosen, tmp_path / "cut", resume=True)
     assert result(tmp_path / "cut") == result(tmp_path / "whole")
@@ -112,8 +99,7 @@ def test_resume_repeats_a_round_whose_checkpoint_was_lost(tmp_path):
     """The devices have trained round 3 already; they must begin it again from where they began it the first time."""
     chosen = load_settings(None, [*(s for s in BASE if "num_clusters" not in s), "strategy.name=standalone"])
     simulate(chosen, tmp_path / "whole")
-    with pytest.raises(Stopped):
-        simulate(chosen, tmp_path / "cut", follow=stop_after(3))
+    cut_after(3, chosen, tmp_path / "cut")
     shutil.rmtree(tmp_path / "cut" / "checkpoint" / "round-000003")
     simulate(chosen, tmp_path / "cut", resume=True)
     assert lines_of(tmp_path / "cut") == lines_of(tmp_path / "whole")

@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from stopped_runs import cut_after
 
 from common.errors import BouquetError
 from common.methods import METHODS
@@ -67,26 +68,13 @@ def test_a_compressed_run_is_near_the_same_run_uncompressed(tmp_path):
     assert coded["bytes_down_plain"] == pytest.approx(exact["bytes_down"], rel=0.05)
 
 
-class Stopped(Exception):
-    pass
-
-
-def stop_after(round_):
-    def follow(line):
-        if line["round"] == round_:
-            raise Stopped
-
-    return follow
-
-
 @pytest.mark.parametrize("name", ["fesem", "dc-pfl"])
 def test_a_resumed_run_equals_an_uninterrupted_one(name, tmp_path):
     """Also where the devices are a round ahead of the checkpoint that the server goes on from."""
     wire = ["run.rounds=4", f"strategy.name={name}", "wire.up=ternary", "wire.down=int4", "server.fraction_train=0.75"]
     chosen = settings(*wire, *OPTIONS.get(name, ()))
     whole = simulate(chosen, tmp_path / "whole")
-    with pytest.raises(Stopped):
-        simulate(chosen, tmp_path / "cut", follow=stop_after(3))
+    cut_after(3, chosen, tmp_path / "cut")
     shutil.rmtree(tmp_path / "cut" / "checkpoint" / "round-000003")
     resumed = simulate(chosen, tmp_path / "cut", resume=True)
     del whole["seconds"], resumed["seconds"]
@@ -98,8 +86,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(name, tmp_path):
 
 def test_a_device_that_lost_its_folder_is_back_a_round_later(tmp_path):
     chosen = settings("run.rounds=4", "strategy.name=fedavg", "wire.up=ternary", "wire.down=int8")
-    with pytest.raises(Stopped):
-        simulate(chosen, tmp_path / "run", follow=stop_after(2))
+    cut_after(2, chosen, tmp_path / "run")
     shutil.rmtree(next((tmp_path / "run").rglob("client-1")))
     simulate(chosen, tmp_path / "run", resume=True)
     third, fourth = rounds(tmp_path / "run")[2:]

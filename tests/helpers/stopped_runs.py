@@ -2,15 +2,29 @@
 
 import json
 
+import pytest
+
+from experiments.simulation import simulate
+
 
 class Stopped(Exception):
     pass
 
 
-def stop_after_two(line):
-    """A `Follow` that ends the run as if its process were killed."""
-    if line["round"] == 2:
-        raise Stopped
+def stop_after(round_):
+    """A `Follow` that ends the run after a round as if its process were killed."""
+
+    def follow(line):
+        if line["round"] == round_:
+            raise Stopped
+
+    return follow
+
+
+def cut_after(round_, settings, folder):
+    """A simulation that is killed after a round."""
+    with pytest.raises(Stopped):
+        simulate(settings, folder, follow=stop_after(round_))
 
 
 def lines_of(folder):

@@ -5,8 +5,7 @@ import os
 import re
 import signal
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from real_processes import processes_tagged, wait_for_run, wait_until_connected
+from waiting_for import eventually
 
 from client.supernode import SuperNode, SuperNodeSettings, start_supernode
 from client.trust import ALLOWED_PROCEDURES, ANY_PROCEDURE, AppTrust
@@ -86,13 +86,6 @@ def main(grid, context):
     with open(os.environ["STOCK_RESULT"], "w") as file:
         json.dump({"text": context.run_config["text"], "replies": replies}, file)
 """
-
-
-def eventually(true: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.05)
 
 
 def write_stock_app(directory: Path) -> Path:

@@ -3,41 +3,25 @@
 import json
 
 import numpy as np
+import points
 import pytest
+from points import half_way
 
 from common.errors import BouquetError
-from common.layout import ParameterLayout
-from common.protocol import ARRAYS, ClientReply
+from common.protocol import ARRAYS
 from experiments.inline import InlineGrid
 from strategies.baselines.cfl import CFL, optimal_bipartition, separation
-from strategies.replies import Replies
 from strategies.state import dump_state, load_state
 
-POINT = ParameterLayout.of({"w.weight": np.zeros((1, 2), dtype=np.float32)})
 GOALS = {"a": (1, 0), "b": (1, 0.2), "c": (-1, 0), "d": (-1, -0.2)}
 
 
-def replies(state, strategy, goals, clients=None, examples=None):
-    """What the clients would answer to what they are sent."""
-    clients = sorted(goals) if clients is None else sorted(clients)
-    plan = strategy.plan(state, 1, clients)
-    received = []
-    for node, client in enumerate(clients):
-        sent = plan[client].models[ARRAYS].vector
-        trained = (sent + (np.asarray(goals[client], dtype=np.float32) - sent) / 2).astype(np.float32)
-        received.append(ClientReply(client, node, trained, POINT.layers, (examples or {}).get(client, 10), {}, {}))
-    return Replies(POINT, tuple(received), plan)
-
-
 def begin(strategy, start=(0, 8)):
-    strategy.layout = POINT
-    return strategy.initial_state(POINT, np.asarray(start, dtype=np.float32))
+    return points.begin(strategy, start)
 
 
 def go(strategy, state, rounds, goals=GOALS, **more):
-    for round_ in rounds:
-        state = strategy.update(state, round_, replies(state, strategy, goals, **more))
-    return state
+    return points.go(strategy, state, rounds, goals, **more)
 
 
 def test_it_divides_when_the_mean_update_has_settled_and_not_before():
@@ -124,11 +108,11 @@ def test_a_newcomer_is_led_down_the_parameter_tree():
     # the model of the first division, not of a cluster: only there was everybody's update compared
     asked = strategy.plan(state, 40, ["late"])["late"].models[ARRAYS].vector
     assert not any(np.array_equal(asked, center) for center in state.centers)
-    state = strategy.update(state, 40, replies(state, strategy, late))
+    state = strategy.update(state, 40, half_way(strategy, state, 40, late))
     assert "late" not in strategy.assignment(state)
     for round_ in range(41, 41 + len(state.splits)):
         if "late" not in strategy.assignment(state):
-            state = strategy.update(state, round_, replies(state, strategy, late))
+            state = strategy.update(state, round_, half_way(strategy, state, round_, late))
     np.testing.assert_array_equal(state.centers, before)  # what it made of old models is in no mean
     assert strategy.assignment(state)["late"] == strategy.assignment(state)["g"]
     mean = strategy.plan_evaluate(state, 41, ["other"])["other"].models[ARRAYS].vector

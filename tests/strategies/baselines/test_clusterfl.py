@@ -3,29 +3,16 @@ from itertools import product
 
 import numpy as np
 import pytest
+from points import FOUR, begin, replies
 
 from common.errors import BouquetError
-from common.layout import ParameterLayout
-from common.protocol import ARRAYS, ClientReply, Proximal
+from common.protocol import ARRAYS, Proximal
 from strategies.baselines.clusterfl import ClusterFL, clustering_penalty, indicator_matrix
-from strategies.replies import Replies
 from strategies.state import dump_state, load_state
-
-POINT = ParameterLayout.of({"w.weight": np.zeros((1, 2), dtype=np.float32)})
-MODELS = {"a": (0, 0), "b": (0, 2), "c": (10, 0), "d": (10, 2)}
 
 
 def update(strategy, state, rows, round_=1):
-    received = [
-        ClientReply(name, i, np.asarray(row, dtype=np.float32), POINT.layers, 10, {}, {})
-        for i, (name, row) in enumerate(sorted(rows.items()))
-    ]
-    return strategy.update(state, round_, Replies(POINT, tuple(received)))
-
-
-def begin(strategy):
-    strategy.layout = POINT
-    return strategy.initial_state(POINT, np.ones(2, dtype=np.float32))
+    return strategy.update(state, round_, replies(rows))
 
 
 def test_the_indicator_matrix_and_the_penalty_by_hand():
@@ -43,7 +30,7 @@ def test_the_indicator_update_minimises_the_penalty():
     rng = np.random.default_rng(3)
     rows = {f"c{i}": rng.normal(size=2) * 3 + (8 * (i % 2), 0) for i in range(6)}
     strategy = ClusterFL(num_clusters=2)
-    state = update(strategy, begin(strategy), rows)
+    state = update(strategy, begin(strategy, (1, 1)), rows)
     W = np.array([rows[c] for c in sorted(rows)], dtype=np.float32)
     all_matrices = [np.array(labels) for labels in product((0, 1), repeat=6)]
     least = min(clustering_penalty(W, indicator_matrix(labels, 2), 1.0, 1.0) for labels in all_matrices)
@@ -53,10 +40,10 @@ def test_the_indicator_update_minimises_the_penalty():
 
 def test_each_device_goes_on_from_its_own_model_near_its_clusters_mean():
     strategy = ClusterFL(num_clusters=2, cluster_weight=0.3, shrinkage=0.01)
-    state = begin(strategy)
+    state = begin(strategy, (1, 1))
     first = strategy.plan(state, 1, ["a"])["a"]
     assert (first.proximal, first.newcomer) == ((), True)  # F is 0 before there are clusters
-    state = update(strategy, state, MODELS)
+    state = update(strategy, state, FOUR)
     plan = strategy.plan(state, 2, ["a", "c", "new"])
     assert plan["a"].models[ARRAYS].vector.tolist() == [0, 1]
     assert plan["c"].models[ARRAYS].vector.tolist() == [10, 1]
@@ -70,7 +57,7 @@ def test_each_device_goes_on_from_its_own_model_near_its_clusters_mean():
 
 def test_the_clusters_follow_the_models_and_models_of_those_not_asked_stay():
     strategy = ClusterFL(num_clusters=2)
-    state = update(strategy, begin(strategy), MODELS)
+    state = update(strategy, begin(strategy, (1, 1)), FOUR)
     assert strategy.assignment(state) == {"a": 0, "b": 0, "c": 1, "d": 1}
     state = update(strategy, state, {"b": (9, 1)}, 2)
     assert strategy.assignment(state) == {"a": 0, "b": 1, "c": 1, "d": 1}
@@ -80,7 +67,7 @@ def test_the_clusters_follow_the_models_and_models_of_those_not_asked_stay():
 
 def test_there_are_no_clusters_before_there_are_enough_clients():
     strategy = ClusterFL(num_clusters=3)
-    state = update(strategy, begin(strategy), {"a": (0, 0), "c": (10, 0)})
+    state = update(strategy, begin(strategy, (1, 1)), {"a": (0, 0), "c": (10, 0)})
     assert strategy.assignment(state) == {}
     assert state.centers.tolist() == [[5, 0]]
     state = update(strategy, state, {"d": (20, 9)}, 2)
@@ -89,7 +76,7 @@ def test_there_are_no_clusters_before_there_are_enough_clients():
 
 def test_the_state_survives_a_checkpoint():
     strategy = ClusterFL(num_clusters=2)
-    state = update(strategy, begin(strategy), MODELS)
+    state = update(strategy, begin(strategy, (1, 1)), FOUR)
     arrays, rest = dump_state(state)
     restored = load_state(strategy.state_class, arrays, json.loads(json.dumps(rest)))
     after = [update(strategy, s, {"b": (9, 1)}, 2) for s in (state, restored)]

@@ -3,19 +3,18 @@
 import json
 
 import numpy as np
+import points
 import pytest
+from points import begin
 
 from common.errors import BouquetError
-from common.layout import ParameterLayout
-from common.protocol import ARRAYS, ClientReply
+from common.protocol import ARRAYS
 from experiments.inline import InlineGrid
 from strategies.baselines.fedgroup import FedGroup, decomposed_cosine, mix_groups
 from strategies.baselines.fl_hc import FLHC
 from strategies.baselines.robust_tkm import RobustTKM
-from strategies.replies import Replies
 from strategies.state import dump_state, load_state
 
-POINT = ParameterLayout.of({"w.weight": np.zeros((1, 2), dtype=np.float32)})
 GOALS = {"a": (8, 0), "b": (8, 1), "c": (0, 8), "d": (1, 8), "e": (-8, 0), "f": (-8, 1)}
 THREE = [{"a", "b"}, {"c", "d"}, {"e", "f"}]
 METHODS = [
@@ -28,27 +27,8 @@ METHODS = [
 ]
 
 
-def replies(strategy, state, round_, goals, clients=None, examples=None):
-    """A client with the goal g moves from w to w + (g − w) / 2."""
-    clients = sorted(goals if clients is None else clients)
-    plan = strategy.plan(state, round_, clients)
-    received = []
-    for node, client in enumerate(clients):
-        sent = plan[client].models[ARRAYS].vector
-        trained = (sent + (np.asarray(goals[client], dtype=np.float32) - sent) / 2).astype(np.float32)
-        received.append(ClientReply(client, node, trained, POINT.layers, (examples or {}).get(client, 10), {}, {}))
-    return Replies(POINT, tuple(received), plan)
-
-
 def go(strategy, state, rounds, goals=GOALS, **more):
-    for round_ in rounds:
-        state = strategy.update(state, round_, replies(strategy, state, round_, goals, **more))
-    return state
-
-
-def begin(strategy):
-    strategy.layout = POINT
-    return strategy.initial_state(POINT, np.zeros(2, dtype=np.float32))
+    return points.go(strategy, state, rounds, goals, **more)
 
 
 def groups(strategy, state):

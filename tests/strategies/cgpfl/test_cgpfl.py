@@ -7,6 +7,7 @@ import types
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
+from points import FOUR, begin, replies
 from torch import nn
 
 from client.app import make_client_app
@@ -14,31 +15,18 @@ from client.state import PERSONAL, DeviceState, FolderStore
 from common import incoming
 from common.errors import BouquetError
 from common.initial import initial_model, state_vector
-from common.layout import ParameterLayout
-from common.protocol import ARRAYS, ClientReply, Encoder, Instruction, Payload, Proximal
+from common.protocol import ARRAYS, Encoder, Instruction, Payload, Proximal
 from common.settings import load_settings
 from experiments.inline import InlineGrid
 from strategies.cgpfl.strategy import CGPFL
 from strategies.cgpfl.wire import PROCEDURE, Envelope
-from strategies.replies import Replies
 from strategies.state import dump_state, load_state
 
 InlineGrid({})  # gives Flower's Message its sender
-POINT = ParameterLayout.of({"w.weight": np.zeros((1, 2), dtype=np.float32)})
-FOUR = {"a": (0, 0), "b": (0, 2), "c": (10, 0), "d": (10, 2)}
 
 
 def update(strategy, state, rows, round_):
-    received = [
-        ClientReply(name, i, np.asarray(row, dtype=np.float32), POINT.layers, 10, {}, {})
-        for i, (name, row) in enumerate(sorted(rows.items()))
-    ]
-    return strategy.update(state, round_, Replies(POINT, tuple(received)))
-
-
-def begin(strategy):
-    strategy.layout = POINT
-    return strategy.initial_state(POINT, np.zeros(2, dtype=np.float32))
+    return strategy.update(state, round_, replies(rows))
 
 
 def test_k_contexts_from_k_means_then_each_client_to_the_nearest():

@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from stopped_runs import cut_after, lines_of
 
 from common.settings import load_settings
 from experiments.plots import plots_of
@@ -24,29 +25,6 @@ SETTINGS = [
     "run.rounds=10",
     "simulation.engine=inline",
 ]
-
-
-class Stopped(Exception):
-    pass
-
-
-def lines_of(folder):
-    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    for line in lines:
-        del line["seconds"]
-        line.pop("identification_bytes", None)  # a server that was restarted asks again
-    return lines
-
-
-def cut(folder, after, settings):
-    """A run whose server dies after a round."""
-
-    def follow(line):
-        if line["round"] == after:
-            raise Stopped
-
-    with pytest.raises(Stopped):
-        simulate(settings, folder, follow=follow)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +71,7 @@ def test_the_report_draws_periods_graph_and_bytes(finished):
 
 @pytest.mark.parametrize("after", [3, 5, 6, 8])
 def test_a_restart_of_the_server_in_any_phase_changes_nothing(after, settings, finished, tmp_path):
-    cut(tmp_path / "cut", after, settings)
+    cut_after(after, settings, tmp_path / "cut")
     simulate(settings, tmp_path / "cut", resume=True)
     assert lines_of(tmp_path / "cut") == lines_of(finished)
 
@@ -101,7 +79,7 @@ def test_a_restart_of_the_server_in_any_phase_changes_nothing(after, settings, f
 @pytest.mark.parametrize("repeated", [5, 6])
 def test_a_round_that_is_repeated_ends_as_it_did_the_first_time(repeated, settings, finished, tmp_path):
     """Its checkpoint was lost: the devices have been through it, through both messages of its trial even."""
-    cut(tmp_path / "cut", repeated, settings)
+    cut_after(repeated, settings, tmp_path / "cut")
     shutil.rmtree(tmp_path / "cut" / "checkpoint" / f"round-{repeated:06}")
     simulate(settings, tmp_path / "cut", resume=True)
     assert lines_of(tmp_path / "cut") == lines_of(finished)
@@ -109,7 +87,7 @@ def test_a_round_that_is_repeated_ends_as_it_did_the_first_time(repeated, settin
 
 def test_devices_that_lost_their_state_are_noticed_and_sent_the_whole_model(settings, tmp_path):
     settings = settings.with_overrides({"strategy.observe_rounds": 9})  # one group, no trial
-    cut(tmp_path / "cut", 3, settings)
+    cut_after(3, settings, tmp_path / "cut")
     for name in ("client-1", "client-4"):
         shutil.rmtree(tmp_path / "cut" / STATE_FOLDER / name)
     simulate(settings, tmp_path / "cut", resume=True)

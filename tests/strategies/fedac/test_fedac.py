@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from fedac_replies import FOUR, WIDE, fixed, planted, replies, started
+from stopped_runs import cut_after
 
 from common.errors import BouquetError
 from common.layout import LayoutError
@@ -203,15 +204,6 @@ def test_on_a_grid_with_a_client_that_fails_and_one_that_joins_late(scripted, pl
     assert matrix[0, 1] > 0.9 > 0 > matrix[0, 2]
 
 
-class Stopped(Exception):
-    pass
-
-
-def stop(line):
-    if line["round"] == 3:
-        raise Stopped
-
-
 def test_on_digits_a_run_that_lost_a_round_ends_as_the_uninterrupted_one(tmp_path):
     """The devices hold round 3 and the map already when they are asked for round 3 again."""
     options = ["simulation.engine=inline", "strategy.name=fedac", "data.clients=12", "data.partition=rotated"]
@@ -219,8 +211,7 @@ def test_on_digits_a_run_that_lost_a_round_ends_as_the_uninterrupted_one(tmp_pat
     chosen = load_settings(None, options)
     whole = simulate(chosen, tmp_path / "whole")
     assert (whole["clusters"], whole["purity"]) == (3, 1.0)
-    with pytest.raises(Stopped):
-        simulate(chosen, tmp_path / "cut", follow=stop)
+    cut_after(3, chosen, tmp_path / "cut")
     shutil.rmtree(tmp_path / "cut" / "checkpoint" / "round-000003")
     cut = simulate(chosen, tmp_path / "cut", resume=True)
     assert {**cut, "seconds": 0} == {**whole, "seconds": 0}

@@ -1,17 +1,19 @@
 """FedTSDP on four layers of one weight each, whose first weight decides what a model says of the public samples."""
 
 import json
+from functools import partial
 
 import numpy as np
+import points
 import pytest
 
 from common.errors import BouquetError
 from common.layout import ParameterLayout
-from common.protocol import ARRAYS, SPARE, STATE_LOST, ClientReply
+from common.protocol import ARRAYS, SPARE, STATE_LOST
 from experiments.inline import InlineGrid
 from strategies.fedtsdp.hopkins import entropy
 from strategies.fedtsdp.strategy import FedTSDP
-from strategies.replies import PublicData, Replies
+from strategies.replies import PublicData
 from strategies.state import dump_state, load_state
 
 FOUR = ParameterLayout.of({f"l{i}.weight": np.zeros(1, dtype=np.float32) for i in range(1, 5)})
@@ -35,20 +37,7 @@ def strategy(threshold=ALWAYS, layout=FOUR, **options):
     return made
 
 
-def replies(rows, examples=None, layout=FOUR, **metrics):
-    received = [
-        ClientReply(
-            client=name,
-            node=i,
-            vector=np.asarray(row, dtype=np.float32),
-            layers=layout.layers,
-            num_examples=(examples or {}).get(name, 10),
-            metrics={key: values[name] for key, values in metrics.items() if name in values},
-            config={},
-        )
-        for i, (name, row) in enumerate(sorted(rows.items()))
-    ]
-    return Replies(layout, tuple(received))
+replies = partial(points.replies, layout=FOUR)
 
 
 def start(made):

@@ -1,35 +1,14 @@
 import numpy as np
 import pytest
+from points import FOUR, POINT, replies
 
 from common import protocol
 from common.errors import BouquetError
 from common.layout import ParameterLayout
-from common.protocol import ARRAYS, ClientReply
+from common.protocol import ARRAYS
 from experiments.inline import InlineGrid
 from strategies.fesem.strategy import FeSEM, FeSEMState
-from strategies.replies import Replies
 from strategies.state import dump_state, load_state
-
-POINT = ParameterLayout.of({"w.weight": np.zeros((1, 2), dtype=np.float32)})
-
-
-def replies(rows, examples=None, layout=POINT, **metrics):
-    received = [
-        ClientReply(
-            client=name,
-            node=i,
-            vector=np.asarray(row, dtype=np.float32),
-            layers=layout.layers,
-            num_examples=(examples or {}).get(name, 10),
-            metrics={key: values[name] for key, values in metrics.items()},
-            config={},
-        )
-        for i, (name, row) in enumerate(sorted(rows.items()))
-    ]
-    return Replies(layout, tuple(received))
-
-
-FOUR = {"a": (0, 0), "b": (0, 2), "c": (10, 0), "d": (10, 2)}
 
 
 def start(strategy, rows=None, layout=POINT, initial=None):
