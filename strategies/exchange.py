@@ -19,18 +19,18 @@ PRESENCE_CHECK = 5.0  # seconds between looks at which nodes are still connected
 class Patience:
     """How long to wait for replies.
 
-    An exchange ends after ``timeout`` seconds. Before that, once half of the replies are in, the missing ones get
-    ``straggler_factor`` times as long as those took, but at least ``straggler_grace`` seconds: a device that was
-    switched off in the middle of a round costs the others that much, not the whole timeout.
+    An exchange ends after ``timeout`` seconds. Before that, once half of the replies are in, of those that can still
+    come, the missing ones get ``straggler_factor`` times as long as those took, but at least ``straggler_grace``
+    seconds: a device that was switched off in the middle of a round costs the others that much, not the whole timeout.
     """
 
     timeout: float = 3600.0
     straggler_factor: float = float("inf")
     straggler_grace: float = 0.0
 
-    def deadline(self, replied: int, total: int, half_after: float | None) -> float:
-        """Seconds after the start at which the exchange ends, given the time at which half had replied."""
-        if half_after is None or 2 * replied < total or self.straggler_factor == float("inf"):
+    def deadline(self, half_after: float | None) -> float:
+        """Seconds after the start at which the exchange ends; ``half_after`` is when half had replied, if they have."""
+        if half_after is None or self.straggler_factor == float("inf"):
             return self.timeout
         return min(self.timeout, max(self.straggler_grace, self.straggler_factor * half_after))
 
@@ -90,11 +90,11 @@ def replies_to(
                     times[node] = time.monotonic() - started
                 yield reply
         now = time.monotonic()
-        if half_after is None and replied and 2 * replied >= len(outgoing):
+        if half_after is None and replied and replied >= len(waiting):
             half_after = now - started
         if not waiting:
             break
-        limit = patience.deadline(replied, len(outgoing), half_after)
+        limit = patience.deadline(half_after)
         if now - started >= limit:
             silent.update(dict.fromkeys(waiting.values(), f"No reply within {limit:.0f} s."))
             break
