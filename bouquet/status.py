@@ -43,7 +43,7 @@ def collect(folder: Path, now: float | None = None) -> dict[str, Any]:
     now = time.time() if now is None else now
     said = read_status(folder)
     registered, database = (Path(said[key]) if key in said else None for key in ("registered", "database"))
-    names = Names(folder, database, registered)
+    names = Names(folder, database, registered, keeps=False)
     every: dict[int, Connection] = {}
     if database is not None:
         with contextlib.suppress(BouquetError):

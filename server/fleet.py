@@ -88,13 +88,15 @@ class Names:
 
     A device has one name in a run, the one it began with: renamed (its key's file, or its ``--name``) it is the device
     it was. The names are kept in the run folder, so that a run that goes on knows them; one that is not ``resumed``
-    begins without. ``notices`` collects what a device's owner should be told, by node.
+    begins without. Who only looks (``keeps`` is false) writes nothing. ``notices`` collects what a device's owner
+    should be told, by node.
     """
 
     folder: Path
     database: Path | None = None
     registered: Path | None = None
     resumed: bool = True
+    keeps: bool = True
     devices: dict[str, dict[str, Any]] = field(default_factory=dict)
     nodes: dict[int, str] = field(default_factory=dict)
     notices: dict[int, str] = field(default_factory=dict)
@@ -177,7 +179,8 @@ class Names:
                 self._write()
 
     def _write(self) -> None:
-        write_json(self.folder / NAMES, self.devices)
+        if self.keeps:
+            write_json(self.folder / NAMES, self.devices)
 
 
 @dataclass

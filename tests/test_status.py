@@ -124,6 +124,15 @@ def test_the_devices_by_name_and_the_run(run):
     assert (found["run"]["bytes_up"], found["run"]["bytes_down"]) == (200, 400)
 
 
+def test_to_look_writes_nothing(run):
+    """Also where a device is there that the server has not named yet: who names it is the server."""
+    (run.folder / "devices.json").unlink()
+    before = {file: file.stat().st_mtime_ns for file in run.folder.rglob("*")}
+    found = collect(run.folder)
+    assert [device["last_seen"] is not None for device in found["devices"]] == [False, True, True]
+    assert {file: file.stat().st_mtime_ns for file in run.folder.rglob("*")} == before
+
+
 def test_a_server_that_was_killed_counts_as_stopped(run):
     done = CliRunner().invoke(app, ["status", str(run.folder)])
     assert done.exit_code == 1
