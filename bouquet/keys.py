@@ -255,11 +255,13 @@ def _read(file: Path, hint: str) -> bytes:
 
 
 def _write(file: Path, content: bytes, *, secret: bool = False) -> None:
-    """Written beside and renamed: the server may look at any moment. A secret is never readable by others."""
+    """Written beside, synced and renamed: the server may look at any moment. A secret is never readable by others."""
     file.parent.mkdir(parents=True, exist_ok=True)
     draft = file.with_name(f".{file.name}.new")
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
     with os.fdopen(descriptor, "wb") as stream:
         stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
     draft.replace(file)

@@ -12,6 +12,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from common.errors import BouquetError, RunFailed
+from common.files import write_atomically
 from common.pulling import pull_soon
 from common.settings import Settings
 from server.apart import PlainStart, starting_point
@@ -62,7 +63,7 @@ def make_server_app(
             with contextlib.suppress(BouquetError):
                 note_end(target, FAILED, reason)
             if isinstance(error, BouquetError):
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(BouquetError):
                     record_failure(target, error)
             raise
 
@@ -96,7 +97,7 @@ def record_failure(folder: Path, error: Exception) -> None:
     """Leave the reason where `bouquet server`, which is another process, finds it."""
     if folder.is_dir():
         last = RUN_FAILED if isinstance(error, RunFailed) else ""
-        (folder / FAILURE).write_text(f"{error}\n{last}", encoding="utf-8")
+        write_atomically(folder / FAILURE, f"{error}\n{last}".encode())  # it is taken as soon as it is there
 
 
 def read_failure(folder: Path) -> BouquetError | None:
