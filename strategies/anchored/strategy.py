@@ -18,7 +18,8 @@ from typing import Literal, Unpack
 
 from common.protocol import Instruction
 from strategies.anchored.wire import ANCHOR_WEIGHT, PROCEDURE
-from strategies.fesem.strategy import FeSEM, FeSEMState
+from strategies.fesem.state import FeSEMState
+from strategies.fesem.strategy import FeSEM
 from strategies.options import Weighting, check_options, weights
 from strategies.sampling import Sampling
 

@@ -23,12 +23,13 @@ from typing import Any, Literal, Unpack
 import numpy as np
 
 from common.layout import ParameterLayout, Vector
-from common.protocol import ARRAYS, STANDARD, Instruction, Payload, ProtocolError, Proximal
+from common.protocol import Instruction, ProtocolError
 from strategies.clustered import ClusteredStrategy
 from strategies.fedac.reduction import most_similar, unit_rows
+from strategies.fedac.sending import instruction, to_personal_model
 from strategies.fedac.state import FedACState, Uploads, embedding_layers, make_map, only, restore_models, with_ratios
 from strategies.fedac.tuning import Tuner
-from strategies.fedac.wire import PROCEDURE, asking_for_numbers, read_numbers, sending_map
+from strategies.fedac.wire import read_numbers
 from strategies.mathematics.aggregation import cluster_means, weighted_mean
 from strategies.mathematics.clustering import assign_to_nearest, kmeans
 from strategies.mathematics.similarity import cosine_similarity
@@ -37,7 +38,6 @@ from strategies.options import above_0_to_1, check_options, counts, one_of, weig
 from strategies.replies import Matrix, Replies
 from strategies.sampling import Sampling
 
-GLOBAL_EMBEDDING = "global-embedding"  # record that holds φ_g
 UPLOAD_STREAM = 2  # of the seed: whose model is uploaded
 
 Measure = Literal["low-rank", "l2"]
@@ -136,12 +136,13 @@ class FedAC(ClusteredStrategy[FedACState]):
     def plan(self, state: FedACState, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
         """Step 1: ω_{c(i)} and φ_g to client i, which goes on from its own w_i, or from that center if it has none."""
         asked = self._asked_for_numbers(state, round_, clients)
-        return {client: self._instruction(state, client, client in asked) for client in clients}
+        pull = self.proximal_weight, self.embedding_weight
+        return {client: instruction(state, client, *pull, asks_numbers=client in asked) for client in clients}
 
     def plan_evaluate(self, state: FedACState, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
         """Each client tests its own model; the center is for one that has none, or for all (``tested``)."""
         start = "received" if self.tested == "center" else "personal"
-        return {client: replace(_to_personal_model(state, client, upload=()), start=start) for client in clients}
+        return {client: replace(to_personal_model(state, client, upload=()), start=start) for client in clients}
 
     def update(self, state: FedACState, round_: int, replies: Replies) -> Outcome[FedACState]:
         """Steps 3 to 5, and every ``tune_every`` rounds the tuning of K."""
@@ -307,34 +308,3 @@ class FedAC(ClusteredStrategy[FedACState]):
             members = [client for client in clients if state.assignment.get(client) == cluster]
             asked.update(generator.permutation(members)[math.ceil(self.model_share * len(members)) :].tolist())
         return asked
-
-    def _instruction(self, state: FedACState, client: str, asked: bool) -> Instruction:
-        instruction = _to_personal_model(state, client)
-        models, config = dict(instruction.models), dict[str, Any]()
-        proximal = [Proximal(ARRAYS, self.proximal_weight)] if self.proximal_weight else []
-        if self.embedding_weight:
-            models[GLOBAL_EMBEDDING] = Payload(state.global_embedding, tuple(state.embedding))
-            proximal.append(Proximal(GLOBAL_EMBEDDING, self.embedding_weight))
-        if asked and state.low_rank is not None:
-            config |= asking_for_numbers(state.map_round)
-            if state.holders.get(client) != state.map_round:
-                directions, offset = sending_map(state.low_rank)
-                models |= directions
-                config |= offset
-        return replace(
-            instruction,
-            models=models,
-            proximal=tuple(proximal),
-            procedure=PROCEDURE if asked else STANDARD,
-            upload=() if asked else None,
-            config=config,
-        )
-
-
-def _to_personal_model(state: FedACState, client: str, upload: tuple[str, ...] | None = None) -> Instruction:
-    """Use your own model; here is your cluster's center, or the mean of them all, in case that there is none."""
-    cluster = state.assignment.get(client)
-    center = (
-        state.centers.mean(axis=0, dtype=np.float64).astype(np.float32) if cluster is None else state.centers[cluster]
-    )
-    return Instruction({ARRAYS: Payload(center)}, start="personal", newcomer=cluster is None, upload=upload)

@@ -12,7 +12,7 @@ architecture.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Literal, Unpack
 
 import numpy as np
@@ -23,7 +23,8 @@ from common.layout import ParameterLayout, Vector
 from common.protocol import ARRAYS, Instruction, Proximal
 from strategies.clustered import ClusteredStrategy
 from strategies.fesem.matching import match_rows
-from strategies.mathematics.clustering import assign_to_nearest, choose_num_clusters, elbow, kmeans
+from strategies.fesem.state import FeSEMState, Trial, matched_to, mean_distance, nearest_centers
+from strategies.mathematics.clustering import choose_num_clusters, elbow, kmeans
 from strategies.mathematics.similarity import euclidean_distances
 from strategies.method import Similarity, one_model
 from strategies.options import Weighting, check_options, counts, is_count, one_of, weights
@@ -35,36 +36,6 @@ SELECTION_ROUNDS = 3  # section 5.2: communication rounds a candidate K is tried
 VALIDATION_FRACTION = 0.2
 
 Selection = Literal["silhouette", "elbow", "accuracy"]
-
-
-@dataclass(frozen=True)
-class Trial:
-    """The choice of K by accuracy: the candidate that is being tried, and the scores so far."""
-
-    candidates: list[int]
-    index: int = 0
-    rounds: int = 0
-    scores: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class FeSEMState:
-    """All that survives a round."""
-
-    centers: Matrix  # (K, d); one row until the first clustering
-    assignment: dict[str, int]  # client → cluster; empty until the first clustering
-    num_clusters: int | None = None  # None while K is being chosen
-    selection: dict[str, float] = field(default_factory=dict)  # score of each candidate K
-    moved: int = 0  # clients that the last E-step put into another cluster
-    intra_distance: float | None = None  # mean distance of a client's model to its center, Eq. 6
-    trial: Trial | None = None
-    start_models: Matrix | None = None  # (n, d), while candidates are tried: the models each of them clusters
-    start_clients: list[str] = field(default_factory=list)
-    # Before the first clustering, over the rounds that it is awaited: the common model that these were trained from.
-    origin: Vector | None = None
-    gathered: dict[str, Vector] = field(default_factory=dict)  # client → its model
-    examples: dict[str, int] = field(default_factory=dict)
-    seen: list[str] = field(default_factory=list)  # clients that ever replied
 
 
 class FeSEM(ClusteredStrategy[FeSEMState]):
@@ -190,8 +161,8 @@ class FeSEM(ClusteredStrategy[FeSEMState]):
 
     def _em_step(self, state: FeSEMState, replies: Replies) -> FeSEMState:
         aligned = self._aligned(replies, state.centers)  # (K, n, d): each client, matched to each center
-        nearest = _nearest(replies.layout, replies.W, aligned, state.centers)  # E-step, Eq. 8
-        rows = _chosen(replies.W, aligned, nearest)
+        nearest = nearest_centers(replies.layout, replies.W, aligned, state.centers)  # E-step, Eq. 8
+        rows = matched_to(replies.W, aligned, nearest)
         centers = self.aggregation.cluster_means(
             rows, nearest, len(state.centers), self._weights(replies), state.centers
         )  # M-step
@@ -202,7 +173,7 @@ class FeSEM(ClusteredStrategy[FeSEMState]):
             centers=centers,
             assignment={**known, **found},
             moved=sum(1 for client, cluster in found.items() if known.get(client, cluster) != cluster),
-            intra_distance=_intra_distance(replies.layout, rows, centers, nearest),
+            intra_distance=mean_distance(replies.layout, rows, centers, nearest),
         )
 
     def _start(self, state: FeSEMState, round_: int, replies: Replies) -> FeSEMState:
@@ -229,7 +200,7 @@ class FeSEM(ClusteredStrategy[FeSEMState]):
     def _gather(self, state: FeSEMState, replies: Replies) -> FeSEMState:
         """Add a round's models to those that were trained from the same common model; their mean is the center."""
         origin = state.centers[0] if state.origin is None else state.origin
-        rows = _chosen(replies.W, self._aligned(replies, origin[None, :]), np.zeros(len(replies), dtype=np.int64))
+        rows = matched_to(replies.W, self._aligned(replies, origin[None, :]), np.zeros(len(replies), dtype=np.int64))
         models = {**state.gathered, **dict(zip(replies.clients, rows, strict=True))}
         examples = {**state.examples, **dict(zip(replies.clients, replies.num_examples.tolist(), strict=True))}
         models, examples = ({client: found[client] for client in sorted(models)} for found in (models, examples))
@@ -272,7 +243,7 @@ class FeSEM(ClusteredStrategy[FeSEMState]):
             centers=centers,
             assignment=dict(zip(clients, labels.tolist(), strict=True)),
             moved=0,
-            intra_distance=_intra_distance(layout, rows, centers, labels),
+            intra_distance=mean_distance(layout, rows, centers, labels),
         )
 
     def _try_candidates(self, state: FeSEMState, trial: Trial, replies: Replies) -> FeSEMState:
@@ -313,22 +284,3 @@ class FeSEM(ClusteredStrategy[FeSEMState]):
         if not self.matching:
             return None
         return np.stack([match_rows(center, replies.W, replies.layout) for center in centers])
-
-
-def _nearest(layout: ParameterLayout, rows: Matrix, aligned: Matrix | None, centers: Matrix) -> NDArray[np.int64]:
-    centers = layout.parameters_of(centers)
-    if aligned is None:
-        return assign_to_nearest(layout.parameters_of(rows), centers)
-    pairs = zip(layout.parameters_of(aligned), centers, strict=True)
-    distances = np.stack([np.linalg.norm(a - c, axis=1) for a, c in pairs], axis=1)
-    return distances.argmin(axis=1)
-
-
-def _chosen(rows: Matrix, aligned: Matrix | None, nearest: NDArray[np.int64]) -> Matrix:
-    return rows if aligned is None else aligned[nearest, np.arange(len(rows))]
-
-
-def _intra_distance(layout: ParameterLayout, rows: Matrix, centers: Matrix, labels: NDArray[np.int64]) -> float:
-    # A row at a time: the differences of all would be as large as the models.
-    pairs = zip(rows, labels, strict=True)
-    return float(np.mean([np.linalg.norm(layout.parameters_of(row - centers[label])) for row, label in pairs]))

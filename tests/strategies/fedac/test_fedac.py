@@ -14,8 +14,9 @@ from common.protocol import ARRAYS, STANDARD
 from common.settings import load_settings
 from experiments.inline import InlineGrid
 from experiments.simulation import simulate
+from strategies.fedac.sending import GLOBAL_EMBEDDING
 from strategies.fedac.state import FedACState
-from strategies.fedac.strategy import GLOBAL_EMBEDDING, FedAC
+from strategies.fedac.strategy import FedAC
 from strategies.state import dump_state, load_state
 
 # --- what a device is sent ---------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ from common.errors import BouquetError
 from common.layout import ParameterLayout
 from common.protocol import ARRAYS
 from experiments.inline import InlineGrid
-from strategies.fesem.strategy import FeSEM, FeSEMState
+from strategies.fesem.state import FeSEMState
+from strategies.fesem.strategy import FeSEM
 from strategies.state import dump_state, load_state
 
 
