@@ -10,7 +10,8 @@ computed here and need not be sent; over several rounds it is the mean step a ro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
 
 import numpy as np
 import torch
@@ -43,19 +44,26 @@ from strategies.gradient_loss.wire import (
 _CENTERS = "centers"  # what the device keeps aside
 
 Centers = dict[int, Vector]
+Batches = Sequence[tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
 class _Memory:
-    """Facts beside the centers that the device keeps: the version that it compared last, and the one before that."""
+    """Facts beside the centers that the device keeps: the version that it compared last, and the one before that.
+
+    And what it found of each cluster, where the server asks it to remember: means over its comparisons.
+    """
 
     compared: int = NOTHING
     earlier: int = NOTHING
+    losses: tuple[float, ...] = ()
+    similarities: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, kept: Kept | None) -> _Memory:
         facts = {} if kept is None else kept.facts
-        return cls(int(facts.get("compared", NOTHING)), int(facts.get("earlier", NOTHING)))
+        found = (tuple(map(float, facts.get(name, ()))) for name in ("losses", "similarities"))
+        return cls(int(facts.get("compared", NOTHING)), int(facts.get("earlier", NOTHING)), *found)
 
     def base(self, version: int) -> int:
         """The version since which the centers of ``version`` moved; `NOTHING` where the device knows none.
@@ -71,19 +79,17 @@ def train(session: Session) -> Message:
     asked = Choice.read(session.received)
     centers = {k: session.whole(center_record(k)) for k in asked.offered(session.received)}
     memory = _Memory.of(session.recall())
-    batch = _mini_batch(session)
+    batches = _mini_batches(session, asked.batches)
     session.metrics[protocol.STATE_LOST] = 0
     chosen = next(iter(centers))
     # A device whose identity is stable may be sent its own cluster's model only: then there is nothing to choose.
     if len(centers) == asked.num_clusters:
-        base = memory.base(asked.version)
-        chosen = _choose(session, asked, centers, batch, base)
-        memory = _Memory(asked.version, base)
+        chosen, memory = _choose(session, asked, centers, batches, memory)
         if asked.gradient_weight:
             session.node.state.keep_aside(session.run, _CENTERS, asked.version, _to_arrays(session, centers))
     trained_cluster = chosen if asked.told is None else asked.told
     session.report_start(centers[chosen])
-    trained, loss = _train(session, asked, centers[trained_cluster], batch)
+    trained, loss = _train(session, asked, centers[trained_cluster], batches[0])
     session.report_trained(trained, loss)
     session.keep(trained, facts=asdict(memory))
     told = int(asked.told is not None)
@@ -136,40 +142,64 @@ def step_similarity(gradient: NDArray[np.floating], step: NDArray[np.floating], 
     return value if np.isfinite(value) else 0.0  # the loss of such a model is not finite either
 
 
-def _choose(session: Session, asked: Choice, centers: Centers, batch: tuple[Tensor, Tensor], base: int) -> int:
-    """Loss and gradient of every model on one mini-batch, and the identity that follows."""
+def remembered(found: Sequence[float], before: Sequence[float], memory: float) -> list[float]:
+    """memory · before + (1 − memory) · found for each cluster; what was found alone where either is not finite."""
+    if len(before) != len(found):
+        return list(found)
+    means = [memory * old + (1 - memory) * new for old, new in zip(before, found, strict=True)]
+    return [mean if np.isfinite(mean) else new for mean, new in zip(means, found, strict=True)]
+
+
+def _choose(
+    session: Session, asked: Choice, centers: Centers, batches: Batches, memory: _Memory
+) -> tuple[int, _Memory]:
+    """Loss and gradient of every model on the mini-batches, the identity that follows, and what to remember of it."""
+    base = memory.base(asked.version)
     steps = _steps(session, asked, centers, base)
     trainable = [name for name, parameter in session.model.named_parameters() if parameter.requires_grad]
     spans = {spec.name: spec.columns for spec in session.layout.tensors}
     losses, similarities = [], []
     for cluster, center in centers.items():
-        loss, gradient = _loss_and_gradient(session, center, batch, with_gradient=bool(steps))
+        loss, gradient = _loss_and_gradient(session, center, batches, with_gradient=bool(steps))
         losses.append(loss)
         if steps:
             step = np.concatenate([steps[cluster][spans[name]] for name in trainable])
             similarities.append(step_similarity(gradient, step, asked.similarity))
-    chosen = choose_identity(losses, similarities or [0.0] * len(losses), asked.gradient_weight)
     session.metrics[LOSS_GAP] = _gap(losses)
     if steps:
         session.metrics[SIMILARITY_GAP] = _gap(similarities)
-    return list(centers)[chosen]
+    memory = replace(memory, compared=asked.version, earlier=base)
+    if asked.memory:
+        losses = remembered(losses, memory.losses, asked.memory)
+        similarities = remembered(similarities, memory.similarities, asked.memory) if steps else [*memory.similarities]
+        memory = replace(memory, losses=tuple(losses), similarities=tuple(similarities))
+    chosen = choose_identity(losses, similarities or [0.0] * len(losses), asked.gradient_weight)
+    return list(centers)[chosen], memory
 
 
 def _loss_and_gradient(
-    session: Session, center: Vector, batch: tuple[Tensor, Tensor], with_gradient: bool
+    session: Session, center: Vector, batches: Batches, with_gradient: bool
 ) -> tuple[float, NDArray[np.float32]]:
-    """Mean loss of the mini-batch and, where asked for, its gradient (p,) over the trainable parameters.
+    """Mean loss of the mini-batches' samples and, where asked for, its gradient (p,) over the trainable parameters.
 
     In training mode, as the gradient step is; every model meets the same dropout.
     """
     model, loss_of = training_mode(session.load(center)), session.loss_of.as_they_are
-    with session.seeded():
-        if with_gradient:
+    shares = np.array([len(y) for _, y in batches]) / sum(len(y) for _, y in batches)
+    losses, mean = [], np.empty(0, dtype=np.float32)
+    for place, batch in enumerate(batches):
+        with session.seeded(f"choice/{place}" if place else ""):
+            if not with_gradient:
+                with torch.no_grad():
+                    losses.append(float(loss_of(model, *batch)))
+                continue
             loss, gradients = local_sgd.loss_and_gradients(model, *batch, loss_of)
-            flat: NDArray[np.float32] = torch.cat([g.flatten() for g in gradients.values()]).float().cpu().numpy()
-            return loss, flat
-        with torch.no_grad():
-            return float(loss_of(model, *batch)), np.empty(0, dtype=np.float32)
+            losses.append(loss)
+            flat = torch.cat([g.flatten() for g in gradients.values()]).float().cpu().numpy() * np.float32(
+                shares[place]
+            )
+            mean = mean + flat if place else flat
+    return float(shares @ losses), mean
 
 
 def _steps(session: Session, asked: Choice, centers: Centers, base: int) -> Centers:
@@ -199,13 +229,12 @@ def _from_arrays(session: Session, arrays: Arrays) -> Centers:
     return {k: session.layout.flatten(tensors) for k, tensors in by_cluster.items()}
 
 
-def _mini_batch(session: Session) -> tuple[Tensor, Tensor]:
-    """The mini-batch of this device in this round."""
+def _mini_batches(session: Session, count: int) -> Batches:
+    """The first mini-batches of this device in this round, at most all of them."""
     x, y = session.train_data
     generator = torch.Generator().manual_seed(session.node.seed(session.received.round))
     size = sgd_options(session.received.config, session.node.settings.train).batch_size
-    first = next(local_sgd.mini_batches(len(y), size, generator))
-    return x[first], y[first]
+    return [(x[part], y[part]) for part in islice(local_sgd.mini_batches(len(y), size, generator), count)]
 
 
 def _train(session: Session, asked: Choice, start: Vector, batch: tuple[Tensor, Tensor]) -> tuple[Vector, float]:

@@ -75,6 +75,11 @@ class GradientLoss(ClusteredStrategy[GradientLossState]):
         once it has found the same cluster ``stable_after`` times in a row; it is sent all K again ``look_every``
         rounds after it last compared them, and in the round after its training loss rose by more than ``loss_rise``
         of what it was.
+    choice_batches : so many mini-batches of the round decide, as far as the device has them; a step is still taken on
+        the first. The paper's 1 is little where a mini-batch is small.
+    choice_memory : from 0 to below 1, the share of a device's losses and similarities that stays from its comparisons
+        before, an exponential mean; 0 is the paper's.
+    tell_empty : whether a device is told to train a cluster that nobody chose (II-C). IFCA's authors leave it as it is.
     sampling : see `strategies.sampling.Sampling`.
     """
 
@@ -90,11 +95,16 @@ class GradientLoss(ClusteredStrategy[GradientLossState]):
         stable_after: int = 3,
         look_every: int = 5,
         loss_rise: float = 0.1,
+        choice_batches: int = 1,
+        choice_memory: float = 0.0,
+        tell_empty: bool = True,
         **sampling: Unpack[Sampling],
     ) -> None:
         super().__init__(**sampling)
         check_options(
             *counts(num_clusters=num_clusters, stable_after=stable_after, look_every=look_every),
+            *counts(choice_batches=choice_batches),
+            ("choice_memory", choice_memory, "a number from 0 to below 1", 0 <= choice_memory < 1),
             *shares(gradient_weight=gradient_weight),
             # Infinity fits: then no rise of the loss makes a device look at all clusters again.
             ("loss_rise", loss_rise, "a number from 0", loss_rise >= 0),
@@ -110,6 +120,9 @@ class GradientLoss(ClusteredStrategy[GradientLossState]):
         self.stable_after = stable_after
         self.look_every = look_every
         self.loss_rise = loss_rise
+        self.choice_batches = choice_batches
+        self.choice_memory = choice_memory
+        self.tell_empty = tell_empty
 
     def initial_state(self, layout: ParameterLayout, initial: Vector) -> GradientLossState:
         """K different initial models; the first is the given one."""
@@ -200,12 +213,21 @@ class GradientLoss(ClusteredStrategy[GradientLossState]):
     # --- details ---------------------------------------------------------------------------------------------
 
     def _ask(self, state: GradientLossState, models: Mapping[str, Payload], told: int | None) -> Instruction:
-        asked = Choice(self.num_clusters, state.version, self.gradient_weight, self.similarity, self.local_update, told)
+        asked = Choice(
+            self.num_clusters,
+            state.version,
+            self.gradient_weight,
+            self.similarity,
+            self.local_update,
+            told,
+            self.choice_batches,
+            self.choice_memory,
+        )
         return Instruction(models=models, procedure=choice.PROCEDURE, config=asked.to_config())
 
     def _told(self, state: GradientLossState, round_: int, clients: Sequence[str]) -> dict[str, int]:
         """Section II-C: for each empty cluster one randomly drawn device, which will train it."""
-        if not state.assignment:
+        if not state.assignment or not self.tell_empty:
             return {}
         empty = sorted(set(range(self.num_clusters)) - set(state.assignment.values()))
         drawn = np.random.default_rng([self.seed, round_, TOLD_STREAM]).permutation(sorted(clients))

@@ -33,6 +33,8 @@ class Choice:
     """What the server asks: which of the models in this message is yours, and how to train it.
 
     ``version`` counts how often the centers have moved. ``told`` is the cluster to train whatever the device chooses.
+    ``batches`` and ``memory`` are what it judges the models by: so many mini-batches of this round, and the share that
+    stays of what it found in the rounds before.
     """
 
     num_clusters: int
@@ -41,6 +43,8 @@ class Choice:
     similarity: Similarity = "cosine"
     local_update: LocalUpdate = "step"
     told: int | None = None
+    batches: int = 1
+    memory: float = 0.0
 
     def to_config(self) -> dict[str, Scalar]:
         """As keys of an instruction's config."""
@@ -51,6 +55,8 @@ class Choice:
             "gradient-weight": float(self.gradient_weight),
             "similarity": self.similarity,
             "local-update": self.local_update,
+            "choice-batches": self.batches,
+            "choice-memory": float(self.memory),
             **told,
         }
 
@@ -67,6 +73,8 @@ class Choice:
                 similarity=config["similarity"],
                 local_update=config["local-update"],
                 told=None if told is None else int(told),
+                batches=int(config.get("choice-batches", 1)),
+                memory=float(config.get("choice-memory", 0.0)),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ProtocolError(f"The question which cluster is this device's is not complete: {error}.") from None

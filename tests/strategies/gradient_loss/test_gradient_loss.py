@@ -104,6 +104,18 @@ def test_an_empty_cluster_stays_as_it_was_and_one_device_is_told_to_train_it():
     assert drawn == set("abcd")  # at random
 
 
+def test_an_empty_cluster_may_be_left_alone_as_by_the_authors_of_ifca():
+    strategy = GradientLoss(num_clusters=2, tell_empty=False)
+    state = strategy.update(begin(strategy), 1, replies(dict.fromkeys("ab", ((1, 1), 0)))).state
+    assert all("told-cluster" not in i.config for i in strategy.plan(state, 2, list("ab")).values())
+
+
+def test_devices_are_told_by_what_to_judge():
+    strategy = GradientLoss(num_clusters=2, choice_batches=3, choice_memory=0.7)
+    config = strategy.plan(begin(strategy), 1, ["a"])["a"].config
+    assert (config["choice-batches"], config["choice-memory"]) == (3, 0.7)
+
+
 def test_the_told_device_moves_its_cluster_and_keeps_its_identity():
     strategy = GradientLoss(num_clusters=2)
     state = strategy.update(begin(strategy), 1, replies(dict.fromkeys("ab", ((1, 1), 0)))).state
@@ -211,6 +223,8 @@ def test_a_reply_that_names_no_cluster_is_left_out():
         {"stable_after": 0},
         {"look_every": 0},
         {"loss_rise": -0.1},
+        {"choice_batches": 0},
+        {"choice_memory": 1.0},
     ],
 )
 def test_hyper_parameters_out_of_range_are_named(options):

@@ -19,7 +19,7 @@ from common.protocol import Encoder, Instruction, Payload
 from common.settings import load_settings
 from experiments.inline import InlineGrid
 from strategies.gradient_loss import wire as choice
-from strategies.gradient_loss.device import choose_identity, step_similarity
+from strategies.gradient_loss.device import choose_identity, remembered, step_similarity
 from strategies.gradient_loss.wire import Choice, center_record, step_record
 
 InlineGrid({})  # gives Flower's Message its sender
@@ -179,6 +179,61 @@ def test_a_device_that_is_told_trains_that_cluster_and_says_what_it_would_have_c
     assert (reply.metrics[choice.CHOSEN], reply.metrics[choice.TRAINED], reply.metrics[choice.TOLD]) == (0, 1, 1)
     p = 1 / (1 + np.exp(2))  # of label 0 at center 1
     np.testing.assert_allclose(reply.vector, [1 - p, 0, 2 - (1 - p), 0], rtol=1e-6)
+
+
+# For label 0 the loss is .4 less at the first than at the second, and for label 1 as much more.
+FOR_LABELS = both([0.4, 0, 0, 0], [0, 0, 0.4, 0])
+
+
+def test_several_mini_batches_judge_better_than_one(device):
+    """Three samples of four have label 0. A mini-batch of one sample may hold the other; all together never do."""
+    ask = device("a", [0, 0, 0, 1])
+
+    def chosen(batches):
+        question = {"gradient_weight": 0.0, "batches": batches, "sent": {"batch-size": 1}}
+        replies = [ask(FOR_LABELS, round_=round_, **question) for round_ in range(1, 12)]
+        return {reply.metrics[choice.CHOSEN] for reply in replies}, replies[-1]
+
+    assert chosen(1)[0] == {0, 1}
+    clusters, reply = chosen(9)  # as many as there are
+    assert clusters == {0}
+    assert reply.metrics[choice.LOSS_GAP] == pytest.approx((3 * 0.4 - 0.4) / 4)
+
+
+def test_over_several_mini_batches_the_gradient_is_that_of_all_samples(device):
+    """The mean gradient at W = 0 is that of one mini-batch with everything, and the step is taken on the first."""
+    ask, sent = device("a", [0, 0, 0, 1]), {**both(EVEN, EVEN), **STEPS}
+    several = ask(sent, sent={"batch-size": 2}, similarity="euclidean", batches=2)
+    whole = ask(sent, similarity="euclidean")
+    assert several.metrics[choice.SIMILARITY_GAP] == pytest.approx(whole.metrics[choice.SIMILARITY_GAP], abs=1e-6)
+    # (1/n) Σ of ±(½, 0, −½, 0) over the first two samples, of which one at most has label 1
+    assert np.abs(several.vector).max() in (0.0, 0.5)
+
+
+@pytest.mark.parametrize(("memory", "expected"), [(0.0, 1), (0.5, 0), (0.2, 1)])
+def test_what_it_found_before_counts_as_much_as_it_is_told(device, memory, expected):
+    """Cluster 0 was ahead by .4 in loss and is behind by .2 now: at one half that is .4 / 2 − .2 / 2 > 0."""
+    ask = device("a", 0)
+    ask(FOR_LABELS, round_=1, version=0, gradient_weight=0.0, memory=memory)
+    reply = ask(both([0, 0, 0.2, 0], EVEN), gradient_weight=0.0, memory=memory)
+    assert reply.metrics[choice.CHOSEN] == expected
+
+
+def test_a_similarity_is_remembered_too_and_survives_a_round_that_has_none(device):
+    """Only cluster 1 was ever seen to move as label 1 wants; then no step is known, and the losses are equal."""
+    ask = device("a", 1)
+    ask(both(EVEN, EVEN), round_=1, version=0, memory=0.5)
+    ask({**both(EVEN, EVEN), **STEPS}, round_=2, version=1, memory=0.5)
+    reply = ask(both(EVEN, EVEN), round_=9, version=0, memory=0.5)
+    assert choice.SIMILARITY_GAP not in reply.metrics
+    assert reply.metrics[choice.CHOSEN] == 1
+
+
+def test_the_mean_over_comparisons_by_hand():
+    assert remembered([1.0, 4.0], [3.0, 0.0], 0.75) == [2.5, 1.0]
+    assert remembered([1.0, 4.0], [], 0.75) == [1.0, 4.0]
+    # a model that diverged is found so at once, and one that came back is not diverged for ever
+    assert remembered([float("inf"), 4.0], [3.0, float("inf")], 0.75) == [float("inf"), 4.0]
 
 
 def test_with_one_model_there_is_nothing_to_choose_and_the_memory_stays(device):
