@@ -7,8 +7,9 @@ Both ends have the same clients with the same samples, the same initial weights 
 code runs on one thread in a process of its own (``inside_others.py``), and nothing is written to the clones.
 
 ``batches``: FashionMNIST, 20 clients of 300 images of two classes each, mini-batches: the two draw other mini-batches,
-so the accuracies agree within what seeds differ by. ``full``: the same with full batches, where nothing is drawn and
-the accuracies must be equal in every round but for rounding. ``ifca``: 20 devices in four rotations, full batches too.
+so the accuracies agree within what seeds differ by. ``full``: the same with full batches, where nothing is drawn
+and the accuracies must be equal in every tested round but for rounding. ``ifca``: 20 devices in four rotations, full
+batches too.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ SETTINGS = {
     "batches": Setting([FEDAVG, FEDPER, DITTO, PER_FEDAVG, ADAPTED], rounds=25, epochs=1, batch=20, rate=0.05),
     "full": Setting([FEDAVG, FEDPER, DITTO], rounds=25, epochs=5, batch=0, rate=0.1),
 }
+GAP = 5  # rounds from one test to the next: PFLlib's tests take longer than its training
 IFCA = Setting([], rounds=25, epochs=10, batch=0, rate=0.1)
 CLUSTERS = 4
 
@@ -83,7 +85,7 @@ class Row:
 
     theirs: list[float] = field(default_factory=list)
     ours: list[float] = field(default_factory=list)
-    apart: list[float] = field(default_factory=list)  # the largest difference in any round
+    apart: list[float] = field(default_factory=list)  # the largest difference in any round that both test
     notes: list[str] = field(default_factory=list)
 
 
@@ -176,6 +178,7 @@ def check_pfllib(setting: Setting, seed: int, options: argparse.Namespace, rows:
                 "arguments": [
                     *("-dev", "cpu", "-data", "FashionMNIST", "-m", "DNN", "-nc", str(len(parts))),
                     *("-gr", str(setting.rounds), "-lbs", str(batch), "-lr", str(setting.rate)),
+                    *("-eg", str(GAP)),
                     *("-ls", str(setting.epochs), "-pls", str(setting.epochs), *method.theirs),
                 ],
             }
@@ -184,7 +187,8 @@ def check_pfllib(setting: Setting, seed: int, options: argparse.Namespace, rows:
             if method.theirs == PER_FEDAVG.theirs:
                 changes.append(f"strategy.adaptation_rate={setting.rate}")
             mine, _ = ours(settings_of(setting, seed, options.data_dir, changes, batch), folder / "run")
-            note(rows.setdefault(method.label, Row()), theirs, mine)
+            note(rows.setdefault(method.label, Row()), theirs, mine[::GAP])
+            print(f"{method.label}, seed {seed}: theirs {theirs[-1]:.4f}, ours {mine[-1]:.4f}", file=sys.stderr)
 
 
 def check_ifca(seed: int, options: argparse.Namespace, rows: dict[str, Row]) -> None:
@@ -216,6 +220,7 @@ def check_ifca(seed: int, options: argparse.Namespace, rows: dict[str, Row]) -> 
             mine, found = ours(run, root / f"run-{told}")
             row = rows.setdefault(label, Row())
             note(row, theirs["accuracies"], mine)
+            print(f"{label}, seed {seed}: theirs {row.theirs[-1]:.4f}, ours {row.ours[-1]:.4f}", file=sys.stderr)
             clusters = [found[client] for client in sorted(found)]
             same = sum(a == b for a, b in zip(theirs["clusters"], clusters, strict=True))
             used = f"clusters used: theirs {len(set(theirs['clusters']))}, ours {len(set(clusters))}"
@@ -224,7 +229,6 @@ def check_ifca(seed: int, options: argparse.Namespace, rows: dict[str, Row]) -> 
 
 
 def note(row: Row, theirs: Sequence[float], mine: Sequence[float]) -> None:
-    """``theirs`` may go a round further: PFLlib trains once more after its last test."""
     pairs = np.array(list(zip(theirs, mine, strict=True)))
     row.theirs.append(float(pairs[-1, 0]))
     row.ours.append(float(pairs[-1, 1]))

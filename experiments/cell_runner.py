@@ -18,7 +18,7 @@ import tomli_w
 
 from common.errors import BouquetError
 from common.files import write_atomically
-from common.settings import Settings, load_settings
+from common.settings import Settings, load_settings, section_class
 
 LOG_LINES = 20
 # What a cell needs whatever it is; loading it takes longer than a small cell's rounds.
@@ -83,7 +83,7 @@ class SubprocessRunner:
     def __call__(self, settings: Settings, out: Path, *, resume: bool = False) -> None:
         """Run one cell to its end. Raises `CellFailed` with the tail of the log when it exits with an error."""
         settings_file, log = out.with_name(f"{out.name}.toml"), out.with_name(f"{out.name}.log")
-        write_atomically(settings_file, tomli_w.dumps(_without_null(settings.model_dump(mode="json"))).encode())
+        write_atomically(settings_file, tomli_w.dumps(_for_toml(settings.model_dump(mode="json"))).encode())
         with log.open("ab" if resume else "wb") as output:
             with self._lock:
                 if self._stopped:
@@ -198,6 +198,12 @@ def _signal_group(process: Process, number: signal.Signals) -> None:
         os.killpg(process.pid, number)
 
 
-def _without_null(sections: dict[str, dict[str, object]]) -> dict[str, dict[str, object]]:
-    """TOML has no null; a key that is absent has its default, which is null for every setting that may be null."""
-    return {name: {key: value for key, value in keys.items() if value is not None} for name, keys in sections.items()}
+def _for_toml(sections: dict[str, dict[str, object]]) -> dict[str, dict[str, object]]:
+    """TOML has no null: a key that is null is left out where that is its default, and is the text "none" elsewhere."""
+    written: dict[str, dict[str, object]] = {}
+    for name, keys in sections.items():
+        fields = section_class(name).model_fields
+        null = {key for key, value in keys.items() if value is None}
+        named = {key: "none" for key in null if key in fields and fields[key].default is not None}
+        written[name] = {key: value for key, value in keys.items() if key not in null} | named
+    return written

@@ -34,6 +34,14 @@ def test_the_settings_of_a_cell_are_written_beside_its_folder(tmp_path):
     assert (tmp_path / "cell.log").read_text() == "hello\n"
 
 
+def test_a_setting_that_is_none_and_not_by_default_is_none_in_the_cell(tmp_path):
+    settings = parse_settings({}, {"train.max_gradient_norm": "none"})
+    assert settings.train.max_gradient_norm is None
+    SubprocessRunner(python("pass"))(settings, tmp_path / "cell")
+
+    assert load_settings(tmp_path / "cell.toml") == settings
+
+
 def test_a_failing_cell_shows_the_end_of_its_log(tmp_path):
     code = "import sys; [print('line', n) for n in range(100)]; sys.exit('the disk is full')"
 
