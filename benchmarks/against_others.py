@@ -72,7 +72,7 @@ class Setting:
 
 SETTINGS = {
     "batches": Setting([FEDAVG, FEDPER, DITTO, PER_FEDAVG, ADAPTED], rounds=25, epochs=1, batch=20, rate=0.05),
-    "full": Setting([FEDAVG, FEDPER, DITTO], rounds=25, epochs=5, batch=0, rate=0.1),
+    "full": Setting([FEDAVG, FEDPER, DITTO], rounds=25, epochs=5, batch=0, rate=0.02),  # at 0.1 rounding grows
 }
 GAP = 5  # rounds from one test to the next: PFLlib's tests take longer than its training
 IFCA = Setting([], rounds=25, epochs=10, batch=0, rate=0.1)
@@ -141,7 +141,7 @@ def ours(settings: Settings, folder: Path) -> tuple[list[float], dict[str, int]]
     return [*(line[ACCURACY] for line in rounds), summary[ACCURACY]], rounds[-1]["assignment"]
 
 
-def inside(project: str, job: dict[str, Any], folder: Path) -> dict[str, Any]:
+def inside(project: str, job: dict[str, Any], folder: Path) -> Any:
     """Run the other project's code; its output stays in ``folder`` and is shown if it fails."""
     job |= {"folder": str(folder), "result": str(folder / "result.json")}
     (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
@@ -149,8 +149,7 @@ def inside(project: str, job: dict[str, Any], folder: Path) -> dict[str, Any]:
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     if done.returncode:
         raise SystemExit(f"{project}'s code failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
-    result: dict[str, Any] = json.loads(Path(job["result"]).read_text(encoding="utf-8"))
-    return result
+    return json.loads(Path(job["result"]).read_text(encoding="utf-8"))
 
 
 def check_pfllib(setting: Setting, seed: int, options: argparse.Namespace, rows: dict[str, Row]) -> None:
@@ -165,30 +164,22 @@ def check_pfllib(setting: Setting, seed: int, options: argparse.Namespace, rows:
                 x, y = (part.train_x, part.train_y) if kind == "train" else (part.test_x, part.test_y)
                 np.savez(root / "dataset" / "FashionMNIST" / kind / f"{i}.npz", data=np.array({"x": x, "y": y}))
         export_initial(first, root / "initial.npz", 1)
+        (root / "run").mkdir()
+        job: dict[str, Any] = {"clone": options.pfllib, "initial": str(root / "initial.npz"), "seed": seed, "runs": []}
         for method in setting.methods:
-            folder = root / method.label
-            folder.mkdir()
-            job = {
-                "clone": options.pfllib,
-                "initial": str(root / "initial.npz"),
-                "seed": seed,
-                "offset": method.offset,
-                "every": method.every,
-                "adapt_on_all": method.adapt_on_all,
-                "arguments": [
-                    *("-dev", "cpu", "-data", "FashionMNIST", "-m", "DNN", "-nc", str(len(parts))),
-                    *("-gr", str(setting.rounds), "-lbs", str(batch), "-lr", str(setting.rate)),
-                    *("-eg", str(GAP)),
-                    *("-ls", str(setting.epochs), "-pls", str(setting.epochs), *method.theirs),
-                ],
-            }
-            theirs = inside("pfllib", job, folder)["accuracies"]
+            arguments = [
+                *("-dev", "cpu", "-data", "FashionMNIST", "-m", "DNN", "-nc", str(len(parts)), "-eg", str(GAP)),
+                *("-gr", str(setting.rounds), "-lbs", str(batch), "-lr", str(setting.rate)),
+                *("-ls", str(setting.epochs), "-pls", str(setting.epochs), *method.theirs),
+            ]
+            how = {"offset": method.offset, "every": method.every, "adapt_on_all": method.adapt_on_all}
+            job["runs"].append({"arguments": arguments, **how})
+        for method, theirs in zip(setting.methods, inside("pfllib", job, root / "run"), strict=True):
             changes = [*TWO_CLASSES, *method.ours]
             if method.theirs == PER_FEDAVG.theirs:
                 changes.append(f"strategy.adaptation_rate={setting.rate}")
-            mine, _ = ours(settings_of(setting, seed, options.data_dir, changes, batch), folder / "run")
-            note(rows.setdefault(method.label, Row()), theirs, mine[::GAP])
-            print(f"{method.label}, seed {seed}: theirs {theirs[-1]:.4f}, ours {mine[-1]:.4f}", file=sys.stderr)
+            mine, _ = ours(settings_of(setting, seed, options.data_dir, changes, batch), root / method.label)
+            note(rows, method.label, seed, theirs["accuracies"], mine[::GAP])
 
 
 def check_ifca(seed: int, options: argparse.Namespace, rows: dict[str, Row]) -> None:
@@ -218,9 +209,7 @@ def check_ifca(seed: int, options: argparse.Namespace, rows: dict[str, Row]) -> 
         for label, told in ((f"IFCA ({CLUSTERS})", False), ("the same, empty clusters told", True)):
             run = settings.with_overrides({"strategy.tell_empty": told})
             mine, found = ours(run, root / f"run-{told}")
-            row = rows.setdefault(label, Row())
-            note(row, theirs["accuracies"], mine)
-            print(f"{label}, seed {seed}: theirs {row.theirs[-1]:.4f}, ours {row.ours[-1]:.4f}", file=sys.stderr)
+            row = note(rows, label, seed, theirs["accuracies"], mine)
             clusters = [found[client] for client in sorted(found)]
             same = sum(a == b for a, b in zip(theirs["clusters"], clusters, strict=True))
             used = f"clusters used: theirs {len(set(theirs['clusters']))}, ours {len(set(clusters))}"
@@ -228,20 +217,27 @@ def check_ifca(seed: int, options: argparse.Namespace, rows: dict[str, Row]) -> 
             row.notes.append(f"seed {seed}: {same} of {len(parts)} devices in the same cluster; {used}; {by_test}")
 
 
-def note(row: Row, theirs: Sequence[float], mine: Sequence[float]) -> None:
-    pairs = np.array(list(zip(theirs, mine, strict=True)))
+def note(rows: dict[str, Row], label: str, seed: int, theirs: Sequence[float], mine: Sequence[float]) -> Row:
+    """Take what both found, test by test."""
+    row, pairs = rows.setdefault(label, Row()), np.array(list(zip(theirs, mine, strict=True)))
     row.theirs.append(float(pairs[-1, 0]))
     row.ours.append(float(pairs[-1, 1]))
     row.apart.append(float(np.abs(pairs[:, 0] - pairs[:, 1]).max()))
+    print(f"{label}, seed {seed}: theirs {row.theirs[-1]:.4f}, ours {row.ours[-1]:.4f}", file=sys.stderr)
+    return row
+
+
+def spread(values: Sequence[float], sign: str = "") -> str:
+    """Mean ± deviation over the seeds; of one seed there is none."""
+    mean = f"{np.mean(values):{sign}.4f}"
+    return f"{mean} ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else mean
 
 
 def show(title: str, rows: dict[str, Row]) -> None:
     print(f"\n{title}\n{'':30} {'theirs':24} {'ours':24} {'difference':>18} {'any round':>10}")
     for label, row in rows.items():
-        differences = np.subtract(row.ours, row.theirs)
-        theirs, mine = (f"{np.mean(v):.4f} ± {np.std(v, ddof=1):.4f}" for v in (row.theirs, row.ours))
-        spread = f"{differences.mean():+.4f} ± {np.std(differences, ddof=1):.4f}"
-        print(f"{label:30} {theirs:24} {mine:24} {spread:>18} {max(row.apart):10.4f}")
+        difference = spread(np.subtract(row.ours, row.theirs).tolist(), "+")
+        print(f"{label:30} {spread(row.theirs):24} {spread(row.ours):24} {difference:>18} {max(row.apart):10.4f}")
         by_seed = ", ".join(f"{a:.4f} / {b:.4f}" for a, b in zip(row.theirs, row.ours, strict=True))
         print(f"{'':30} by seed: {by_seed}" + "".join(f"\n{'':30} {text}" for text in row.notes), flush=True)
 

@@ -75,8 +75,8 @@ def replace_modules() -> None:
         vars(module).update(members)
 
 
-def pfllib(job: dict[str, Any]) -> dict[str, Any]:
-    """Their ``main.py`` with their own arguments; accuracies after 0, 1, … rounds."""
+def pfllib(job: dict[str, Any]) -> list[dict[str, Any]]:
+    """Their ``main.py`` with their own arguments, once for each of the ``runs``; accuracies by tested round."""
     system = Path(job["clone"]) / "system"
     sys.path.insert(0, str(system))
     os.chdir(job["folder"])  # they look for ../dataset
@@ -89,13 +89,16 @@ def pfllib(job: dict[str, Any]) -> dict[str, Any]:
     # They seed 0 in main.py and again for each client, so that all repetitions draw the same mini-batches.
     seed = torch.manual_seed
     torch.manual_seed = lambda _: seed(job["seed"])  # type: ignore[assignment]
-    if job["adapt_on_all"]:
-        clientPerAvg.train_one_step = functools.partialmethod(_on_all_data, clientPerAvg.train_one_step)
-    sys.argv = ["main.py", *job["arguments"]]
-    runpy.run_path(str(system / "main.py"), run_name="__main__")
-    (values,) = RESULTS.values()
-    # Ditto's list holds the global model's accuracy and the personal models' in turn.
-    return {"accuracies": values["rs_test_acc"][job["offset"] :: job["every"]]}
+    step = clientPerAvg.train_one_step
+    found = []
+    for run in job["runs"]:
+        clientPerAvg.train_one_step = functools.partialmethod(_on_all_data, step) if run["adapt_on_all"] else step
+        sys.argv = ["main.py", *run["arguments"]]
+        runpy.run_path(str(system / "main.py"), run_name="__main__")
+        _, values = RESULTS.popitem()
+        # Ditto's list holds the global model's accuracy and the personal models' in turn.
+        found.append({"accuracies": values["rs_test_acc"][run["offset"] :: run["every"]]})
+    return found
 
 
 def _on_all_data(client: Any, step: Any) -> None:
