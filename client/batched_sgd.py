@@ -9,9 +9,10 @@ not made of PyTorch's own modules is not trained so: `why_not`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -31,6 +32,7 @@ from common.errors import BouquetError
 # Bytes of parameters that are trained together on a CPU: more of them no longer fit into its cache.
 CPU_BYTES = 2**22
 _PYTORCH = ("torch", "torchvision")
+Outputs = Callable[[dict[str, Tensor], Tensor], Tensor]
 
 
 def why_not(task: Task) -> str:
@@ -108,7 +110,7 @@ def _parts(alike: list[int], task: Task, threads: int) -> Iterator[list[int]]:
 def _train(tasks: Sequence[Task], plans: Sequence[_Plan]) -> list[Trained | BouquetError]:
     """Train models of which the later ones take no more steps than those before them."""
     model, device = tasks[0].model.train(), tasks[0].x.device
-    optimiser = _Optimiser(tasks)
+    optimiser, outputs = _Optimiser(tasks), _layers_of(model) or partial(_outputs, model)
     x, y = torch.cat([task.x for task in tasks]), torch.cat([task.y for task in tasks])
     chosen, shares = (tensor.to(device) for tensor in _schedule(tasks, plans))
     losses = []  # of each step, those of the models that take it
@@ -117,7 +119,7 @@ def _train(tasks: Sequence[Task], plans: Sequence[_Plan]) -> list[Trained | Bouq
         count, width = len(sizes), max(sizes)
         samples = chosen[step, :count, :width].flatten()
         parameters = optimiser.leaves(count)
-        logits = _outputs(model, parameters, x[samples].unflatten(0, (count, width)))
+        logits = outputs(parameters, x.index_select(0, samples).unflatten(0, (count, width)))
         each = F.cross_entropy(logits.flatten(0, 1), y[samples], reduction="none").view(count, width)
         loss = (each * shares[step, :count, :width]).sum(dim=1)
         optimiser.step(torch.autograd.grad(loss.sum(), [parameters[name] for name in optimiser.names]))
@@ -154,6 +156,45 @@ def _schedule(tasks: Sequence[Task], plans: Sequence[_Plan]) -> tuple[Tensor, Te
     return chosen, shares
 
 
+def _layers_of(model: nn.Module) -> Outputs | None:
+    """`_outputs` of a model that is a sequence of flattening, linear layers and ReLU; None for any other.
+
+    What `torch.vmap` adds to each of its steps takes as long as a small layer's product. Hooks of the whole model
+    (bytes are standardised in one) run as they would; a layer with one of its own is left to `_outputs`.
+    """
+    if type(model) is not nn.Sequential or not all(_is_plain(layer) for layer in model):
+        return None
+    named = [(name, type(layer)) for name, layer in model.named_children()]
+
+    def outputs(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        for hook in model._forward_pre_hooks.values():
+            changed = hook(model, (x,))
+            x = x if changed is None else changed[0]
+        for name, kind in named:
+            x = _STACKED[kind](parameters, name, x)
+        return x
+
+    return outputs
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    flattens_all = type(layer) is not nn.Flatten or (layer.start_dim, layer.end_dim) == (1, -1)
+    return type(layer) in _STACKED and flattens_all and not layer._forward_hooks and not layer._forward_pre_hooks
+
+
+def _linear(parameters: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+    weight, bias = parameters[f"{name}.weight"].transpose(1, 2), parameters.get(f"{name}.bias")
+    return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias[:, None], x, weight)
+
+
+# How the layers of n models, whose parameters are stacked, act on samples (n, samples, …).
+_STACKED: dict[type[nn.Module], Callable[[dict[str, Tensor], str, Tensor], Tensor]] = {
+    nn.Flatten: lambda _parameters, _name, x: x.flatten(2),
+    nn.Linear: _linear,
+    nn.ReLU: lambda _parameters, _name, x: x.relu(),
+}
+
+
 def _outputs(model: nn.Module, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
     """Logits (n, samples, classes) of n models, whose parameters are stacked, each on its own samples."""
 
@@ -178,6 +219,7 @@ class _Optimiser:
         }
         self.names = [name for name in self.values if trained is None or name in trained]
         self._momentum: dict[str, Tensor] = {}
+        self._laid_out = False
         terms = [task.terms for task in tasks]
         self._pulls = {name: _Pull.of(terms, name, self.values[name]) for name in self.names}
 
@@ -193,28 +235,39 @@ class _Optimiser:
         """One step of the models that have gradients, the first ones; the gradients are overwritten."""
         options, count = self.options, len(gradients[0])
         found = dict(zip(self.names, gradients, strict=True))
-        if not self._momentum:
+        if not self._laid_out:
             self._lay_out_like(found)
         for name, gradient in found.items():
             if (pull := self._pulls[name]) is not None:
                 pull.add_to(gradient, self.values[name])
-        if options.max_gradient_norm is not None:
-            _clip(list(found.values()), options.max_gradient_norm)
+        shares = None if options.max_gradient_norm is None else _shares(list(found.values()), options.max_gradient_norm)
         for name, gradient in found.items():
             value = self.values[name][:count]
-            if options.weight_decay:
-                gradient.add_(value, alpha=options.weight_decay)
-            if name in self._momentum:
-                moved = self._momentum[name][:count]
-                torch.add(gradient, moved, alpha=options.momentum, out=moved)
+            if options.weight_decay or options.momentum:
+                # In one pass with the step where there is neither: most of a step's time goes into reading and writing.
+                gradient = gradient if shares is None else gradient.mul_(_like(shares, gradient))
+                self._step_with_memory(name, value, gradient)
+            elif shares is None:
+                value.sub_(gradient, alpha=options.learning_rate)
             else:
-                self._momentum[name] = moved = gradient
-            value.sub_(moved, alpha=options.learning_rate)
+                value.addcmul_(gradient, _like(shares, gradient), value=-options.learning_rate)
+
+    def _step_with_memory(self, name: str, value: Tensor, gradient: Tensor) -> None:
+        options = self.options
+        if options.weight_decay:
+            gradient.add_(value, alpha=options.weight_decay)
+        if options.momentum and name in self._momentum:
+            moved = self._momentum[name][: len(gradient)]
+            gradient = torch.add(gradient, moved, alpha=options.momentum, out=moved)
+        elif options.momentum:
+            self._momentum[name] = gradient
+        value.sub_(gradient, alpha=options.learning_rate)
 
     def _lay_out_like(self, gradients: Mapping[str, Tensor]) -> None:
         """Parameters in the order in memory that their gradients have: a step is then a pass from front to back."""
         for name, gradient in gradients.items():
             self.values[name] = torch.empty_like(gradient).copy_(self.values[name])
+        self._laid_out = True
 
     def models(self) -> list[dict[str, NDArray[Any]]]:
         """Each model's tensors by name."""
@@ -223,12 +276,10 @@ class _Optimiser:
         return [{name: array[row] for name, array in arrays.items()} for row in range(count)]
 
 
-def _clip(gradients: Sequence[Tensor], limit: float) -> None:
-    """Shorten each model's gradient to a norm of at most ``limit``, as `torch.nn.utils.clip_grad_norm_` does."""
+def _shares(gradients: Sequence[Tensor], limit: float) -> Tensor:
+    """What is left (n,) of each model's gradient at a norm of at most ``limit``, as `clip_grad_norm_` has it."""
     norms = [torch.linalg.vector_norm(g, dim=tuple(range(1, g.ndim))) for g in gradients]
-    shares = (limit / (torch.linalg.vector_norm(torch.stack(norms), dim=0) + 1e-6)).clamp(max=1.0)
-    for gradient in gradients:
-        gradient.mul_(_like(shares, gradient))
+    return (limit / (torch.linalg.vector_norm(torch.stack(norms), dim=0) + 1e-6)).clamp(max=1.0)
 
 
 @dataclass(frozen=True)
