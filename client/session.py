@@ -14,7 +14,7 @@ from flwr.app import Message, MessageType
 from torch import Tensor, nn
 
 from client import local_sgd
-from client.backbone import put_in
+from client.built import Built
 from client.choosing import Choosing
 from client.copies import CopyMemory
 from client.local_sgd import Scores, SGDOptions, TrainingLoss, sgd_options
@@ -22,13 +22,11 @@ from client.memory import check_fits
 from client.node import REPORT_CLASSES, Node
 from client.objective import ProximalTerm, Term
 from client.privacy import PrivateUploads
-from client.samples import augmentation, class_weights, standardising
+from client.samples import augmentation, class_weights
 from client.state import PERSONAL, Arrays, Kept
 from client.together import Task, trainer
 from common import choosing, protocol
 from common.errors import BouquetError
-from common.freezing import load_trained
-from common.initial import initial_model, state_vector
 from common.layout import ParameterLayout, Vector
 from common.model_card import ModelCard
 from common.packed import reply_config
@@ -41,9 +39,7 @@ class Session:
 
     message: Message
     node: Node
-    model: nn.Module
-    layout: ParameterLayout
-    initial: Vector
+    built: Built
     device: torch.device
     received: Received
     run: str
@@ -60,22 +56,16 @@ class Session:
         if train.threads:
             torch.set_num_threads(train.threads)
         device = local_sgd.choose_device(train.device)
-        model = initial_model(node.settings, tried=False)
-        layout, initial = state_vector(model)
-        copies = CopyMemory(node.state, layout)
-        received = protocol.read_instruction(message, layout, copies.find)
-        put_in(model, received.backbone, node.state)
-        if received.backbone is not None:
-            initial = state_vector(model)[1]
+        begun = Built.begin(node, device)
+        copies = CopyMemory(node.state, begun.layout)
+        received = protocol.read_instruction(message, begun.layout, copies.find)
+        built = begun.with_backbone(received.backbone, node, device)
         run = received.run or str(node.context.run_id)
-        model.register_forward_pre_hook(standardising(ModelCard.of(node.settings)), prepend=True)
-        # Convolution and pooling of images run faster so on a CPU; layout and values of what is sent stay the same.
-        model = nn.utils.convert_conv2d_weight_memory_format(model.to(device), torch.channels_last)
         private = None
         if node.settings.privacy.is_on:
             seed = node.seed(received.round, "privacy") if node.is_simulated else None
-            private = PrivateUploads(node.settings.privacy, node.state, layout, run, seed)
-        return cls(message, node, model, layout, initial, device, received, run, copies, private)
+            private = PrivateUploads(node.settings.privacy, node.state, built.layout, run, seed)
+        return cls(message, node, built, device, received, run, copies, private)
 
     # --- data -----------------------------------------------------------------------------------------------
 
@@ -161,6 +151,21 @@ class Session:
 
     # --- models ---------------------------------------------------------------------------------------------
 
+    @property
+    def model(self) -> nn.Module:
+        """The model in PyTorch, to be filled by `load` after each `train`."""
+        return self.built.model
+
+    @property
+    def layout(self) -> ParameterLayout:
+        """The layout of the model's layers that are not frozen."""
+        return self.built.layout
+
+    @property
+    def initial(self) -> Vector:
+        """The model (d,) that the run begins with; a copy."""
+        return self.built.initial.copy()
+
     def recall(self) -> Kept | None:
         """What the device kept of this run before this round; in an evaluation, which follows it, of this round too."""
         return self.node.state.recall(self.run, self.received.round + self.is_evaluation)
@@ -172,9 +177,7 @@ class Session:
 
     def load(self, vector: Vector) -> nn.Module:
         """Put a flat vector (d,) into the model."""
-        arrays = self.layout.unflatten(vector)
-        load_trained(self.model, {name: torch.as_tensor(array) for name, array in arrays.items()})
-        return self.model
+        return self.built.load(vector)
 
     def tensors(self, payload: Payload) -> dict[str, Tensor]:
         """The tensors of a received model by name, on the device."""
@@ -223,7 +226,7 @@ class Session:
             self._fit.add(options.batch_size)
         with self.seeded(stream):
             loss = local_sgd.train(model, *samples, options, terms, generator, trained, self.loss_of)
-        return state_vector(model)[1], loss
+        return self.built.vector(), loss
 
     def options(self, **changes: Any) -> SGDOptions:
         """Hyper-parameters of local training: what the server sent, else the settings; ``changes`` replace fields.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flwr.app import Message
 
 from client.session import Session
-from client.starting import compose
+from client.starting import starting_model
 from common import protocol
 from common.layout import Vector
 
@@ -17,7 +17,7 @@ def train(session: Session) -> Message:
 
 def local_round(session: Session) -> Vector:
     """All of a round but the reply: the model that the device trained and kept."""
-    start, lost = compose(session.received, session.recall(), session.initial, session.layout)
+    start, lost = starting_model(session)
     session.metrics[protocol.STATE_LOST] = int(lost)
     session.report_start(start)
     trained, loss = session.train(start, session.proximal_terms())
@@ -28,6 +28,6 @@ def local_round(session: Session) -> Vector:
 
 def evaluate(session: Session) -> Message:
     """Answer an evaluate message: test the model that the device would use."""
-    vector, lost = compose(session.received, session.recall(), session.initial, session.layout)
+    vector, lost = starting_model(session)
     session.metrics[protocol.STATE_LOST] = int(lost)
     return session.reply_evaluation(vector)

@@ -11,7 +11,7 @@ from flwr.app import Message
 from client import asked, standard
 from client.objective import ProximalTerm
 from client.session import Session
-from client.starting import compose
+from client.starting import starting_model
 from common import protocol
 from common.protocol import ARRAYS
 from strategies.anchored.wire import ANCHOR_WEIGHT
@@ -23,7 +23,7 @@ def train(session: Session) -> Message:
     """Answer a train message: test the personal model, train both, keep the personal one, send the center."""
     center = session.whole(ARRAYS)
     weight = asked.number(session.received, ANCHOR_WEIGHT)
-    personal, lost = compose(session.received, session.recall(), session.initial, session.layout)
+    personal, lost = starting_model(session)
     session.metrics[protocol.STATE_LOST] = int(lost)
     session.report_start(personal)
     shared, _ = session.train(center, session.proximal_terms())

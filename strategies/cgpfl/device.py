@@ -12,7 +12,7 @@ from client import standard
 from client.local_sgd import sgd_options
 from client.objective import ProximalTerm
 from client.session import Session
-from client.starting import compose
+from client.starting import starting_model
 from common import protocol
 from common.protocol import ARRAYS, Payload
 from strategies.cgpfl.wire import Envelope
@@ -24,7 +24,7 @@ def train(session: Session) -> Message:
     For each mini-batch some gradient steps on its loss + (λ/2)·‖θ − ω‖², then ω ← ω − η λ (ω − θ).
     """
     context, envelope = session.whole(ARRAYS), Envelope.read(session.received)
-    personal, lost = compose(session.received, session.recall(), session.initial, session.layout)
+    personal, lost = starting_model(session)
     session.metrics[protocol.STATE_LOST] = int(lost)
     session.report_start(personal)
     options = sgd_options(session.received.config, session.node.settings.train)

@@ -9,7 +9,7 @@ from flwr.app import Message
 
 from client import standard
 from client.session import Session
-from client.starting import compose
+from client.starting import starting_model
 from common import protocol
 from common.protocol import ARRAYS
 
@@ -17,7 +17,7 @@ from common.protocol import ARRAYS
 def train(session: Session) -> Message:
     """Answer a train message: test the personal model, train both, keep the personal one, send the global one."""
     received = session.whole(ARRAYS)
-    personal, lost = compose(session.received, session.recall(), session.initial, session.layout)
+    personal, lost = starting_model(session)
     session.metrics[protocol.STATE_LOST] = int(lost)
     session.report_start(personal)
     shared, _ = session.train(received)

@@ -10,7 +10,7 @@ from flwr.app import Message
 
 from client import asked, standard
 from client.session import Session
-from client.starting import compose
+from client.starting import starting_model
 from common import protocol
 from strategies.fedrep.wire import BODY_EPOCHS, HEAD_EPOCHS
 
@@ -22,7 +22,7 @@ def train(session: Session) -> Message:
     body = session.received.upload
     head = [layer for layer in session.layout.layers if layer not in body]
     head_epochs, body_epochs = (asked.count(session.received, key) for key in (HEAD_EPOCHS, BODY_EPOCHS))
-    start, lost = compose(session.received, session.recall(), session.initial, session.layout)
+    start, lost = starting_model(session)
     session.metrics[protocol.STATE_LOST] = int(lost)
     session.report_start(start)
     with_head, _ = session.train(start, layers=head, local_epochs=head_epochs, stream="head")

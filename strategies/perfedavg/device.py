@@ -16,7 +16,6 @@ from torch import Tensor
 
 from client import asked, local_sgd
 from client.session import Session
-from common.initial import state_vector
 from common.layout import Vector
 from common.protocol import ARRAYS
 from strategies.perfedavg.wire import ADAPTATION_RATE, ADAPTATION_STEPS, DIFFERENCE
@@ -75,9 +74,10 @@ def _meta_train(session: Session, start: Vector) -> tuple[Vector, float]:
     difference = asked.number(received, DIFFERENCE) if DIFFERENCE in received.config else None
     model = session.load(start)
     samples = session.train_data[1]
-    trainable = [p for p in model.parameters() if p.requires_grad]
+    parameters = list(model.parameters())
+    trainable = [p for p in parameters if p.requires_grad]
     generators = [session.generator(stream) for stream in (_BATCHES if difference is not None else _BATCHES[:2])]
-    momentum, mean = local_sgd.no_momentum(model), float("nan")
+    momentum, mean = local_sgd.no_momentum(parameters), float("nan")
     for epoch in range(options.local_epochs):
         total = 0.0
         shuffled = [local_sgd.mini_batches(len(samples), options.batch_size, generator) for generator in generators]
@@ -88,11 +88,11 @@ def _meta_train(session: Session, start: Vector) -> tuple[Vector, float]:
             _put(trainable, w)
             for parameter, along in zip(trainable, direction, strict=True):
                 parameter.grad = along
-            local_sgd.sgd_step(model, momentum, options)
+            local_sgd.sgd_step(parameters, momentum, options)
             total += gradient.losses[1] * len(batches[1])
         mean = total / len(samples)
         local_sgd.check_finite(mean, options)
-    return state_vector(model)[1], mean
+    return session.built.vector(), mean
 
 
 @dataclass

@@ -12,10 +12,9 @@ from torch import Tensor
 from client import asked, local_sgd, standard
 from client.objective import ProximalTerm, objective
 from client.session import Session
-from client.starting import compose
+from client.starting import starting_model
 from common import protocol
 from common.freezing import training_mode
-from common.initial import state_vector
 from common.layout import Vector
 from common.protocol import ARRAYS
 from strategies.pfedme.wire import INNER_STEPS, OUTER_RATE, PROXIMAL_WEIGHT
@@ -26,7 +25,7 @@ evaluate = standard.evaluate
 def train(session: Session) -> Message:
     """Answer a train message: test the personal model, train both, keep the personal one, send the other."""
     received = session.whole(ARRAYS)
-    personal, lost = compose(session.received, session.recall(), session.initial, session.layout)
+    personal, lost = starting_model(session)
     session.metrics[protocol.STATE_LOST] = int(lost)
     session.report_start(personal)
     shared, personal, loss = solve(session, received)
@@ -47,7 +46,7 @@ def solve(session: Session, start: Vector) -> tuple[Vector, Vector, float]:
     # θ ← (θ − α ∇f(θ) + α λ w) / (1 + α λ): the pull is solved exactly, so that no λ is too stiff for α.
     options = session.options(momentum=0.0, learning_rate=alpha / (1 + alpha * weight))
     model = session.load(start)
-    x, y = session.train_data
+    parameters, (x, y) = list(model.parameters()), session.train_data
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     w: dict[str, Tensor] = {name: p.detach().clone() for name, p in trainable.items()}
     near_w = ProximalTerm(w, weight)
@@ -62,14 +61,14 @@ def solve(session: Session, start: Vector) -> tuple[Vector, Vector, float]:
                     loss = session.loss_of(model, x[batch], y[batch])
                     model.zero_grad(set_to_none=True)
                     objective(model, loss, [near_w]).backward()
-                    local_sgd.sgd_step(model, local_sgd.no_momentum(model), options)
+                    local_sgd.sgd_step(parameters, local_sgd.no_momentum(parameters), options)
                 for name, parameter in trainable.items():
                     w[name] -= rate * weight * (w[name] - parameter.detach())
                 total += loss.item() * len(batch)
             mean = total / len(y)
             local_sgd.check_finite(mean, options)
-    personal = state_vector(model)[1]
+    personal = session.built.vector()
     with torch.no_grad():
         for name, parameter in trainable.items():
             parameter.copy_(w[name])
-    return state_vector(model)[1], personal, mean
+    return session.built.vector(), personal, mean
