@@ -82,12 +82,15 @@ class TensorSpec:
             raise LayoutError(f"Tensor {self.name!r} holds values that are not finite.")
         return values
 
-    def decode(self, columns: NDArray[Any]) -> NDArray[Any]:
-        """The tensors (…, *shape) that columns (…, width) stand for, in their dtype; integers are rounded."""
+    def decode(self, columns: NDArray[Any], copy: bool = True) -> NDArray[Any]:
+        """The tensors (…, *shape) that columns (…, width) stand for, in their dtype; integers are rounded.
+
+        Without ``copy`` the columns themselves, where they are of that dtype.
+        """
         shape, dtype = (*columns.shape[:-1], *self.shape), np.dtype(self.dtype)
         if self.kind == "counter":
             return integers.from_digits(columns, dtype).reshape(shape)
-        return columns.reshape(shape).astype(dtype)
+        return columns.reshape(shape).astype(dtype, copy=copy)
 
 
 @dataclass(frozen=True)
@@ -183,11 +186,16 @@ class ParameterLayout:
         return vector
 
     def unflatten(self, vector: NDArray[Any], layers: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
-        """The tensors of ``layers`` (all by default), each in its own shape and dtype; integers are rounded."""
+        """The tensors of ``layers`` (all by default), each in its own shape and dtype; integers are rounded.
+
+        Tensors of float32 are parts of the vector, not copies.
+        """
         if vector.shape != (self.dim,):
             raise LayoutError(f"A vector of shape {vector.shape} does not fit a layout of {self.dim} parameters.")
         wanted = set(self.layers if layers is None else self.check_layers(layers))
-        return {spec.name: spec.decode(vector[spec.columns]) for spec in self.tensors if spec.layer in wanted}
+        return {
+            spec.name: spec.decode(vector[spec.columns], copy=False) for spec in self.tensors if spec.layer in wanted
+        }
 
     def to_json(self) -> list[dict[str, Any]]:
         """A list of tensors, each with its name, shape, dtype and kind, that `from_json` reads back."""

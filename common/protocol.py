@@ -13,22 +13,18 @@ In a run that compresses, the models of a message are one block of bytes in its 
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from io import BytesIO
 from typing import Any
 
-import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.app.typing import ConfigRecordValues
 from numpy.typing import NDArray
 
-from common import packed
+from common import npy, packed
 from common.errors import BouquetError
-from common.layout import LayoutError, ParameterLayout, Vector, contiguous
+from common.layout import LayoutError, ParameterLayout, Vector
 from common.packed import Packing, Unpacked
 from common.packing import Copy, LostCopyError
 
@@ -90,8 +86,6 @@ _LOST_COPY_ERROR, _LOST_BACKBONE_ERROR = 1001, 1002  # none of Flower's
 
 # How `client.trust` says what is installed on a device that does not run the server's app.
 _INSTALLED = re.compile(r"the app of its own installation \(bouquet-fl ([^\s()]{1,64})\)")
-
-_NUMPY, _NPY_1_0 = "numpy.ndarray", b"\x93NUMPY\x01\x00"  # flwr.app.message's SType.NUMPY; magic and version
 
 Scalar = ConfigRecordValues
 
@@ -229,7 +223,7 @@ class Encoder:
         if backbone is not None:
             values[_BACKBONE_DIGEST] = backbone.digest
             if backbone.arrays is not None:
-                records[BACKBONE] = ArrayRecord({name: Array(contiguous(a)) for name, a in backbone.arrays.items()})
+                records[BACKBONE] = npy.record_of({name: npy.encode(a) for name, a in backbone.arrays.items()})
         if packing is not None:
             values |= packed.to_config(packing, self.layout)
         for name, payload in instruction.models.items() if packing is None else ():
@@ -240,7 +234,7 @@ class Encoder:
 
 def to_record(layout: ParameterLayout, vector: Vector, layers: Sequence[str] | None = None) -> ArrayRecord:
     """The layers of a flat vector (d,) as Flower's ArrayRecord."""
-    return ArrayRecord({name: Array(contiguous(a)) for name, a in layout.unflatten(vector, layers).items()})
+    return npy.record_of({name: npy.encode(array) for name, array in layout.unflatten(vector, layers).items()})
 
 
 def from_record(record: ArrayRecord) -> dict[str, NDArray[Any]]:
@@ -248,29 +242,10 @@ def from_record(record: ArrayRecord) -> dict[str, NDArray[Any]]:
     arrays: dict[str, NDArray[Any]] = {}
     for name, array in record.items():
         try:
-            arrays[name] = _decode(array)
+            arrays[name] = npy.decode(array)
         except Exception as error:  # NumPy parses a header as Python, which spoiled bytes can make fail in any way
             raise ProtocolError(f"Tensor {name!r} cannot be decoded: {error}.") from None
     return arrays
-
-
-def _decode(array: Array) -> NDArray[Any]:
-    """`Array.numpy`, without reading the same header anew for each model of a run, which takes longer than the rest."""
-    data = array.data
-    end = 10 + int.from_bytes(data[8:10], "little")
-    if array.stype == _NUMPY and data[:8] == _NPY_1_0 and len(data) > end:
-        shape, is_fortran, dtype = _read_header(data[8:end])
-        if not dtype.hasobject and len(data) - end == dtype.itemsize * math.prod(shape):
-            values = np.frombuffer(data, dtype, offset=end).copy()
-            return values.reshape(shape, order="F" if is_fortran else "C")
-    return array.numpy()
-
-
-@lru_cache(maxsize=1024)
-def _read_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, order and dtype. Raises `ValueError` for what is no header."""
-    found: tuple[tuple[int, ...], bool, np.dtype[Any]] = np.lib.format.read_array_header_1_0(BytesIO(header))
-    return found
 
 
 def read_instruction(

@@ -6,23 +6,21 @@ AISTATS 2017. https://arxiv.org/abs/1602.05629 The aggregation is Flower's code.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Unpack
 
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.serverapp import strategy as flower
-from numpy.typing import NDArray
 
 from common import protocol
 from common.layout import ParameterLayout, Vector
+from common.npy import HeldArray, record_of
 from common.protocol import Instruction
 from strategies.clustered import ClusteredStrategy
 from strategies.method import one_model
 from strategies.replies import Matrix, Replies
 from strategies.sampling import Sampling
-
-VALUES_AT_ONCE = 2**22  # of all clients
 
 
 @dataclass(frozen=True)
@@ -56,12 +54,9 @@ class FedAvg(ClusteredStrategy[GlobalState]):
         clients = sorted({*state.clients, *replies.clients})
         if self.aggregation.rule != "mean":
             return GlobalState(self.aggregation.cluster_means(replies.W, [0] * len(replies), 1), clients)
-        arrays: dict[str, NDArray[Any]] = {}
-        for layers in _portions(replies):
-            aggregated, _ = self.inner.aggregate_train(round_, _as_messages(replies, layers))
-            assert aggregated is not None  # Flower returns None only where there is no reply
-            arrays |= protocol.from_record(aggregated)
-        return GlobalState(replies.layout.flatten(arrays)[None, :], clients)
+        aggregated, _ = self.inner.aggregate_train(round_, _as_messages(replies))
+        assert aggregated is not None  # Flower returns None only where there is no reply
+        return GlobalState(replies.layout.flatten(protocol.from_record(aggregated))[None, :], clients)
 
     def centers(self, state: GlobalState) -> Matrix:
         """The global model, (1, d)."""
@@ -72,32 +67,21 @@ class FedAvg(ClusteredStrategy[GlobalState]):
         return dict.fromkeys(state.clients, 0)
 
 
-def _portions(replies: Replies) -> Iterator[list[str]]:
-    """The layers, as many at a time as Flower is given: as messages, they are in memory once more."""
-    portion: list[str] = []
-    values = 0
-    for layer in replies.layout.layers:
-        more = len(replies) * len(replies.layout.layer_columns[layer])
-        if portion and values + more > VALUES_AT_ONCE:
-            yield portion
-            portion, values = [], 0
-        portion.append(layer)
-        values += more
-    yield portion
+def _as_messages(replies: Replies) -> Iterable[Message]:
+    """The checked replies as Flower expects them: one ArrayRecord and one MetricRecord each.
 
-
-def _as_messages(replies: Replies, layers: Sequence[str]) -> Iterable[Message]:
-    """Layers of the checked replies as Flower expects them: one ArrayRecord and one MetricRecord each."""
+    The arrays are the replies' own, not copies of them, as far as the model is of float32.
+    """
     return [
         Message(
             RecordDict(
                 {
-                    protocol.ARRAYS: protocol.to_record(replies.layout, reply.vector, layers),
+                    protocol.ARRAYS: record_of({name: HeldArray(array) for name, array in arrays.items()}),
                     protocol.METRICS: MetricRecord({protocol.NUM_EXAMPLES: reply.num_examples}),
                 }
             ),
             dst_node_id=0,
             message_type="train",
         )
-        for reply in replies.received
+        for reply, arrays in ((reply, replies.layout.unflatten(reply.vector)) for reply in replies.received)
     ]

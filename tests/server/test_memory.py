@@ -11,14 +11,12 @@ from common.settings import load_settings
 from experiments.inline import InlineGrid, scripted_client
 from server.record import RunRecord
 from server.rounds import run_rounds
-from strategies.baselines import fedavg
 
 CLIENTS = 60
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "fedprox", "fesem"])
-def test_the_replies_of_a_round_are_not_held_twice(strategy, tmp_path, monkeypatch):
-    monkeypatch.setattr(fedavg, "VALUES_AT_ONCE", 2**20)
+def test_the_replies_of_a_round_are_not_held_twice(strategy, tmp_path):
     changes = [f"strategy.name={strategy}", "run.rounds=2", f"data.clients={CLIENTS}", f"model.hidden={[125] * 10}"]
     settings = load_settings(None, [*changes, *(["strategy.num_clusters=1"] if strategy == "fesem" else [])])
     layout, start = state_vector(initial_model(settings))
