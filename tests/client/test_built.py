@@ -31,6 +31,10 @@ def test_a_model_that_others_used_is_the_one_that_a_device_builds(name):
     np.testing.assert_array_equal(shared.initial, state_vector(initial_model(own))[1])
 
 
-def test_models_of_the_users_own_and_with_frozen_layers_are_not_shared():
-    assert one_for_all(settings("model.name=tests.common.test_models:sized"), CPU) is None
+OWN = "from torch import nn\n\ndef own():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
+
+
+def test_models_of_the_users_own_and_with_frozen_layers_are_not_shared(tmp_path):
+    (tmp_path / "mine.py").write_text(OWN)
+    assert one_for_all(settings(f"model.name={tmp_path / 'mine.py'}:own"), CPU) is None
     assert one_for_all(settings("model.name=cnn-batchnorm", "model.frozen=conv1"), CPU) is None
