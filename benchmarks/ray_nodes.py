@@ -24,7 +24,7 @@ from experiments.simulation import simulate
 def start_node(log: Path, *arguments: str) -> subprocess.Popen[bytes]:
     """A Ray node of one core, which ends with its process group."""
     ray = Path(sys.executable).with_name("ray")
-    command = [str(ray), "start", "--block", "--num-cpus=1", "--include-dashboard=false"]
+    command = [str(ray), "start", "--block", "--num-cpus=1"]
     command += ["--node-ip-address=127.0.0.1", *arguments]
     return subprocess.Popen(command, start_new_session=True, stdout=log.open("wb"), stderr=subprocess.STDOUT)
 
@@ -44,7 +44,7 @@ def main() -> None:
     port = free_port()
     address = f"127.0.0.1:{port}"
     logs = Path(tempfile.mkdtemp())
-    nodes = [start_node(logs / "1", "--head", f"--port={port}")]
+    nodes = [start_node(logs / "1", "--head", "--include-dashboard=false", f"--port={port}")]
     try:
         for wanted in (1, 2):
             until = time.monotonic() + 300

@@ -133,12 +133,12 @@ def many(options: argparse.Namespace) -> None:
         changes += ["simulation.engine=batched", "server.fraction_evaluate=" + str(share)]
         settings = settings_of(options.only, 7, options.data_dir, changes)
         started = time.perf_counter()
-        seconds = seconds_of_rounds(settings)
+        seconds = seconds_of_rounds(settings, time.process_time)  # of one thread
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
         print(json.dumps({"round": min(seconds), "megabytes": peak, "all": time.perf_counter() - started}))
         return
     print(f"{options.sampled} clients a round; load {os.getloadavg()[0]:.1f}")
-    print(f"{'clients':>8} {'ms a sampled client':>20} {'peak MB':>8} {'whole run, s':>13}")
+    print(f"{'clients':>8} {'CPU ms a sampled one':>20} {'peak MB':>8} {'whole run, s':>13}")
     for clients in options.clients_many:
         command = [sys.executable, __file__, "many", "--only", str(clients), "--sampled", str(options.sampled)]
         command += ["--rounds", str(options.rounds), "--data-dir", options.data_dir]

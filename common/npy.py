@@ -48,7 +48,7 @@ def decode(array: Array) -> NDArray[Any]:
     return array.numpy()
 
 
-class HeldArray(Array):  # type: ignore[misc]
+class HeldArray(Array):
     """An array for Flower's code in this process, which is never sent: the numbers themselves, and no bytes."""
 
     def __init__(self, values: NDArray[Any]) -> None:

@@ -63,10 +63,10 @@ class Progress:
     def look(self, nodes: Iterable[int]) -> dict[str, Any]:
         """Who is connected, and who is missing."""
         named = {node: self.names(node) if self.names else None for node in sorted(nodes)}
-        connected = sorted({name for name in named.values() if name is not None})
+        connected = {name for name in named.values() if name is not None}
         missing = [name for name in expected(self.names) if name not in connected] if self.names else []
         return {
-            "connected": connected,
+            "connected": sorted(connected),
             "missing": missing,
             "nameless": sum(name is None for name in named.values()),
             "nodes": {str(node): name for node, name in named.items() if name is not None},

@@ -6,7 +6,7 @@ AISTATS 2017. https://arxiv.org/abs/1602.05629 The aggregation is Flower's code.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Unpack
 
@@ -54,8 +54,12 @@ class FedAvg(ClusteredStrategy[GlobalState]):
         clients = sorted({*state.clients, *replies.clients})
         if self.aggregation.rule != "mean":
             return GlobalState(self.aggregation.cluster_means(replies.W, [0] * len(replies), 1), clients)
-        aggregated, _ = self.inner.aggregate_train(round_, _as_messages(replies))
+        messages = _as_messages(replies)
+        aggregated, _ = self.inner.aggregate_train(round_, messages)
         assert aggregated is not None  # Flower returns None only where there is no reply
+        for message in messages:
+            # A message refers to itself: until Python looks for such, it would keep the round's replies in memory.
+            message.content.clear()
         return GlobalState(replies.layout.flatten(protocol.from_record(aggregated))[None, :], clients)
 
     def centers(self, state: GlobalState) -> Matrix:
@@ -67,7 +71,7 @@ class FedAvg(ClusteredStrategy[GlobalState]):
         return dict.fromkeys(state.clients, 0)
 
 
-def _as_messages(replies: Replies) -> Iterable[Message]:
+def _as_messages(replies: Replies) -> list[Message]:
     """The checked replies as Flower expects them: one ArrayRecord and one MetricRecord each.
 
     The arrays are the replies' own, not copies of them, as far as the model is of float32.
