@@ -43,7 +43,9 @@ def unpacked_bytes(content: RecordDict, layout: ParameterLayout | None = None, t
     ``total`` is what it did count, where that is known.
     """
     total = payload_bytes(content)[0] if total is None else total
-    total -= sum(len(block) for block in packed_blocks(content))
+    if not (blocks := packed_blocks(content)):
+        return total
+    total -= sum(len(block) for block in blocks)
     for packed in _packed_models(content, layout):
         specs = [spec for spec in layout.tensors if spec.layer in packed.layers] if layout else []
         total += sum(np.dtype(spec.dtype).itemsize * spec.size + _NPY_HEADER for spec in specs)

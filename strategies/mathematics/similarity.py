@@ -23,7 +23,7 @@ _CANCELLATION = 1e-8
 # Columns a thread hands to SciPy at once: 1,000 rows of them (2 MB) stay in a core's cache.
 _COLUMNS = 256
 # Differences of coordinates, of all pairs, from which on it is worth to import PyTorch for them: SciPy takes as long.
-_WORTH_PYTORCH = 5e9
+_WORTH_PYTORCH = 1e9
 # Values, and columns at least, that a thread converts for a product at once.
 _ELEMENTS, _LEAST_COLUMNS = 2**18, 1024
 
