@@ -134,18 +134,12 @@ def l1_discrepancy(
     if len(total) * d < _WORTH_PYTORCH:
         parts = in_threads(lambda block: pdist(scaled(block), "cityblock"), blocks)
     else:
-        parts = map(_distances_in_float32, map(scaled, blocks))
+        from common.large_distances import cityblock  # imports PyTorch
+
+        parts = map(cityblock, map(scaled, blocks))
     for part in parts:
         total += part
     return squareform(total / d)
-
-
-def _distances_in_float32(rows: NDArray[np.float64]) -> NDArray[np.float32]:
-    """`pdist(rows, "cityblock")` by PyTorch, in a fifth of its time: a sum of few columns has seven digits."""
-    import torch  # not imported where it is not needed: a server does without it
-
-    found: NDArray[np.float32] = torch.nn.functional.pdist(torch.from_numpy(rows.astype(np.float32)), p=1).numpy()
-    return found
 
 
 def jensen_shannon_divergence(probabilities: NDArray[np.floating]) -> Distances:
