@@ -1,11 +1,13 @@
 """Memory and disk that a client needs: a real federation of a server and two clients on loopback.
 
-    python benchmarks/device_memory.py [--rounds N] [--model NAME ...]
+    python benchmarks/device_memory.py [--rounds N] [--model NAME ...] [--cold]
+    python benchmarks/device_memory.py --watch $(docker inspect --format '{{.State.Pid}}' CONTAINER)
     python benchmarks/device_memory.py --photos 224 [--model torchvision:NAME ...] [--batches 1 8 16 32]
 
-Memory is read from /proc every 20 ms over all processes of a client: the sum of their proportional set size (PSS:
-pages that several processes share are divided among them, so the sum is what the client takes), its peak at rest and
-in training, and the peak of any one process. A client is in training while a ``flwr-clientapp`` process of it runs.
+Memory is read from /proc as fast as that goes, as root: all processes of a client, each page once, at its peak while a
+message is worked on, at its peak at other times, and as it was last. At the peak also by process, as proportional set
+size, in which what a process shares is divided among all that have it, those of other clients too. With ``--watch`` of
+a client that somebody else has started, in a container for example, until that process ends.
 
 With ``--photos`` instead: the peak resident memory of one process that trains a model on photos of so many pixels a
 side, and tests it, by the size of the mini-batch; all layers, and only the head. No federation.
@@ -23,10 +25,13 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
+from collections import Counter
 from pathlib import Path
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from processes import memory_bytes, tree
 
 from common.processes import free_port
 
@@ -38,62 +43,57 @@ MODELS = {
 }
 IMAGES = 500
 EVERY_SECONDS = 0.02
+SETTLING_SECONDS = 10.0
 
 
-@dataclass
-class Peak:
-    """Largest memory seen, in MB."""
-
-    tree: float = 0.0
-    process: float = 0.0
-
-    def see(self, sizes: list[float]) -> None:
-        self.tree = max(self.tree, sum(sizes))
-        self.process = max(self.process, *sizes)
+MESSAGES = ("bouquet-message", "flwr-clientapp")
 
 
-def processes_of(pid: int) -> list[int]:
-    """A process and all below it."""
-    found = [pid]
-    for parent in found:
-        for task in Path(f"/proc/{parent}/task").glob("*/children"):
-            with contextlib.suppress(OSError):
-                found += [int(child) for child in task.read_text().split()]
-    return found
-
-
-def memory(pid: int) -> float | None:
+def proportional_size(pid: int) -> float | None:
     """Proportional set size in MB; None for a process that is gone."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
         return None
-    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:")), None)
+    return next((int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("Pss:")), None)
 
 
-def is_training(pid: int) -> bool:
-    try:
-        return b"flwr-clientapp" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
+def name_of(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return "gone"
 
 
 class Watch(threading.Thread):
-    """Follows one client's processes until it is stopped."""
+    """Follows a client's processes, named by what they are, until it is stopped or they have ended."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
         self.pid = pid
-        self.connected, self.over = threading.Event(), threading.Event()
-        self.rest, self.training = Peak(), Peak()
+        self.over = threading.Event()
+        self.peak, self.rest, self.last = 0.0, 0.0, 0.0
+        self.parts: Counter[str] = Counter()
 
     def run(self) -> None:
         while not self.over.wait(EVERY_SECONDS):
-            pids = processes_of(self.pid)
-            training = any(map(is_training, pids))  # before it is measured: it may end meanwhile
-            sizes = [size for pid in pids if (size := memory(pid)) is not None]
-            if sizes and self.connected.is_set():
-                (self.training if training else self.rest).see(sizes)
+            parts: Counter[str] = Counter()
+            for pid in tree(self.pid):
+                if size := proportional_size(pid):
+                    parts[name_of(pid)] += size
+            if not parts:
+                return
+            size = memory_bytes(self.pid) / 1e6
+            if any(name in parts for name in MESSAGES):
+                if size > self.peak:
+                    self.peak, self.parts = size, parts
+            else:
+                self.rest, self.last = max(self.rest, size), size
+
+    def found(self) -> dict[str, float | str]:
+        """MB."""
+        sizes = {"peak": self.peak, "largest without a message": self.rest, "at last": self.last}
+        parts = ", ".join(f"{name} {size:.0f}" for name, size in self.parts.most_common())
+        return {**{kind: round(size) for kind, size in sizes.items()}, "by process at the peak": parts}
 
 
 def write_images(file: Path, seed: int) -> None:
@@ -105,7 +105,7 @@ def write_images(file: Path, seed: int) -> None:
     np.savez(file, x=x.astype(np.uint8), y=y)
 
 
-def measure(model: str, rounds: int, folder: Path) -> dict[str, float | str]:
+def measure(model: str, rounds: int, cold: bool, folder: Path) -> dict[str, float | str]:
     port = free_port()
     own = "data.dataset=digits" not in MODELS[model]
     settings = [*MODELS[model], f"run.rounds={rounds}", "server.min_clients=2", "strategy.num_clusters=1"]
@@ -124,6 +124,7 @@ def measure(model: str, rounds: int, folder: Path) -> dict[str, float | str]:
                 write_images(folder / f"{client}.npz", client)
                 data = ["--data", f"{client}.npz"]
             command = [*bouquet, "client", "--insecure", "--server", f"127.0.0.1:{port}", "--state-dir", f"{client}"]
+            command += ["--cold"] if cold else []
             output = (folder / f"client-{client}.log").open("wb")
             started.append(
                 subprocess.Popen([*command, *data], cwd=folder, stdout=output, stderr=output, env=environment)
@@ -132,13 +133,9 @@ def measure(model: str, rounds: int, folder: Path) -> dict[str, float | str]:
         watch.start()
         server = subprocess.Popen([*server_command, *sets], cwd=folder, stdout=log, stderr=log)
         started.append(server)
-        while b"SuperNode ID" not in (folder / "client-0.log").read_bytes():
-            if server.poll() is not None:
-                raise SystemExit((folder / "log").read_text())
-            time.sleep(0.1)
-        watch.connected.set()
         if server.wait() != 0:
             raise SystemExit((folder / "log").read_text())
+        time.sleep(SETTLING_SECONDS)
         watch.over.set()
         watch.join()
     finally:
@@ -151,9 +148,7 @@ def measure(model: str, rounds: int, folder: Path) -> dict[str, float | str]:
     state = sum(file.stat().st_size for file in (folder / "0").rglob("*") if file.is_file()) / 1e6
     return {
         "model": model,
-        "rest": round(watch.rest.tree),
-        "training": round(watch.training.tree),
-        "largest process": round(watch.training.process),
+        **watch.found(),
         "state on disk": round(state, 2),
         "seconds a round": round(sum(line["seconds"] for line in lines[1:]) / max(1, len(lines) - 1), 1),
     }
@@ -217,6 +212,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--model", nargs="+", help=f"of {', '.join(MODELS)}; with --photos torchvision's")
+    parser.add_argument("--cold", action="store_true", help="a fresh program for each message")
+    parser.add_argument("--watch", type=int, metavar="PID", help="the processes of a client that runs already")
     parser.add_argument("--photos", type=int, metavar="PIXELS")
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 4, 8, 16, 32])
     parser.add_argument("--step", nargs=4, metavar=("MODEL", "PIXELS", "BATCH", "FROZEN"), help=argparse.SUPPRESS)
@@ -228,13 +225,22 @@ def main() -> None:
     if arguments.photos:
         photo_table(arguments.model or ["torchvision:mobilenet_v3_small"], arguments.photos, arguments.batches)
         return
+    if arguments.watch:
+        watch = Watch(arguments.watch)
+        watch.run()
+        show(watch.found())
+        return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started ends, too
     print(f"{os.uname().machine}, {os.cpu_count()} cores, PyTorch {torch.__version__}, Python {sys.version.split()[0]}")
     print(f"packages on disk: {environment_size():.0f} MB")
     for model in arguments.model or ["mlp", "cnn-dcpfl"]:
         with tempfile.TemporaryDirectory() as folder:
-            found = measure(model, arguments.rounds, Path(folder))
-        print(", ".join(f"{key} {value}" for key, value in found.items()), flush=True)
+            found = measure(model, arguments.rounds, arguments.cold, Path(folder))
+        show(found)
+
+
+def show(found: dict[str, float | str]) -> None:
+    print("; ".join(f"{key} {value}" for key, value in found.items()), flush=True)
 
 
 if __name__ == "__main__":
