@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from common.errors import BouquetError
 from common.settings import Settings, SettingsError, parse_settings
-from server.run_folder import ROUNDS, SETTINGS, SIMILARITY, SUMMARY
+from server.run_folder import ROUNDS, SETTINGS, SIMILARITY, START, SUMMARY
 from server.status import FAILED, read_status
 
 Points = tuple[NDArray[np.float64], NDArray[np.float64]]
@@ -51,6 +51,7 @@ class Run:
     notes: tuple[str, ...] = ()
     started: float | None = None
     ended: float | None = None
+    start: Mapping[str, Any] = field(default_factory=dict)  # what it started from beside the seed, see `server.start`
 
     @property
     def title(self) -> str:
@@ -203,7 +204,8 @@ def read_run(folder: Path) -> Run:
         notes.insert(0, f"The run failed. {said.get('reason', '')}")
     times = [said[key] if is_number(said.get(key)) else None for key in ("started", "ended")]
     similarity = _read_similarity(folder / SIMILARITY)
-    return Run(settings, tuple(rounds), summary, similarity, folder, tuple(notes), *times)
+    start = read_object(folder / START) if (folder / START).exists() else {}
+    return Run(settings, tuple(rounds), summary, similarity, folder, tuple(notes), *times, start)
 
 
 def read_object(file: Path) -> dict[str, Any]:

@@ -34,6 +34,7 @@ SHORT_OPTIONS = {
 }
 ALWAYS_SHOWN = ("strategy.name", "data.dataset", "data.partition", "data.clients", "run.rounds", "run.seed")
 MOST_FAILURES = 200
+FEW = 4  # layers that are named
 UNKNOWN = "—"
 
 
@@ -73,7 +74,7 @@ def render_report(
         what=run.title,
         when=_times(run),
         live=live,
-        lead=f"{len(run.clients)} clients, model {model}, {state}, seed {run.settings.run.seed}.",
+        lead=f"{len(run.clients)} clients, model {model}, {state}, seed {run.settings.run.seed}.{start_text(run.start)}",
         notes=notes,
         numbers=headline(run),
         clients=client_rows(run, Counter(client for _, client, _ in failures)),
@@ -85,6 +86,17 @@ def render_report(
         settings=settings_rows(run.settings),
         extra=json.dumps(extra, indent=2, ensure_ascii=False) if extra else "",
     )
+
+
+def start_text(start: Mapping[str, Any]) -> str:
+    """What a run started from beside its seed, in words; empty where that was all."""
+    text = ""
+    if file := start.get("weights"):
+        drawn = f"; drawn: {', '.join(start['fresh'])}" if start["fresh"] else ""
+        text += f" Starts from {file} (SHA-256 {start['sha256'][:12]}…), {start['taken']} tensors{drawn}."
+    if frozen := start.get("frozen"):
+        text += f" Frozen: {', '.join(frozen) if len(frozen) <= FEW else f'{len(frozen)} layers'}."
+    return text
 
 
 def headline(run: Run) -> list[tuple[str, str]]:

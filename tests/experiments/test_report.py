@@ -142,6 +142,26 @@ def test_the_report_is_called_by_the_runs_name_and_says_when_it_was_and_who_was_
     assert {"Absent", "door-pi", "1–2, 4", "48"} <= set(page.said)
 
 
+def test_what_a_run_started_from_is_said(write_run):
+    folder = write_run(finished=False)
+    start = {
+        "weights": "garden.pt",
+        "sha256": "0123456789abcdef" * 4,
+        "taken": 7,
+        "fresh": ["head.weight", "head.bias"],
+    }
+    start["frozen"] = ["conv1", "conv2"]
+    (folder / "start.json").write_text(json.dumps(start))
+    text = write_report(folder).read_text()
+
+    assert "Starts from garden.pt (SHA-256 0123456789ab…), 7 tensors; drawn: head.weight, head.bias." in text
+    assert "Frozen: conv1, conv2." in text
+    (folder / "start.json").write_text(json.dumps({"frozen": [f"block{number}" for number in range(5)]}))
+    text = write_report(folder).read_text()
+    assert "Frozen: 5 layers." in text
+    assert "Starts from" not in text
+
+
 def test_a_run_before_its_first_round_is_reported(write_run):
     folder = write_run(finished=False)
     (folder / "rounds.jsonl").unlink()
