@@ -66,7 +66,7 @@ def render_report(
     notes += all_warnings(run.rounds)
     extra = (run.summary or {}).get("strategy_record") or (run.rounds[-1].get("strategy") if run.rounds else None)
     state = f"{run.completed} rounds" if run.summary else f"{run.completed} of {run.settings.run.rounds} rounds so far"
-    model = run.settings.model.name
+    what = f"model {run.settings.model.name}, {state}, seed {run.settings.run.seed}"
     return render(
         RUN,
         embed(plots_of(run)) if figures is None else figures,
@@ -74,7 +74,7 @@ def render_report(
         what=run.title,
         when=_times(run),
         live=live,
-        lead=f"{len(run.clients)} clients, model {model}, {state}, seed {run.settings.run.seed}.{start_text(run.start)}",
+        lead=f"{len(run.clients)} clients, {what}.{start_text(run.start)}",
         notes=notes,
         numbers=headline(run),
         clients=client_rows(run, Counter(client for _, client, _ in failures)),
