@@ -228,7 +228,9 @@ def columns(status: Mapping[str, Any], now: float) -> list[tuple[str, ...]]:
         ]
         if device["left_out"]:
             cells[3] += f" (−{device['left_out']})"
-        seen = ago(device["last_seen"], now)
+        known = device["last_seen"] is not None or device["round"] is None
+        # SuperLink forgets a device without a key when it has gone.
+        seen = ago(device["last_seen"], now) if known else f"in round {device['round']}"
         rows.append((device["name"], connected, seen, *cells, str(device["failures"]), device["release"] or "–"))
     return rows
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from bouquet.cli import app
 from bouquet.keys import add_device, init_keys
 from bouquet.metrics import metrics_text
-from bouquet.status import collect, fetch, print_status
+from bouquet.status import collect, columns, fetch, print_status
 from bouquet.web import COOKIE, Access, Page, is_loopback, kept_token, make_app, serving
 from common.errors import BouquetError
 from common.folder_lock import locked
@@ -122,6 +122,16 @@ def test_the_devices_by_name_and_the_run(run):
     assert (found["run"]["state"], found["run"]["round"], found["run"]["rounds"]) == ("training", 3, 4)
     assert found["run"]["time_left"] == pytest.approx(16, abs=3)
     assert (found["run"]["bytes_up"], found["run"]["bytes_down"]) == (200, 400)
+
+
+def test_a_device_that_superlink_forgot_was_seen_in_its_last_round():
+    device = {"name": "shed-pi", "connected": False, "expected": True, "last_seen": None, "failures": 0}
+    device |= {"cluster": None, "accuracy": None, "samples": None, "left_out": 0, "release": None}
+    said = [
+        columns({"run": {"state": "training"}, "devices": [{**device, "round": round_}]}, STARTED)[1][2]
+        for round_ in (3, None)
+    ]
+    assert said == ["in round 3", "never"]
 
 
 def test_to_look_writes_nothing(run):
