@@ -9,9 +9,11 @@ from typing import Literal
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.plot_style import GRID, PALETTE, SMALL, bytes_axis, legend_below, line_style, new_figure
+from experiments.plot_style import GRID, PALETTE, SMALL, WIDTH, bytes_axis, legend_below, line_style, new_figure
 from experiments.record import Run
 from experiments.statistics import BySeed, Difference
+
+COLUMN_WIDTH = 0.6  # inches, of a column of a map with numbers in it
 
 
 def accuracy_by_effort(
@@ -68,6 +70,7 @@ def gain_map(title: str, gains: Mapping[tuple[str, str], Difference]) -> Figure 
     rows, columns = (list(dict.fromkeys(key[axis] for key in gains)) for axis in (0, 1))
     points = np.array([[100 * gains[r, c].mean if (r, c) in gains else np.nan for c in columns] for r in rows])
     figure, (ax,) = new_figure(title, 1.6 + 0.24 * len(rows))
+    figure.set_figwidth(max(WIDTH, COLUMN_WIDTH * (len(columns) + 4)))
     most = max(1.0, float(np.nanmax(np.abs(points))))
     shown = ax.imshow(points, cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
     for (y, row), (x, column) in itertools.product(enumerate(rows), enumerate(columns)):
