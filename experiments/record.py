@@ -202,10 +202,10 @@ def read_run(folder: Path) -> Run:
     said = read_status(folder)
     if summary is None and said.get("state") == FAILED:
         notes.insert(0, f"The run failed. {said.get('reason', '')}")
-    times = [said[key] if is_number(said.get(key)) else None for key in ("started", "ended")]
+    began, ended = (said[key] if is_number(said.get(key)) else None for key in ("started", "ended"))
     similarity = _read_similarity(folder / SIMILARITY)
     start = read_object(folder / START) if (folder / START).exists() else {}
-    return Run(settings, tuple(rounds), summary, similarity, folder, tuple(notes), *times, start)
+    return Run(settings, tuple(rounds), summary, similarity, folder, tuple(notes), began, ended, start)
 
 
 def read_object(file: Path) -> dict[str, Any]:
