@@ -1,7 +1,7 @@
 """How soon Flower looks again for a part of a message that has not arrived yet.
 
 A message is announced before its parts are there, so that whoever pulls it at once finds some missing. Flower 1.39 then
-waits a second, and doubles that up to ten: much of a short round, at the server and at the devices.
+waits a second, and doubles that up to ten: much of a short round at a device. (At the server: `server/arriving.py`.)
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ from flwr.serverapp import Grid, ServerApp
 
 from common.errors import BouquetError, RunFailed
 from common.files import write_atomically
-from common.pulling import pull_soon
 from common.settings import Settings
 from server.apart import PlainStart, starting_point
+from server.arriving import as_they_arrive
 from server.fleet import Names
 from server.record import RunRecord
 from server.rounds import Follow, run_rounds
@@ -48,12 +48,11 @@ def make_server_app(
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:
         own = settings or Settings.from_run_config(context.run_config)
-        pull_soon()
         target, again = (folder, resume) if folder else _where(own)
         try:
             start = _start(own, target if again else None, apart=settings is None)
             names = None if settings else _names(target, again)
-            run_rounds(grid, own, start.record, RunRecord(target), again, follow, names, start)
+            run_rounds(as_they_arrive(grid), own, start.record, RunRecord(target), again, follow, names, start)
         except RunStopped as stopped:
             note_end(target, STOPPED, str(stopped))
             record_failure(target, stopped)

@@ -1,0 +1,175 @@
+"""Replies as they arrive, against Flower's own state and Runtime API functions, in memory."""
+
+from types import SimpleNamespace
+
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app.message import remove_content_from_message
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.server.superlink.linkstate import LinkStateFactory
+from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID, TaskType
+from flwr.supercore.corestate import in_memory_corestate
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.federation import NoOpFederationManager
+from flwr.superlink.grid.http_grid import HttpGrid
+from flwr.superlink.servicer.runtime import runtime_handlers
+
+from experiments.inline import InlineGrid
+from server import arriving
+from server.arriving import ArrivingGrid, as_they_arrive
+from strategies.exchange import Patience, exchange
+
+TTL = 3600.0
+
+
+class Link:
+    """SuperLink's state, what a ServerApp calls of it, and devices that upload their replies in parts."""
+
+    def __init__(self):
+        objects = ObjectStoreFactory(FLWR_IN_MEMORY_DB_NAME)
+        self.state = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), objects).state()
+        self.run_id = self.state.create_run(None, None, None, {}, NOOP_FEDERATION_ID, None, None, TaskType.SERVER_APP)
+        self.task = SimpleNamespace(run_id=self.run_id)
+        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, self.run_id, SUPERLINK_NODE_ID
+        grid = HttpGrid(token="any")
+        grid.set_run(self.state.get_run_info(run_ids=[self.run_id])[0])
+        grid._client = self
+        self.grid = as_they_arrive(grid)
+        self.pulled = []
+
+    def __getattr__(self, name):
+        handlers = {
+            "GetNodes": "get_nodes",
+            "PushMessages": "push_messages",
+            "PushObject": "push_object",
+            "PullMessages": "pull_messages",
+            "PullObject": "pull_object",
+            "ConfirmMessageReceived": "confirm_message_received",
+        }
+
+        def call(request):
+            answer = getattr(runtime_handlers, handlers[name])(request, self.state, self.task)
+            if name == "PullObject" and answer.object_available:
+                self.pulled.append(request.object_id)
+            return answer
+
+        return call
+
+    def node(self):
+        node = self.state.create_node("", "", str(len(self.state.nodes)).encode(), 0)
+        self.state.acknowledge_node_heartbeat(node, 1000)
+        return node
+
+    def announce(self, node):
+        """The node's reply to its message is announced; what uploads a number of its parts."""
+        (message,) = self.state.get_message_ins(node, 1)
+        TaskIdentity.node_id = node
+        reply = Message(RecordDict({"config": ConfigRecord({"node": node})}), reply_to=message)
+        TaskIdentity.node_id = SUPERLINK_NODE_ID
+        reply.metadata.__dict__["_message_id"] = reply.object_id
+        session = self.state.start_session(self.run_id)
+        parts = get_all_nested_objects(reply)
+        stored, missing = self.state.store_message_and_object_tree(
+            remove_content_from_message(reply), get_object_tree(reply), session
+        )
+        assert stored
+
+        def upload(number=None):
+            for identifier in missing[:number]:
+                assert self.state.store_object(self.run_id, session, identifier, parts[identifier].deflate())
+            del missing[:number]
+
+        return upload
+
+
+@pytest.fixture
+def link(monkeypatch):
+    monkeypatch.setattr(arriving, "SOON", 0.05)
+    return Link()
+
+
+def push(link, *nodes):
+    messages = [Message(RecordDict(), dst_node_id=node, message_type="train", ttl=TTL) for node in nodes]
+    link.grid.push_messages(messages)
+    return [m.metadata.message_id for m in messages]
+
+
+def nodes_of(replies):
+    return {reply.metadata.src_node_id for reply in replies}
+
+
+def test_a_reply_that_is_never_whole_holds_nobody_and_is_given_up_at_the_deadline(link, monkeypatch):
+    dead, one, two = link.node(), link.node(), link.node()
+    push_messages = link.grid.push_messages
+
+    def answered(messages):
+        identifiers = push_messages(messages)
+        link.announce(dead)(1)
+        link.announce(one)()
+        link.announce(two)()
+        return identifiers
+
+    monkeypatch.setattr(link.grid, "push_messages", answered)
+    patience = Patience(timeout=TTL, straggler_factor=2, straggler_grace=0.3)
+    messages = [Message(RecordDict(), dst_node_id=n, message_type="train", ttl=TTL) for n in (dead, one, two)]
+    replies, silent = exchange(link.grid, messages, patience)
+    assert nodes_of(replies) == {one, two}
+    assert silent == {dead: "No reply within 0 s."}
+
+
+def test_the_rest_of_a_reply_may_come_later_and_no_part_is_taken_twice(link):
+    node = link.node()
+    identifiers = push(link, node)
+    instruction = len(link.state.object_store)
+    upload = link.announce(node)
+    upload(1)
+    assert link.grid.pull_messages(identifiers) == []
+    upload()
+    (reply,) = link.grid.pull_messages(identifiers)
+    assert reply.content["config"]["node"] == node
+    assert reply.metadata.reply_to_message_id == identifiers[0]
+    assert link.grid.announced == {}
+    assert len(link.pulled) == len(set(link.pulled)) > 1
+    assert len(link.state.object_store) == instruction  # the reply is gone from there
+
+
+def test_what_comes_a_moment_after_its_announcement_is_waited_for(link, monkeypatch):
+    monkeypatch.setattr(arriving, "SOON", 60.0)
+    node = link.node()
+    identifiers = push(link, node)
+    upload = link.announce(node)
+    monkeypatch.setattr(arriving.time, "sleep", lambda seconds: upload(1))
+    assert nodes_of(link.grid.pull_messages(identifiers)) == {node}
+
+
+def test_what_superlink_has_given_up_is_an_error_in_the_nodes_place(link, monkeypatch):
+    node = link.node()
+    identifiers = push(link, node)
+    monkeypatch.setattr(in_memory_corestate, "OBJECT_PUSH_SESSION_TTL_SECONDS", -1)
+    link.announce(node)
+    (reply,) = link.grid.pull_messages(identifiers)
+    assert reply.has_error()
+    assert reply.metadata.reply_to_message_id == identifiers[0]
+    assert reply.metadata.src_node_id == SUPERLINK_NODE_ID
+    assert link.grid.announced == {}
+
+
+def test_what_nobody_can_wait_for_any_more_is_forgotten_here_and_there(link, monkeypatch):
+    node = link.node()
+    identifiers = push(link, node)
+    link.announce(node)(1)
+    assert link.grid.pull_messages(identifiers) == []
+    stored = len(link.state.object_store)
+    now = arriving.time.time()
+    monkeypatch.setattr(arriving.time, "time", lambda: now + TTL + 1)
+    assert link.grid.pull_messages([]) == []
+    assert link.grid.announced == {}
+    assert len(link.state.object_store) < stored
+
+
+def test_only_the_grid_of_a_real_run_is_changed(link):
+    inline = InlineGrid({})
+    assert as_they_arrive(inline) is inline
+    assert isinstance(link.grid, ArrivingGrid)
