@@ -72,7 +72,11 @@ def check_devices(
     losing = {fault.device for fault in schedule.faults if fault.loses_state}
     record = lines(run)
     for device in fleet.devices.values():
-        identity = json.loads((device.state / "identity.json").read_text())["client-id"]
+        if (own_id := device.state / "identity.json").exists():
+            identity = json.loads(own_id.read_text())["client-id"]
+        else:
+            identity = ""
+            wrong.append(f"{device.name} never got an identity")
         known = names.get(identity, {}).get("name")
         took_part = [line["round"] for line in record if device.name in line["by_client"]]
         if known != device.name and took_part:

@@ -230,7 +230,11 @@ class Series:
             return not self._one(schedule, federation, federation.first)["wrong"]
 
     def _one(self, schedule: Schedule, federation: Fleet, run: Path) -> dict[str, Any]:
-        line = run_one(schedule, federation, run, self.references.get(schedule.strategy))
+        try:
+            line = run_one(schedule, federation, run, self.references.get(schedule.strategy))
+        except Exception:
+            self._keep(federation, f"seed-{schedule.seed}")
+            raise
         if not federation.waiting:
             line["wrong"] += federation.stop()
         if line["wrong"]:
