@@ -24,7 +24,7 @@ from common.folder_lock import is_locked
 from common.settings import Settings
 from server.status import FINISHED, read_status
 
-PATIENCE_SECONDS = 420.0  # of a run, which takes 15 s on two quiet cores without a fault
+PATIENCE_SECONDS = 900.0  # of a run, which takes 15 s on two quiet cores without a fault, and 315 s at a load of 20
 RESTART_SECONDS = 1.0
 SETTLE_SECONDS = 30.0
 SCHEDULES_A_FLEET = 12
