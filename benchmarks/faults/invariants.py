@@ -72,12 +72,7 @@ def check_devices(
     losing = {fault.device for fault in schedule.faults if fault.loses_state}
     record = lines(run)
     for device in fleet.devices.values():
-        if (own_id := device.state / "identity.json").exists():
-            identity = json.loads(own_id.read_text())["client-id"]
-        else:
-            identity = ""
-            wrong.append(f"{device.name} never got an identity")
-        known = names.get(identity, {}).get("name")
+        known = _known(device, names)
         took_part = [line["round"] for line in record if device.name in line["by_client"]]
         if known != device.name and took_part:
             wrong.append(f"{device.name} is known as {known}")
@@ -105,6 +100,12 @@ def check_devices(
             if value < reference["kept"][name] - WORSE_DEVICE and name not in losing:
                 wrong.append(f"{name}'s own model has {value:.3f}, without faults {reference['kept'][name]:.3f}")
     return wrong + same, accuracy
+
+
+def _known(device: Device, names: dict[str, Any]) -> str | None:
+    """What the server calls a device; one that was killed in its first message and missed the rest has no identity."""
+    file = device.state / "identity.json"
+    return names.get(json.loads(file.read_text())["client-id"], {}).get("name") if file.exists() else None
 
 
 def check_accuracy(run: Path, reference: dict[str, Any]) -> tuple[list[str], dict[str, float]]:
