@@ -17,8 +17,9 @@ def root_on_path(monkeypatch):
 
 
 def test_a_seed_is_a_schedule_and_each_fault_meets_each_strategy():
-    from benchmarks.faults.schedule import KINDS, ROUNDS, STRATEGIES, draw
+    from benchmarks.faults.schedule import KINDS, ROUNDS, STRATEGIES, UPLOAD, UPLOADS, draw
 
+    assert {draw(UPLOADS + number).faults[0].kind for number in range(len(STRATEGIES))} == {UPLOAD}
     schedules = [draw(seed) for seed in range(200)]
     assert schedules == [draw(seed) for seed in range(200)]
     met = Counter((fault.kind, schedule.strategy) for schedule in schedules for fault in schedule.faults)
@@ -104,6 +105,16 @@ def test_swapped_layers_are_noticed(run):
     assert [line.split(" has ")[0] for line in run.wrong()] == ["ada's own model", "dan's own model"]
 
 
+def test_a_device_that_never_took_part_has_no_identity_and_nothing_is_wrong_with_that(run):
+    (run.states / "ada" / "identity.json").unlink()
+    assert run.wrong() == ["ada is known as None"]
+    lines = [json.loads(line) for line in (run.folder / "rounds.jsonl").read_text().splitlines()]
+    for line in lines:
+        del line["by_client"]["ada"]
+    (run.folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert run.wrong() == []
+
+
 def test_swapped_devices_lost_layers_and_left_files_are_noticed(run):
     swap(run.states / "ada", run.states / "bob")
     (run.states / "cleo" / "round-000005.safetensors").unlink()
@@ -118,15 +129,17 @@ def test_swapped_devices_lost_layers_and_left_files_are_noticed(run):
     ]
 
 
-def test_a_damaged_checkpoint_a_lost_round_and_a_bad_model_are_noticed(run):
+def test_a_damaged_checkpoint_a_lost_round_a_slow_one_and_a_bad_model_are_noticed(run):
     (run.folder / "checkpoint" / "round-000004" / "state.json").write_text("{}")
     lines = (run.folder / "rounds.jsonl").read_text().splitlines()
-    (run.folder / "rounds.jsonl").write_text("\n".join([lines[0], *lines[2:]]) + "\n")
+    slow = json.dumps({**json.loads(lines[0]), "seconds": 180.4})
+    (run.folder / "rounds.jsonl").write_text("\n".join([slow, *lines[2:]]) + "\n")
     summary = json.loads((run.folder / "summary.json").read_text())
     summary["accuracy_by_client"] = dict.fromkeys(summary["accuracy_by_client"], 0.5)
     (run.folder / "summary.json").write_text(json.dumps(summary))
     assert run.wrong() == [
         "rounds.jsonl has the rounds [1, 3, 4, 5]",
+        "round 1 took 180 s",
         "round-000004/state.json is damaged",
         "accuracy 0.500 over 4 devices, without faults 0.900",
     ]

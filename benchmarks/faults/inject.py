@@ -14,11 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.faults.fleet import FILLER, Device, Fleet
-from benchmarks.faults.schedule import Fault
+from benchmarks.faults.schedule import UPLOAD, Fault
 from server.status import TESTING, TRAINING, read_status
 
 LOOK_SECONDS, LINE_SECONDS = 0.05, 0.003
 CHUNK = 1 << 16
+HALF = 6000  # bytes: more than announces a reply, less than the 8 kB of its largest part
 
 
 class Injection:
@@ -45,6 +46,7 @@ class Injection:
                     "cut": self._cut,
                     "loss": self._loss,
                     "slow": self._slow,
+                    UPLOAD: self._cut_short,
                     "full-server": self._fill,
                     "full-device": self._fill,
                 }[kind](what)
@@ -101,7 +103,7 @@ class Injection:
         return said
 
     def _settle(self, process: subprocess.Popen[bytes] | None) -> None:
-        if self.fault.kind in ("kill device", "damage state", "damage prepared") and process is not None:
+        if self.fault.kind in ("kill device", UPLOAD, "damage state", "damage prepared") and process is not None:
             process.wait()
 
     def _stop(self, what: str) -> str:
@@ -180,6 +182,28 @@ class Injection:
         self._link("tc", "qdisc", "del", "dev", link.device, "root")
         self._link("tc", "-n", link.namespace, "qdisc", "del", "dev", "uplink", "root")
         return "slow"
+
+    def _cut_short(self, _: str) -> str:
+        """End a device while part of its reply is at the server, as where its power fails: it sends nothing more."""
+        link = self.device.link
+        assert link is not None
+        inside = ("ip", "netns", "exec", link.namespace)
+        uplink = ("dev", "uplink", "root")
+        slow = ("tbf", "rate", "16kbit", "burst", "2kb", "latency", "3s")
+        self._link(*inside, "tc", "qdisc", "add", *uplink, *slow)
+        before, deadline = link.counters()[1], time.monotonic() + 20
+        while (sent := link.counters()[1] - before) < HALF and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
+        if sent >= HALF:
+            with self.device.lock:  # nobody starts it in the meantime
+                # Otherwise the kernel would send what the ended processes had given it.
+                listed = subprocess.run((*inside, "ss", "-tnH"), check=True, capture_output=True, text=True).stdout
+                for port in {line.split()[3].rsplit(":", 1)[1] for line in listed.splitlines()}:
+                    self._link(*inside, "iptables", "-w", "-A", "OUTPUT", "-p", "tcp", "--sport", port, "-j", "DROP")
+                self.fleet.signal(self.fleet.processes("device", self.fault.device), signal.SIGKILL)
+                time.sleep(self.fault.pause)
+        self._link(*inside, "tc", "qdisc", "del", *uplink)
+        return self._again(f"ended after {sent} bytes") if sent >= HALF else ""
 
     def _fill(self, _: str) -> str:
         folder = self.device.state if self.fault.device else self.fleet.server_disk

@@ -23,6 +23,7 @@ from common.settings import Settings
 from server.checkpoint import load_checkpoint
 from server.status import FINISHED, read_status
 
+SLOWEST_ROUND = 150.0  # seconds; the settings' deadlines are 45 s for each of its up to three exchanges
 WORSE_MEAN, WORSE_DEVICE = 0.06, 0.15  # accuracy below that of the run without faults
 
 
@@ -34,6 +35,8 @@ def check_run(schedule: Schedule, fleet: Fleet, settings: Settings, run: Path, d
     rounds = [line["round"] for line in lines(run)]
     if rounds != [*range(1, settings.run.rounds + 1)]:
         wrong.append(f"rounds.jsonl has the rounds {rounds}")
+    seconds = {line["round"]: line["seconds"] for line in lines(run)}
+    wrong += [f"round {n} took {spent:.0f} s" for n, spent in seconds.items() if spent > SLOWEST_ROUND]
     newest = load_checkpoint(run / "checkpoint", settings.fingerprint())
     if newest is None or not lines(run)[-1]["replies"] <= len(fleet.devices):
         wrong.append("there is no checkpoint")

@@ -21,8 +21,22 @@ KINDS = (
     *OTHERS,
     *(f"damage {what}" for what in DAMAGES),
 )
-NEEDS_ROOT = frozenset(OTHERS)
-ON_DEVICES = ("device", "node", "executor", "message", "cut", "loss", "slow", "full-device", "state", "prepared")
+UPLOAD = "half-reply"  # a device loses its power while it uploads a reply: of the seeds from `UPLOADS` on
+UPLOADS = 200
+NEEDS_ROOT = frozenset((*OTHERS, UPLOAD))
+ON_DEVICES = (
+    "device",
+    "node",
+    "executor",
+    "message",
+    "cut",
+    "loss",
+    "slow",
+    "full-device",
+    "state",
+    "prepared",
+    UPLOAD,
+)
 # A round has begun; a device works on a message of it; its line is written, and its checkpoint follows; the last test.
 EVENTS = ("round", "message", "line", "testing")
 
@@ -67,7 +81,7 @@ class Schedule:
 def draw(seed: int) -> Schedule:
     """The schedule of a seed: each kind of fault comes with each strategy in turn, and up to two drawn ones beside."""
     generator = random.Random(f"faults {seed}")
-    first = KINDS[seed // len(STRATEGIES) % len(KINDS)]
+    first = KINDS[seed // len(STRATEGIES) % len(KINDS)] if seed < UPLOADS else UPLOAD
     kinds = [first, *(generator.choice(KINDS) for _ in range(generator.choice((0, 0, 1, 1, 2))))]
     if kinds.count("damage checkpoint") > 1:  # both that are kept: no run bears that
         kinds = [first]
@@ -78,7 +92,7 @@ def draw(seed: int) -> Schedule:
 def _fault(kind: str, generator: random.Random) -> Fault:
     what = kind.split()[-1]
     event = generator.choice(EVENTS)
-    if what == "message":
+    if what in ("message", UPLOAD):
         event = "message"
     round_ = generator.randint(1, ROUNDS)
     if kind == "damage checkpoint":
