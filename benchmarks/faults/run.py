@@ -36,6 +36,8 @@ def run_one(schedule: Schedule, federation: Fleet, folder: Path, reference: dict
     """A run with its faults; the line of results."""
     settings = run_settings(schedule.strategy, folder.name, federation.public)
     run = folder if federation.waiting else federation.first
+    if federation.waiting:
+        _await_devices(federation)
     before = _processes(federation)
     started = time.monotonic()
     if federation.waiting:
@@ -143,6 +145,15 @@ def _reason(text: str, name: str) -> str:
 def _last_line(file: Path) -> str:
     written = [line for line in file.read_text(errors="replace").splitlines() if line.strip()]
     return written[-1][:300] if written else ""
+
+
+def _await_devices(federation: Fleet) -> None:
+    """Wait until each device can work: one that was killed late in the schedule before may still be starting."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not all(federation.processes("executor", name) for name in federation.devices):
+        if time.monotonic() > deadline:
+            raise BouquetError("Not all devices came back after the schedule before.")
+        time.sleep(0.2)
 
 
 def _processes(federation: Fleet) -> dict[str, list[str]]:
