@@ -19,6 +19,8 @@ from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PullAppMessagesRespon
 from flwr.serverapp import Grid
 from flwr.superlink.grid.http_grid import HttpGrid
 
+from server.pushing import PatientSuperLink
+
 FIRST_LOOK, LAST_LOOK = 0.02, 0.2  # seconds; doubles from one to the other
 SOON = 1.0  # seconds in which the rest of a reply comes where nothing is wrong, and for which a look waits
 
@@ -63,6 +65,7 @@ class ArrivingGrid(HttpGrid):
     def __init__(self, grid: HttpGrid) -> None:
         self.superlink: Any = grid._runtime_client  # connects, so that both have one connection
         vars(self).update(vars(grid))
+        self._client = cast(Any, PatientSuperLink(self.superlink))
         self.announced: dict[str, _Announced] = {}  # by the message that they answer
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:

@@ -10,6 +10,7 @@ from flwr.server.superlink.linkstate import LinkStateFactory
 from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID, TaskType
 from flwr.supercore.corestate import in_memory_corestate
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.federation import NoOpFederationManager
@@ -17,7 +18,7 @@ from flwr.superlink.grid.http_grid import HttpGrid
 from flwr.superlink.servicer.runtime import runtime_handlers
 
 from experiments.inline import InlineGrid
-from server import arriving
+from server import arriving, pushing
 from server.arriving import ArrivingGrid, as_they_arrive
 from strategies.exchange import Patience, exchange
 
@@ -167,6 +168,45 @@ def test_what_nobody_can_wait_for_any_more_is_forgotten_here_and_there(link, mon
     assert link.grid.pull_messages([]) == []
     assert link.grid.announced == {}
     assert len(link.state.object_store) < stored
+
+
+def test_a_part_that_superlink_did_not_take_is_pushed_again(link, monkeypatch):
+    node = link.node()
+    put, tried = link.state.object_store.put, []
+
+    def locked_at_first(identifier, content):
+        tried.append(identifier)
+        if len(tried) < 3:
+            raise OSError("database is locked")
+        put(identifier, content)
+
+    monkeypatch.setattr(link.state.object_store, "put", locked_at_first)
+    monkeypatch.setattr(pushing.time, "sleep", lambda seconds: None)
+    identifiers = push(link, node)
+    link.announce(node)()
+    assert nodes_of(link.grid.pull_messages(identifiers)) == {node}
+
+
+def test_a_part_whose_first_answer_was_lost_is_there(link, monkeypatch):
+    def twice(request, state, task):
+        push_object(request, state, task)
+        return push_object(request, state, task)
+
+    push_object = runtime_handlers.push_object
+    monkeypatch.setattr(runtime_handlers, "push_object", twice)
+    node = link.node()
+    identifiers = push(link, node)
+    link.announce(node)()
+    assert nodes_of(link.grid.pull_messages(identifiers)) == {node}
+
+
+def test_a_part_that_superlink_never_takes_ends_the_run(link, monkeypatch):
+    pauses = []
+    monkeypatch.setattr(pushing.time, "sleep", pauses.append)
+    monkeypatch.setattr(link.state, "store_object", lambda *_: False)
+    with pytest.raises(ObjectPushError):
+        push(link, link.node())
+    assert tuple(pauses[: len(pushing.PAUSES)]) == pushing.PAUSES
 
 
 def test_only_the_grid_of_a_real_run_is_changed(link):
