@@ -124,22 +124,25 @@ def federation(options: argparse.Namespace) -> list[dict[str, float]]:
             )
         run, before = folder / "run", {}
         deadline = time.monotonic() + options.seconds
-        while server.poll() is None and time.monotonic() < deadline:
-            time.sleep(LOOK_SECONDS)
-            record = run / "rounds.jsonl"
-            done = record.read_bytes().count(b"\n") if record.exists() else 0
-            if done > len(samples):
-                now = sample(server, devices) | {"superlink.db": database(run), "run folder": size(run)}
-                samples += [now] * (done - len(samples))
-                if len(samples) == max(1, options.rounds // 10):
-                    before = {"files": files(folder), "processes": sum(len(tree(p.pid)) for p in devices.values())}
-        if server.poll():
-            sys.exit((folder / "server.log").read_text()[-3000:])
-        after = {"files": files(folder), "processes": sum(len(tree(p.pid)) for p in devices.values())}
-        for process in (server, *devices.values()):
-            process.terminate()
-        for process in (server, *devices.values()):
-            process.wait(60)
+        try:
+            while server.poll() is None and time.monotonic() < deadline:
+                time.sleep(LOOK_SECONDS)
+                record = run / "rounds.jsonl"
+                done = record.read_bytes().count(b"\n") if record.exists() else 0
+                if done > len(samples):
+                    now = sample(server, devices) | {"superlink.db": database(run), "run folder": size(run)}
+                    samples += [now] * (done - len(samples))
+                    if len(samples) == max(1, options.rounds // 10):
+                        count = sum(len(tree(p.pid)) for p in devices.values())
+                        before = {"files": files(folder), "processes": count}
+            if server.poll():
+                sys.exit((folder / "server.log").read_text()[-3000:])
+            after = {"files": files(folder), "processes": sum(len(tree(p.pid)) for p in devices.values())}
+        finally:
+            for process in (server, *devices.values()):
+                process.terminate()
+            for process in (server, *devices.values()):
+                process.wait(60)
         report = {
             "superlink.db": database(run),
             "run folder": size(run),
