@@ -189,7 +189,7 @@ def _await_replies(supernode: Any, state: Any, store: Any, message: Any, executo
     started = time.monotonic()
     replies: list[Any] = []
     while True:
-        replies += state.get_messages(is_reply=True)
+        replies += _taken_out(state, store, message)
         if replies and all(_whole(store, reply) for reply in replies):
             return replies
         spent = time.monotonic() - started
@@ -197,7 +197,7 @@ def _await_replies(supernode: Any, state: Any, store: Any, message: Any, executo
         if failure is None:
             continue
         # What it sent before it died may have come in the meantime.
-        replies += state.get_messages(is_reply=True)
+        replies += _taken_out(state, store, message)
         if replies and all(_whole(store, reply) for reply in replies):
             return replies
         if _given_up(supernode, state, failure):
@@ -205,6 +205,22 @@ def _await_replies(supernode: Any, state: Any, store: Any, message: Any, executo
             replies = []
         elif failure.task is None:
             executor.announce(state, message.metadata.run_id)
+
+
+def _taken_out(state: Any, store: Any, message: Any) -> list[Any]:
+    """The replies to ``message`` that have come; others are cleared away.
+
+    A message that was lost on its way may have been answered before its process was ended. Sent in the place of the
+    next reply, that answer would leave the device one reply behind for ever.
+    """
+    own = []
+    for reply in state.get_messages(is_reply=True):
+        if reply.metadata.reply_to_message_id == message.metadata.message_id:
+            own.append(reply)
+        else:
+            state.delete_messages(message_ids=[reply.metadata.message_id])
+            store.delete(reply.metadata.message_id)
+    return own
 
 
 def _given_up(supernode: Any, state: Any, failure: Failure) -> bool:

@@ -112,8 +112,8 @@ def node():
         supernode._push_messages(**given, send=None, push_object=None)
         return slept
 
-    def reply(whole: bool = True) -> Message:
-        answer = Message(RecordDict({"a": ArrayRecord()}), reply_to=message)
+    def reply(whole: bool = True, to: Message = message) -> Message:
+        answer = Message(RecordDict({"a": ArrayRecord()}), reply_to=to)
         answer.metadata.__dict__["_message_id"] = answer.object_id
         state.store_message(answer)
         store.preregister(3, get_object_tree(answer))
@@ -144,6 +144,17 @@ def test_nothing_is_sent_before_all_of_the_answer_is_there(node):
     assert node.pushed == answers
     assert not executor.news
     assert executor.announced == [3]
+
+
+def test_an_answer_to_a_message_that_was_lost_is_not_sent_in_the_place_of_the_next(node):
+    lost = Message(RecordDict(), dst_node_id=7, message_type="query")
+    lost.metadata.__dict__["_message_id"] = lost.object_id
+    late = node.reply(to=lost)
+    answers: list[Message] = []
+    node.handle(Scripted(lambda: answers.append(node.reply())))
+    assert node.pushed == answers
+    assert late.metadata.message_id not in node.store
+    assert node.state.get_messages(is_reply=True) == []
 
 
 def test_without_a_message_it_rests_and_looks_again(node):
