@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,12 @@ class Film:
             assert process.wait(600) == 0, f"{line}\n{log.read_text()[-3000:]}"
 
     def end(self, name, number):
+        if name in DEVICES:
+            # Between two rounds; what comes of a reply that is being uploaded is in tests/server/test_arriving.py.
+            log = self.root / f"{name}.log"
+            said = log.read_text().count(" ended: loss")
+            self.commands.wait_for(lambda: log.read_text().count(" ended: loss") > said)
+            time.sleep(1)
         self.long[name].send_signal(number)
         self.long.pop(name).wait(120)
 
