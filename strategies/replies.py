@@ -11,7 +11,7 @@ from flwr.app import MetricRecord
 from numpy.typing import NDArray
 
 from common.layout import ParameterLayout
-from common.protocol import ARRAYS, ClientReply, Instruction
+from common.protocol import ARRAYS, STATE_LOST, ClientReply, Instruction
 
 Matrix = NDArray[np.float32]
 Columns = slice | NDArray[np.int64]
@@ -33,6 +33,11 @@ class Replies:
     def clients(self) -> tuple[str, ...]:
         """Client identities, in the order of the rows."""
         return tuple(reply.client for reply in self.received)
+
+    @cached_property
+    def lost(self) -> set[str]:
+        """The clients that say that they had lost layers of their own when the round began."""
+        return {reply.client for reply in self.received if reply.metrics.get(STATE_LOST)}
 
     @cached_property
     def W(self) -> Matrix:

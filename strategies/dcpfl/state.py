@@ -12,13 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.layout import Vector
-from common.protocol import ARRAYS, Instruction, Payload, Scalar
-from strategies.dcpfl.discrepancy import mean_distances
-from strategies.dcpfl.wire import DIVERGED, PROCEDURE, WHOLE_ROUND
+from strategies.dcpfl.discrepancy import add_meeting, mean_distances
+from strategies.dcpfl.wire import DIVERGED
 from strategies.mathematics.aggregation import Assignment, weighted_mean
 from strategies.mathematics.clustering import linkage_matrix
 from strategies.mathematics.similarity import Distances, cosine_to
-from strategies.method import one_model
 from strategies.replies import Matrix, Replies
 
 
@@ -169,6 +167,16 @@ class DCPFLState:
         rows = [row[client] for client in clients]
         return not self.meetings[np.ix_(rows, rows)].all()
 
+    def after_meeting(self, clients: Sequence[str], distances: Distances, only_new: bool) -> DCPFLState:
+        """With this round's ``distances`` of ``clients``, and with ``only_new`` just of pairs that never met before.
+
+        The graph changes, so a proposal made from it must be made again.
+        """
+        total, meetings, known = add_meeting(
+            self.total, self.meetings, self.clients, clients, distances, fill_in=only_new
+        )
+        return replace(self, total=total, meetings=meetings, clients=known, proposal=None, proposed=None)
+
     def distances(self) -> Distances | None:
         """D (n × n), with estimates for pairs that never met; None before the first round."""
         if self.total is None or self.meetings is None:
@@ -228,29 +236,6 @@ def rows_of(W: Matrix, rows: list[int]) -> Matrix:
 def verdict_of(state: DCPFLState, round_: int) -> Verdict | None:
     """The verdict of a round's trial; None where there was none in that round."""
     return state.verdict if state.verdict is not None and state.verdict.round == round_ else None
-
-
-def instruction(
-    state: DCPFLState, client: str, full: set[int], config: Mapping[str, Scalar] | None = None
-) -> Instruction:
-    """What a client is sent outside of trials, with this config; the ``full`` groups upload the whole model.
-
-    Fast layers travel both ways, and all of them up in a full round and down after it; alone, nothing does. A client
-    that is new, missed the full round or lost its layers is sent the whole model, whatever the others are sent.
-    """
-    config = {} if config is None else config
-    group = state.assignment.get(client, 0 if state.gamma == 1 else None)
-    if group is None:
-        return one_model(state.common_model(), procedure=PROCEDURE, config=config)
-    alone = state.is_alone(client)
-    if alone and state.is_current(client):
-        return Instruction(start="personal", upload=(), procedure=PROCEDURE, config=config)
-    upload = () if alone else None if group in full else state.travelling(group)
-    if state.is_sent_whole(client):
-        return one_model(state.centers[group], upload=upload, procedure=PROCEDURE, config=config)
-    fast = Payload(state.centers[group], state.travelling(group))
-    config = {**config, WHOLE_ROUND: state.whole[client]}
-    return Instruction({ARRAYS: fast}, upload=upload, procedure=PROCEDURE, config=config)
 
 
 def with_whole_models(state: DCPFLState, round_: int, replied: Sequence[str], lost: set[str]) -> DCPFLState:

@@ -5,8 +5,8 @@ https://arxiv.org/abs/2508.01580
 
 Equations and sections are the paper's. The clients train one model for all, whose divergence tells whom to group with
 whom (`discrepancy.py`). At the end of each rapid decrease of the loss (`rapid_decrease.py`) a split into smaller groups
-is tried on the devices (`device.py`). Layers whose copies hardly differ within a group travel only every third round
-(`layerwise.py`).
+is tried on the devices (`trial.py`; theirs is `device.py`). Layers whose copies hardly differ within a group travel
+only every third round (`layerwise.py`).
 
 Where it differs from the paper, on measurements in docs/decisions.md: the discrepancy is the cosine of the updates
 (Eq. 3 as printed follows the data badly: a model's own minimum is one noisy weight that shifts all the others); the
@@ -29,31 +29,30 @@ import numpy as np
 
 from common import protocol
 from common.layout import ParameterLayout, Vector
-from common.protocol import ARRAYS, Instruction, Payload
+from common.protocol import Instruction
 from strategies.clustered import ClusteredStrategy
-from strategies.dcpfl.discrepancy import Discrepancy, add_meeting, model_discrepancy, next_split, sampled_columns
+from strategies.dcpfl.aggregation import group_means
+from strategies.dcpfl.discrepancy import Discrepancy, model_discrepancy, sampled_columns
 from strategies.dcpfl.layerwise import Scaling, layer_discrepancies, slow_layers
 from strategies.dcpfl.rapid_decrease import period_end, radii_of_curvature
+from strategies.dcpfl.sending import instruction
 from strategies.dcpfl.state import (
     DCPFLState,
     Group,
     Proposal,
-    Verdict,
-    instruction,
     restructured,
     rows_of,
     verdict_of,
     with_newcomers,
     with_whole_models,
 )
-from strategies.dcpfl.wire import LOSS_NEW, LOSS_OLD, NEW, PROCEDURE, TAKE
+from strategies.dcpfl.trial import UNDECIDED_TRIALS, both_models, judged, next_structure, proposed_models
+from strategies.dcpfl.wire import PROCEDURE, TAKE
 from strategies.mathematics.clustering import groups_at
 from strategies.method import Ask, Similarity
 from strategies.options import above_0_to_1, check_options, counts, one_of, shares
 from strategies.replies import Matrix, Replies
-from strategies.sampling import Sampling, fewest_replies
-
-UNDECIDED_TRIALS = 3  # in a row, after which the next one is put off
+from strategies.sampling import Sampling
 
 
 class DCPFL(ClusteredStrategy[DCPFLState]):
@@ -132,37 +131,13 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
     def prepare(self, state: DCPFLState, round_: int, clients: Sequence[str], ask: Ask) -> DCPFLState:
         """A trial's first exchange (section III-C): both group models down, their losses after local training up.
 
-        Only with clients whose group would be divided: the others' two models, and so their losses, are equal. A
-        proposal is of the round before; models that are older are not tried (`_propose` makes new ones). After
+        Models that are older than the round before are not tried (`_propose` makes new ones). After
         ``UNDECIDED_TRIALS`` trials in a row that too few of them answered, the next one waits as after a refused one.
         """
-        if state.proposal is None or state.proposed is None or state.proposal.round != round_ - 1:
+        both = both_models(state, round_, clients, self._held_out())
+        if not both:
             return state
-        parts = state.proposal.assignment
-        divided = state.divided(parts)
-        pairs = {
-            client: {
-                ARRAYS: Payload(state.centers[state.assignment[client]]),
-                NEW: Payload(state.proposed[parts[client]]),
-            }
-            for client in clients
-            if client in parts and state.assignment[client] in divided
-        }
-        if not pairs:
-            return state
-        held_out = self._held_out()
-        replies = ask(
-            {
-                client: Instruction(pair, upload=(), procedure=PROCEDURE, config=held_out)
-                for client, pair in pairs.items()
-            }
-        )
-        losses = zip(replies.metric(LOSS_OLD).tolist(), replies.metric(LOSS_NEW).tolist(), strict=True)
-        # No more than were asked can answer, however many replies a whole round must have.
-        needed = max(1, min(fewest_replies(self.min_replies, len(pairs)), len(pairs)))
-        by_client = dict(zip(replies.clients, losses, strict=True))
-        verdict = Verdict.of(round_, state.proposal.gamma, list(pairs), by_client, needed)
-        state = replace(state, verdict=verdict, undecided=0 if verdict.decided else state.undecided + 1)
+        state = judged(state, round_, list(both), ask(both), self.min_replies)
         return state if state.undecided < UNDECIDED_TRIALS else state.put_off(round_ + self.retry_rounds + 1)
 
     def plan(self, state: DCPFLState, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
@@ -186,11 +161,10 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
     def update(self, state: DCPFLState, round_: int, replies: Replies) -> DCPFLState:
         """Split if the trial said so, aggregate group by group, and see whether a split should be tried next."""
         before = state
-        lost = {r.client for r in replies.received if r.metrics.get(protocol.STATE_LOST)}
-        usable = replies.only(client not in lost for client in replies.clients)
+        usable = replies.only(client not in replies.lost for client in replies.clients)
         uploads = any(reply.layers for reply in usable.received)
         state = replace(state, communication_rounds=state.communication_rounds + uploads)
-        state = with_whole_models(state, round_, usable.clients, lost)
+        state = with_whole_models(state, round_, usable.clients, replies.lost)
         state = self._measure(state, round_, usable)
         state = self._observe(state, round_, usable)
         state = self._settle(state, round_)
@@ -233,11 +207,15 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
         """The groups that upload the whole model: every α-th round, and around a trial that might divide them."""
         if not self.layer_wise or round_ <= self.discrepancy_rounds:
             return set(range(len(state.groups)))
-        full = {g for g, group in enumerate(state.groups) if round_ - group.full_round >= self.slow_factor}
+        full = {g for g, group in enumerate(state.groups) if self._is_due(group, round_)}
         if state.trial_round is not None and round_ + 1 >= state.trial_round:
-            following = self._next_structure(state)
+            following = next_structure(state, self.gamma_step)
             full |= state.divided(following.assignment) if following else set()
         return full
+
+    def _is_due(self, group: Group, round_: int) -> bool:
+        """Whether α rounds have passed since the group's last full round."""
+        return round_ - group.full_round >= self.slow_factor
 
     def _measure(self, state: DCPFLState, round_: int, usable: Replies) -> DCPFLState:
         """Model discrepancy (Eq. 3) over the first T_start rounds; later only of pairs that did not meet in them."""
@@ -251,11 +229,7 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
         clients = [usable.clients[row] for row in met]
         if first or state.lacks_meetings(clients):
             distances = model_discrepancy(W, origin, self.discrepancy, columns)
-            total, meetings, known = add_meeting(
-                state.total, state.meetings, state.clients, clients, distances, fill_in=not first
-            )
-            # The graph changes, so a proposal made from it must be made again.
-            state = replace(state, total=total, meetings=meetings, clients=known, proposal=None, proposed=None)
+            state = state.after_meeting(clients, distances, only_new=not first)
         elif state.graph_round is not None:
             return state
         made = round_ >= self.discrepancy_rounds and len(state.clients) > 1
@@ -288,37 +262,20 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
 
     def _aggregate(self, state: DCPFLState, round_: int, usable: Replies) -> DCPFLState:
         """The mean of each group over the layers that its members sent, and Eq. 5 and 6 where they sent them all."""
-        sent = [row for row, reply in enumerate(usable.received) if reply.layers and reply.client in state.assignment]
-        if not sent:
-            return state
-        labels = np.array([state.assignment[usable.clients[row]] for row in sent])
-        W, weights = rows_of(usable.W, sent), usable.num_examples[sent]
-        centers = self.aggregation.cluster_means(W, labels, len(state.groups), weights, previous=state.centers)
+        centers, whole = group_means(state, usable, self.aggregation)
         groups = list(state.groups)
-        for g in np.unique(labels).tolist():
-            members = np.flatnonzero(labels == g).tolist()
-            missing = {x for m in members for x in state.layers if x not in usable.received[sent[m]].layers}
-            if missing:
-                columns = usable.layout.columns(missing)
-                centers[g, columns] = state.centers[g, columns]
-            elif len(members) > 1:
-                found = layer_discrepancies(rows_of(W, members), centers[g], usable.layout, self.scaling)
-                apart = groups[g].rounds_apart(round_, state.layers)
-                slow = groups[g].slow
-                if self._decides_anew(groups[g], round_):
-                    slow = slow_layers(found, self.slow_ratio, apart)
-                groups[g] = Group(round_, slow, found, apart)
-            else:
+        for g, rows in whole.items():
+            if len(rows) == 1:
                 groups[g] = replace(groups[g], full_round=round_)
+                continue
+            found = layer_discrepancies(rows_of(usable.W, rows), centers[g], usable.layout, self.scaling)
+            apart = groups[g].rounds_apart(round_, state.layers)
+            slow = groups[g].slow
+            # Not around a trial: what is compared are copies of slow layers that have been apart for α rounds.
+            if self.layer_wise and (round_ <= self.discrepancy_rounds or not slow or self._is_due(groups[g], round_)):
+                slow = slow_layers(found, self.slow_ratio, apart)
+            groups[g] = Group(round_, slow, found, apart)
         return replace(state, centers=centers, groups=groups)
-
-    def _decides_anew(self, group: Group, round_: int) -> bool:
-        """Whether a full round decides which layers are slow: every α-th does, those around a trial do not.
-
-        Copies of slow layers have then been apart for α rounds each time, and values are compared with their like.
-        """
-        due = round_ <= self.discrepancy_rounds or not group.slow or round_ - group.full_round >= self.slow_factor
-        return self.layer_wise and due
 
     def _propose(self, state: DCPFLState, round_: int, usable: Replies) -> DCPFLState:
         """Notice the end of a rapid decrease period, and make the models of the next structure for a trial.
@@ -327,7 +284,7 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
         round in which they travel, which is the next one.
         """
         state = replace(state, proposal=None, proposed=None)
-        following = None if self.fixed_gamma is not None else self._next_structure(state)
+        following = None if self.fixed_gamma is not None else next_structure(state, self.gamma_step)
         if following is None:
             return state
         if state.trial_round is None:
@@ -337,22 +294,9 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
                 return replace(state, period_end=None)
             state = replace(state, trial_round=round_ + 1, period_end=state.history[end][0])
         assert state.trial_round is not None
-        divided, parts = state.divided(following.assignment), following.assignment
-        rows = [
-            row for row, client in enumerate(usable.clients) if client in parts and state.assignment[client] in divided
-        ]
-        whole = all(usable.received[row].layers == usable.layout.layers for row in rows)
-        if round_ + 1 < state.trial_round or not rows or not whole:
+        if round_ + 1 < state.trial_round:
             return state
-        labels = [parts[usable.clients[row]] for row in rows]
-        parents = state.centers[state.parents(parts)]
-        proposed = self.aggregation.cluster_means(
-            rows_of(usable.W, rows), labels, len(parents), usable.num_examples[rows], previous=parents
-        )
+        proposed = proposed_models(state, following.assignment, usable, self.aggregation)
+        if proposed is None:
+            return state
         return replace(state, proposal=replace(following, round=round_), proposed=proposed)
-
-    def _next_structure(self, state: DCPFLState) -> Proposal | None:
-        """The next finer groups, and their γ̃; None before the group graph is made, and where nobody is left to part."""
-        linkage = state.linkage()
-        found = None if linkage is None else next_split(linkage, state.gamma, self.gamma_step)
-        return None if found is None else Proposal(found[0], state.by_client(found[1]))
