@@ -131,8 +131,7 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
     def prepare(self, state: DCPFLState, round_: int, clients: Sequence[str], ask: Ask) -> DCPFLState:
         """A trial's first exchange (section III-C): both group models down, their losses after local training up.
 
-        Models that are older than the round before are not tried (`_propose` makes new ones). After
-        ``UNDECIDED_TRIALS`` trials in a row that too few of them answered, the next one waits as after a refused one.
+        After ``UNDECIDED_TRIALS`` trials in a row that too few answered, the next one waits as after a refused one.
         """
         both = both_models(state, round_, clients, self._held_out())
         if not both:
@@ -251,8 +250,8 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
             linkage = state.linkage() if state.gamma == 1 and state.graph_round == round_ else None
             if linkage is None:
                 return state
-            labels = groups_at(linkage, self.fixed_gamma)
-            return restructured(state, round_, Proposal(self.fixed_gamma, state.by_client(labels)))
+            fixed = Proposal(self.fixed_gamma, state.by_client(groups_at(linkage, self.fixed_gamma)))
+            return restructured(state, round_, fixed)
         verdict = verdict_of(state, round_)
         if verdict is None or state.proposal is None or not verdict.decided:
             return state
@@ -297,6 +296,5 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
         if round_ + 1 < state.trial_round:
             return state
         proposed = proposed_models(state, following.assignment, usable, self.aggregation)
-        if proposed is None:
-            return state
-        return replace(state, proposal=replace(following, round=round_), proposed=proposed)
+        following = replace(following, round=round_)
+        return state if proposed is None else replace(state, proposal=following, proposed=proposed)

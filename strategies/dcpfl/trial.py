@@ -49,7 +49,7 @@ def both_models(
 ) -> dict[str, Instruction]:
     """The first message, with this config, to each client that takes part; empty in a round without a trial.
 
-    A proposal is of the round before; models that are older are not tried.
+    A proposal is of the round before; models that are older are not tried, but made anew.
     """
     if state.proposal is None or state.proposed is None or state.proposal.round != round_ - 1:
         return {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -50,3 +52,14 @@ def to_personal_model(state: FedACState, client: str, upload: tuple[str, ...] | 
         state.centers.mean(axis=0, dtype=np.float64).astype(np.float32) if cluster is None else state.centers[cluster]
     )
     return Instruction({ARRAYS: Payload(center)}, start="personal", newcomer=cluster is None, upload=upload)
+
+
+def drawn_for_numbers(
+    state: FedACState, clients: Sequence[str], model_share: float, generator: np.random.Generator
+) -> set[str]:
+    """The clients that are to send p numbers in place of a model: of each cluster all but a ``model_share``."""
+    asked: set[str] = set()
+    for cluster in range(len(state.centers)):
+        members = [client for client in clients if state.assignment.get(client) == cluster]
+        asked.update(generator.permutation(members)[math.ceil(model_share * len(members)) :].tolist())
+    return asked

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from common.errors import BouquetError
 from common.layout import ParameterLayout, Vector
+from common.protocol import ProtocolError
 from strategies.fedac.reduction import Remembered, fit_map
 from strategies.fedac.tuning import Change, ratios
-from strategies.fedac.wire import LowRankMap, Reduced
+from strategies.fedac.wire import LowRankMap, Reduced, read_numbers
 from strategies.mathematics.aggregation import Assignment
-from strategies.replies import Matrix
+from strategies.replies import Matrix, Replies
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,23 @@ def make_map(state: FedACState, uploads: Uploads, num_dims: int) -> FedACState:
         holders={},
         reduced=reduced,
     )
+
+
+def with_numbers(state: FedACState, replies: Replies) -> tuple[FedACState, dict[str, str]]:
+    """The state with the p numbers that clients sent in place of a model; whose cannot be read, and why."""
+    assert state.low_rank is not None
+    reduced, holders, refused = dict(state.reduced), dict(state.holders), dict[str, str]()
+    for reply in (reply for reply in replies.received if not reply.layers):
+        holders.pop(reply.client, None)  # until it shows that it has the map, it has lost it
+        try:
+            numbers = read_numbers(reply.config, len(state.low_rank.offset))
+        except ProtocolError as error:
+            refused[reply.client] = str(error)
+            continue
+        if numbers is not None:
+            reduced[reply.client] = numbers.tolist()
+            holders[reply.client] = state.map_round
+    return replace(state, reduced=reduced, holders=holders), refused
 
 
 def restore_models(state: FedACState, reduced: NDArray[np.floating[Any]]) -> Matrix:

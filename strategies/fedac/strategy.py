@@ -23,13 +23,21 @@ from typing import Any, Literal, Unpack
 import numpy as np
 
 from common.layout import ParameterLayout, Vector
-from common.protocol import Instruction, ProtocolError
+from common.protocol import Instruction
 from strategies.clustered import ClusteredStrategy
 from strategies.fedac.reduction import most_similar, unit_rows
-from strategies.fedac.sending import instruction, to_personal_model
-from strategies.fedac.state import FedACState, Uploads, embedding_layers, make_map, only, restore_models, with_ratios
+from strategies.fedac.sending import drawn_for_numbers, instruction, to_personal_model
+from strategies.fedac.state import (
+    FedACState,
+    Uploads,
+    embedding_layers,
+    make_map,
+    only,
+    restore_models,
+    with_numbers,
+    with_ratios,
+)
 from strategies.fedac.tuning import Tuner
-from strategies.fedac.wire import read_numbers
 from strategies.mathematics.aggregation import cluster_means, weighted_mean
 from strategies.mathematics.clustering import assign_to_nearest, kmeans
 from strategies.mathematics.similarity import cosine_similarity
@@ -202,29 +210,14 @@ class FedAC(ClusteredStrategy[FedACState]):
         return replace(state, centers=centers, global_embedding=only(mean, layout, state.embedding))
 
     def _reduce(self, state: FedACState, uploads: Uploads, replies: Replies) -> tuple[FedACState, dict[str, str]]:
-        """Algorithm 2: make the map where that is due, and note the p numbers of the clients of this round.
-
-        With the clients whose numbers cannot be read, and why.
-        """
-        refused: dict[str, str] = {}
+        """Algorithm 2: make the map where that is due, and note this round's p numbers; whose cannot be read, why."""
         if self._map_is_due(state, state.round, uploads.clients):
             state = make_map(state, uploads, self.pca_dim)
         if state.low_rank is None:
-            return state, refused
+            return state, {}
         reduced = dict(zip(uploads.clients, state.low_rank.reduce(uploads.W).tolist(), strict=True))
-        holders = dict(state.holders)
-        asked = [] if state.map_round == state.round else [reply for reply in replies.received if not reply.layers]
-        for reply in asked:
-            holders.pop(reply.client, None)  # until it shows that it has the map, it has lost it
-            try:
-                numbers = read_numbers(reply.config, len(state.low_rank.offset))
-            except ProtocolError as error:
-                refused[reply.client] = str(error)
-                continue
-            if numbers is not None:
-                reduced[reply.client] = numbers.tolist()
-                holders[reply.client] = state.map_round
-        return replace(state, reduced={**state.reduced, **reduced}, holders=holders), refused
+        state = replace(state, reduced={**state.reduced, **reduced})
+        return (state, {}) if state.map_round == state.round else with_numbers(state, replies)
 
     def _start(self, state: FedACState, uploads: Uploads) -> FedACState:
         """The first clusters, by k-means over the directions of the reduced models, or for ``l2`` over the models.
@@ -300,11 +293,7 @@ class FedAC(ClusteredStrategy[FedACState]):
 
     def _asked_for_numbers(self, state: FedACState, round_: int, clients: Sequence[str]) -> set[str]:
         """The clients that are to send p numbers in place of a model; none in a round that makes a new map."""
-        asked: set[str] = set()
         if self.model_share == 1 or self._map_is_due(state, round_, clients):
-            return asked
+            return set()
         generator = np.random.default_rng([self.seed, round_, UPLOAD_STREAM])
-        for cluster in range(len(state.centers)):
-            members = [client for client in clients if state.assignment.get(client) == cluster]
-            asked.update(generator.permutation(members)[math.ceil(self.model_share * len(members)) :].tolist())
-        return asked
+        return drawn_for_numbers(state, clients, self.model_share, generator)

@@ -1,12 +1,12 @@
-"""The state of FedTSDP (`strategies.fedtsdp.strategy`)."""
+"""The state of FedTSDP (`strategies.fedtsdp.strategy`), and whose layers are lost."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from strategies.fedtsdp.hopkins import Weights
 from strategies.mathematics.similarity import Distances
-from strategies.replies import Matrix
+from strategies.replies import Matrix, Replies
 
 
 @dataclass(frozen=True)
@@ -38,3 +38,17 @@ class FedTSDPState:
     observed: Observed = Observed()
     divergence: Distances | None = None  # JS of the last round's clients, (n, n)
     divergence_clients: list[str] = field(default_factory=list)
+
+
+def answered(state: FedTSDPState, replies: Replies) -> tuple[FedTSDPState, Replies]:
+    """Who replied, and without those that had to begin from layers that were neither theirs nor their cluster's."""
+    bereft = replies.lost - {*state.owing}  # the others had been sent a spare
+    replied = {*replies.clients}
+    state = replace(
+        state,
+        asked=[],
+        owing=sorted({*state.owing, *state.asked} - replied),
+        bereft=sorted(({*state.bereft} - replied) | bereft),
+        observed=Observed(state_lost=sorted(replies.lost)),
+    )
+    return state, replies.only(client not in bereft for client in replies.clients)

@@ -17,7 +17,6 @@ from typing import Any, Literal, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from common import protocol
 from common.errors import BouquetError
 from common.layout import ParameterLayout, Vector
 from common.protocol import ARRAYS, SPARE, Instruction, Payload
@@ -34,7 +33,7 @@ from strategies.fedtsdp.decoupling import (
     whole_layers,
 )
 from strategies.fedtsdp.hopkins import draw_batch, entropy, hopkins_statistic, raise_weights, uniform_weights
-from strategies.fedtsdp.state import FedTSDPState, Observed
+from strategies.fedtsdp.state import FedTSDPState, Observed, answered
 from strategies.mathematics.aggregation import Assignment, weighted_mean
 from strategies.mathematics.similarity import Distances, jensen_shannon_divergence
 from strategies.method import Ask, Outcome, Similarity, one_model
@@ -149,7 +148,7 @@ class FedTSDP(ClusteredStrategy[FedTSDPState]):
 
     def update(self, state: FedTSDPState, round_: int, replies: Replies) -> Outcome[FedTSDPState]:
         """Algorithm 1 after the uploads: outputs, H, the two stages where there are clusters, and the means."""
-        state, replies = self._answered(state, replies)
+        state, replies = answered(state, replies)
         if not len(replies):
             return Outcome(state)
         if len(state.weights) != self._public().size:
@@ -212,20 +211,6 @@ class FedTSDP(ClusteredStrategy[FedTSDPState]):
         return Similarity(kind, tuple(state.divergence_clients), state.divergence)
 
     # --- the steps of Algorithm 1 ------------------------------------------------------------------------------
-
-    def _answered(self, state: FedTSDPState, replies: Replies) -> tuple[FedTSDPState, Replies]:
-        """Who replied, and without those that had to begin from layers that were neither theirs nor their cluster's."""
-        lost = {reply.client for reply in replies.received if reply.metrics.get(protocol.STATE_LOST)}
-        bereft = lost - {*state.owing}  # the others had been sent a spare
-        replied = {*replies.clients}
-        state = replace(
-            state,
-            asked=[],
-            owing=sorted({*state.owing, *state.asked} - replied),
-            bereft=sorted(({*state.bereft} - replied) | bereft),
-            observed=Observed(state_lost=sorted(lost)),
-        )
-        return state, replies.only(client not in bereft for client in replies.clients)
 
     def _outputs(
         self, replies: Replies, batch: NDArray[np.int64]
