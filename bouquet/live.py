@@ -13,6 +13,7 @@ from rich.text import Text
 
 from common.log_file import stamp
 from experiments.units import human_bytes, human_seconds
+from server.diagnosis import failures
 from server.status import TESTING, TRAINING, WAITING, sentence
 
 COLUMNS = ("round", "clients", "clusters", "purity", "loss", "accuracy", "trained", "down", "up", "time")
@@ -54,7 +55,7 @@ class RoundTable:
         if not self.console.is_terminal:
             named = (f"{name} {cell}" for name, cell in zip(COLUMNS, cells, strict=True) if cell != "–")
             self.console.print(Text(stamp("  ".join(named))), soft_wrap=True)
-        for client, reason in line["failed"].items():
+        for client, reason in failures(line):
             text = f"round {line['round']} without {client}: {reason}"
             self.console.print(Text(self._stamped(text), style="yellow"), soft_wrap=True)
         if absent := [name for name in line.get("absent", ()) if name not in line["failed"]]:

@@ -23,7 +23,7 @@ from common.errors import BouquetError
 from common.folder_lock import is_locked
 from experiments.record import Run, natural_order, read_run
 from experiments.units import human_bytes, human_seconds
-from server.diagnosis import other_releases
+from server.diagnosis import failures, other_releases
 from server.fleet import Connection, Names, connections
 from server.run_folder import SETTINGS
 from server.status import FAILED, FINISHED, STOPPED, TESTING, TRAINING, WAITING, expected, read_status, sentence
@@ -80,11 +80,10 @@ def _connections_by_name(
 def _device(
     run: Run, names: Names, name: str, wanted: bool, connection: Connection | None, now: float | None
 ) -> dict[str, Any]:
-    """One device. ``round`` is the last one that it replied in, ``failures`` counts those that it failed in."""
+    """One device. ``round`` is the last one that it replied in, ``failures`` counts what it failed in."""
     replied = [line for line in run.rounds if name in (line.get("by_client") or {})]
-    failed = [line for line in run.rounds if name in (line.get("failed") or {})]
+    failed = [(line["round"], reason) for line in run.rounds for who, reason in failures(line) if who == name]
     last: Mapping[str, Any] = replied[-1]["by_client"][name] if replied else {}
-    reason = failed[-1]["failed"][name] if failed else None
     up, down = run.bytes_by_client.get(name, (0, 0))
     return {
         "name": name,
@@ -98,7 +97,7 @@ def _device(
         "samples": None if "samples" not in last else int(last["samples"]),
         "left_out": int(last.get("left_out", 0)),
         "failures": len(failed),
-        "last_failure": None if reason is None else {"round": failed[-1]["round"], "reason": reason},
+        "last_failure": dict(zip(("round", "reason"), failed[-1], strict=True)) if failed else None,
         "absent": sum(name in (line.get("absent") or ()) for line in run.rounds),
         "release": names.release(name),
         "bytes_up": up,

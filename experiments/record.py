@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from common.errors import BouquetError
 from common.settings import Settings, SettingsError, parse_settings
+from server.diagnosis import failures
 from server.run_folder import ROUNDS, SETTINGS, SIMILARITY, START, SUMMARY
 from server.status import FAILED, read_status
 
@@ -84,7 +85,7 @@ class Run:
     def clients(self) -> tuple[str, ...]:
         """Every client that the record mentions, ``client-2`` before ``client-10``."""
         names = set(self.groups) | set(self.assignment) | set(self.bytes_by_client) | set(self.accuracy_by_client)
-        names.update(client for line in self.rounds for client in line.get("failed") or {})
+        names.update(client for line in self.rounds for client, _ in failures(line))
         names.update(self.absences)
         return tuple(sorted(names, key=natural_order))
 

@@ -18,7 +18,7 @@ from experiments.plots import plots_of
 from experiments.plots_clients import cluster_colours
 from experiments.record import Run, natural_order, read_run
 from experiments.units import human_bytes, human_seconds
-from server.diagnosis import all_warnings
+from server.diagnosis import all_warnings, failures
 from server.run_folder import REPORT
 
 SHORT_OPTIONS = {
@@ -56,11 +56,11 @@ def render_report(
     ``live`` makes it the page of a server that runs: ``headline``, a table ``devices`` and its head, ``seconds``
     between renewals. ``figures`` are plots that were drawn before.
     """
-    failures = [(line["round"], client, reason) for line in run.rounds for client, reason in _failed(line)]
+    failed = [(line["round"], client, reason) for line in run.rounds for client, reason in _failed(line)]
     # That it has not ended is what the live page is for.
     notes = list(run.notes[1:] if live and run.summary is None else run.notes)
-    if len(failures) > MOST_FAILURES:
-        notes.append(f"{len(failures)} failures are recorded; the page shows the first {MOST_FAILURES}.")
+    if len(failed) > MOST_FAILURES:
+        notes.append(f"{len(failed)} failures are recorded; the page shows the first {MOST_FAILURES}.")
     if missing := (run.summary or {}).get("not_evaluated"):
         notes.append(f"Not tested at the end, because no reply came: {', '.join(missing)}.")
     notes += all_warnings(run.rounds)
@@ -77,10 +77,10 @@ def render_report(
         lead=f"{len(run.clients)} clients, {what}.{start_text(run.start)}",
         notes=notes,
         numbers=headline(run),
-        clients=client_rows(run, Counter(client for _, client, _ in failures)),
+        clients=client_rows(run, Counter(client for _, client, _ in failed)),
         groups_known=bool(run.groups),
         by_class=class_rows(run),
-        failures=failures[:MOST_FAILURES],
+        failures=failed[:MOST_FAILURES],
         absences=[(client, len(rounds), _spans(rounds)) for client, rounds in sorted(run.absences.items())],
         reproduce=reproduce(run.settings, run.folder),
         settings=settings_rows(run.settings),
@@ -122,12 +122,13 @@ def headline(run: Run) -> list[tuple[str, str]]:
             ("down, to the devices", _traffic(run, "bytes_down")),
             ("time", human_seconds(run.total("seconds"))),
             ("failed replies", f"{run.series('failures')[1].sum():g}"),
+            ("failed evaluations between rounds", str(sum(map(_not_evaluated, run.rounds)) or UNKNOWN)),
             ("privacy spent, at most", _spent(run)),
         ]
     return [(name, value) for name, value in numbers if value != UNKNOWN]
 
 
-def client_rows(run: Run, failures: Counter[str]) -> list[dict[str, Any]]:
+def client_rows(run: Run, failed: Counter[str]) -> list[dict[str, Any]]:
     """One row a client, by true group (else by cluster)."""
     colours = cluster_colours(run)
     rows = []
@@ -144,7 +145,7 @@ def client_rows(run: Run, failures: Counter[str]) -> list[dict[str, Any]]:
                 "samples": _count(run.last_numbers.get(client, {}).get("samples")),
                 "up": UNKNOWN if up is None else human_bytes(up),
                 "down": UNKNOWN if down is None else human_bytes(down),
-                "failures": failures[client],
+                "failures": failed[client],
             }
         )
     return rows
@@ -220,9 +221,13 @@ def _traffic(run: Run, key: str) -> str:
 
 def _failed(line: Any) -> list[tuple[str, str]]:
     """Client and reason of every failure of a round; those that the record only counted come as one row."""
-    named = [(client, str(reason)) for client, reason in (line.get("failed") or {}).items()]
-    uncounted = (line.get("failures") or 0) - len(named)
+    named = failures(line)
+    uncounted = (line.get("failures") or 0) - len(line.get("failed") or {})
     return named + ([(UNKNOWN, f"{uncounted} without a recorded reason")] if uncounted > 0 else [])
+
+
+def _not_evaluated(line: Any) -> int:
+    return len((line.get("evaluation") or {}).get("not_evaluated") or {})
 
 
 def _flat(settings: Settings) -> dict[str, Any]:

@@ -99,6 +99,15 @@ def all_warnings(lines: Sequence[Line]) -> list[str]:
     return [f"Round {round_}: {text}" for text, round_ in first.items()][:MOST]
 
 
+def failures(line: Line) -> list[tuple[str, str]]:
+    """Client and reason of all that failed in a round: in the training, then in the evaluation that followed it."""
+    tested = (line.get("evaluation") or {}).get("not_evaluated") or {}
+    return [
+        *((client, str(reason)) for client, reason in (line.get("failed") or {}).items()),
+        *((client, f"In the evaluation: {reason}") for client, reason in tested.items()),
+    ]
+
+
 def _no_replies(line: Line) -> str:
     if line["replies"]:
         return ""

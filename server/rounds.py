@@ -171,15 +171,19 @@ class _Run:
     def evaluate(self, round_: int, traffic: Bytes) -> dict[str, Any]:
         """Have every device tested; it is told how to train, because a method may adapt its model before the test."""
         strategy = self.strategy
+        in_training, strategy.failures = strategy.failures, {}
         messages = list(strategy.configure_evaluate(round_, self.arrays, self.config(round_), self.grid))
         replies, silent = exchange(self.grid, messages, strategy.round_patience)
         strategy.give_up(silent)
         strategy.aggregate_evaluate(round_, replies)
+        # Whose model was not tested may well have trained it: the round's own failures are another matter.
+        failed, strategy.failures = strategy.failures, in_training
         self.count(traffic, messages, replies)
         accuracy = [m[protocol.ACCURACY] for m in strategy.evaluation.values() if protocol.ACCURACY in m]
         return {
             "clients": len(strategy.evaluation),
             "accuracy_macro": sum(accuracy) / len(accuracy) if accuracy else None,
+            "not_evaluated": dict(sorted(failed.items())),
         }
 
     def last_evaluation(self) -> dict[str, Any]:

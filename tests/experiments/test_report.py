@@ -189,6 +189,17 @@ def test_devices_that_were_not_tested_and_what_the_strategy_recorded_are_shown(w
     assert '{\n  "restarts": 20\n}' in said
 
 
+def test_who_failed_an_evaluation_between_rounds_is_shown_and_its_training_is_not_in_doubt(write_run, edit_round):
+    folder = write_run(clients=4)
+    evaluation = {"clients": 3, "accuracy_macro": 0.5, "not_evaluated": {"client-1": "The camera is gone."}}
+    edit_round(folder, 2, evaluation=evaluation)
+    run = read_run(folder)
+
+    assert "In the evaluation: The camera is gone." in Page(write_report(folder).read_text()).said
+    assert dict(headline(run))["failed evaluations between rounds"] == "1"
+    assert dict(headline(run))["failed replies"] == "0"
+
+
 def test_a_record_that_cannot_be_read_leaves_the_old_report(write_run):
     folder = write_run()
     (folder / "report.html").write_text("old")

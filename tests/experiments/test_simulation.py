@@ -8,10 +8,12 @@ import pytest
 from safetensors.numpy import load_file
 from stopped_runs import cut_after, lines_of
 
+from client.session import Session
 from common.errors import BouquetError
 from common.folder_lock import locked
 from common.settings import load_settings
 from experiments.simulation import simulate
+from server.diagnosis import failures
 from server.record import RunRecord
 from server.rounds import run_rounds
 
@@ -118,6 +120,25 @@ def test_evaluation_between_rounds(tmp_path):
     assert [("evaluation" in line) for line in lines] == [False, True, False, False]
     # what was evaluated after round 2 is what the devices start round 3 from
     assert lines[1]["evaluation"]["accuracy_macro"] == pytest.approx(lines[2]["accuracy_macro"])
+
+
+def test_who_fails_an_evaluation_between_rounds_did_not_fail_the_round(monkeypatch, tmp_path):
+    tested = Session.reply_evaluation
+
+    def without_a_camera(session, vector):
+        if session.node.client == "client-1":
+            raise BouquetError("The camera is gone.")
+        return tested(session, vector)
+
+    monkeypatch.setattr(Session, "reply_evaluation", without_a_camera)
+    simulate(settings("run.rounds=2", "server.evaluate_every=1"), tmp_path / "run")
+    line = lines_of(tmp_path / "run")[0]
+
+    assert (line["replies"], line["failures"], line["failed"]) == (6, 0, {})
+    assert line["evaluation"]["clients"] == 5
+    assert line["evaluation"]["not_evaluated"] == {"client-1": "The device reported: The camera is gone."}
+    assert failures(line) == [("client-1", "In the evaluation: The device reported: The camera is gone.")]
+    assert result(tmp_path / "run")["not_evaluated"] == ["client-1"]
 
 
 def test_ray_gives_the_same_result(finished, tmp_path):
