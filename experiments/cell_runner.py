@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import IO, Protocol
@@ -21,6 +22,7 @@ from common.files import write_atomically
 from common.settings import Settings, load_settings, section_class
 
 LOG_LINES = 20
+LEAD_SECONDS = 15.0  # at most, for a forked cell to lead a group
 # What a cell needs whatever it is; loading it takes longer than a small cell's rounds.
 PRELOADED = [
     "experiments.simulation",
@@ -58,7 +60,10 @@ def simulate_command(settings: Path, out: Path, resume: bool) -> list[str]:
 class Process(Protocol):
     """A cell that is running."""
 
-    pid: int
+    @property
+    def pid(self) -> int:
+        """Of its process, and of the group that this leads."""
+        ...
 
     def wait(self, timeout: float | None = None) -> int:
         """The exit code, negative for a signal; raises `subprocess.TimeoutExpired`."""
@@ -140,19 +145,31 @@ class ForkRunner(SubprocessRunner):
     def _start(self, settings: Settings, file: Path, out: Path, resume: bool, output: IO[bytes]) -> Process:
         if settings.simulation.engine == "ray":  # which takes all cores, and starts processes of its own
             return super()._start(settings, file, out, resume, output)
-        return _Forked(self._context.Process(target=_run_cell, args=(file, out, resume, Path(output.name))))
+        leads, led = self._context.Pipe(duplex=False)
+        with led:
+            process = self._context.Process(target=_run_cell, args=(file, out, resume, Path(output.name), led))
+            return _Forked(process, leads)
 
 
 class _Forked:
-    """A cell as a process of `multiprocessing`, of which one thread alone may ask how it ended."""
+    """A cell as a process of `multiprocessing`, of which one thread alone may ask how it ended.
 
-    def __init__(self, process: ForkServerProcess) -> None:
+    The other end of ``leads`` is closed when it leads a process group, or has ended.
+    """
+
+    def __init__(self, process: ForkServerProcess, leads: Connection) -> None:
         process.start()
-        assert process.pid is not None
-        self.pid = process.pid
         self._process = process
+        self._leads = leads
         self._ended = threading.Event()
         threading.Thread(target=self._watch, daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """Its process, and its group: waits until there is one, because what is sent to it before is lost."""
+        self._leads.poll(LEAD_SECONDS)
+        assert self._process.pid is not None
+        return self._process.pid
 
     def _watch(self) -> None:
         self._process.join()
@@ -165,9 +182,10 @@ class _Forked:
         return self._process.exitcode or 0
 
 
-def _run_cell(settings: Path, out: Path, resume: bool, log: Path) -> None:
-    """In the forked process: simulate, with all output in the log."""
+def _run_cell(settings: Path, out: Path, resume: bool, log: Path, led: Connection) -> None:
+    """In the forked process: simulate, with all output in the log; ``led`` is closed once it leads a group."""
     os.setsid()
+    led.close()
     with log.open("ab", buffering=0) as output:
         for stream in (1, 2):
             os.dup2(output.fileno(), stream)

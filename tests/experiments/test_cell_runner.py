@@ -1,4 +1,5 @@
 import os
+import signal
 import sys
 import threading
 
@@ -109,6 +110,17 @@ def test_a_cell_that_ends_on_its_own_after_an_interrupt_is_left_to_do_so(tmp_pat
     thread.join()
 
     assert (tmp_path / "cell.log").read_text() == "tidied up\n"
+
+
+def test_whoever_stops_a_forked_cell_that_has_just_been_started_finds_its_group(tmp_path):
+    settings = tmp_path / "settings.toml"
+    settings.write_text("")
+    with (tmp_path / "cell.log").open("wb") as output:
+        inline = parse_settings({}, {"simulation.engine": "inline"})
+        cell = ForkRunner()._start(inline, settings, tmp_path / "cell", False, output)
+    os.killpg(cell.pid, signal.SIGKILL)
+
+    assert cell.wait() == -signal.SIGKILL
 
 
 def test_the_tail_of_a_log_that_is_not_there_says_so(tmp_path):
