@@ -277,6 +277,20 @@ def mean_loss(model: nn.Module, x: Tensor, y: Tensor) -> float:
     return float(_finite(F.cross_entropy(predict(model, x), y)))
 
 
+def finite_losses(losses: Mapping[int, float]) -> dict[int, float]:
+    """The losses of the clusters that a device may choose, by cluster: those that are finite.
+
+    Raises `BouquetError` where none is.
+    """
+    usable = {cluster: loss for cluster, loss in losses.items() if np.isfinite(loss)}
+    if not usable:
+        raise BouquetError(
+            "The models of all clusters have diverged (no loss is finite); lower train.learning_rate or set "
+            "train.max_gradient_norm."
+        )
+    return usable
+
+
 def _finite(loss: Tensor) -> Tensor:
     """A loss that overflows, or is no number, as the largest float: metrics must be finite, and it is no good one."""
     return torch.nan_to_num(loss, nan=torch.finfo(loss.dtype).max)

@@ -24,7 +24,6 @@ from client.local_sgd import sgd_options
 from client.session import Session
 from client.state import Arrays, Kept
 from common import protocol
-from common.errors import BouquetError
 from common.freezing import training_mode
 from common.layout import Vector
 from strategies.gradient_loss.wire import (
@@ -118,12 +117,7 @@ def choose_identity(losses: Sequence[float], similarities: Sequence[float], grad
 
     A model whose loss is not finite is not chosen. Raises `BouquetError` when that is so of all.
     """
-    usable = [k for k, loss in enumerate(losses) if np.isfinite(loss)]
-    if not usable:
-        raise BouquetError(
-            "The models of all clusters have diverged (no loss is finite); lower train.learning_rate or set "
-            "train.max_gradient_norm."
-        )
+    usable = local_sgd.finite_losses(dict(enumerate(losses)))
     scores = {k: gradient_weight * similarities[k] - (1 - gradient_weight) * losses[k] for k in usable}
     return max(usable, key=lambda k: (scores[k], -losses[k]))
 

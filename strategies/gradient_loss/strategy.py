@@ -32,9 +32,11 @@ from strategies.gradient_loss import wire as choice
 from strategies.gradient_loss.wire import Choice, LocalUpdate, Similarity, center_record, step_record
 from strategies.mathematics.initialisation import random_models
 from strategies.method import Outcome
-from strategies.options import check_options, counts, shares
+from strategies.options import check_options, counts, one_of, shares
 from strategies.replies import Matrix, Replies
 from strategies.sampling import Sampling
+
+Broadcast = Literal["full", "adaptive"]
 
 TOLD_STREAM = 2  # beside the base's streams of sampling
 
@@ -91,7 +93,7 @@ class GradientLoss(ClusteredStrategy[GradientLossState]):
         gradient_weight: float = 0.2,
         similarity: Similarity = "cosine",
         local_update: LocalUpdate = "step",
-        broadcast: Literal["full", "adaptive"] = "full",
+        broadcast: Broadcast = "full",
         stable_after: int = 3,
         look_every: int = 5,
         loss_rise: float = 0.1,
@@ -108,9 +110,9 @@ class GradientLoss(ClusteredStrategy[GradientLossState]):
             *shares(gradient_weight=gradient_weight),
             # Infinity fits: then no rise of the loss makes a device look at all clusters again.
             ("loss_rise", loss_rise, "a number from 0", loss_rise >= 0),
-            ("similarity", similarity, "'cosine' or 'euclidean'", similarity in ("cosine", "euclidean")),
-            ("local_update", local_update, "'step' or 'epochs'", local_update in ("step", "epochs")),
-            ("broadcast", broadcast, "'full' or 'adaptive'", broadcast in ("full", "adaptive")),
+            *one_of(Similarity, similarity=similarity),
+            *one_of(LocalUpdate, local_update=local_update),
+            *one_of(Broadcast, broadcast=broadcast),
         )
         self.num_clusters = num_clusters
         self.gradient_weight = gradient_weight

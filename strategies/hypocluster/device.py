@@ -5,12 +5,10 @@ Mansour, Mohri, Ro, Suresh: Three Approaches for Personalization with Applicatio
 
 from __future__ import annotations
 
-import numpy as np
 from flwr.app import Message
 
 from client import local_sgd
 from client.session import Session
-from common.errors import BouquetError
 from common.layout import Vector
 from strategies.hypocluster.wire import CHOSEN, LOSS_GAP, center_record, offered
 
@@ -42,12 +40,7 @@ def _choose(session: Session) -> tuple[int, Vector]:
     centers = {k: session.whole(center_record(k)) for k in offered(session.received)}
     loss_of = session.loss_of.of_logits
     losses = {k: float(loss_of(local_sgd.predict(session.load(c), x), y)) for k, c in centers.items()}
-    usable = {k: loss for k, loss in losses.items() if np.isfinite(loss)}
-    if not usable:
-        raise BouquetError(
-            "The models of all clusters have diverged (no loss is finite); lower train.learning_rate or set "
-            "train.max_gradient_norm."
-        )
+    usable = local_sgd.finite_losses(losses)
     session.metrics[LOSS_GAP] = max(usable.values()) - min(usable.values())
     chosen = min(usable, key=lambda k: usable[k])
     return chosen, centers[chosen]
