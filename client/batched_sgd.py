@@ -9,6 +9,7 @@ not made of PyTorch's own modules is not trained so: `why_not`.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, replace
@@ -109,7 +110,8 @@ def _parts(alike: list[int], task: Task, threads: int) -> Iterator[list[int]]:
 
 def _train(tasks: Sequence[Task], plans: Sequence[_Plan]) -> list[Trained | BouquetError]:
     """Train models of which the later ones take no more steps than those before them."""
-    model, device = tasks[0].model.train(), tasks[0].x.device
+    # A copy of its own: tasks may share a model, and `torch.func.functional_call` exchanges its parameters meanwhile.
+    model, device = copy.deepcopy(tasks[0].model).train(), tasks[0].x.device
     optimiser, outputs = _Optimiser(tasks), _layers_of(model) or partial(_outputs, model)
     x, y = torch.cat([task.x for task in tasks]), torch.cat([task.y for task in tasks])
     chosen, shares = (tensor.to(device) for tensor in _schedule(tasks, plans))

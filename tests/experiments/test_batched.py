@@ -1,4 +1,5 @@
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -48,6 +49,17 @@ def compare(make, threads=1):
 def test_clients_with_unequal_numbers_of_samples_and_mini_batches_of_unequal_size(threads):
     sizes = (3, 40, 17, 20, 8, 25)  # of 17, the last batch of one joins the one before it
     compare(lambda: [task(size, seed=seed) for seed, size in enumerate(sizes)], threads)
+
+
+def test_threads_that_train_tasks_of_one_shared_model_do_not_meet_in_it():
+    """As those of a simulation, which fills one model for all of its messages."""
+    shared = build_model("cnn-dcpfl", (1, 8, 8), 3, 0)
+    many = {"local_epochs": 20, "batch_size": 4}
+    own = train_many([task(20, "cnn-dcpfl", seed, **many) for seed in range(8)])
+    made = [replace(task(20, "cnn-dcpfl", seed, **many), model=shared) for seed in range(8)]
+    for (vector, loss), (expected, expected_loss) in zip(train_many(made, threads=4), own, strict=True):
+        np.testing.assert_allclose(vector, expected, rtol=0, atol=1e-5)
+        assert loss == pytest.approx(expected_loss, abs=1e-5)
 
 
 @pytest.mark.parametrize("options", [{"momentum": 0.0}, {"max_gradient_norm": 0.1}, {"weight_decay": 0.1}])
