@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+import common.memory
 from client import memory
 from client.memory import check_fits, kept_bytes
 from common.errors import BouquetError
@@ -41,8 +42,17 @@ def test_a_mini_batch_that_cannot_fit(monkeypatch):
     check_fits(net(), x, 32)
 
 
-def test_the_machine_has_memory_and_a_peak_comes_back_down():
-    assert 0 < available_bytes() <= available_bytes(swap=True)
+def test_what_the_machine_has_is_read_from_its_list(tmp_path, monkeypatch):
+    assert available_bytes() > 0
+    listed = tmp_path / "meminfo"
+    listed.write_text("MemTotal: 9 kB\nMemAvailable: 5 kB\nSwapFree: 2 kB\nHugePages_Total: 0\n")
+    monkeypatch.setattr(common.memory, "_MACHINE", listed)
+    assert (available_bytes(), available_bytes(swap=True)) == (5 * 1024, 7 * 1024)
+    listed.unlink()
+    assert available_bytes() is None
+
+
+def test_a_peak_comes_back_down():
     block = bytearray(64 << 20)
     block[::4096] = b"x" * len(block[::4096])
     high = peak_bytes()
