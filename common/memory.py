@@ -1,4 +1,4 @@
-"""How much memory this machine and this process have, as Linux says."""
+"""How much memory this machine, the group that this process is confined to, and this process have, as Linux says."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import contextlib
 from pathlib import Path
 
 _MACHINE, _PROCESS, _RESET = Path("/proc/meminfo"), Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_GROUP, _GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
 def available_bytes(swap: bool = False) -> int | None:
-    """Memory of the machine that is estimated to be available, with ``swap`` also what is free of that.
+    """Memory that is estimated to be available, with ``swap`` also what is free of that.
 
-    None elsewhere than on Linux.
+    That of the machine, or less where a service or a container has a limit (control groups, version 2). None elsewhere
+    than on Linux.
     """
     sizes = _sizes(_MACHINE)
-    names = ("MemAvailable", "SwapFree") if swap else ("MemAvailable",)
-    return sum(sizes.get(name, 0) for name in names) if "MemAvailable" in sizes else None
+    if "MemAvailable" not in sizes:
+        return None
+    return min([sizes["MemAvailable"], *_left_in_groups()]) + (sizes.get("SwapFree", 0) if swap else 0)
 
 
 def peak_bytes() -> int:
@@ -27,6 +30,21 @@ def reset_peak() -> None:
     """Forget the peak so far, where the kernel allows it."""
     with contextlib.suppress(OSError):
         _RESET.write_text("5")
+
+
+def _left_in_groups() -> list[int]:
+    """What is left, in bytes, of each limit that this process is under; files that are only cached count as free."""
+    left: list[int] = []
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = _GROUP.read_text(encoding="utf-8").splitlines()
+        own = next(line.removeprefix("0::/") for line in lines if line.startswith("0::/"))
+        for folder in (_GROUPS / own, *(_GROUPS / own).parents):
+            limit = folder / "memory.max"
+            if limit.is_file() and (text := limit.read_text().strip()) != "max":
+                facts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+                used = int((folder / "memory.current").read_text()) - int(facts.get("inactive_file", 0))
+                left.append(max(0, int(text) - used))
+    return left
 
 
 def _sizes(file: Path) -> dict[str, int]:

@@ -47,9 +47,29 @@ def test_what_the_machine_has_is_read_from_its_list(tmp_path, monkeypatch):
     listed = tmp_path / "meminfo"
     listed.write_text("MemTotal: 9 kB\nMemAvailable: 5 kB\nSwapFree: 2 kB\nHugePages_Total: 0\n")
     monkeypatch.setattr(common.memory, "_MACHINE", listed)
+    monkeypatch.setattr(common.memory, "_GROUP", tmp_path / "none")
     assert (available_bytes(), available_bytes(swap=True)) == (5 * 1024, 7 * 1024)
     listed.unlink()
     assert available_bytes() is None
+
+
+def test_the_limit_of_a_container_or_a_service_counts(tmp_path, monkeypatch):
+    (tmp_path / "meminfo").write_text("MemAvailable: 900 kB\nSwapFree: 50 kB\n")
+    (tmp_path / "cgroup").write_text("0::/system.slice/bouquet.service\n")
+    group = tmp_path / "groups" / "system.slice" / "bouquet.service"
+    group.mkdir(parents=True)
+    for name, text in {
+        "memory.max": "600000\n",
+        "memory.current": "200000\n",
+        "memory.stat": "inactive_file 50000\n",
+    }.items():
+        (group / name).write_text(text)
+    (group.parent / "memory.max").write_text("max\n")
+    for name, file in {"_MACHINE": "meminfo", "_GROUP": "cgroup", "_GROUPS": "groups"}.items():
+        monkeypatch.setattr(common.memory, name, tmp_path / file)
+    assert (available_bytes(), available_bytes(swap=True)) == (450_000, 450_000 + 50 * 1024)
+    (group / "memory.max").write_text("max\n")
+    assert available_bytes() == 900 * 1024
 
 
 def test_a_peak_comes_back_down():
