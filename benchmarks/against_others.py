@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from client.data import ClientData, load_partition
+from client.data import ClientData, part_of
 from common.initial import initial_model, state_vector
 from common.settings import Settings, load_settings
 from experiments.simulation import simulate
@@ -105,19 +105,7 @@ def settings_of(setting: Setting, seed: int, data_dir: str, changes: Sequence[st
 
 def clients_of(settings: Settings) -> list[ClientData]:
     """What each device trains and tests on. All must have equally many samples: then no weighting can differ."""
-    data = settings.data
-    parts = [
-        load_partition(
-            data.dataset,
-            data.partition,
-            i,
-            data.clients,
-            settings.run.seed,
-            data_dir=data.data_dir,
-            **data.partition_options(),
-        )
-        for i in range(data.clients)
-    ]
+    parts = [part_of(settings, i) for i in range(settings.data.clients)]
     if len({(len(part.train_y), len(part.test_y)) for part in parts}) > 1:
         raise SystemExit("The clients have unequal numbers of samples.")
     return parts

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from client.data import load_partition
+from client.data import part_of
 from common.heterogeneity import label_counts, label_kld_matrix
 from common.settings import Settings, load_settings
 from experiments.record import read_run
@@ -75,16 +75,7 @@ def correlations(settings: Settings) -> dict[str, float]:
 
 def labels(settings: Settings, client: str) -> np.ndarray:
     """All labels that a simulated client holds."""
-    data = settings.data
-    part = load_partition(
-        data.dataset,
-        data_dir=data.data_dir or None,
-        partition=data.partition,
-        partition_id=int(client.removeprefix("client-")),
-        num_partitions=data.clients,
-        seed=settings.run.seed,
-        **data.partition_options(),
-    )
+    part = part_of(settings, int(client.removeprefix("client-")))
     return np.concatenate([part.train_y, part.test_y])
 
 

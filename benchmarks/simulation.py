@@ -57,21 +57,10 @@ def seconds_of_rounds(settings: Settings, clock: Clock = time.perf_counter) -> l
 
 def bare_rounds(settings: Settings, clock: Clock) -> list[float]:
     """The loop's seconds a round, after one that warms up."""
-    from client.data import load_partition
+    from client.data import part_of
 
-    data, train = settings.data, settings.train
-    parts = [
-        load_partition(
-            data.dataset,
-            data.partition,
-            i,
-            data.clients,
-            settings.run.seed,
-            data_dir=data.data_dir,
-            **data.partition_options(),
-        )
-        for i in range(data.clients)
-    ]
+    train = settings.train
+    parts = [part_of(settings, i) for i in range(settings.data.clients)]
     clients = [tuple(map(torch.as_tensor, (p.train_x, p.train_y, p.test_x, p.test_y))) for p in parts]
     torch.set_num_threads(train.threads or len(os.sched_getaffinity(0)))
     model = initial_model(settings)

@@ -21,6 +21,7 @@ from common.errors import BouquetError
 from common.model_card import OWN_MEAN, OWN_STD, standardise_bytes
 from common.partitions import ClientPart, split_train_test
 from common.partitions import partition as partition_by_rule
+from common.settings import Settings
 
 _MINIMUM_TRAIN = 2
 
@@ -56,6 +57,23 @@ class ClientData:
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one sample."""
         return self.train_x.shape[1:]
+
+
+def part_of(settings: Settings, partition_id: int, num_partitions: int | None = None) -> ClientData:
+    """A client's part of the data set that the settings name, of ``data.clients`` or of ``num_partitions`` parts.
+
+    Raises `BouquetError` as `load_partition` does.
+    """
+    data = settings.data
+    return load_partition(
+        data.dataset,
+        data.partition,
+        partition_id,
+        data.clients if num_partitions is None else num_partitions,
+        settings.run.seed,
+        data_dir=data.data_dir or None,
+        **data.partition_options(),
+    )
 
 
 def load_partition(

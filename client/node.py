@@ -184,18 +184,9 @@ def client_name(partition_id: int, num_partitions: int) -> str:
 
 @lru_cache(maxsize=256)
 def _part(settings: Settings, partition_id: int, num_partitions: int) -> ClientData:
-    from client.data import load_partition
+    from client.data import part_of
 
-    data = settings.data
-    return load_partition(
-        data.dataset,
-        data_dir=data.data_dir or None,
-        partition=data.partition,
-        partition_id=partition_id,
-        num_partitions=num_partitions,
-        seed=settings.run.seed,
-        **data.partition_options(),
-    )
+    return part_of(settings, partition_id, num_partitions)
 
 
 @lru_cache(maxsize=256)

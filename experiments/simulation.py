@@ -68,7 +68,7 @@ def check(settings: Settings, resumed: Path | None = None) -> None:
             f"Ray's processes look into the current folder first, where {hidden} would hide a package of Bouquet's: "
             "rename it, start from another folder, or take --set simulation.engine=inline."
         )
-    from client.data import load_partition  # imports SciPy only for what it needs
+    from client.data import part_of  # imports SciPy only for what it needs
 
     data = settings.data
     if settings.server.min_clients > data.clients:
@@ -88,15 +88,7 @@ def check(settings: Settings, resumed: Path | None = None) -> None:
     if data.dataset == OWN_DATA:
         _check_folders(settings)
         return
-    load_partition(
-        data.dataset,
-        data_dir=data.data_dir or None,
-        partition=data.partition,
-        partition_id=0,
-        num_partitions=data.clients,
-        seed=settings.run.seed,
-        **data.partition_options(),
-    )
+    part_of(settings, 0)
 
 
 def one_client_a_folder(settings: Settings) -> Settings:
