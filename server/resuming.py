@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,7 +34,7 @@ def open_run(strategy: ClusteredStrategy[Any], settings: Settings, record: RunRe
         record.check_continues(settings)
     checkpoint = load_checkpoint(record.checkpoints, settings.fingerprint()) if resume else None
     if checkpoint is None:
-        if resume and record.rounds():
+        if resume and had_checkpoints(record.rounds()):
             raise BouquetError(f"The run folder {record.folder} has rounds but no checkpoint to resume from.")
         if not resume:
             record.create(settings)
@@ -55,6 +56,15 @@ def open_run(strategy: ClusteredStrategy[Any], settings: Settings, record: RunRe
     record.reopen(settings, checkpoint.round)
     # A checkpoint of an older release has no prior.
     return Remembered(checkpoint.round + 1, dict(beside["groups"]), beside["seconds"], beside.get("prior", []))
+
+
+def had_checkpoints(lines: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a run with these lines in its record must have written a checkpoint.
+
+    A round's checkpoint follows its line, and a round without any reply has none: a run that was killed between the
+    first line with replies and its checkpoint has lost no more than that round, and begins anew.
+    """
+    return any(line["replies"] for line in lines[:-1])
 
 
 def save_run(

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 from rich.console import Console
+from stopped_runs import Stopped, cut_after
 
 from bouquet import cli
 from bouquet.live import RoundTable, print_summary
@@ -122,6 +123,30 @@ def test_a_first_round_that_fails_leaves_a_folder_that_the_next_try_may_use(disk
     assert (summary["seed"], len(lines_of(tmp_path / "run"))) == (7, 1)
     with pytest.raises(BouquetError, match="holds a run already"):
         simulate(settings(), tmp_path / "run")
+
+
+def test_a_run_that_is_killed_before_its_first_checkpoint_begins_anew(tmp_path, monkeypatch):
+    simulate(settings(), tmp_path / "whole")
+
+    def killed(*_):
+        raise Stopped
+
+    monkeypatch.setattr("server.rounds.save_run", killed)
+    with pytest.raises(Stopped):
+        simulate(settings(), tmp_path / "run")
+    monkeypatch.undo()
+    assert [line["round"] for line in lines_of(tmp_path / "run")] == [1]
+    simulate(settings(), tmp_path / "run", resume=True)
+    assert [line["round"] for line in lines_of(tmp_path / "run")] == [1, 2, 3, 4, 5, 6]
+    assert without_times(tmp_path / "run") == without_times(tmp_path / "whole")
+
+
+def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew_by_itself(tmp_path):
+    cut_after(2, settings(), tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoint")
+    with pytest.raises(BouquetError, match="has rounds but no checkpoint to resume from"):
+        simulate(settings(), tmp_path / "run", resume=True)
+    assert [line["round"] for line in lines_of(tmp_path / "run")] == [1, 2]
 
 
 @pytest.mark.parametrize(
