@@ -27,6 +27,7 @@ from common.errors import BouquetError
 from common.files import make_folder
 from common.folder_lock import locked
 from experiments.cell_runner import CellFailed, Runner, available_cores
+from experiments.measures import Metric
 from experiments.record import RecordError, Run, read_run
 from experiments.table import Cell, Table
 from experiments.units import human_seconds
@@ -73,6 +74,13 @@ class Results:
         """The cells that one row and column are read from, in the order of the seeds."""
         cells = self.table.row(strategy).cells
         return [result for result in self.cells if (result.cell.strategy, result.cell.data) == (cells, data)]
+
+    def values(self, metric: Metric, strategy: str, data: str) -> list[float | None]:
+        """A metric in every seed of one row and column; None where it has no value or the cell has not been run."""
+        tested = self.table.row(strategy).tested
+        return [
+            None if result.run is None else metric.of(result.run, tested) for result in self.cells_of(strategy, data)
+        ]
 
 
 def run_table(

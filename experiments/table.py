@@ -28,6 +28,9 @@
 A cell's settings are the base, then the data, the partition and the strategy laid over it, then its seed. A row that
 differs from another only in what is tested is read from the same cells.
 
+``[[paper]]`` holds what a paper reports for these rows and columns, and is printed beside ours
+(`experiments.paper_figures`).
+
 ``rows = "standard"`` puts before these the rows that every table needs to be fair: each device alone, FedAvg as
 received and after local training, FedPer and Ditto (`STANDARD_ROWS`); one that the table has is not repeated.
 """
@@ -48,6 +51,7 @@ from common.errors import BouquetError
 from common.sections import DataSettings
 from common.settings import Settings, SettingsError, parse_settings
 from experiments.measures import Metric, parse_metric
+from experiments.paper_figures import PaperFigures
 from strategies.registry import create_strategy
 
 STANDARD_ROWS: tuple[Mapping[str, Any], ...] = (
@@ -109,6 +113,7 @@ class Table:
     data: tuple[str, ...]
     cells: tuple[Cell, ...]
     rows: tuple[Row, ...]
+    paper: tuple[PaperFigures, ...] = ()
 
     def row(self, label: str) -> Row:
         """The row of a label."""
@@ -128,6 +133,7 @@ class _File(BaseModel):
     data: list[dict[str, Any]] = Field(min_length=1)
     partition: list[dict[str, Any]] = []
     rows: Literal["standard", "given"] = "given"
+    paper: list[PaperFigures] = []
 
 
 def check_strategy(settings: Settings) -> None:
@@ -168,6 +174,8 @@ def _build(file: _File, check: Check) -> Table:
             raise TableError(f"Two [[{kind}]] have the label {repeated[0]!r}; give each a label of its own.")
     columns = [_joined(one, division) for one in data for division in divisions] if divisions else data
     rows = _rows(strategies)
+    for figures in file.paper:
+        figures.check([row.label for row in rows], [column.label for column in columns])
     slugs: dict[str, tuple[str, str]] = {}
     grid = []
     for seed in file.seeds:
@@ -192,6 +200,7 @@ def _build(file: _File, check: Check) -> Table:
         tuple(entry.label for entry in columns),
         tuple(grid),
         tuple(rows),
+        tuple(file.paper),
     )
 
 
@@ -318,12 +327,15 @@ def _repeated(values: Iterable[Any]) -> list[Any]:
 
 
 def _explain(item: Any) -> str:
-    """One sentence for what pydantic found in the file's own keys."""
+    """One sentence for what pydantic found in the file's own keys and those of a [[paper]]."""
     key = ".".join(str(part) for part in item["loc"])
-    allowed = ", ".join(_File.model_fields)
+    what, fields = ("a table", _File.model_fields)
+    if item["loc"][0] == "paper" and len(item["loc"]) > 1:
+        what, fields = ("a [[paper]]", PaperFigures.model_fields)
+    allowed = ", ".join(fields)
     if item["type"] == "extra_forbidden":
-        return f"Unknown key {key!r}; a table has {allowed}."
+        return f"Unknown key {key!r}; {what} has {allowed}."
     if item["type"] == "missing":
-        return f"The key {key!r} is missing; a table has {allowed}."
+        return f"The key {key!r} is missing; {what} has {allowed}."
     message = item["msg"]
     return f"{key} = {item['input']!r}: {message[0].lower()}{message[1:]}."

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from common.files import write_atomically, write_json
+from experiments.beside_paper import paper_rows, paper_tables
 from experiments.claims import by_seed, claims_json, difference_text, differences, gains, references, row_ranks
 from experiments.compare import Results
 from experiments.measures import Metric
@@ -22,14 +23,6 @@ from experiments.plots import compared_by_round
 from experiments.plots_compared import accuracy_by_effort, compared_by_client, gain_map
 from experiments.protocol_notes import protocol
 from experiments.table import missing_rows
-
-
-def values(results: Results, metric: Metric, strategy: str, data: str) -> list[float | None]:
-    """A metric in every seed of one row and column; None where it has no value or the cell has not been run."""
-    tested = results.table.row(strategy).tested
-    return [
-        None if result.run is None else metric.of(result.run, tested) for result in results.cells_of(strategy, data)
-    ]
 
 
 def print_results(results: Results, console: Console) -> None:
@@ -57,7 +50,11 @@ def write_results(results: Results, out: Path) -> list[Path]:
     write_atomically(out / "clients.csv", render_clients_csv(results).encode())
     write_json(out / "table.json", render_json(results))
     write_atomically(out / "compare.html", render_html(results).encode())
-    return [out / name for name in ("table.md", "table.csv", "clients.csv", "table.json", "compare.html")]
+    written = ["table.md", "table.csv", "clients.csv", "table.json", "compare.html"]
+    if results.table.paper:
+        write_atomically(out / "paper.csv", _csv(paper_rows(results)).encode())
+        written.append("paper.csv")
+    return [out / name for name in written]
 
 
 def render_markdown(results: Results) -> str:
@@ -95,8 +92,8 @@ def render_clients_csv(results: Results) -> str:
 
 
 def claim_tables(results: Results) -> list[tuple[str, list[str], list[list[str]]]]:
-    """Differences to the reference rows, ranks, and what each row tests, as (title, heads, rows)."""
-    tables = []
+    """Ours beside the paper's, differences to the reference rows, ranks, what each row tests: (title, heads, rows)."""
+    tables = paper_tables(results)
     for reference in references(results):
         found = differences(results, reference)
         labels = [row.label for row in results.table.rows if row.label != reference]
@@ -135,6 +132,7 @@ def render_json(results: Results) -> dict[str, Any]:
         "seeds": list(table.seeds),
         "metrics": [metric.name for metric in table.metrics],
         "means": _summary_rows(results),
+        "paper": paper_rows(results),
         "protocol": protocol(table),
         **claims_json(results),
         "cells": [
@@ -212,7 +210,7 @@ def notes(results: Results) -> list[str]:
 def _texts(results: Results, metric: Metric) -> list[tuple[str, list[str]]]:
     table = results.table
     return [
-        (strategy, [metric.mean_text(values(results, metric, strategy, data)) for data in table.data])
+        (strategy, [metric.mean_text(results.values(metric, strategy, data)) for data in table.data])
         for strategy in table.strategies
     ]
 
@@ -222,7 +220,7 @@ def _summary_rows(results: Results) -> list[dict[str, Any]]:
     for metric in results.table.metrics:
         for strategy in results.table.strategies:
             for data in results.table.data:
-                every = values(results, metric, strategy, data)
+                every = results.values(metric, strategy, data)
                 present = [value for value in every if value is not None]
                 rows.append(
                     {
