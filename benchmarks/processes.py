@@ -31,14 +31,21 @@ def tree(root: int) -> list[int]:
 
 def cpu_seconds(root: int) -> float:
     """CPU seconds so far of a process, of all below it, and of all that have ended there and were waited for."""
-    total = 0
-    for pid in tree(root):
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        except OSError:
-            continue
-        total += sum(int(ticks) for ticks in fields[11:15])
-    return total / TICKS
+    return sum(sum(_ticks(pid)) for pid in tree(root)) / TICKS
+
+
+def own_cpu_seconds(pid: int) -> float:
+    """CPU seconds so far of a process, without its children."""
+    return sum(_ticks(pid)[:2]) / TICKS
+
+
+def _ticks(pid: int) -> list[int]:
+    """User and system time of a process, and of its children that were waited for; nothing when it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+    return [int(ticks) for ticks in fields[11:15]]
 
 
 def memory_bytes(root: int) -> int:

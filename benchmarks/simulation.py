@@ -26,12 +26,17 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from client.batched_sgd import CPU_BYTES
 from common.initial import initial_model
 from common.settings import Settings, load_settings
 from experiments.simulation import simulate
 
 Clock = Callable[[], float]
-MODELS = {"mlp 64-64": ["model.name=mlp", "model.hidden=[64,64]"], "cnn-dcpfl": ["model.name=cnn-dcpfl"]}
+MODELS = {
+    "mlp 8": ["model.name=mlp", "model.hidden=[8]"],
+    "mlp 64-64": ["model.name=mlp", "model.hidden=[64,64]"],
+    "cnn-dcpfl": ["model.name=cnn-dcpfl"],
+}
 
 
 def settings_of(clients: int, samples: int, data_dir: str, changes: list[str]) -> Settings:
@@ -91,25 +96,52 @@ def bare_rounds(settings: Settings, clock: Clock) -> list[float]:
     return seconds[1:]
 
 
+def products(settings: Settings, clock: Clock) -> float:
+    """Seconds of a round's products of matrices alone, on one thread; 0 for a model that is not of linear layers."""
+    model = initial_model(settings)
+    if any(isinstance(module, nn.Conv2d) for module in model.modules()):
+        return 0.0
+    shapes = [module.weight.shape for module in model.modules() if isinstance(module, nn.Linear)]
+    size = 4 * sum(parameter.numel() for parameter in model.parameters())
+    clients = min(settings.data.clients, max(1, CPU_BYTES // size))
+    train, batch = settings.train, settings.train.batch_size
+    steps = train.local_epochs * -(-int(settings.data.samples_per_client * (1 - settings.data.test_fraction)) // batch)
+    layers = [
+        (torch.randn(clients, batch, i), torch.randn(clients, o, i), torch.randn(clients, batch, o)) for o, i in shapes
+    ]
+    torch.set_num_threads(1)
+    started = clock()
+    for _ in range(steps):
+        for number, (x, weight, gradient) in enumerate(layers):
+            torch.bmm(x, weight.mT)
+            torch.bmm(gradient.mT, x)
+            if number:
+                torch.bmm(gradient, weight)
+    return (clock() - started) * settings.data.clients / clients
+
+
 def rounds(options: argparse.Namespace) -> None:
     data = "FashionMNIST" if options.data_dir else "digits"
     print(f"{data}, {options.clients} clients of {options.samples} samples, 2 epochs of mini-batches of 16; load "
           f"{os.getloadavg()[0]:.1f}")  # fmt: skip
-    print(f"{'model':10} {'threads':>7} {'loop s':>7} {'inline s':>9} {'× loop':>7} {'batched s':>10} {'× loop':>7}")
+    print(f"{'model':10} {'threads':>7} {'loop s':>7} {'inline s':>9} {'× loop':>7} {'batched s':>10} {'× loop':>7}"
+        f" {'products s':>11} {'× loop':>7}")  # fmt: skip
     for name in options.models:
         for threads in options.threads:
             changes = [*MODELS[name], f"run.rounds={options.rounds}", f"train.threads={threads}"]
             settings = settings_of(options.clients, options.samples, options.data_dir, changes)
             clock = time.process_time if threads == 1 else time.perf_counter
-            found: dict[str, list[float]] = {"loop": [], "inline": [], "batched": []}
+            found: dict[str, list[float]] = {"loop": [], "inline": [], "batched": [], "products": []}
             for _ in range(options.turns):
                 found["loop"] += bare_rounds(settings, clock)
                 for engine in ("inline", "batched"):
                     found[engine] += seconds_of_rounds(settings.with_overrides({"simulation.engine": engine}), clock)
-            loop, inline, batched = (min(seconds) for seconds in found.values())
+                found["products"] += [products(settings, clock) for _ in range(3 if threads == 1 else 0)]
+            loop, inline, batched, least = (min(seconds, default=0.0) for seconds in found.values())
+            bound = f" {least:11.2f} {least / loop:7.2f}" if least else ""
             print(
                 f"{name:10} {threads or 'all':>7} {loop:7.2f} {inline:9.2f} {inline / loop:7.2f} {batched:10.2f} "
-                f"{batched / loop:7.2f}",
+                f"{batched / loop:7.2f}{bound}",
                 flush=True,
             )
 
