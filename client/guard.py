@@ -45,6 +45,7 @@ def guard(trust: AppTrust, supernode: Any) -> None:
         )
 
     accepted: dict[str, int] = {}
+    refused: dict[str, Any] = {}  # the last one: the server asks again, and that is not to cost the app each time
 
     def again(state: Any, run_id: int) -> None:
         """Check the app of a run that goes on when a newer release has run since."""
@@ -69,8 +70,11 @@ def guard(trust: AppTrust, supernode: Any) -> None:
             return runs[run_id]
 
         def get_fab(fab_hash: str, run_id: int) -> Any:
-            fab = given["get_fab"](fab_hash, run_id)
+            fab = refused.get(fab_hash) or given["get_fab"](fab_hash, run_id)
+            refused.clear()
+            refused[fab_hash] = fab
             check(trust, runs[run_id], fab)
+            refused.clear()
             accepted[fab.hash_str] = trust.newest_serial
             return fab
 

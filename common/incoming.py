@@ -42,6 +42,11 @@ _HEADER_BYTES = 4096
 _SHARES = (ACCURACY, F1, ACCURACY_TRAINED, VALIDATION_ACCURACY)
 
 
+def reported(message: Message) -> str:
+    """The reason of a reply that carries an error."""
+    return f"The device reported: {message.error.reason}"
+
+
 def read_reply(
     message: Message,
     layout: ParameterLayout,
@@ -56,7 +61,7 @@ def read_reply(
     leaves the client out of the round.
     """
     if message.has_error():
-        raise ProtocolError(f"The device reported: {message.error.reason}")
+        raise ProtocolError(reported(message))
     content = message.content
     layers = layout.layers if upload is None else layout.check_layers(upload)
     records = content.array_records
@@ -116,7 +121,7 @@ def _weight(metrics: Mapping[str, float], weighted_by: str) -> int:
 def read_metrics(message: Message, weighted_by: str = NUM_EXAMPLES) -> dict[str, float]:
     """Check an evaluate reply and return its metrics. Raises `ProtocolError` with the reason."""
     if message.has_error():
-        raise ProtocolError(f"The device reported: {message.error.reason}")
+        raise ProtocolError(reported(message))
     metrics = _metrics(message.content)
     _weight(metrics, weighted_by)
     return metrics

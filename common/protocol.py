@@ -82,6 +82,7 @@ _VALIDATION_FRACTION = "validation-fraction"
 _NEWCOMER = "newcomer"
 _BACKBONE_DIGEST = "backbone"
 _CLIENT_APP_ERROR = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+_APP_REFUSED = 7  # INVALID_FAB of the same
 _LOST_COPY_ERROR, _LOST_BACKBONE_ERROR = 1001, 1002  # none of Flower's
 
 # How `client.trust` says what is installed on a device that does not run the server's app.
@@ -351,6 +352,11 @@ def says_copy_is_lost(message: Message) -> bool:
 def says_backbone_is_lost(message: Message) -> bool:
     """Whether a device no longer has what it was once sent beside what travels."""
     return bool(message.has_error() and message.error.code == _LOST_BACKBONE_ERROR)
+
+
+def refuses_app(message: Message) -> bool:
+    """Whether a device's SuperNode did not take the server's app: nothing was run, nor will be while that is so."""
+    return bool(message.has_error() and message.error.code == _APP_REFUSED)
 
 
 def client_id(message: Message) -> str:

@@ -286,13 +286,15 @@ class ClusteredStrategy(MethodHooks[State], Sampled, Strategy):
     def _available(self, grid: Grid, needed: int) -> dict[str, int]:
         """Client → node for the nodes that are connected, after waiting for enough of them, in order of client."""
         connected = wait_for_nodes(grid, max(self.min_available_nodes, needed), self.wait_timeout)
-        if unknown := self._nodes.unknown(connected):
-            self._identify(grid, unknown)
+        if asked := self._nodes.to_ask(connected):
+            self._identify(grid, asked)
+        self.failures |= self._nodes.refusals(connected)
         return self._nodes.among(connected)
 
     def _identify(self, grid: Grid, unknown: Sequence[int]) -> None:
         if not self.identify:
             self._nodes.clients.update({node: f"node-{node}" for node in unknown})
+            self._nodes.refusing.clear()  # where nothing else is asked, the next round's message asks
             return
         if self.names is not None:
             # Whom the server knows by its key takes part, also where it is slow to answer.

@@ -12,13 +12,35 @@ from flwr.app import Message, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from common import protocol
+from common import incoming, protocol
 from common.errors import BouquetError
 from strategies.exchange import Patience, exchange
 
 IDENTIFY_TIMEOUT = 120.0  # seconds; a node that does not say who it is sits the round out
+MOST_UNASKED = 7  # rounds between two questions to a node that refused and has been silent since
 # What the server calls a node, given what it says of itself, if anything; None where it cannot tell (yet).
 NameOf = Callable[[int, Mapping[str, Any] | None], str | None]
+
+
+@dataclass
+class Refusal:
+    """Of the server's app, by a node. It is asked again, but if it says nothing, ever more rarely: a question that
+    nobody answers costs a round `IDENTIFY_TIMEOUT`.
+    """
+
+    reason: str
+    silences: int = 0  # running
+    unasked: int = 0  # times that it is not to be asked from now on
+
+    def no_answer(self) -> None:
+        """It was asked, and said nothing."""
+        self.unasked = min(2**self.silences - 1, MOST_UNASKED)
+        self.silences += 1
+
+    def is_due(self) -> bool:
+        """Whether it is to be asked this time."""
+        self.unasked -= 1
+        return self.unasked < 0
 
 
 @dataclass
@@ -26,44 +48,61 @@ class Nodes:
     """Every node that was ever seen, with its client.
 
     A device that comes back under a new node id is the client it was. ``refusing`` are nodes that did not run the app:
-    they are asked again who they are, because another release may be installed there by then.
+    they are sent no model, but asked again who they are, because another release may be installed there by then.
     """
 
     clients: dict[int, str] = field(default_factory=dict)
-    refusing: set[int] = field(default_factory=set)
+    refusing: dict[int, Refusal] = field(default_factory=dict)
 
-    def unknown(self, connected: Sequence[int]) -> list[int]:
-        """Those that are to be asked who they are."""
-        return [node for node in connected if node not in self.clients or node in self.refusing]
+    def to_ask(self, connected: Sequence[int]) -> list[int]:
+        """Those that are to be asked who they are, now."""
+        return [
+            node
+            for node in connected
+            if (self.refusing[node].is_due() if node in self.refusing else node not in self.clients)
+        ]
 
     def among(self, connected: Sequence[int]) -> dict[str, int]:
-        """Client → node for the connected ones, in order of client.
+        """Client → node for the connected ones that may run the app, in order of client.
 
         A device's old node, which may still count as connected for a while, comes earlier and gives way.
         """
-        there = set(connected)
+        there = set(connected) - set(self.refusing)
         nodes = {client: node for node, client in self.clients.items() if node in there}
         return dict(sorted(nodes.items()))
 
+    def refusals(self, connected: Sequence[int]) -> dict[str, str]:
+        """Client → why it is sent nothing, for the connected ones that do not run the app."""
+        there = self.among(connected)
+        refusing = {self.clients.get(node, f"node-{node}"): self.refusing.get(node) for node in connected}
+        return {client: found.reason for client, found in refusing.items() if found and client not in there}
+
     def learn(self, asked: Sequence[int], answers: Sequence[Message], names: NameOf | None) -> None:
         """Take in what nodes said of themselves. A stock ClientApp answers with an error and is known by its node."""
-        self.refusing -= set(asked)
+        for node in set(asked) & set(self.refusing) - {answer.metadata.src_node_id for answer in answers}:
+            self.refusing[node].no_answer()
         for answer in answers:
-            node, about = answer.metadata.src_node_id, protocol.about(answer)
-            known = names(node, about) if names else None
-            if answer.has_error() and protocol.RELEASE in about:
-                self.refusing.add(node)
-            self.clients[node] = known or protocol.client_id(answer)
+            node = answer.metadata.src_node_id
+            known = names(node, protocol.about(answer)) if names else None
+            before = self.clients.get(node) if answer.has_error() else None
+            self.clients[node] = known or before or protocol.client_id(answer)
+            self._note_refusal(answer)
 
     def name(self, message: Message, names: NameOf | None) -> str:
         """The client that replied: as the server knows its node, else as it calls itself, which is remembered."""
         node = message.metadata.src_node_id
+        self._note_refusal(message)
         if names is not None and (known := names(node, None)) is not None:
             self.clients[node] = known
             return known
         if message.has_content() and protocol.CLIENT in message.content:
             self.clients[node] = protocol.client_id(message)
         return self.clients.get(node) or protocol.client_id(message)
+
+    def _note_refusal(self, message: Message) -> None:
+        self.refusing.pop(message.metadata.src_node_id, None)
+        if protocol.refuses_app(message):
+            self.refusing[message.metadata.src_node_id] = Refusal(incoming.reported(message))
 
 
 def wait_for_nodes(grid: Grid, minimum: int, timeout: float) -> list[int]:

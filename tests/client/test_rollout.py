@@ -181,6 +181,46 @@ def test_the_server_learns_from_a_refusal_what_is_installed(trust, newer):
     assert protocol.about(other) == {}
 
 
+def fake_supernode(original, replies):
+    """What `client.guard` needs of ``flwr.supernode.start_client_internal``; replies are the reasons alone."""
+    return SimpleNamespace(
+        _pull_and_store_message=original,
+        Error=lambda code, reason: reason,
+        ErrorCode=SimpleNamespace(INVALID_FAB=1),
+        Message=lambda reason, reply_to: reason,
+        _insert_message=lambda reply, *_: replies.append(reply),
+    )
+
+
+def test_an_app_that_was_refused_is_not_downloaded_for_the_next_message(trust, newer, monkeypatch):
+    monkeypatch.setattr("client.guard.check", lambda trust, run, fab: trust.check_app(fab.content))
+    fabs = {number: SimpleNamespace(content=bundle({**newer, f"{number}.py": b""}), hash_str="") for number in (1, 2)}
+    downloads, replies = [], []
+
+    def original(state, object_store, receive, get_run, get_fab):
+        number = receive()[0].metadata.run_id
+        get_fab(get_run(number).fab_hash, number)
+
+    def download(fab_hash, number):
+        downloads.append(fab_hash)
+        return fabs[number]
+
+    supernode = fake_supernode(original, replies)
+    guard(trust, supernode)
+    for number in (1, 1, 1, 2, 2):
+        message = SimpleNamespace(metadata=SimpleNamespace(run_id=number))
+        supernode._pull_and_store_message(
+            state=SimpleNamespace(get_run=lambda _: None),
+            object_store=None,
+            receive=lambda message=message: (message, None),
+            get_run=lambda number: SimpleNamespace(fab_hash=f"of run {number}"),
+            get_fab=download,
+        )
+    assert downloads == ["of run 1", "of run 2"]
+    assert len(replies) == 5
+    assert all("This device runs only" in reason for reason in replies)
+
+
 def test_a_run_of_an_older_release_that_goes_on_ends_when_a_newer_one_has_run(trust, newer, monkeypatch):
     """Both runs are known to SuperNode, so that it would ask for neither app again."""
     monkeypatch.setattr("client.guard.check", lambda trust, run, fab: trust.check_app(fab.content))
@@ -202,13 +242,7 @@ def test_a_run_of_an_older_release_that_goes_on_ends_when_a_newer_one_has_run(tr
             runs[number] = run
         return number
 
-    supernode = SimpleNamespace(
-        _pull_and_store_message=original,
-        Error=lambda code, reason: reason,
-        ErrorCode=SimpleNamespace(INVALID_FAB=1),
-        Message=lambda reason, reply_to: reason,
-        _insert_message=lambda reply, *_: replies.append(reply),
-    )
+    supernode = fake_supernode(original, replies)
     guard(trust, supernode)
 
     def message_of(number):

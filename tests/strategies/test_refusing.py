@@ -1,0 +1,117 @@
+"""A device that does not run the server's app is sent no model, but is asked again until it does."""
+
+import pytest
+from flwr.app import ConfigRecord, Error, Message
+from flwr.common.constant import ErrorCode
+
+from common import protocol
+from experiments.inline import InlineGrid
+from strategies import FedAvg
+from strategies.exchange import exchange
+
+WHY = "This device runs only the app of its own installation (bouquet-fl 0.2.0), and the server's differs."
+
+
+class Device:
+    """One whose SuperNode refuses the app while it ``refuses``; it says nothing at all while it is ``silent``."""
+
+    def __init__(self, trains):
+        self.trains, self.refuses, self.silent = trains, True, False
+        self.got = []  # types of the messages, since last looked at
+
+    def __call__(self, message):
+        self.got.append(message.metadata.message_type)
+        if self.silent:
+            return None
+        return Message(Error(ErrorCode.INVALID_FAB, WHY), reply_to=message) if self.refuses else self.trains(message)
+
+    def since(self):
+        got, self.got = self.got, []
+        return got
+
+
+@pytest.fixture
+def fleet(scripted):
+    def make(**options):
+        device = Device(scripted("x", lambda start, _: start + 4))
+        grid = InlineGrid({1: scripted("a", lambda start, _: start + 1), 9: device})
+        return FedAvg(round_timeout=0.1, **options), grid, device
+
+    return make
+
+
+def by_key(node, said):
+    return {1: "a", 9: "x"}[node]
+
+
+@pytest.mark.parametrize("names", [by_key, None])
+def test_it_is_named_asked_again_and_comes_back(fleet, play, names):
+    strategy, grid, device = fleet(identify=True)
+    strategy.names = names
+    play(strategy, grid, range(1, 4))
+    assert device.since() == [protocol.IDENTIFY] * 3
+    assert strategy.failures == {"x" if names else "node-9": f"The device reported: {WHY}"}
+    assert strategy.replies.clients == ("a",)
+    device.refuses = False
+    play(strategy, grid, range(4, 6))
+    assert device.since() == [protocol.IDENTIFY, "train", "train"]
+    assert (strategy.failures, strategy.replies.clients) == ({}, ("a", "x"))
+
+
+def test_silent_since_it_is_sent_nothing_and_asked_ever_more_rarely(fleet, play):
+    strategy, grid, device = fleet(identify=True)
+    strategy.names = by_key
+    play(strategy, grid, range(1, 2))
+    device.since()
+    device.silent = True
+    asked = []
+    for round_ in range(2, 25):
+        play(strategy, grid, range(round_, round_ + 1))
+        asked += [round_] * len(got := device.since())
+        assert set(got) <= {protocol.IDENTIFY}
+        assert strategy.failures == {"x": f"The device reported: {WHY}"}
+    assert asked == [2, 3, 5, 9, 17]
+    device.refuses = device.silent = False
+    play(strategy, grid, range(25, 26))
+    assert strategy.replies.clients == ("a", "x")
+
+
+def test_an_app_that_is_refused_later_stops_the_models_too(fleet, play):
+    """A run that goes on with another release: the device had answered before."""
+    strategy, grid, device = fleet(identify=True)
+    device.refuses = False
+    play(strategy, grid, range(1, 2))
+    device.refuses = True
+    play(strategy, grid, range(2, 4))
+    assert device.since() == [protocol.IDENTIFY, "train", "train", protocol.IDENTIFY]
+    assert strategy.failures == {"x": f"The device reported: {WHY}"}  # by the name that it gave before
+
+
+def test_no_model_for_the_test_either(fleet, play, initial):
+    strategy, grid, device = fleet(identify=True)
+    play(strategy, grid, range(1, 2))
+    strategy.failures = {}
+    messages = list(strategy.configure_evaluate(1, initial, ConfigRecord(), grid))
+    strategy.aggregate_evaluate(1, exchange(grid, messages, strategy.round_patience)[0])
+    assert set(device.since()) == {protocol.IDENTIFY}
+    assert (list(strategy.evaluation), list(strategy.failures)) == (["a"], ["node-9"])
+
+
+def test_its_old_node_does_not_make_it_one_that_refuses(fleet, scripted, play):
+    strategy, grid, device = fleet(identify=True)
+    device.refuses = False
+    play(strategy, grid, range(1, 2))
+    device.refuses = True
+    play(strategy, grid, range(2, 3))
+    grid.handlers[10] = scripted("x", lambda start, _: start + 4)  # restarted without a key, the old one still there
+    play(strategy, grid, range(3, 4))
+    assert (strategy.failures, strategy.replies.clients) == ({}, ("a", "x"))
+
+
+def test_where_nobody_is_asked_who_it_is_the_model_itself_asks(fleet, play):
+    strategy, grid, device = fleet()
+    play(strategy, grid, range(1, 4))
+    assert device.since() == ["train"] * 3
+    device.refuses = False
+    play(strategy, grid, range(4, 5))
+    assert strategy.replies.clients == ("a", "x")
