@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from common.layout import ParameterLayout, Vector
 from common.protocol import Instruction
 from strategies.clustered import ClusteredStrategy
-from strategies.mathematics.aggregation import Assignment, weighted_mean
+from strategies.mathematics.aggregation import Assignment
 from strategies.mathematics.clustering import hierarchical_clusters
 from strategies.mathematics.similarity import Distances, cosine_similarity, cosine_to
 from strategies.method import Similarity, one_model
@@ -177,7 +177,8 @@ class CFL(ClusteredStrategy[CFLState]):
         if not members:
             return replace(state, last=[*state.last[:cluster], {}])
         rows = np.stack([updates[client] for client in members])
-        mean = float(np.linalg.norm(weighted_mean(rows, [state.examples[client] for client in members])))
+        weights = [state.examples[client] for client in members]
+        mean = float(np.linalg.norm(self.aggregation.cluster_means(rows, [0] * len(rows), 1, weights)))
         greatest = float(np.linalg.norm(rows, axis=1).max())
         largest = [*state.largest]
         largest[cluster] = max(largest[cluster], mean)

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 from common.layout import ParameterLayout, Vector
 from common.protocol import Instruction, Scalar
 from strategies.clustered import ClusteredStrategy
-from strategies.mathematics.aggregation import Assignment, weighted_mean
+from strategies.mathematics.aggregation import Assignment
 from strategies.mathematics.similarity import cosine_to
 from strategies.method import one_model
 from strategies.options import check_options, counts
@@ -92,7 +92,7 @@ class OneShotClustering(ClusteredStrategy[OneShotState]):
 
     def direction(self, updates: Matrix) -> Vector:
         """Where the clients of a cluster moved the anchor (d,), from their updates (m, d)."""
-        return weighted_mean(updates)
+        return self.aggregation.cluster_means(updates, [0] * len(updates), 1)[0]
 
     def aggregate(self, W: Matrix, labels: Assignment, examples: ArrayLike, previous: Matrix) -> Matrix:
         """The models of the clusters (K, d) from those of their clients (n, d); who has none keeps ``previous``."""

@@ -38,7 +38,7 @@ from strategies.fedac.state import (
     with_ratios,
 )
 from strategies.fedac.tuning import Tuner
-from strategies.mathematics.aggregation import cluster_means, weighted_mean
+from strategies.mathematics.aggregation import Assignment
 from strategies.mathematics.clustering import assign_to_nearest, kmeans
 from strategies.mathematics.similarity import cosine_similarity
 from strategies.method import Outcome, Similarity
@@ -197,6 +197,7 @@ class FedAC(ClusteredStrategy[FedACState]):
     def _aggregate(self, state: FedACState, uploads: Uploads, layout: ParameterLayout) -> FedACState:
         """φ_g becomes the mean embedding over all clusters, and in the M-step (Eq. 5) ω_k the mean of cluster k's w_i.
 
+        Both by the server's rule, so that a bad client moves neither far where that is another than the mean.
         A cluster without a model in this round keeps its center. A newcomer is in no cluster before the E-step.
         """
         if not uploads.clients:
@@ -206,7 +207,7 @@ class FedAC(ClusteredStrategy[FedACState]):
         centers = self.aggregation.cluster_means(
             uploads.W[members], [clusters[i] for i in members], len(state.centers), previous=state.centers
         )
-        mean = weighted_mean(uploads.W).astype(np.float32)
+        mean = self.aggregation.cluster_means(uploads.W, [0] * len(uploads.W), 1)[0]
         return replace(state, centers=centers, global_embedding=only(mean, layout, state.embedding))
 
     def _reduce(self, state: FedACState, uploads: Uploads, replies: Replies) -> tuple[FedACState, dict[str, str]]:
@@ -241,7 +242,7 @@ class FedAC(ClusteredStrategy[FedACState]):
         spare = np.tile(state.centers[0], (num_clusters, 1))
         if self.similarity != "l2" and set(clients) != set(uploads.clients):
             # Of a cluster without a model in this round, the map holds those of the rounds before.
-            spare = restore_models(state, cluster_means(state.rows(clients), labels, num_clusters))
+            spare = self._as_remembered(state, clients, labels, num_clusters)
         members = labels if self.similarity == "l2" else [found[client] for client in uploads.clients]
         centers = self.aggregation.cluster_means(W, members, num_clusters, previous=spare)
         return replace(state, centers=centers, assignment=found, gathered={})
@@ -274,13 +275,18 @@ class FedAC(ClusteredStrategy[FedACState]):
         assignment = dict(zip(clients, tuned.labels.tolist(), strict=True))
         if assignment == state.assignment and tuned.num_clusters == len(state.centers):
             return state
-        remembered = restore_models(state, cluster_means(rows, tuned.labels, tuned.num_clusters))
+        remembered = self._as_remembered(state, clients, tuned.labels, tuned.num_clusters)
         members = [assignment[client] for client in uploads.clients]
         centers = self.aggregation.cluster_means(uploads.W, members, tuned.num_clusters, previous=remembered)
         state = replace(state, assignment=assignment, centers=centers)
         return self._recluster(state, uploads) if tuner.rule == "ratio" else state
 
     # --- details -------------------------------------------------------------------------------------------------
+
+    def _as_remembered(self, state: FedACState, clients: list[str], labels: Assignment, num_clusters: int) -> Matrix:
+        """The centers (K, d) of clusters of such ``clients`` as the map holds their last models, by the same rule."""
+        rule = replace(self.aggregation, compared=None)  # p numbers are made of parameters alone
+        return restore_models(state, rule.cluster_means(state.rows(clients), labels, num_clusters))
 
     @property
     def _uses_map(self) -> bool:

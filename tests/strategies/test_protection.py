@@ -5,7 +5,7 @@ import pytest
 
 from common import protocol
 from experiments.inline import InlineGrid
-from strategies import FedAvg, FeSEM
+from strategies import CFL, FLHC, FedAC, FedAvg, FeSEM
 from strategies.mathematics.robust import Aggregation
 from strategies.protection import Protection
 
@@ -49,3 +49,33 @@ def test_a_claim_of_many_samples_gains_nothing_under_a_robust_rule(scripted, pla
     strategy.protection = Protection(Aggregation("median"))
     play(strategy, InlineGrid(clients), range(1, 2))
     assert strategy.centers(strategy.state).tolist() == [[1.0] * 8]
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed-mean", "krum"])
+def test_nor_the_embedding_that_all_clusters_of_fedac_share(scripted, play, rule):
+    clients = {i: scripted(name, plus(1.0)) for i, name in enumerate("abcd", 1)} | {9: scripted("x", plus(100.0))}
+    embedding = {}
+    for aggregation in (Aggregation(rule, 0.2), Aggregation()):
+        strategy = FedAC(num_clusters=2, tuning="off", identify=True)
+        strategy.protection = Protection(aggregation)
+        play(strategy, InlineGrid(dict(clients)), range(1, 2))
+        embedding[aggregation.rule] = strategy.state.global_embedding[:6].tolist()
+    assert embedding == {rule: [1.0] * 6, "mean": [pytest.approx(104 / 5)] * 6}
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed-mean", "krum"])
+def test_nor_what_cfl_takes_for_settled(scripted, play, rule):
+    clients = {i: scripted(name, plus(1.0)) for i, name in enumerate("abcd", 1)} | {9: scripted("x", plus(100.0))}
+    strategy = CFL(identify=True)
+    strategy.protection = Protection(Aggregation(rule, 0.2))
+    play(strategy, InlineGrid(clients), range(1, 2))
+    assert strategy.state.last[0]["mean_norm"] == pytest.approx(8**0.5)
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed-mean", "krum"])
+def test_nor_the_direction_that_newcomers_find_a_cluster_by(rule):
+    strategy = FLHC(num_clusters=1)
+    strategy.protection = Protection(Aggregation(rule, 0.2))
+    updates = np.ones((5, 8), dtype=np.float32)
+    updates[2, :4] = -100
+    assert strategy.direction(updates).tolist() == [1.0] * 8

@@ -1,5 +1,7 @@
 """FedAC: the number of clusters, and clustering from p numbers alone."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from fedac_replies import WIDE, fixed, planted, replies, started
@@ -7,6 +9,8 @@ from fedac_replies import WIDE, fixed, planted, replies, started
 from common.protocol import STANDARD
 from strategies.fedac.strategy import FedAC
 from strategies.fedac.wire import PROCEDURE
+from strategies.mathematics.robust import Aggregation
+from strategies.protection import Protection
 
 # --- the number of clusters --------------------------------------------------------------------------------------
 
@@ -175,3 +179,22 @@ def test_everybody_uploads_a_model_for_a_new_map():
     for round_, clients in ((6, sorted(rows)), (2, [*sorted(rows), "new"])):
         plan = strategy.plan(state, round_, clients)
         assert {instruction.procedure for instruction in plan.values()} == {STANDARD}
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed-mean", "krum"])
+def test_a_center_made_of_p_numbers_alone_follows_the_servers_rule_too(rule):
+    """Of a cluster without a model in this round; one client's last numbers were a hundredfold."""
+    rows = planted(1)
+    strategy = fixed(num_clusters=1)
+    state = started(strategy, rows, WIDE)
+    clients = sorted(rows)
+    reduced = {**state.reduced, clients[2]: [100 * number for number in state.reduced[clients[2]]]}
+    labels = np.zeros(len(clients), dtype=np.int64)
+    strategy.protection = Protection(Aggregation(rule, 0.2))
+    center = strategy._as_remembered(replace(state, reduced=reduced), clients, labels, 1)
+    honest = np.array([row for client, row in rows.items() if client != clients[2]])
+    # within the honest ones' own spread, which a mean with the bad one is not
+    assert np.abs(center - honest.mean(axis=0)).max() < 0.5
+    strategy.protection = Protection()
+    moved = strategy._as_remembered(replace(state, reduced=reduced), clients, labels, 1)
+    assert np.abs(moved - honest.mean(axis=0)).max() > 1
