@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from common.log_file import stamp
+from experiments.record import untested
 from experiments.units import human_bytes, human_seconds
 from server.diagnosis import failures
 from server.status import TESTING, TRAINING, WAITING, sentence
@@ -120,5 +121,7 @@ def print_summary(console: Console, summary: Mapping[str, Any]) -> None:
     for name, value in rows:
         table.add_row(name, value)
     console.print(table)
+    for line in untested(summary):
+        console.print(Text(line), soft_wrap=True)
     for warning in summary.get("warnings", ()):
         console.print(Text(f"warning  {warning}", style="bold yellow"), soft_wrap=True)

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from common.errors import BouquetError
 from common.folder_lock import is_locked
-from experiments.record import Run, natural_order, read_run
+from experiments.record import Run, natural_order, not_tested, read_run
 from experiments.units import human_bytes, human_seconds
 from server.diagnosis import failures, other_releases
 from server.fleet import Connection, Names, connections
@@ -98,6 +98,7 @@ def _device(
         "left_out": int(last.get("left_out", 0)),
         "failures": len(failed),
         "last_failure": dict(zip(("round", "reason"), failed[-1], strict=True)) if failed else None,
+        "not_tested": not_tested(run.summary).get(name),
         "absent": sum(name in (line.get("absent") or ()) for line in run.rounds),
         "release": names.release(name),
         "bytes_up": up,
@@ -252,6 +253,8 @@ def print_status(console: Console, status: Mapping[str, Any], now: float | None 
         if device["last_failure"]:
             failure = device["last_failure"]
             console.print(Text(f"{device['name']}, round {failure['round']}: {failure['reason']}"), soft_wrap=True)
+        if reason := device.get("not_tested"):  # which an older server's page does not offer
+            console.print(Text(f"{device['name']}, test at the end: {reason}"), soft_wrap=True)
     for warning in run["warnings"]:
         console.print(Text(f"warning  {warning}", style="bold yellow"), soft_wrap=True)
     console.print(f"bytes    {human_bytes(run['bytes_down'])} down, {human_bytes(run['bytes_up'])} up")

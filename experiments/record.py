@@ -182,6 +182,23 @@ class Run:
         )
 
 
+def not_tested(summary: Mapping[str, Any] | None) -> dict[str, str]:
+    """Client → why it has no result of the test at the end; older records hold the names alone."""
+    found = (summary or {}).get("not_evaluated") or {}
+    return dict(found) if isinstance(found, Mapping) else dict.fromkeys(found, "No reply came.")
+
+
+def untested(summary: Mapping[str, Any] | None) -> list[str]:
+    """A line for each reason for which clients were not tested at the end."""
+    by_reason: dict[str, list[str]] = {}
+    for client, reason in not_tested(summary).items():
+        by_reason.setdefault(reason, []).append(client)
+    return [
+        f"Not tested at the end: {', '.join(sorted(clients, key=natural_order))}. {reason}"
+        for reason, clients in by_reason.items()
+    ]
+
+
 def read_run(folder: Path) -> Run:
     """Read a run folder. Raises `RecordError`, which names the file (and line) that is wrong or missing."""
     if not folder.is_dir():

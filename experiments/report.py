@@ -16,7 +16,7 @@ from common.settings import Settings, parse_settings
 from experiments.page import RUN, embed, render
 from experiments.plots import plots_of
 from experiments.plots_clients import cluster_colours
-from experiments.record import Run, natural_order, read_run
+from experiments.record import Run, natural_order, read_run, untested
 from experiments.units import human_bytes, human_seconds
 from server.diagnosis import all_warnings, failures
 from server.run_folder import REPORT
@@ -61,8 +61,7 @@ def render_report(
     notes = list(run.notes[1:] if live and run.summary is None else run.notes)
     if len(failed) > MOST_FAILURES:
         notes.append(f"{len(failed)} failures are recorded; the page shows the first {MOST_FAILURES}.")
-    if missing := (run.summary or {}).get("not_evaluated"):
-        notes.append(f"Not tested at the end, because no reply came: {', '.join(missing)}.")
+    notes += untested(run.summary)
     notes += all_warnings(run.rounds)
     extra = (run.summary or {}).get("strategy_record") or (run.rounds[-1].get("strategy") if run.rounds else None)
     state = f"{run.completed} rounds" if run.summary else f"{run.completed} of {run.settings.run.rounds} rounds so far"

@@ -258,8 +258,12 @@ def summarise(
     rounds: list[dict[str, Any]],
     final_traffic: Bytes,
     seconds: float,
+    failed: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """The summary of a finished run: accuracies are those of the final evaluation of every device."""
+    """The summary of a finished run: accuracies are those of the final evaluation of every device.
+
+    ``failed`` says why of those that failed it.
+    """
     assert strategy.state is not None
     assignment = strategy.assignment(strategy.state)
     evaluation = dict(sorted(strategy.evaluation.items()))
@@ -286,7 +290,10 @@ def summarise(
         **agreement(assignment, groups),
         "accuracy_by_client": {c: m[protocol.ACCURACY] for c, m in evaluation.items() if protocol.ACCURACY in m},
         **_choice(evaluation),
-        "not_evaluated": sorted(set(assignment) - set(evaluation)),
+        "not_evaluated": {
+            client: failed.get(client) or _not_asked(settings.server.fraction_evaluate)
+            for client in sorted({*assignment, *failed} - set(evaluation))
+        },
         "warnings": all_warnings(rounds),
         "bytes_up": sum(line["bytes_up"] for line in rounds) + final_traffic.up,
         "bytes_down": sum(line["bytes_down"] for line in rounds) + final_traffic.down,
@@ -296,6 +303,13 @@ def summarise(
         "strategy_record": strategy.record(strategy.state),
         **({"privacy": strategy.privacy.summary()} if strategy.privacy else {}),
     }
+
+
+def _not_asked(fraction: float) -> str:
+    """Why a device without a result or a failure has none."""
+    if fraction == 1:
+        return "It was not connected."
+    return f"It was not connected, or not one of those that were asked (server.fraction_evaluate = {fraction:g})."
 
 
 def _choice(evaluation: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:

@@ -192,10 +192,10 @@ class _Run:
         self.wait_for_clients(1, last)
         self.status.say(TESTING, round=last)
         traffic = Bytes(self.strategy.layout)
-        self.evaluate(last, traffic)
+        failed = self.evaluate(last, traffic)["not_evaluated"]
         self.learn_groups()
         rounds = self.record.rounds()
-        return summarise(self.settings, self.strategy, self.remembered.groups, rounds, traffic, self.seconds)
+        return summarise(self.settings, self.strategy, self.remembered.groups, rounds, traffic, self.seconds, failed)
 
     def config(self, round_: int) -> ConfigRecord:
         """What every device is told in a round."""

@@ -190,6 +190,18 @@ def test_what_is_wrong_now_is_said_everywhere(run):
     assert 'bouquet_warnings{run="plants"} 3.0' in metrics_text(found).decode()
 
 
+def test_who_was_not_tested_at_the_end_and_why(run):
+    reason = "The device reported: The disk is full."
+    summary = {"not_evaluated": {"window-pi": reason}, "accuracy_macro": 0.5, "clusters": 1}
+    (run.folder / "summary.json").write_text(json.dumps(summary))
+    run.change(state="finished")
+    found = collect(run.folder)
+    assert [device["not_tested"] for device in found["devices"]] == [None, None, reason]
+    output = io.StringIO()
+    print_status(Console(file=output), found)
+    assert f"window-pi, test at the end: {reason}" in output.getvalue().splitlines()
+
+
 def test_the_newest_run_is_the_one_that_is_meant(run, monkeypatch):
     monkeypatch.chdir(run.folder.parents[1])
     assert "plants: stopped" in CliRunner().invoke(app, ["status"]).output

@@ -178,14 +178,24 @@ def test_very_many_failures_are_cut_and_counted(write_run, edit_round):
     assert said.count("gone") == 200
 
 
-def test_devices_that_were_not_tested_and_what_the_strategy_recorded_are_shown(write_run):
+@pytest.mark.parametrize(
+    ("recorded", "shown"),
+    [
+        (["client-5"], ["client-5. No reply came."]),
+        (
+            {"client-10": "No reply within 5 s.", "client-3": "The disk is full.", "client-5": "No reply within 5 s."},
+            ["client-5, client-10. No reply within 5 s.", "client-3. The disk is full."],
+        ),
+    ],
+)
+def test_devices_that_were_not_tested_and_what_the_strategy_recorded_are_shown(write_run, recorded, shown):
     folder = write_run()
     summary = json.loads((folder / "summary.json").read_text())
-    summary |= {"not_evaluated": ["client-5"], "strategy_record": {"restarts": 20}}
+    summary |= {"not_evaluated": recorded, "strategy_record": {"restarts": 20}}
     (folder / "summary.json").write_text(json.dumps(summary))
     said = Page(write_report(folder).read_text()).said
 
-    assert "Not tested at the end, because no reply came: client-5." in said
+    assert all(f"Not tested at the end: {line}" in said for line in shown)
     assert '{\n  "restarts": 20\n}' in said
 
 

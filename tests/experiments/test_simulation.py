@@ -138,7 +138,15 @@ def test_who_fails_an_evaluation_between_rounds_did_not_fail_the_round(monkeypat
     assert line["evaluation"]["clients"] == 5
     assert line["evaluation"]["not_evaluated"] == {"client-1": "The device reported: The camera is gone."}
     assert failures(line) == [("client-1", "In the evaluation: The device reported: The camera is gone.")]
-    assert result(tmp_path / "run")["not_evaluated"] == ["client-1"]
+    assert result(tmp_path / "run")["not_evaluated"] == line["evaluation"]["not_evaluated"]
+
+
+def test_who_was_not_asked_at_the_end_is_not_said_to_have_failed(tmp_path):
+    simulate(settings("run.rounds=1", "server.fraction_evaluate=0.5"), tmp_path / "run")
+    summary = result(tmp_path / "run")
+    said = "It was not connected, or not one of those that were asked (server.fraction_evaluate = 0.5)."
+    assert set(summary["not_evaluated"].values()) == {said}
+    assert sorted([*summary["not_evaluated"], *summary["accuracy_by_client"]]) == [f"client-{k}" for k in range(6)]
 
 
 def test_ray_gives_the_same_result(finished, tmp_path):
