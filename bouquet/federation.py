@@ -22,13 +22,14 @@ from bouquet.keys import ServerKeys
 from common.bundle import signed_app_files, write_app
 from common.errors import BouquetError
 from common.files import make_folder
-from common.processes import ProcessGroup
+from common.folder_lock import is_held
+from common.processes import ProcessGroup, tail
 from common.settings import Settings
 from server.admission import Admission
 from server.app import CURRENT, DATABASE, REGISTERED, RESUME, RUN_FOLDER, read_failure
 from server.fleet import Twins, registered_keys
 from server.record import RunRecord, check_new
-from server.run_folder import FAILURE, ROUNDS, SERVER_LOG, SUMMARY, SUPERLINK, holds_run
+from server.run_folder import FAILURE, ROUNDS, SERVER_LOG, SERVERAPP, SUMMARY, SUPERLINK, holds_run
 from server.status import STOPPED, read_status
 from server.stop import RunStopped
 from server.superlink import Certificates, RunLog, SuperLink, run_status, start_superlink, submit_run
@@ -45,6 +46,10 @@ DATABASE_FILE = "superlink.db"
 TURNED_AWAY = re.compile(r"\[ApiError:2004\] .* public key: (b'.*'), exception: SuperNode with node ID \d+ could not")
 
 Follow = Callable[[dict[str, Any]], None]
+
+
+class ServerAppLost(BouquetError):
+    """The ServerApp is gone, and neither a result nor a reason is there: it was killed, or the kernel ended it."""
 
 
 def is_finished(folder: Path, settings: Settings) -> bool:
@@ -182,8 +187,9 @@ def run_federation(
     seen = _count_lines(folder / ROUNDS)
     run_id = submit_run(superlink, app, settings.to_run_config())
     log = RunLog(superlink, run_id, folder / SERVER_LOG)
+    life = Life(folder / SERVERAPP, run_id)
     while True:
-        over = _is_over(superlink, run_id, log, folder, before)
+        over = _is_over(superlink, run_id, log, folder, before, life)
         if (now := read_status(folder)) != status:
             status = now
             wait(status)
@@ -211,21 +217,52 @@ def run_federation(
     return summary
 
 
-def _is_over(superlink: SuperLink, run_id: int, log: RunLog, folder: Path, before: object) -> bool:
+class Life:
+    """Of a run's ServerApp, which is a process of SuperLink's, by the ``file`` that it holds while it lives.
+
+    SuperLink itself learns of its death when no heartbeat has come for a minute.
+    """
+
+    def __init__(self, file: Path, run_id: int) -> None:
+        self.file = file
+        self.run_id = str(run_id)
+        self._began = False
+
+    @property
+    def over(self) -> bool:
+        """Whether it was there and is no more."""
+        with contextlib.suppress(OSError):
+            # The file may be that of the run before, or of a ServerApp that another one has succeeded.
+            if self.file.read_text(encoding="utf-8") == self.run_id:
+                held = is_held(self.file)
+                self._began = self._began or held
+                return self._began and not held
+        return False
+
+
+def _is_over(superlink: SuperLink, run_id: int, log: RunLog, folder: Path, before: object, life: Life) -> bool:
     if not superlink.process.alive:
         raise BouquetError(f"SuperLink ended during the run.\n{superlink.process.tail()}")
+    gone = life.over  # looked at first: what it leaves is there before it ends
     # A run that goes on has a summary from before, which is not its result.
     if _version(folder / SUMMARY) not in (before, None) or (folder / FAILURE).exists():
         return True
     # The log ends with the run.
+    if log.alive and not gone:
+        return False
     try:
-        return not log.alive and run_status(superlink, run_id).finished
+        finished = run_status(superlink, run_id).finished
     except BouquetError:
         # Killed, it counts as alive until its supervisor has ended what was below it.
         with contextlib.suppress(TimeoutError):
             superlink.process.wait(ENDING_SECONDS)
             raise BouquetError(f"SuperLink ended during the run.\n{superlink.process.tail()}") from None
         raise
+    if gone and not finished:  # one that ends by itself tells SuperLink so before
+        raise ServerAppLost(
+            f"The ServerApp was killed, or crashed. The end of {folder / SERVER_LOG}:\n{tail(folder / SERVER_LOG)}"
+        )
+    return finished
 
 
 def _version(path: Path) -> tuple[int, int] | None:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from bouquet.federation import (
     OneKeyTwice,
+    ServerAppLost,
     admitted_devices,
     check_folder,
     is_finished,
@@ -29,6 +30,7 @@ from common.folder_lock import locked
 from common.processes import ProcessGroup
 from server.apart import check_settings
 from server.fleet import Twins
+from server.record import RunRecord
 from server.run_folder import REPORT, SUMMARY
 from server.stop import RunStopped
 from server.superlink import SuperLink
@@ -138,13 +140,26 @@ def _do_in_turn(
     options: Options,
     look: Callable[[], None],
 ) -> None:
-    """One of many runs: what is wrong with it does not end the server."""
+    """One of many runs: what is wrong with it does not end the server.
+
+    Where its ServerApp was killed it goes on at once, as long as each time it has come further than the time before.
+    """
     # Devices may come when they like.
     run = NextRun(run.settings.with_overrides({"server.wait_for_clients": WITHOUT_LIMIT}), run.folder)
     try:
         with contextlib.nullcontext() if run.folder == server else locked(run.folder, "the run folder", HINT):
-            run.write(queue_of(server) / CURRENT, resume)
-            _do(group, superlink, run, options, look)
+            done = 0
+            while True:
+                run.write(queue_of(server) / CURRENT, resume)
+                try:
+                    _do(group, superlink, run, options, look)
+                    return
+                except ServerAppLost as lost:
+                    before, done = done, len(RunRecord(run.folder).rounds())
+                    if done <= before:
+                        raise
+                    options.console.print(Text(f"{lost}\nGoing on with {run.settings.run.name}."), soft_wrap=True)
+                    resume = True
     except BouquetError as error:
         if not superlink.process.alive:
             raise

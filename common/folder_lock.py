@@ -1,4 +1,4 @@
-"""One program a folder: a lock that ends with the process that holds it, however that ends."""
+"""One program a folder, and who is there: locks that end with the process that holds them, however that ends."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from common.files import make_folder
 
 LOCK = ".lock"
 LOOKS, LOOK_SECONDS = 4, 0.05
+_for_life: list[int] = []  # descriptors of what `hold` holds
 
 
 @contextlib.contextmanager
@@ -46,8 +47,23 @@ def locked(folder: Path, what: str, hint: str) -> Iterator[None]:
 
 def is_locked(folder: Path) -> bool:
     """Whether a running program holds the folder."""
+    return is_held(folder / LOCK)
+
+
+def hold(file: Path, text: str) -> None:
+    """Hold a file, with ``text`` in it, until this process ends; without a word where that cannot be done."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+        _for_life.append(descriptor)
+        _lock(descriptor)
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, text.encode())
+
+
+def is_held(file: Path) -> bool:
+    """Whether a running program holds the file."""
     try:
-        descriptor = os.open(folder / LOCK, os.O_RDONLY)
+        descriptor = os.open(file, os.O_RDONLY)
     except OSError:
         return False
     try:

@@ -12,14 +12,15 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from common.errors import BouquetError, RunFailed
-from common.files import write_atomically
+from common.files import make_folder, write_atomically
+from common.folder_lock import hold
 from common.settings import Settings
 from server.apart import PlainStart, starting_point
 from server.arriving import as_they_arrive
 from server.fleet import Names
 from server.record import RunRecord
 from server.rounds import Follow, run_rounds
-from server.run_folder import FAILURE
+from server.run_folder import FAILURE, SERVERAPP
 from server.status import FAILED, STOPPED, note_end
 from server.stop import RunStopped
 
@@ -50,6 +51,8 @@ def make_server_app(
         own = settings or Settings.from_run_config(context.run_config)
         target, again = (folder, resume) if folder else _where(own)
         try:
+            if settings is None:
+                hold(make_folder(target, "the run folder") / SERVERAPP, str(context.run_id))
             start = _start(own, target if again else None, apart=settings is None)
             names = None if settings else _names(target, again)
             run_rounds(as_they_arrive(grid), own, start.record, RunRecord(target), again, follow, names, start)

@@ -15,6 +15,7 @@ STATUS = "status.json"  # what the server does now
 STOP = "stop"  # there while the owner wants the run to end
 FAILURE = "failure.txt"  # why the ServerApp ended it
 SERVER_LOG = "server.log"  # what the ServerApp logs
+SERVERAPP = ".serverapp"  # Flower's id of the run; held by the ServerApp while that lives
 NAMES = "devices.json"  # who took part, and under which name
 SUPERLINK = "superlink"  # SuperLink's log, database and apps
 QUEUE = "queue"  # of a server that takes further runs
