@@ -82,7 +82,7 @@ _VALIDATION_FRACTION = "validation-fraction"
 _NEWCOMER = "newcomer"
 _BACKBONE_DIGEST = "backbone"
 _CLIENT_APP_ERROR = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-_APP_REFUSED = 7  # INVALID_FAB of the same
+_APP_REFUSED, _APP_CRASHED = 7, 8  # INVALID_FAB and CLIENT_APP_CRASHED of the same
 _LOST_COPY_ERROR, _LOST_BACKBONE_ERROR = 1001, 1002  # none of Flower's
 
 # How `client.trust` says what is installed on a device that does not run the server's app.
@@ -357,6 +357,11 @@ def says_backbone_is_lost(message: Message) -> bool:
 def refuses_app(message: Message) -> bool:
     """Whether a device's SuperNode did not take the server's app: nothing was run, nor will be while that is so."""
     return bool(message.has_error() and message.error.code == _APP_REFUSED)
+
+
+def has_crashed(message: Message) -> bool:
+    """Whether what worked on a message on the device ended without an answer: killed, or out of memory."""
+    return bool(message.has_error() and message.error.code == _APP_CRASHED)
 
 
 def client_id(message: Message) -> str:

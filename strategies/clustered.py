@@ -300,9 +300,12 @@ class ClusteredStrategy(MethodHooks[State], Sampled, Strategy):
             # Whom the server knows by its key takes part, also where it is slow to answer.
             found = {node: self.names(node, None) for node in unknown}
             self._nodes.clients.update({node: name for node, name in found.items() if name is not None})
-        questions, answers = ask_who(grid, unknown, self._patience, self.round_timeout)
-        self.identification += [*questions, *answers]
-        self._nodes.learn(unknown, answers, self.names)
+        for _ in range(2):  # one whose answering process was killed is asked again at once
+            questions, answers = ask_who(grid, unknown, self._patience, self.round_timeout)
+            self.identification += [*questions, *answers]
+            self._nodes.learn(unknown, answers, self.names)
+            if not (unknown := [a.metadata.src_node_id for a in answers if protocol.has_crashed(a)]):
+                return
 
     def _messages(
         self,

@@ -48,7 +48,8 @@ class Nodes:
     """Every node that was ever seen, with its client.
 
     A device that comes back under a new node id is the client it was. ``refusing`` are nodes that did not run the app:
-    they are sent no model, but asked again who they are, because another release may be installed there by then.
+    they are sent no model, but asked again who they are, because another release may be installed there by then, or
+    what was to answer was killed.
     """
 
     clients: dict[int, str] = field(default_factory=dict)
@@ -87,6 +88,8 @@ class Nodes:
             before = self.clients.get(node) if answer.has_error() else None
             self.clients[node] = known or before or protocol.client_id(answer)
             self._note_refusal(answer)
+            if protocol.has_crashed(answer):  # it is no stock ClientApp: it is one that has not said yet who it is
+                self.refusing[node] = Refusal(incoming.reported(answer))
 
     def name(self, message: Message, names: NameOf | None) -> str:
         """The client that replied: as the server knows its node, else as it calls itself, which is remembered."""

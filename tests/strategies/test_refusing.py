@@ -10,19 +10,23 @@ from strategies import FedAvg
 from strategies.exchange import exchange
 
 WHY = "This device runs only the app of its own installation (bouquet-fl 0.2.0), and the server's differs."
+KILLED = "The process that worked on it was ended by SIGKILL (out of memory?)."
 
 
 class Device:
     """One whose SuperNode refuses the app while it ``refuses``; it says nothing at all while it is ``silent``."""
 
     def __init__(self, trains):
-        self.trains, self.refuses, self.silent = trains, True, False
+        self.trains, self.refuses, self.silent, self.crashes = trains, True, False, 0
         self.got = []  # types of the messages, since last looked at
 
     def __call__(self, message):
         self.got.append(message.metadata.message_type)
         if self.silent:
             return None
+        if self.crashes:
+            self.crashes -= 1
+            return Message(Error(ErrorCode.CLIENT_APP_CRASHED, KILLED), reply_to=message)
         return Message(Error(ErrorCode.INVALID_FAB, WHY), reply_to=message) if self.refuses else self.trains(message)
 
     def since(self):
@@ -85,6 +89,27 @@ def test_an_app_that_is_refused_later_stops_the_models_too(fleet, play):
     play(strategy, grid, range(2, 4))
     assert device.since() == [protocol.IDENTIFY, "train", "train", protocol.IDENTIFY]
     assert strategy.failures == {"x": f"The device reported: {WHY}"}  # by the name that it gave before
+
+
+@pytest.mark.parametrize("names", [by_key, None])
+def test_one_that_was_killed_while_it_said_who_it_is_is_asked_again_at_once(fleet, play, names):
+    strategy, grid, device = fleet(identify=True)
+    strategy.names = names
+    device.refuses, device.crashes = False, 1
+    play(strategy, grid, range(1, 2))
+    assert device.since() == [protocol.IDENTIFY, protocol.IDENTIFY, "train"]
+    assert (strategy.failures, strategy.replies.clients) == ({}, ("a", "x"))
+
+
+def test_one_that_is_killed_each_time_is_asked_in_each_round_and_is_never_taken_for_another(fleet, play):
+    strategy, grid, device = fleet(identify=True)
+    device.refuses, device.crashes = False, 4
+    play(strategy, grid, range(1, 3))
+    assert device.since() == [protocol.IDENTIFY] * 4
+    assert strategy.failures == {"node-9": f"The device reported: {KILLED}"}
+    play(strategy, grid, range(3, 4))
+    assert device.since() == [protocol.IDENTIFY, "train"]
+    assert (strategy.failures, strategy.replies.clients) == ({}, ("a", "x"))
 
 
 def test_no_model_for_the_test_either(fleet, play, initial):
