@@ -356,7 +356,7 @@ class Session:
             packed, copies = self.copies.answer(self.run, self.received, trained, is_model, seed, from_received)
             config = {**config, **reply_config(self.layout, packed, copies)}
         elif trained is not None and layers:
-            arrays = protocol.to_record(self.layout, trained, layers)
+            arrays = protocol.to_record(self.layout, trained, layers, self.received.joined)
         return protocol.reply(self.message, self.node.client, self._told(), arrays, config)
 
     def release(self, trained: Vector, base: str | None = ARRAYS, layers: Sequence[str] | None = None) -> Vector:

@@ -30,6 +30,7 @@ from common.protocol import (
     about,
     client_id,
     from_record,
+    separate,
 )
 
 # What no honest device sends. A loss that overflowed is reported as the largest float32.
@@ -92,12 +93,13 @@ def _read_vector(record: ArrayRecord | None, layout: ParameterLayout, layers: tu
         return layout.flatten({}, layers)
     # Before anything is decoded: a tensor is refused by what it takes up, not by what it turns out to be.
     largest = {spec.name: spec.size * np.dtype(spec.dtype).itemsize for spec in layout.tensors}
-    for name, array in record.items():
+    arrays = separate(record)
+    for name, array in arrays.items():
         if len(array.data) > 2 * largest.get(name, 0) + _HEADER_BYTES:
             raise ProtocolError(
                 f"Tensor {name!r} takes {len(array.data)} bytes; in this model it has {largest.get(name, 0)}."
             )
-    return layout.flatten(from_record(record), layers)
+    return layout.flatten(from_record(arrays), layers)
 
 
 def _check_values(vector: Vector, layout: ParameterLayout) -> None:

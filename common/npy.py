@@ -2,12 +2,15 @@
 
 To the byte what `flwr.app.Array` writes and reads. It makes and parses the same header anew for each array of each
 message, which takes longer than the numbers of a small model; here each header is made and parsed once.
+
+Flower moves each array as two objects, each by a call of its own to SuperLink and by another from it. Between Bouquet's
+own apps the arrays of a record are therefore joined: one array, whose bytes are theirs one after another.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from io import BytesIO
 from typing import Any
@@ -18,6 +21,7 @@ from numpy.typing import NDArray
 
 from common.layout import contiguous
 
+_JOINED, _BETWEEN = "bouquet.joined", ","  # the kind of an array that holds others, and what is between their names
 _NUMPY, _NPY_1_0 = "numpy.ndarray", b"\x93NUMPY\x01\x00"  # flwr.app.message's SType.NUMPY; magic and version
 
 
@@ -27,6 +31,42 @@ def record_of(arrays: Mapping[str, Array]) -> ArrayRecord:
     for name, array in arrays.items():
         record[name] = array
     return record
+
+
+def joined(arrays: Mapping[str, Array]) -> ArrayRecord:
+    """A record in which these arrays are one, their names its name."""
+    data = b"".join(array.data for array in arrays.values())
+    return record_of({_BETWEEN.join(arrays): Array("uint8", (len(data),), _JOINED, data)})
+
+
+def arrays_of(record: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
+    """Name and array of all in a record, those that are joined one by one.
+
+    Raises `ValueError` for joined bytes that do not hold as many arrays as there are names, each whole.
+    """
+    for name, array in record.items():
+        if array.stype != _JOINED:
+            yield name, array
+            continue
+        at = 0
+        for part in name.split(_BETWEEN):
+            end = at + _length(array.data, at)
+            yield part, Array("", (), _NUMPY, array.data[at:end])
+            at = end
+        if at != len(array.data):
+            raise ValueError(f"{len(array.data) - at} bytes follow the last of the arrays {name!r}")
+
+
+def _length(data: bytes, at: int) -> int:
+    """Bytes of the array that begins there, its header included."""
+    start = at + 10 + int.from_bytes(data[at + 8 : at + 10], "little")
+    if data[at : at + 8] != _NPY_1_0:
+        raise ValueError("there is no array where one should begin")
+    shape, _, dtype = _read_header(data[at + 8 : start])
+    length = start - at + dtype.itemsize * math.prod(shape)
+    if dtype.hasobject or min(shape, default=0) < 0 or length > len(data) - at:
+        raise ValueError("an array is cut off")
+    return length
 
 
 def encode(array: NDArray[Any]) -> Array:

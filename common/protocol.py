@@ -6,7 +6,8 @@ Device → server: ``arrays`` with the layers that were asked for, a MetricRecor
 ``num-examples``, and a ConfigRecord ``client`` with the device's identity. Everything but ``arrays``, ``config``
 and ``metrics`` is optional, so that Flower's own ClientApps and strategies fit at either end.
 
-In a run that compresses, the models of a message are one block of bytes in its ConfigRecord: `common.packed`.
+Between Bouquet's own apps the tensors of a record are joined to one array (`common.npy`); a device answers as it was
+asked. In a run that compresses, the models of a message are one block of bytes in its ConfigRecord: `common.packed`.
 
 ``query.identify`` asks a node who it is before the first round; it costs no model and no PyTorch.
 """
@@ -18,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.app.typing import ConfigRecordValues
 from numpy.typing import NDArray
 
@@ -81,6 +82,7 @@ _FLOWER_PROXIMAL = "proximal-mu"  # the key of flwr's FedProx
 _VALIDATION_FRACTION = "validation-fraction"
 _NEWCOMER = "newcomer"
 _BACKBONE_DIGEST = "backbone"
+_JOINED = "joined-tensors"
 _CLIENT_APP_ERROR = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 _APP_REFUSED, _APP_CRASHED = 7, 8  # INVALID_FAB and CLIENT_APP_CRASHED of the same
 _LOST_COPY_ERROR, _LOST_BACKBONE_ERROR = 1001, 1002  # none of Flower's
@@ -161,6 +163,7 @@ class Received:
     procedure: str
     newcomer: bool
     config: dict[str, Scalar]
+    joined: bool = False  # whether the tensors of the reply are to be joined
     unpacked: Unpacked | None = None  # None in a run that does not compress
     backbone: Backbone | None = None  # None where everything travels
 
@@ -181,12 +184,18 @@ class ClientReply:
 
 
 class Encoder:
-    """Builds messages; a model that goes to several devices is serialised once."""
+    """Builds messages; a model that goes to several devices is serialised once.
 
-    def __init__(self, layout: ParameterLayout, arrays_key: str = ARRAYS, config_key: str = CONFIG) -> None:
+    With ``joined`` the tensors of a record travel as one, which no other package's ClientApp reads.
+    """
+
+    def __init__(
+        self, layout: ParameterLayout, arrays_key: str = ARRAYS, config_key: str = CONFIG, joined: bool = False
+    ) -> None:
         self.layout = layout
         self.arrays_key = arrays_key
         self.config_key = config_key
+        self.joined = joined
         self._records: dict[tuple[int, tuple[str, ...] | None], tuple[ArrayRecord, Vector]] = {}
 
     def arrays(self, payload: Payload) -> ArrayRecord:
@@ -194,8 +203,11 @@ class Encoder:
         key = (payload.vector.ctypes.data, payload.layers)
         if key not in self._records:
             # the vector is kept beside the record: its address must not be reused while it is a key
-            self._records[key] = (to_record(self.layout, payload.vector, payload.layers), payload.vector)
+            self._records[key] = (self._record(payload), payload.vector)
         return self._records[key][0]
+
+    def _record(self, payload: Payload) -> ArrayRecord:
+        return to_record(self.layout, payload.vector, payload.layers, self.joined)
 
     def content(
         self,
@@ -224,7 +236,9 @@ class Encoder:
         if backbone is not None:
             values[_BACKBONE_DIGEST] = backbone.digest
             if backbone.arrays is not None:
-                records[BACKBONE] = npy.record_of({name: npy.encode(a) for name, a in backbone.arrays.items()})
+                records[BACKBONE] = _record_of(backbone.arrays, self.joined)
+        if self.joined:
+            values[_JOINED] = True
         if packing is not None:
             values |= packed.to_config(packing, self.layout)
         for name, payload in instruction.models.items() if packing is None else ():
@@ -233,20 +247,35 @@ class Encoder:
         return RecordDict(records)  # type: ignore[arg-type]
 
 
-def to_record(layout: ParameterLayout, vector: Vector, layers: Sequence[str] | None = None) -> ArrayRecord:
-    """The layers of a flat vector (d,) as Flower's ArrayRecord."""
-    return npy.record_of({name: npy.encode(array) for name, array in layout.unflatten(vector, layers).items()})
+def to_record(
+    layout: ParameterLayout, vector: Vector, layers: Sequence[str] | None = None, joined: bool = False
+) -> ArrayRecord:
+    """The layers of a flat vector (d,) as Flower's ArrayRecord, an array a tensor, or all ``joined`` to one."""
+    return _record_of(layout.unflatten(vector, layers), joined)
 
 
-def from_record(record: ArrayRecord) -> dict[str, NDArray[Any]]:
+def _record_of(arrays: Mapping[str, NDArray[Any]], joined: bool) -> ArrayRecord:
+    encoded = {name: npy.encode(array) for name, array in arrays.items()}
+    return npy.joined(encoded) if joined and len(encoded) > 1 else npy.record_of(encoded)
+
+
+def from_record(record: Mapping[str, Array]) -> dict[str, NDArray[Any]]:
     """The arrays of an ArrayRecord by name; one that cannot be decoded is an error that names it."""
     arrays: dict[str, NDArray[Any]] = {}
-    for name, array in record.items():
+    for name, array in separate(record).items():
         try:
             arrays[name] = npy.decode(array)
         except Exception as error:  # NumPy parses a header as Python, which spoiled bytes can make fail in any way
             raise ProtocolError(f"Tensor {name!r} cannot be decoded: {error}.") from None
     return arrays
+
+
+def separate(record: Mapping[str, Array]) -> dict[str, Array]:
+    """The arrays of an ArrayRecord by name, not decoded yet, also of one in which they are joined."""
+    try:
+        return dict(npy.arrays_of(record))
+    except Exception as error:  # as above: a header is parsed
+        raise ProtocolError(f"The tensors cannot be decoded: {error}.") from None
 
 
 def read_instruction(
@@ -293,6 +322,7 @@ def read_instruction(
         proximal=tuple(proximal),
         procedure=str(config.pop(_PROCEDURE, STANDARD)),
         newcomer=bool(config.pop(_NEWCOMER, False)),
+        joined=bool(config.pop(_JOINED, False)),
         validation_fraction=float(config.pop(_VALIDATION_FRACTION, 0.0)),
         unpacked=unpacked,
         backbone=Backbone(digest, None if kept is None else from_record(kept)) if digest else None,

@@ -55,6 +55,7 @@ def build_strategy(settings: Settings, start: Start | PlainStart | None = None) 
 
         strategy.public = public_data(settings, start.model)
     strategy.parameter_names = start.parameters
+    strategy.joins_tensors = True
     check_private(strategy, settings.strategy.name, settings.privacy, start.layout)
     if settings.privacy.is_on:
         strategy.privacy = PrivacyLedger(settings.privacy)

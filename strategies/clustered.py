@@ -56,6 +56,7 @@ class ClusteredStrategy(MethodHooks[State], Sampled, Strategy):
         self.privacy: PrivacyLedger | None = None
         self.late: LateReplies | None = None
         self.delivery: Delivery | None = None
+        self.joins_tensors = False  # where all devices run Bouquet's own ClientApp
         self._patience = Patience(self.round_timeout)
         self._protection = Protection()
         self.exclusion = Exclusion()
@@ -316,7 +317,7 @@ class ClusteredStrategy(MethodHooks[State], Sampled, Strategy):
         config: ConfigRecord,
         kind: str,
     ) -> list[Message]:
-        encoder = Encoder(layout, self.arrayrecord_key, self.configrecord_key)
+        encoder = Encoder(layout, self.arrayrecord_key, self.configrecord_key, self.joins_tensors)
         messages = []
         for client, instruction in instructions.items():
             node = nodes[client]

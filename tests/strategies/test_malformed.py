@@ -13,7 +13,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 
 from client.app import make_client_app
-from common import protocol
+from common import npy, protocol
 from common.errors import BouquetError
 from common.initial import initial_model
 from common.methods import METHODS
@@ -93,7 +93,12 @@ def spoiled(reply, rng, another):
     kinds = [tensors, values, raw_bytes, metrics, config, records]
     content = copy.deepcopy(reply.content)
     chosen = kinds[rng.integers(len(kinds))]
+    is_joined = rng.random() < 0.5
+    if chosen is not raw_bytes or not is_joined:
+        separate(content)
     result = chosen(content, rng, another)
+    if is_joined:
+        join(content)
     body = content if result is None else result
     message = Message(body, dst_node_id=1, message_type="train") if isinstance(body, RecordDict) else body
     message.metadata.__dict__.update(reply.metadata.__dict__)
@@ -107,6 +112,19 @@ def _pick(rng, values):
 def _arrays(content):
     found = list(content.array_records.values())
     return found[0] if found else content.setdefault(protocol.ARRAYS, ArrayRecord())
+
+
+def separate(content):
+    """Give each tensor an array of its own, which the server reads as well."""
+    for name, record in content.array_records.items():
+        content[name] = npy.record_of(protocol.separate(record))
+
+
+def join(content):
+    """Join the tensors, as Bouquet's own devices do."""
+    for name, record in content.array_records.items():
+        if len(record) > 1:
+            content[name] = npy.joined(record)
 
 
 def tensors(content, rng, another):
