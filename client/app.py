@@ -13,6 +13,7 @@ from client.leaving import leave_at_once
 from client.node import Node
 from common import protocol
 from common.errors import BouquetError
+from common.refusals import refusal
 from common.settings import Settings
 
 LONGEST_NOTICE = 500
@@ -38,7 +39,7 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
         except BouquetError as error:
             # As an error reply, so that the server can name client and reason; anything else is a bug and raises.
             device_log.failed(message, str(error), tell)
-            return protocol.refusal(message, error)
+            return refusal(message, error)
         except Exception as error:
             device_log.failed(message, f"{type(error).__name__}: {error}", tell)
             raise

@@ -16,7 +16,8 @@ from torch import nn
 
 from client.state import DeviceState
 from common.freezing import frozen_names
-from common.protocol import Backbone, LostBackboneError, ProtocolError
+from common.protocol import Backbone, ProtocolError
+from common.refusals import LostBackboneError
 
 
 def put_in(model: nn.Module, backbone: Backbone | None, state: DeviceState) -> None:

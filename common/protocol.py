@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.app.typing import ConfigRecordValues
 from numpy.typing import NDArray
 
@@ -27,7 +27,7 @@ from common import npy, packed
 from common.errors import BouquetError
 from common.layout import LayoutError, ParameterLayout, Vector
 from common.packed import Packing, Unpacked
-from common.packing import Copy, LostCopyError
+from common.packing import Copy
 
 VERSION = 1
 
@@ -83,9 +83,6 @@ _VALIDATION_FRACTION = "validation-fraction"
 _NEWCOMER = "newcomer"
 _BACKBONE_DIGEST = "backbone"
 _JOINED = "joined-tensors"
-_CLIENT_APP_ERROR = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-_APP_REFUSED, _APP_CRASHED = 7, 8  # INVALID_FAB and CLIENT_APP_CRASHED of the same
-_LOST_COPY_ERROR, _LOST_BACKBONE_ERROR = 1001, 1002  # none of Flower's
 
 # How `client.trust` says what is installed on a device that does not run the server's app.
 _INSTALLED = re.compile(r"the app of its own installation \(bouquet-fl ([^\s()]{1,64})\)")
@@ -95,10 +92,6 @@ Scalar = ConfigRecordValues
 
 class ProtocolError(BouquetError):
     """A message that does not hold what was agreed."""
-
-
-class LostBackboneError(BouquetError):
-    """The device no longer holds what it was once sent of the model beside what travels."""
 
 
 @dataclass(frozen=True)
@@ -365,33 +358,6 @@ def reply(
     if arrays:
         records[ARRAYS] = arrays
     return Message(RecordDict(records), reply_to=message)
-
-
-def refusal(message: Message, reason: BouquetError | str) -> Message:
-    """A reply that carries an error, so that the server can name the reason."""
-    codes = {LostCopyError: _LOST_COPY_ERROR, LostBackboneError: _LOST_BACKBONE_ERROR}
-    code = next((code for kind, code in codes.items() if isinstance(reason, kind)), _CLIENT_APP_ERROR)
-    return Message(Error(code=code, reason=str(reason)), reply_to=message)
-
-
-def says_copy_is_lost(message: Message) -> bool:
-    """Whether a device could not read its message because it no longer holds what that was a difference to."""
-    return bool(message.has_error() and message.error.code == _LOST_COPY_ERROR)
-
-
-def says_backbone_is_lost(message: Message) -> bool:
-    """Whether a device no longer has what it was once sent beside what travels."""
-    return bool(message.has_error() and message.error.code == _LOST_BACKBONE_ERROR)
-
-
-def refuses_app(message: Message) -> bool:
-    """Whether a device's SuperNode did not take the server's app: nothing was run, nor will be while that is so."""
-    return bool(message.has_error() and message.error.code == _APP_REFUSED)
-
-
-def has_crashed(message: Message) -> bool:
-    """Whether what worked on a message on the device ended without an answer: killed, or out of memory."""
-    return bool(message.has_error() and message.error.code == _APP_CRASHED)
 
 
 def client_id(message: Message) -> str:

@@ -15,7 +15,8 @@ from flwr.app import Message
 from numpy.typing import NDArray
 
 from common.layout import ParameterLayout
-from common.protocol import Backbone, Instruction, says_backbone_is_lost
+from common.protocol import Backbone, Instruction
+from common.refusals import says_backbone_is_lost
 
 Arrays = Mapping[str, NDArray[Any]]
 

@@ -32,7 +32,7 @@ from strategies.exchange import Patience, exchange
 from strategies.exclusion import Exclusion
 from strategies.late import LateReplies
 from strategies.method import MethodHooks, Outcome, State
-from strategies.nodes import NameOf, Nodes, ask_who, wait_for_nodes
+from strategies.nodes import NameOf, Nodes, wait_for_nodes
 from strategies.privacy import PrivacyLedger
 from strategies.protection import Protection
 from strategies.replies import Replies, Rows, mean_metrics
@@ -301,12 +301,7 @@ class ClusteredStrategy(MethodHooks[State], Sampled, Strategy):
             # Whom the server knows by its key takes part, also where it is slow to answer.
             found = {node: self.names(node, None) for node in unknown}
             self._nodes.clients.update({node: name for node, name in found.items() if name is not None})
-        for _ in range(2):  # one whose answering process was killed is asked again at once
-            questions, answers = ask_who(grid, unknown, self._patience, self.round_timeout)
-            self.identification += [*questions, *answers]
-            self._nodes.learn(unknown, answers, self.names)
-            if not (unknown := [a.metadata.src_node_id for a in answers if protocol.has_crashed(a)]):
-                return
+        self.identification += self._nodes.ask(grid, unknown, self.names, self._patience, self.round_timeout)
 
     def _messages(
         self,

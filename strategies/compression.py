@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from flwr.app import Message
 
-from common import protocol
 from common.codec import Codec
 from common.layout import ParameterLayout, Vector
 from common.packed import Packing
 from common.packing import Copy, PackedModel, nearest, pack_model
 from common.protocol import ClientReply, Instruction, Payload
+from common.refusals import says_copy_is_lost
 
 _STREAM = 3  # of the seed
 _EXACT = Codec("float32")
@@ -89,7 +89,7 @@ class Compression:
 
     def refuse(self, client: str, message: Message) -> None:
         """Where the device says that it lost its copies, send it whole models from now on."""
-        if protocol.says_copy_is_lost(message):
+        if says_copy_is_lost(message):
             self.held.pop(client, None)
 
     def await_late(self, clients: Iterable[str]) -> None:

@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 
 from common import incoming, protocol
 from common.errors import BouquetError
+from common.refusals import has_crashed, refuses_app
 from strategies.exchange import Patience, exchange
 
 IDENTIFY_TIMEOUT = 120.0  # seconds; a node that does not say who it is sits the round out
@@ -78,6 +79,22 @@ class Nodes:
         refusing = {self.clients.get(node, f"node-{node}"): self.refusing.get(node) for node in connected}
         return {client: found.reason for client, found in refusing.items() if found and client not in there}
 
+    def ask(
+        self, grid: Grid, nodes: Sequence[int], names: NameOf | None, patience: Patience, ttl: float
+    ) -> list[Message]:
+        """Ask nodes who they are, and take in what they say; the messages of both ways.
+
+        One whose answering process was killed is asked again at once.
+        """
+        every: list[Message] = []
+        for _ in range(2):
+            questions, answers = ask_who(grid, nodes, patience, ttl)
+            every += [*questions, *answers]
+            self.learn(nodes, answers, names)
+            if not (nodes := [answer.metadata.src_node_id for answer in answers if has_crashed(answer)]):
+                break
+        return every
+
     def learn(self, asked: Sequence[int], answers: Sequence[Message], names: NameOf | None) -> None:
         """Take in what nodes said of themselves. A stock ClientApp answers with an error and is known by its node."""
         for node in set(asked) & set(self.refusing) - {answer.metadata.src_node_id for answer in answers}:
@@ -88,7 +105,7 @@ class Nodes:
             before = self.clients.get(node) if answer.has_error() else None
             self.clients[node] = known or before or protocol.client_id(answer)
             self._note_refusal(answer)
-            if protocol.has_crashed(answer):  # it is no stock ClientApp: it is one that has not said yet who it is
+            if has_crashed(answer):  # it is no stock ClientApp: it is one that has not said yet who it is
                 self.refusing[node] = Refusal(incoming.reported(answer))
 
     def name(self, message: Message, names: NameOf | None) -> str:
@@ -104,7 +121,7 @@ class Nodes:
 
     def _note_refusal(self, message: Message) -> None:
         self.refusing.pop(message.metadata.src_node_id, None)
-        if protocol.refuses_app(message):
+        if refuses_app(message):
             self.refusing[message.metadata.src_node_id] = Refusal(incoming.reported(message))
 
 

@@ -9,6 +9,7 @@ from common.errors import BouquetError
 from common.layout import ParameterLayout
 from common.payload import payload_bytes
 from common.protocol import ARRAYS, Encoder, Instruction, Payload, Proximal
+from common.refusals import refusal
 from experiments.inline import InlineGrid
 
 InlineGrid({})  # gives Flower's Message its sender
@@ -177,7 +178,7 @@ def test_bad_metrics_are_refused(layout, metrics, message):
 
 
 def test_an_error_reply_gives_its_reason(layout):
-    refused = protocol.refusal(sent(layout, Instruction()), "The folder is empty.")
+    refused = refusal(sent(layout, Instruction()), "The folder is empty.")
     with pytest.raises(BouquetError, match=r"The device reported: The folder is empty\."):
         incoming.read_reply(refused, layout)
     with pytest.raises(BouquetError, match="The device reported"):

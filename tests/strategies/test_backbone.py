@@ -14,7 +14,8 @@ from common.initial import initial_model, state_vector
 from common.layout import ParameterLayout
 from common.models import build_model
 from common.payload import payload_bytes
-from common.protocol import Backbone, Instruction, LostBackboneError, Payload, ProtocolError
+from common.protocol import Backbone, Instruction, Payload, ProtocolError
+from common.refusals import LostBackboneError, refusal
 from common.settings import load_settings
 from experiments.inline import InlineGrid
 from strategies.backbone import Delivery
@@ -32,7 +33,7 @@ def sends(*layers, exact=False):
 def lost(client=1):
     InlineGrid({})
     message = Message(RecordDict(), dst_node_id=client, message_type="train")
-    return protocol.refusal(message, LostBackboneError("gone"))
+    return refusal(message, LostBackboneError("gone"))
 
 
 def test_frozen_layers_go_to_a_client_until_it_has_answered():

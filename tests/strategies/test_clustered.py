@@ -4,6 +4,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 
 from common import protocol
 from common.errors import BouquetError
+from common.refusals import refusal
 from experiments.inline import InlineGrid
 from strategies.baselines.fedavg import FedAvg
 from strategies.exchange import Patience
@@ -94,7 +95,7 @@ def test_a_device_that_says_no_is_quoted(scripted, play):
     def refuses(message):
         if message.metadata.message_type == protocol.IDENTIFY:
             return protocol.reply(message, "b", {})
-        return protocol.refusal(message, "The data folder is empty.")
+        return refusal(message, "The data folder is empty.")
 
     strategy = FedAvg(identify=True)
     play(strategy, InlineGrid({1: scripted("a", plus(1)), 2: refuses}), range(1, 2))

@@ -15,6 +15,7 @@ from common.layout import ParameterLayout
 from common.packing import PackedModel, to_bytes
 from common.payload import payload_bytes, unpacked_bytes
 from common.protocol import ARRAYS, Instruction, Payload
+from common.refusals import refusal
 from experiments.inline import InlineGrid
 from strategies.baselines.fedavg import FedAvg
 from strategies.compression import Compression
@@ -50,7 +51,7 @@ class Device:
         try:
             received = protocol.read_instruction(message, LAYOUT, memory.find)
         except BouquetError as error:
-            return protocol.refusal(message, error)
+            return refusal(message, error)
         self.received.append(received)
         metrics = {protocol.NUM_EXAMPLES: 10, protocol.ACCURACY: 0.5}
         if message.metadata.message_type == "evaluate":

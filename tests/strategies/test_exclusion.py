@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from common.refusals import refusal
 from experiments.inline import InlineGrid
 from strategies import FedAvg
 from strategies.exclusion import Exclusion
@@ -60,7 +61,7 @@ def test_a_device_that_says_itself_that_it_cannot_is_asked_again(scripted, play)
         if message.metadata.message_type == protocol.IDENTIFY:
             return protocol.reply(message, "x", {})
         asked.append(1)
-        return protocol.refusal(message, "The disk is full.")
+        return refusal(message, "The disk is full.")
 
     clients = {1: scripted("a", lambda start, _: start + 1), 2: scripted("b", lambda start, _: start + 1), 9: refusing}
     play(FedAvg(identify=True), InlineGrid(clients), range(1, 6))

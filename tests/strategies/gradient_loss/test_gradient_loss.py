@@ -10,6 +10,7 @@ from common import protocol
 from common.errors import BouquetError
 from common.layout import ParameterLayout
 from common.protocol import ClientReply
+from common.refusals import refusal
 from experiments.inline import InlineGrid
 from strategies.gradient_loss import wire as choice
 from strategies.gradient_loss.strategy import Device, GradientLoss, GradientLossState
@@ -285,7 +286,7 @@ def node(name, seen, broken=()):
         question = Choice.read(received)
         seen.append((received.round, name, received))
         if received.round in broken:
-            return protocol.refusal(message, "broken")
+            return refusal(message, "broken")
         goal = np.array(GOALS[name], dtype=np.float32)
         sent = {k: received.models[center_record(k)].vector for k in question.offered(received)}
         chosen = min(sent, key=lambda k: float(np.abs(sent[k] - goal).sum()))
