@@ -101,13 +101,18 @@ def open_queue(server: Path) -> None:
     make_folder(queue_of(server), "the queue of further runs")
 
 
-def interrupted(server: Path) -> NextRun | None:
-    """The run in hand when the server went down, where that was not its first one."""
+def in_hand(server: Path) -> NextRun | None:
+    """The run that the server did last, or was at when it went down, where that was not its first one."""
     with contextlib.suppress(BouquetError):
         found = read_next(queue_of(server) / CURRENT)
-        if found.folder != server.absolute() and not was_ended(found.folder):
-            return found
+        return found if found.folder != server.absolute() else None
     return None
+
+
+def interrupted(server: Path) -> NextRun | None:
+    """The run in hand when the server went down, where that was not its first one."""
+    found = in_hand(server)
+    return None if found is None or was_ended(found.folder) else found
 
 
 def was_ended(folder: Path) -> bool:

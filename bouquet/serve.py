@@ -23,7 +23,18 @@ from bouquet.federation import (
 )
 from bouquet.keys import ServerKeys
 from bouquet.live import RoundTable, print_summary
-from bouquet.queue import CURRENT, WITHOUT_LIMIT, NextRun, interrupted, open_queue, put_down, queue_of, take_next
+from bouquet.queue import (
+    CURRENT,
+    WITHOUT_LIMIT,
+    NextRun,
+    in_hand,
+    interrupted,
+    open_queue,
+    put_down,
+    queue_of,
+    take_next,
+    was_ended,
+)
 from common.bundle import signed_app_files
 from common.errors import BouquetError
 from common.folder_lock import locked
@@ -114,6 +125,7 @@ def serve(first: NextRun, resume: bool, options: Options, ended: bool = False) -
             if not options.keep_waiting:
                 _do(group, superlink, first, options, one_key_twice.look)
                 return
+            _report_last(first.folder, console)
             before = interrupted(first.folder)
             run = before or (None if over or ended else first)
             resume = resume or before is not None
@@ -128,7 +140,14 @@ def serve(first: NextRun, resume: bool, options: Options, ended: bool = False) -
 def _is_reported(folder: Path) -> bool:
     """Whether the report is of the result: drawing it would keep devices waiting for the next run."""
     report, summary = folder / REPORT, folder / SUMMARY
-    return report.exists() and report.stat().st_mtime >= summary.stat().st_mtime
+    return report.exists() and (not summary.exists() or report.stat().st_mtime >= summary.stat().st_mtime)
+
+
+def _report_last(server: Path, console: Console) -> None:
+    """Draw the report of a further run after whose end the server went down too soon."""
+    last = in_hand(server)
+    if last is not None and was_ended(last.folder) and not _is_reported(last.folder):
+        console.print(f"report   {_write_report(last.folder)}", soft_wrap=True)
 
 
 def _do_in_turn(

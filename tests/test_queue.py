@@ -3,7 +3,9 @@
 import json
 
 import pytest
+from rich.console import Console
 
+from bouquet import serve
 from bouquet.queue import (
     CURRENT,
     NextRun,
@@ -86,3 +88,26 @@ def test_a_server_that_is_killed_as_it_takes_a_run_comes_back_to_it(server):
     assert take_next(server) is None
     put_down(server)
     assert interrupted(server) is None
+
+
+@pytest.mark.parametrize(
+    ("files", "drawn"),
+    [
+        ({}, False),
+        ({"summary.json": "{}"}, True),
+        ({"summary.json": "{}", "report.html": ""}, False),
+        ({"status.json": '{"state": "stopped"}'}, True),
+        ({"status.json": '{"state": "stopped"}', "report.html": ""}, False),
+    ],
+)
+def test_a_report_that_was_not_drawn_before_the_server_went_down_is_drawn(server, monkeypatch, files, drawn):
+    found = []
+    monkeypatch.setattr(serve, "_write_report", lambda folder: found.append(folder) or folder)
+    second = run(server.parent / "second")
+    serve._report_last(server, Console(quiet=True))
+    second.write(queue_of(server) / CURRENT)
+    second.folder.mkdir()
+    for name, content in files.items():
+        (second.folder / name).write_text(content)
+    serve._report_last(server, Console(quiet=True))
+    assert found == [second.folder] * drawn
