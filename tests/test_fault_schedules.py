@@ -17,8 +17,12 @@ def root_on_path(monkeypatch):
 
 
 def test_a_seed_is_a_schedule_and_each_fault_meets_each_strategy():
-    from benchmarks.faults.schedule import KINDS, ROUNDS, STRATEGIES, UPLOAD, UPLOADS, draw
+    from benchmarks.faults.schedule import FIXED, KINDS, ROUNDS, STRATEGIES, UPLOAD, UPLOADS, draw
 
+    fixed = [draw(seed) for seed in FIXED]
+    assert {fault.kind for schedule in fixed for fault in schedule.faults} == {*KINDS, UPLOAD}
+    assert {schedule.strategy for schedule in fixed} == set(STRATEGIES)
+    assert not any(schedule.alone for schedule in fixed)
     assert {draw(UPLOADS + number).faults[0].kind for number in range(len(STRATEGIES))} == {UPLOAD}
     schedules = [draw(seed) for seed in range(200)]
     assert schedules == [draw(seed) for seed in range(200)]
