@@ -140,3 +140,13 @@ def test_where_nobody_is_asked_who_it_is_the_model_itself_asks(fleet, play):
     device.refuses = False
     play(strategy, grid, range(4, 5))
     assert strategy.replies.clients == ("a", "x")
+
+
+def test_where_all_refuse_nobody_is_sent_anything_and_each_is_named(fleet, play):
+    strategy, grid, device = fleet(identify=True)
+    strategy.names = by_key
+    grid.handlers[1] = device
+    play(strategy, grid, range(1, 3))
+    assert set(device.since()) == {protocol.IDENTIFY}
+    assert strategy.failures == dict.fromkeys(("a", "x"), f"The device reported: {WHY}")
+    assert not strategy.replies
