@@ -27,8 +27,8 @@ import numpy as np
 
 from benchmarks.processes import cpu_seconds, own_cpu_seconds, tree
 from benchmarks.soak import database, program, resident
-from benchmarks.wire import Link
-from common.processes import free_port, program_environment
+from benchmarks.wire import Link, programs, written_lines
+from common.processes import free_port
 
 STEP_SECONDS = 0.1
 BEFORE = 2  # rounds that are not counted: the first also sends who one is, the app and the whole model
@@ -55,29 +55,20 @@ def federation(kind: str, clients: int, options: argparse.Namespace) -> dict[str
     link.up()
     with tempfile.TemporaryDirectory(prefix="fleet-size-") as temporary:
         folder = Path(temporary)
-        log = (folder / "log").open("wb")
-
-        def start(*command: str) -> subprocess.Popen[bytes]:
-            environment = {**program_environment(), "PYTHONPATH": os.getcwd()}
-            return subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
-
-        server = start(*bouquet, "server", "--insecure", "--host", "0.0.0.0", "--port", port, "--out", "run", *sets)
-        running, where = [server], f"{link.server}:{port}"
         try:
-            if kind == "scripted":
-                running.append(start(*inside, "benchmarks.fleet_size", "--be", str(clients), where, *sets))
-            for number in range(clients if kind == "real" else 0):
-                own = ["--server", where, "--insecure", "--state-dir", f"state-{number}", "--partition-id", str(number)]
-                running.append(start(*inside, "bouquet", "client", *own))
-            found = watch(folder, server, running, link, rounds, options.seconds)
+            with programs(folder) as start:
+                own = ["--insecure", "--host", "0.0.0.0", "--port", port, "--out", "run"]
+                server, where = start(*bouquet, "server", *own, *sets), f"{link.server}:{port}"
+                if kind == "scripted":
+                    devices = [start(*inside, "benchmarks.fleet_size", "--be", str(clients), where, *sets)]
+                else:
+                    own = ["--server", where, "--insecure"]
+                    each = [["--state-dir", f"state-{n}", "--partition-id", str(n)] for n in range(clients)]
+                    devices = [start(*inside, "bouquet", "client", *own, *numbered) for numbered in each]
+                found = watch(folder, server, devices, link, rounds, options.seconds)
         except TimeoutError as error:
             sys.exit(f"{error}\n{(folder / 'log').read_text(errors='replace')[-3000:]}")
         finally:
-            for process in running:
-                process.terminate()
-            for process in running:
-                process.wait()
-            log.close()
             link.down()
     return {"clients": clients, **found}
 
@@ -85,7 +76,7 @@ def federation(kind: str, clients: int, options: argparse.Namespace) -> dict[str
 def watch(
     folder: Path,
     server: subprocess.Popen[bytes],
-    running: list[subprocess.Popen[bytes]],
+    devices: list[subprocess.Popen[bytes]],
     link: Link,
     rounds: int,
     patience: float,
@@ -96,21 +87,18 @@ def watch(
     peaks: dict[str, float] = {}
     before: dict[str, float] = {}
     while len(lines) < rounds:
-        if any(process.poll() is not None for process in running) or time.monotonic() > deadline:
+        if any(process.poll() is not None for process in (server, *devices)) or time.monotonic() > deadline:
             raise TimeoutError(f"The run ended, or took longer than {patience:g} s, after {len(lines)} rounds.")
         time.sleep(STEP_SECONDS)
-        programs = {pid: program(pid) for pid in tree(server.pid)}
-        programs[server.pid] = "bouquet server"
-        for pid, name in programs.items():
+        found = {pid: program(pid) for pid in tree(server.pid)} | {server.pid: "bouquet server"}
+        for pid, name in found.items():
             if name is not None:
                 peaks[f"MB {name}"] = max(peaks.get(f"MB {name}", 0.0), resident(pid) / 1e6)
-        record = folder / "run" / "rounds.jsonl"
-        text = record.read_text() if record.exists() else ""
-        lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        lines = written_lines(folder / "run")
         if not before and len(lines) >= BEFORE:
-            before = totals(server, running[1:], programs, link)
+            before = totals(found, devices, link)
         if len(lines) >= rounds:
-            after = totals(server, running[1:], programs, link)
+            after = totals(found, devices, link)
     counted = lines[BEFORE:]
     payload = {f"payload bytes {way}": sum(line[f"bytes_{way}"] for line in counted) for way in ("down", "up")}
     moved = {**payload, **{key: value - before[key] for key, value in after.items()}}
@@ -126,17 +114,14 @@ def watch(
     }
 
 
-def totals(
-    server: subprocess.Popen[bytes], devices: list[subprocess.Popen[bytes]], programs: dict[int, str | None], link: Link
-) -> dict[str, float]:
-    """Bytes and CPU seconds so far."""
+def totals(found: dict[int, str | None], devices: list[subprocess.Popen[bytes]], link: Link) -> dict[str, float]:
+    """Bytes and CPU seconds so far, of the server's programs and of the devices."""
     down, up = link.counters()
-    found = {"interface bytes down": float(down), "interface bytes up": float(up)}
+    so_far = {"interface bytes down": float(down), "interface bytes up": float(up)}
     for name in ("superlink", "serverapp"):
-        found[f"CPU ms of {name}"] = 1000 * sum(
-            own_cpu_seconds(pid) for pid, other in programs.items() if other == name
-        )
-    return {**found, "CPU ms of devices": 1000 * sum(cpu_seconds(process.pid) for process in devices)}
+        seconds = sum(own_cpu_seconds(pid) for pid, other in found.items() if other == name)
+        so_far[f"CPU ms of {name}"] = 1000 * seconds
+    return {**so_far, "CPU ms of devices": 1000 * sum(cpu_seconds(process.pid) for process in devices)}
 
 
 def be(clients: int, server: str, sets: list[str]) -> None:

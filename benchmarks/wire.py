@@ -14,6 +14,7 @@ printed for each client and round, as is the record's share.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,6 +89,33 @@ def run(*command: str) -> None:
         sys.exit(f"{' '.join(command)}: {done.stderr.strip()}")
 
 
+@contextlib.contextmanager
+def programs(folder: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Starts commands in a folder, with their output in its ``log``, and ends them all in the end."""
+    running: list[subprocess.Popen[bytes]] = []
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    with (folder / "log").open("wb") as log:
+
+        def start(*command: str) -> subprocess.Popen[bytes]:
+            running.append(subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, env=environment))
+            return running[-1]
+
+        try:
+            yield start
+        finally:
+            for process in running:
+                process.terminate()
+            for process in running:
+                process.wait()
+
+
+def written_lines(run: Path) -> list[dict[str, Any]]:
+    """The lines of a run's record that are whole."""
+    record = run / "rounds.jsonl"
+    text = record.read_text() if record.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
 def federation(strategy: str, options: argparse.Namespace, links: list[Link], folder: Path) -> list[dict[str, Any]]:
     """One run; the record's lines, each with the interfaces' bytes since the line before."""
     port = str(free_port())
@@ -105,39 +134,25 @@ def federation(strategy: str, options: argparse.Namespace, links: list[Link], fo
     }
     sets = [part for text in [*(f"{k}={v}" for k, v in chosen.items()), *options.set] for part in ("--set", text)]
     bouquet = [sys.executable, "-m", "bouquet"]
-    log = (folder / "log").open("wb")
-
-    def start(*command: str) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, "PYTHONPATH": os.getcwd()}
-        return subprocess.Popen(command, cwd=folder, stdout=log, stderr=subprocess.STDOUT, env=environment)
-
-    running = [start(*bouquet, "server", "--insecure", "--host", "0.0.0.0", "--port", port, "--out", "run", *sets)]
     lines: list[dict[str, Any]] = []
-    try:
+    with programs(folder) as start:
+        server = start(*bouquet, "server", "--insecure", "--host", "0.0.0.0", "--port", port, "--out", "run", *sets)
         for link in links:
             where = ["--server", f"{link.server}:{port}", "--insecure", "--state-dir", f"state-{link.number}"]
             inside = ["ip", "netns", "exec", link.namespace]
-            running.append(start(*inside, *bouquet, "client", *where, "--partition-id", str(link.number)))
+            start(*inside, *bouquet, "client", *where, "--partition-id", str(link.number))
         before = [link.counters() for link in links]
         deadline = time.monotonic() + PATIENCE_SECONDS
         while len(lines) < options.rounds:
-            if running[0].poll() is not None or time.monotonic() > deadline:
+            if server.poll() is not None or time.monotonic() > deadline:
                 sys.exit((folder / "log").read_text(errors="replace")[-3000:])
             time.sleep(STEP_SECONDS)
-            record = folder / "run" / "rounds.jsonl"
-            text = record.read_text() if record.exists() else ""
-            for line in text[: text.rfind("\n") + 1].splitlines()[len(lines) :]:
+            for line in written_lines(folder / "run")[len(lines) :]:
                 now = [link.counters() for link in links]
                 moved = [sum(new[way] - old[way] for new, old in zip(now, before, strict=True)) for way in (0, 1)]
                 before = now
-                lines.append({**json.loads(line), "wire_down": moved[0], "wire_up": moved[1]})
-        running[0].wait(timeout=PATIENCE_SECONDS)
-    finally:
-        for process in running:
-            process.terminate()
-        for process in running:
-            process.wait()
-        log.close()
+                lines.append({**line, "wire_down": moved[0], "wire_up": moved[1]})
+        server.wait(timeout=PATIENCE_SECONDS)
     return lines
 
 

@@ -40,21 +40,37 @@ def joined(arrays: Mapping[str, Array]) -> ArrayRecord:
 
 
 def arrays_of(record: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
-    """Name and array of all in a record, those that are joined one by one.
+    """Name and array of all in a record, those that are joined one by one; raises what `sizes_of` does."""
+    for name, array in record.items():
+        if array.stype != _JOINED:
+            yield name, array
+            continue
+        for part, start, end in _spans(name, array.data):
+            yield part, Array("", (), _NUMPY, array.data[start:end])
+
+
+def sizes_of(record: Mapping[str, Array]) -> Iterator[tuple[str, int]]:
+    """Name and bytes of all arrays in a record, those that are joined one by one.
 
     Raises `ValueError` for joined bytes that do not hold as many arrays as there are names, each whole.
     """
     for name, array in record.items():
         if array.stype != _JOINED:
-            yield name, array
+            yield name, len(array.data)
             continue
-        at = 0
-        for part in name.split(_BETWEEN):
-            end = at + _length(array.data, at)
-            yield part, Array("", (), _NUMPY, array.data[at:end])
-            at = end
-        if at != len(array.data):
-            raise ValueError(f"{len(array.data) - at} bytes follow the last of the arrays {name!r}")
+        for part, start, end in _spans(name, array.data):
+            yield part, end - start
+
+
+def _spans(names: str, data: bytes) -> Iterator[tuple[str, int, int]]:
+    """Where each of the joined arrays begins and ends."""
+    at = 0
+    for name in names.split(_BETWEEN):
+        end = at + _length(data, at)
+        yield name, at, end
+        at = end
+    if at != len(data):
+        raise ValueError(f"{len(data) - at} bytes follow the last of the arrays {names!r}")
 
 
 def _length(data: bytes, at: int) -> int:

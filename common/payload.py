@@ -13,7 +13,7 @@ from common.errors import BouquetError
 from common.layout import ParameterLayout
 from common.packed import packed_blocks
 from common.packing import PackedModel
-from common.protocol import separate
+from common.protocol import tensor_bytes
 
 _NPY_HEADER = 128  # bytes of NumPy's own before each array that is not packed
 
@@ -28,10 +28,9 @@ def payload_bytes(content: RecordDict, layout: ParameterLayout | None = None) ->
     total = 0
     for record in content.array_records.values():
         total += sum(len(array.data) for array in record.values())
-        with suppress(BouquetError):  # spoiled bytes, which are refused elsewhere, are of no layer
-            for name, array in separate(record).items():
-                layer = owner.get(name) or name.rpartition(".")[0] or name  # frozen layers are not in the layout
-                by_layer[layer] = by_layer.get(layer, 0) + len(array.data)
+        for name, size in tensor_bytes(record).items():
+            layer = owner.get(name) or name.rpartition(".")[0] or name  # frozen layers are not in the layout
+            by_layer[layer] = by_layer.get(layer, 0) + size
     for packed in _packed_models(content, layout):
         for layer, coded in packed.layers.items():
             by_layer[layer] = by_layer.get(layer, 0) + len(coded)
