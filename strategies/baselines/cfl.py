@@ -178,7 +178,7 @@ class CFL(ClusteredStrategy[CFLState]):
             return replace(state, last=[*state.last[:cluster], {}])
         rows = np.stack([updates[client] for client in members])
         weights = [state.examples[client] for client in members]
-        mean = float(np.linalg.norm(self.aggregation.cluster_means(rows, [0] * len(rows), 1, weights)))
+        mean = float(np.linalg.norm(self.aggregation.center(rows, weights)))
         greatest = float(np.linalg.norm(rows, axis=1).max())
         largest = [*state.largest]
         largest[cluster] = max(largest[cluster], mean)

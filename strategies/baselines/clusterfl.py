@@ -122,7 +122,7 @@ class ClusterFL(ClusteredStrategy[ClusterFLState]):
         clients = sorted(models)
         W = np.stack([models[client] for client in clients])
         if len(clients) < self.num_clusters:
-            return ClusterFLState(self.aggregation.cluster_means(W, [0] * len(W), 1), models)
+            return ClusterFLState(self.aggregation.center(W), models)
         parameters = replies.layout.parameters_of(W)
         labels, means, _ = kmeans(W, self.num_clusters, self.seed, self.restarts, parameters)
         found = dict(zip(clients, labels.tolist(), strict=True))

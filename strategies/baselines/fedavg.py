@@ -53,7 +53,7 @@ class FedAvg(ClusteredStrategy[GlobalState]):
         """Flower's aggregation of the replies that passed the checks; another one where a server asks for it."""
         clients = sorted({*state.clients, *replies.clients})
         if self.aggregation.rule != "mean":
-            return GlobalState(self.aggregation.cluster_means(replies.W, [0] * len(replies), 1), clients)
+            return GlobalState(self.aggregation.center(replies.W), clients)
         messages = _as_messages(replies)
         aggregated, _ = self.inner.aggregate_train(round_, messages)
         assert aggregated is not None  # Flower returns None only where there is no reply

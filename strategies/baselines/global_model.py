@@ -39,7 +39,7 @@ class GlobalModel(ClusteredStrategy[GlobalState]):
     def update(self, state: GlobalState, round_: int, replies: Replies) -> GlobalState:
         """The step towards the mean of the replies; what is no parameter is taken from the mean as it is."""
         weights = replies.num_examples if self.weighting == "examples" else None
-        mean = self.aggregation.cluster_means(replies.W, [0] * len(replies), 1, weights)
+        mean = self.aggregation.center(replies.W, weights)
         moved = reptile_step(state.centers[0], mean, self.step_size)
         # A part of a step would leave a counter between two numbers, and one beyond the mean a variance below 0.
         center = np.where(replies.layout.parameter_columns, moved, mean[0])

@@ -92,7 +92,7 @@ class OneShotClustering(ClusteredStrategy[OneShotState]):
 
     def direction(self, updates: Matrix) -> Vector:
         """Where the clients of a cluster moved the anchor (d,), from their updates (m, d)."""
-        return self.aggregation.cluster_means(updates, [0] * len(updates), 1)[0]
+        return self.aggregation.center(updates)[0]
 
     def aggregate(self, W: Matrix, labels: Assignment, examples: ArrayLike, previous: Matrix) -> Matrix:
         """The models of the clusters (K, d) from those of their clients (n, d); who has none keeps ``previous``."""

@@ -207,7 +207,7 @@ class FedAC(ClusteredStrategy[FedACState]):
         centers = self.aggregation.cluster_means(
             uploads.W[members], [clusters[i] for i in members], len(state.centers), previous=state.centers
         )
-        mean = self.aggregation.cluster_means(uploads.W, [0] * len(uploads.W), 1)[0]
+        mean = self.aggregation.center(uploads.W)[0]
         return replace(state, centers=centers, global_embedding=only(mean, layout, state.embedding))
 
     def _reduce(self, state: FedACState, uploads: Uploads, replies: Replies) -> tuple[FedACState, dict[str, str]]:

@@ -104,4 +104,4 @@ class FedDANE(ClusteredStrategy[FedDANEState]):
 
     def _mean(self, replies: Replies) -> Matrix:
         """The mean of what the devices uploaded, (1, d), weighted by p_k = n_k / Σ n."""
-        return self.aggregation.cluster_means(replies.W, [0] * len(replies), 1, replies.num_examples)
+        return self.aggregation.center(replies.W, replies.num_examples)

@@ -61,6 +61,10 @@ class Aggregation:
                 centers[cluster] = self._center(rows)
         return centers
 
+    def center(self, W: Matrix, weights: ArrayLike | None = None) -> Matrix:
+        """The center of all rows as one cluster, (1, d)."""
+        return self.cluster_means(W, [0] * len(W), 1, weights)
+
     def _center(self, rows: Matrix) -> Vector:
         if self.rule == "krum":
             compared = rows if self.compared is None else rows[:, self.compared]
