@@ -225,10 +225,18 @@ def compare(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with half-done cells instead of restarting them.")
     ] = False,
+    row: Annotated[
+        list[str] | None, typer.Option(metavar="LABEL", help="Run only this row of the table; may be repeated.")
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(metavar="LABEL", help="Run only this column; may be repeated.")
+    ] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Run only this seed; may be repeated.")] = None,
 ) -> None:
     """Run what is missing of a comparison and print mean ± deviation over the seeds.
 
-    A comparison that was stopped goes on where it was when it is started again.
+    A comparison that was stopped goes on where it was when it is started again. With --row, --column or --seed only a
+    part is run; the tables show what there is.
     """
     from experiments.cell_runner import ForkRunner
     from experiments.compare import run_table
@@ -237,7 +245,8 @@ def compare(
 
     loaded = load_table(table)
     folder = out or Path("runs") / loaded.name
-    results = run_table(loaded, folder, jobs, ForkRunner(), console, resume)
+    asked = loaded.part(row or (), column or (), seed or ())
+    results = run_table(loaded, folder, jobs, ForkRunner(), console, resume, asked)
     written = write_results(results, folder)
     print_results(results, console)
     for path in written:

@@ -55,6 +55,7 @@ class Results:
     table: Table
     cells: list[CellResult] = field(default_factory=list)
     interrupted: bool = False
+    asked: frozenset[str] | None = None  # slugs of the cells that this comparison was to run; None for all
 
     @property
     def failed(self) -> list[CellResult]:
@@ -63,8 +64,12 @@ class Results:
 
     @property
     def missing(self) -> list[CellResult]:
-        """Cells that have neither failed nor been run."""
-        return [result for result in self.cells if result.run is None and result.error is None]
+        """Cells that were asked for, and have neither failed nor been run."""
+        return [one for one in self.cells if one.run is None and one.error is None and self.asks_for(one.cell)]
+
+    def asks_for(self, cell: Cell) -> bool:
+        """Whether this comparison was to run the cell."""
+        return self.asked is None or cell.slug in self.asked
 
     def runs(self, strategy: str, data: str) -> list[Run]:
         """The finished runs of one row and column, in the order of the seeds."""
@@ -84,31 +89,39 @@ class Results:
 
 
 def run_table(
-    table: Table, out: Path, jobs: int | None, runner: Runner, console: Console, resume: bool = False
+    table: Table,
+    out: Path,
+    jobs: int | None,
+    runner: Runner,
+    console: Console,
+    resume: bool = False,
+    asked: frozenset[str] | None = None,
 ) -> Results:
     """Run the cells that are not done, ``jobs`` at once, and read them all.
 
     A cell that fails is reported and the others go on. Ctrl-C, or SIGTERM, ends the cells that are running, keeps those
     that are done, and returns what there is. With ``resume``, a cell that is half-done, or was run for fewer rounds,
-    goes on from its last checkpoint; otherwise it starts anew. Raises `BouquetError` when ``out`` is in use by another
+    goes on from its last checkpoint; otherwise it starts anew. With ``asked`` (`Table.part`) only these cells are run,
+    and the others are read where they are done. Raises `BouquetError` when ``out`` is in use by another
     comparison or holds what is not a run.
     """
     folder = make_folder(out / "cells", "the folder of the runs")
     with locked(out, "the comparison's folder", ALONE), _terminated_like_interrupted():
-        results = Results(table, [CellResult(cell) for cell in table.cells])
+        results = Results(table, [CellResult(cell) for cell in table.cells], asked=asked)
         todo = []
         for result in results.cells:
             state = cell_state(result.cell, folder / result.cell.slug)
             if state == "done":
                 result.run = read_run(folder / result.cell.slug)
-            else:
+            elif results.asks_for(result.cell):
                 todo.append((result, state))
         for result, state in todo:
             _check_removable(folder / result.cell.slug)
             if state == "other settings" or (state == "shorter" and not resume):
                 what = "with other settings" if state == "other settings" else "for fewer rounds"
                 console.print(f"{escape(result.cell.slug)} was run {what} and is run again.")
-        console.print(f"{len(results.cells) - len(todo)} of {len(results.cells)} cells are done already.")
+        done = sum(result.run is not None for result in results.cells)
+        console.print(f"{done} of {len(results.cells)} cells are done already.")
         if todo:
             at_once = min(jobs or default_jobs([result.cell for result, _ in todo]), len(todo))
             _run_all(results, [result for result, _ in todo], folder, at_once, runner, console, resume)

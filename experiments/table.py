@@ -40,7 +40,7 @@ from __future__ import annotations
 import re
 import tomllib
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -118,6 +118,24 @@ class Table:
     def row(self, label: str) -> Row:
         """The row of a label."""
         return next(row for row in self.rows if row.label == label)
+
+    def part(self, rows: Sequence[str] = (), columns: Sequence[str] = (), seeds: Sequence[int] = ()) -> frozenset[str]:
+        """The slugs of the cells that some rows, columns and seeds are read from; of an empty one, all.
+
+        Raises `TableError` for what the table does not have.
+        """
+        for kind, asked, known in (
+            ("row", rows, tuple(row.label for row in self.rows)),
+            ("column", columns, self.data),
+            ("seed", seeds, self.seeds),
+        ):
+            for one in asked:
+                if one not in known:
+                    raise TableError(f"The table {self.name} has no {kind} {one!r}; it has {_listed(known)}.")
+        strategies = {self.row(label).cells for label in rows or self.strategies}
+        data, numbers = columns or self.data, seeds or self.seeds
+        wanted = (cell for cell in self.cells if cell.data in data and cell.seed in numbers)
+        return frozenset(cell.slug for cell in wanted if cell.strategy in strategies)
 
 
 class _File(BaseModel):
@@ -339,3 +357,7 @@ def _explain(item: Any) -> str:
         return f"The key {key!r} is missing; {what} has {allowed}."
     message = item["msg"]
     return f"{key} = {item['input']!r}: {message[0].lower()}{message[1:]}."
+
+
+def _listed(values: Iterable[object]) -> str:
+    return ", ".join(repr(value) for value in values)

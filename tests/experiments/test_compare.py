@@ -3,6 +3,7 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 import threading
 
@@ -13,7 +14,7 @@ from common.errors import BouquetError
 from experiments.cell_runner import CellFailed
 from experiments.claims import gains
 from experiments.compare import Results, cell_state, default_jobs, run_table
-from experiments.table import load_table
+from experiments.table import TableError, load_table
 from experiments.tabulate import print_results, render_csv, render_json, render_markdown, write_results
 from server import run_folder
 
@@ -74,10 +75,12 @@ def table(tmp_path):
 def compare(tmp_path, table, write_run):
     """Run the table, changed by ``old`` and ``new``; gives the results, the runner and what was said."""
 
-    def run(old="", new="", before=lambda name: None, jobs=1, resume=False):
+    def run(old="", new="", before=lambda name: None, jobs=1, resume=False, part=None):
         runner = FakeRunner(write_run, before)
         console = Console(file=io.StringIO(), width=300)
-        results = run_table(table(old, new), tmp_path / "out", jobs, runner, console, resume)
+        loaded = table(old, new)
+        asked = None if part is None else loaded.part(**part)
+        results = run_table(loaded, tmp_path / "out", jobs, runner, console, resume, asked)
         return results, runner, console.file.getvalue()
 
     return run
@@ -92,6 +95,42 @@ def test_every_cell_is_run_once_and_then_kept(compare, tmp_path):
     assert "4 of 4 cells are done already." in said
     assert render_json(again) == render_json(first)
     assert json.loads((tmp_path / "out/cells" / SLUGS[2] / "settings.json").read_text())["run"]["name"] == SLUGS[2]
+
+
+@pytest.mark.parametrize(
+    ("part", "slugs"),
+    [
+        ({"rows": ["Fed|Avg"]}, ["fed-avg-digits-s0", "fed-avg-digits-s1"]),
+        ({"seeds": [1]}, ["fesem-digits-s1", "fed-avg-digits-s1"]),
+        ({"rows": ["FeSEM"], "columns": ["digits"], "seeds": [0]}, ["fesem-digits-s0"]),
+        ({}, SLUGS),
+    ],
+)
+def test_a_part_of_a_table_is_run_alone_and_nothing_else_is_missed(compare, part, slugs):
+    results, runner, _ = compare(part=part)
+
+    assert runner.ran == slugs
+    assert results.missing == []
+    assert [result.cell.slug for result in results.cells if result.run is not None] == slugs
+
+
+def test_a_row_that_is_tested_after_local_training_asks_for_its_twins_cells(table):
+    twin = '[[strategy]]\nlabel = "trained"\nname = "fesem"\ntested = "trained"\n[[data]]'
+
+    assert table("[[data]]", twin).part(rows=["trained"]) == {"fesem-digits-s0", "fesem-digits-s1"}
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ({"rows": ["FedSEM"]}, "no row 'FedSEM'; it has 'FeSEM', 'Fed|Avg'"),
+        ({"columns": ["mnist"]}, "no column 'mnist'; it has 'digits'"),
+        ({"seeds": [2]}, "no seed 2; it has 0, 1"),
+    ],
+)
+def test_a_part_that_the_table_does_not_have_is_refused_with_what_it_has(table, part, said):
+    with pytest.raises(TableError, match=re.escape(said)):
+        table().part(**part)
 
 
 def test_a_table_that_grows_runs_only_what_is_new(compare):
