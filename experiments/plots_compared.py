@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -14,6 +15,8 @@ from experiments.record import Run
 from experiments.statistics import BySeed, Difference
 
 COLUMN_WIDTH = 0.6  # inches, of a column of a map with numbers in it
+PANELS_ACROSS = 2
+WIDE = 10  # where rows spent so many times more than others, their axis is logarithmic
 
 
 def accuracy_by_effort(
@@ -31,6 +34,9 @@ def accuracy_by_effort(
         ax.plot(x, y, label=name, **line_style(index))
     if not ax.lines:
         return None
+    ends = [x[-1] for x in (np.asarray(line.get_xdata()) for line in ax.lines) if len(x) and x[-1] > 0]
+    if ends and max(ends) > WIDE * min(ends):
+        ax.set_xscale("log")
     if effort == "bytes":
         bytes_axis(ax, vertical=False)
     ax.set_xlabel("bytes up and down" if effort == "bytes" else "seconds")
@@ -63,25 +69,45 @@ def compared_by_client(title: str, rows: Mapping[str, BySeed]) -> Figure | None:
     return figure
 
 
-def gain_map(title: str, gains: Mapping[tuple[str, str], Difference]) -> Figure | None:
-    """Rows against data sets: how much a row gains, in points; in brackets what is within noise."""
-    if not gains:
+def gain_map(
+    title: str, gains: Mapping[tuple[str, str], Difference], panels: Mapping[str, Mapping[str, str]]
+) -> Figure | None:
+    """Rows against data sets, a panel a partition: how much a row gains, in points; in brackets what is within noise.
+
+    ``panels``: title → column of ``gains`` → its label there (`experiments.table.Table.panels`).
+    """
+    panels = {
+        name: {c: s for c, s in columns.items() if any(c == of for _, of in gains)} for name, columns in panels.items()
+    }
+    panels = {name: columns for name, columns in panels.items() if columns}
+    if not panels:
         return None
-    rows, columns = (list(dict.fromkeys(key[axis] for key in gains)) for axis in (0, 1))
-    points = np.array([[100 * gains[r, c].mean if (r, c) in gains else np.nan for c in columns] for r in rows])
-    figure, (ax,) = new_figure(title, 1.6 + 0.24 * len(rows))
-    figure.set_figwidth(max(WIDTH, COLUMN_WIDTH * (len(columns) + 4)))
-    most = max(1.0, float(np.nanmax(np.abs(points))))
-    shown = ax.imshow(points, cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
-    for (y, row), (x, column) in itertools.product(enumerate(rows), enumerate(columns)):
-        if (row, column) in gains:
-            text = f"{points[y, x]:+.1f}"
-            text = f"({text})" if gains[row, column].is_noise else text
-            colour = "white" if abs(points[y, x]) > 0.6 * most else "black"
-            ax.text(x, y, text, ha="center", va="center", fontsize=SMALL - 2, color=colour)
-    ax.set_yticks(range(len(rows)), rows, fontsize=SMALL)
-    ax.set_xticks(range(len(columns)), columns, fontsize=SMALL - 1, rotation=35, ha="right")
-    figure.colorbar(shown, label="points of accuracy", shrink=0.8)
+    rows = list(dict.fromkeys(row for row, _ in gains))
+    most = max(1.0, *(abs(100 * gain.mean) for gain in gains.values()))
+    across = min(len(panels), PANELS_ACROSS)
+    down = math.ceil(len(panels) / across)
+    widest = max(len(columns) for columns in panels.values())
+    figure = Figure(
+        figsize=(max(WIDTH, COLUMN_WIDTH * (widest * across + 4)), 1.1 + (0.5 + 0.24 * len(rows)) * down),
+        layout="constrained",
+    )
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+    axes = figure.subplots(down, across, sharey=True, squeeze=False)
+    for ax in axes.flat[len(panels) :]:
+        ax.set_visible(False)
+    for ax, (name, columns) in zip(axes.flat, panels.items(), strict=False):
+        points = np.array([[100 * gains[r, c].mean if (r, c) in gains else np.nan for c in columns] for r in rows])
+        shown = ax.imshow(points, cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
+        for (y, row), (x, column) in itertools.product(enumerate(rows), enumerate(columns)):
+            if (row, column) in gains:
+                text = f"{points[y, x]:+.1f}"
+                text = f"({text})" if gains[row, column].is_noise else text
+                colour = "white" if abs(points[y, x]) > 0.6 * most else "black"
+                ax.text(x, y, text, ha="center", va="center", fontsize=SMALL - 2, color=colour)
+        ax.set_title(name, fontsize=SMALL + 1)
+        ax.set_yticks(range(len(rows)), rows, fontsize=SMALL)
+        ax.set_xticks(range(len(columns)), list(columns.values()), fontsize=SMALL - 1, rotation=35, ha="right")
+    figure.colorbar(shown, ax=axes, label="points of accuracy", shrink=0.8)
     return figure
 
 

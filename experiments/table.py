@@ -41,7 +41,7 @@ import re
 import tomllib
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -103,6 +103,7 @@ class Cell:
 class Table:
     """A grid, validated. ``data`` are the columns: data sets, or data sets times partitions.
 
+    ``panels`` has them by partition, each column with the label of its data set; one unnamed panel without partitions.
     ``cells`` go seed by seed, so that a whole table of one seed is there first.
     """
 
@@ -114,6 +115,7 @@ class Table:
     cells: tuple[Cell, ...]
     rows: tuple[Row, ...]
     paper: tuple[PaperFigures, ...] = ()
+    panels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def row(self, label: str) -> Row:
         """The row of a label."""
@@ -219,6 +221,8 @@ def _build(file: _File, check: Check) -> Table:
         tuple(grid),
         tuple(rows),
         tuple(file.paper),
+        {division.label: {_joined(one, division).label: one.label for one in data} for division in divisions}
+        or {"": {one.label: one.label for one in data}},
     )
 
 

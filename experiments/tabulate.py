@@ -173,7 +173,9 @@ def render_html(results: Results) -> str:
 
 def plots_of_results(results: Results) -> list[Figure]:
     """A data set at a time: accuracy by round, bytes and seconds, that of each client, purity where it is known."""
-    figures: list[Figure | None] = [gain_map("Gain over the better of Standalone and FedAvg", gains(results))]
+    figures: list[Figure | None] = [
+        gain_map("Gain over the better of Standalone and FedAvg", gains(results), results.table.panels)
+    ]
     for data in results.table.data:
         runs = {row.label: results.runs(row.label, data) for row in results.table.rows if row.cells == row.label}
         clients = {row.label: by_seed(results, row.label, data) for row in results.table.rows}

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.federation, pytest.mark.timeout(1200)]
 SETTINGS = """
 [run]
 name = "by-hand"
-rounds = 4
+rounds = 8
 
 [data]
 dataset = "own"
@@ -146,12 +146,13 @@ def test_power_cuts_of_a_device_and_of_the_server_and_a_broken_archive(commands,
     (broken / "data.npz").write_bytes(b"not an archive")
     nodes["broken"] = commands.client("broken", "--data", str(broken))
 
-    # A device loses power in the middle of a round: the round goes on without it, and names it.
+    # A device loses power in the middle of a round, of which it may have done its part; the next one is without it.
     commands.wait_for(lambda: commands.rounds("runs/by-hand") >= 1)
     os.kill(nodes["c"].pid, signal.SIGKILL)
     nodes["c"].wait()
+    without = commands.rounds("runs/by-hand") + 2
     own_layer = personal_layer(commands, "c")
-    commands.wait_for(lambda: commands.rounds("runs/by-hand") >= 2)
+    commands.wait_for(lambda: commands.rounds("runs/by-hand") >= without)
 
     # The server loses power, too. Its clients wait; it goes on after its last checkpoint.
     os.kill(server.pid, signal.SIGKILL)
@@ -164,13 +165,13 @@ def test_power_cuts_of_a_device_and_of_the_server_and_a_broken_archive(commands,
     folder = commands.folder / "runs" / "by-hand"
     lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     summary = json.loads((folder / "summary.json").read_text())
-    assert [line["round"] for line in lines] == [1, 2, 3, 4]
+    assert [line["round"] for line in lines] == list(range(1, 9))
     assert [json.loads(line)["round"] for line in before] == [line["round"] for line in lines[: len(before)]]
     # what the broken device said is in the record and on the server's screen, and the others trained
     assert lines[0]["replies"] == 3
     assert "data.npz" in lines[0]["failed"]["broken"]
     assert "round 1 without broken" in commands.log("server")
-    assert any("c" in line["failed"] for line in lines)
+    assert lines[without - 1]["replies"] == 2
     # The device came back as itself: the same node for the server, which knew its key from before,
     (node,) = set(re.findall(r"SuperNode ID: (\d+)", commands.log("c")))
     assert len(re.findall(rf"SuperNode ID: {node}", commands.log("c"))) >= 2
@@ -183,7 +184,7 @@ def test_power_cuts_of_a_device_and_of_the_server_and_a_broken_archive(commands,
     assert (folder / "report.html").stat().st_size > 10_000
     # the logs say what was, on the device and on the server, also of before the server was restarted
     assert "Data: 48 samples to train on, 12 to test on; down 30, up 30." in commands.log("a")
-    assert "Round 4 ended: loss" in commands.log("a")
+    assert "Round 8 ended: loss" in commands.log("a")
     assert "The run by-hand has ended." in commands.log("a")
     assert "Round 1 failed, and the run goes on without this device: " in commands.log("broken")
     assert "data.npz" in commands.log("broken")
@@ -197,10 +198,10 @@ def test_power_cuts_of_a_device_and_of_the_server_and_a_broken_archive(commands,
     changed = commands.start("changed", "server", "--settings", "run.toml", "--resume", "--set", "train.momentum=0.5")
     assert changed.wait(120) == 2
     assert "cannot go on with other settings: train.momentum was 0.9, now 0.5" in commands.log("changed")
-    more = ("--settings", "run.toml", "--resume", "--set", "run.rounds=5", "--set", "server.min_clients=2")
+    more = ("--settings", "run.toml", "--resume", "--set", "run.rounds=9", "--set", "server.min_clients=2")
     assert commands.server(*more).wait(300) == 0, commands.log("server")
-    assert json.loads((folder / "summary.json").read_text())["rounds"] == 5
-    assert commands.rounds("runs/by-hand") == 5
+    assert json.loads((folder / "summary.json").read_text())["rounds"] == 9
+    assert commands.rounds("runs/by-hand") == 9
     # what the device keeps, for the next round and for use without a server; a loaded machine may have made it late
     kept = DeviceState(FolderStore(commands.folder / "state-a")).latest()
     assert kept.round >= max(line["round"] for line in lines if "a" not in line["failed"])
