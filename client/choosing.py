@@ -141,10 +141,10 @@ class Choosing:
         return choosing.to_report(len(session.chosen_by[1]), differences), chosen
 
     def _scores(self, candidate: Candidate) -> np.ndarray:
-        """The Brier scores (n,) of a candidate on the held-out samples; the worst for outputs that are not finite."""
+        """The scores (n,) of a candidate on the held-out samples; the worst for outputs that are not finite."""
         x, y = self.session.chosen_by
         logits = local_sgd.predict(self.session.load(candidate.judged), x).float()
-        scores = choosing.brier(logits.softmax(dim=1).cpu().numpy(), y.cpu().numpy())
+        scores = choosing.scores(logits.softmax(dim=1).cpu().numpy(), y.cpu().numpy())
         return np.nan_to_num(scores, nan=1.0)
 
     # --- what is kept -------------------------------------------------------------------------------------------

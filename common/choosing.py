@@ -3,9 +3,10 @@
 A device judges models on samples that none of them was trained on. It has few: on a handful of samples accuracies are
 too coarse to compare, and an honest difference drowns in noise. So models are compared
 
-- by the Brier score, halved: half the squared distance between the class probabilities and the truth, from 0 to 1. It
-  is a proper scoring rule as the cross-entropy is, but bounded, so that a model that is wrong and sure of it, as one
-  that was trained on few samples is, loses about what its errors are worth, and not hundreds of times that;
+- by the mean of their errors (0 or 1) and of the Brier score, halved: half the squared distance between the class
+  probabilities and the truth, from 0 to 1. Brier's is a proper scoring rule as the cross-entropy is, and tells models
+  apart on samples too few to count errors on; but it prefers a model that doubts to one that is right more often and
+  sure of it, as one is that was trained on few samples. The errors are what the owner of the device wants few of;
 - in pairs on the same samples, against one `REFERENCE`;
 - with the fleet as the prior: in each round the server pools the devices' mean differences and sends back their mean μ,
   its error, the variance between devices τ² and that between samples σ², four numbers a kind of model. A device's
@@ -72,8 +73,19 @@ def brier(probabilities: NDArray[np.floating[Any]], labels: NDArray[Any]) -> NDA
     """½ ‖p − e_y‖² of each sample, (n,), from 0 to 1, of probabilities (n, C)."""
     away = probabilities.astype(np.float64)
     away[np.arange(len(labels)), labels] -= 1.0
-    scores: NDArray[np.float64] = 0.5 * (away**2).sum(axis=1)
-    return scores
+    found: NDArray[np.float64] = 0.5 * (away**2).sum(axis=1)
+    return found
+
+
+def errors(probabilities: NDArray[np.floating[Any]], labels: NDArray[Any]) -> NDArray[np.float64]:
+    """1 for each sample whose class is not the most probable, else 0, (n,), of probabilities (n, C)."""
+    found: NDArray[np.float64] = (probabilities.argmax(axis=1) != labels).astype(np.float64)
+    return found
+
+
+def scores(probabilities: NDArray[np.floating[Any]], labels: NDArray[Any]) -> NDArray[np.float64]:
+    """What models are compared by: the mean of `errors` and `brier`, (n,), from 0 to 1; less is better."""
+    return 0.5 * (errors(probabilities, labels) + brier(probabilities, labels))
 
 
 def difference(scores: NDArray[np.float64], reference: NDArray[np.float64]) -> Difference:

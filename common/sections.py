@@ -281,7 +281,7 @@ class PersonalSettings(Section):
         0.2, gt=0, le=0.5, description="For 'choose': part of the training data, at least a sample."
     )
     margin: float = Field(
-        1.0, ge=0, description="For 'choose': by how many standard errors another model must be better."
+        2.0, ge=0, description="For 'choose': by how many standard errors another model must be better."
     )
 
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -121,10 +122,11 @@ class SubprocessRunner:
             running = list(self._running)
         for process in running:
             _signal_group(process, signal.SIGINT)
+        end = time.monotonic() + self.grace
         try:
             for process in running:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(self.grace)
+                    process.wait(max(0.0, end - time.monotonic()))
         finally:  # also when a second Ctrl-C cuts the waiting short
             for process in running:
                 _signal_group(process, signal.SIGKILL)
@@ -184,6 +186,8 @@ class _Forked:
 
 def _run_cell(settings: Path, out: Path, resume: bool, log: Path, led: Connection) -> None:
     """In the forked process: simulate, with all output in the log; ``led`` is closed once it leads a group."""
+    # What the shell starts in the background ignores interrupts, and so does every process that it starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.setsid()
     led.close()
     with log.open("ab", buffering=0) as output:

@@ -15,6 +15,14 @@ def test_the_brier_score_is_half_the_squared_distance_to_the_truth():
     np.testing.assert_allclose(choosing.brier(probabilities, np.array([0, 0, 0])), [0.0, 1.0, 0.1875])
 
 
+def test_what_models_are_compared_by_is_the_mean_of_errors_and_brier():
+    probabilities = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.5, 0.25, 0.25], [0.25, 0.5, 0.25]])
+    labels = np.array([0, 0, 0, 0])
+
+    np.testing.assert_array_equal(choosing.errors(probabilities, labels), [0.0, 1.0, 0.0, 1.0])
+    np.testing.assert_allclose(choosing.scores(probabilities, labels), [0.0, 1.0, 0.09375, 0.71875])
+
+
 def test_a_difference_is_paired():
     found = choosing.difference(np.array([0.1, 0.5, 0.3]), np.array([0.2, 0.4, 0.6]))
     # −.1, .1, −.3: mean −.1, deviations 0, .2, −.2

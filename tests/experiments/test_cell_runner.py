@@ -1,5 +1,6 @@
 import os
 import signal
+import subprocess
 import sys
 import threading
 
@@ -121,6 +122,33 @@ def test_whoever_stops_a_forked_cell_that_has_just_been_started_finds_its_group(
     os.killpg(cell.pid, signal.SIGKILL)
 
     assert cell.wait() == -signal.SIGKILL
+
+
+IGNORING = """
+import signal, sys, threading, time
+from pathlib import Path
+from common.settings import parse_settings
+from experiments.cell_runner import CellFailed, ForkRunner
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in what a shell starts in the background
+    runner, out = ForkRunner(grace=100_000), Path(sys.argv[1])
+    settings = parse_settings({"run": {"rounds": 100_000}, "data": {"clients": 2}}, {"simulation.engine": "inline"})
+    cell = threading.Thread(target=runner, args=(settings, out), daemon=True)
+    cell.start()
+    while not (out / "rounds.jsonl").exists():
+        time.sleep(0.1)
+    runner.stop()
+"""
+
+
+def test_a_forked_cell_of_a_comparison_in_the_background_can_be_interrupted(tmp_path):
+    script = tmp_path / "ignoring.py"
+    script.write_text(IGNORING)
+    done = subprocess.run([sys.executable, str(script), str(tmp_path / "cell")], capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "cell" / "rounds.jsonl").read_text().count("\n") < 100_000
 
 
 def test_the_tail_of_a_log_that_is_not_there_says_so(tmp_path):
