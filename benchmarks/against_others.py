@@ -174,7 +174,7 @@ def check_pfllib(setting: Setting, seed: int, options: argparse.Namespace, rows:
 def check_ifca(seed: int, options: argparse.Namespace, rows: dict[str, Row]) -> None:
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        changes = [*ROTATED, "strategy.name=ifca", f"strategy.num_clusters={CLUSTERS}", "strategy.tell_empty=false"]
+        changes = [*ROTATED, "strategy.name=ifca", f"strategy.num_clusters={CLUSTERS}", "strategy.empty_cluster=leave"]
         parts = clients_of(settings_of(IFCA, seed, options.data_dir, changes, 1))
         settings = settings_of(IFCA, seed, options.data_dir, changes, len(parts[0].train_y))
         arrays = {
@@ -195,9 +195,9 @@ def check_ifca(seed: int, options: argparse.Namespace, rows: dict[str, Row]) -> 
             "config": config,
         }
         theirs = inside("ifca", job, root)
-        for label, told in ((f"IFCA ({CLUSTERS})", False), ("the same, empty clusters told", True)):
-            run = settings.with_overrides({"strategy.tell_empty": told})
-            mine, found = ours(run, root / f"run-{told}")
+        for label, empty in ((f"IFCA ({CLUSTERS})", "leave"), ("the same, empty clusters told", "tell")):
+            run = settings.with_overrides({"strategy.empty_cluster": empty})
+            mine, found = ours(run, root / f"run-{empty}")
             row = note(rows, label, seed, theirs["accuracies"], mine)
             clusters = [found[client] for client in sorted(found)]
             same = sum(a == b for a, b in zip(theirs["clusters"], clusters, strict=True))

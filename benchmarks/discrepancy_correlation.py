@@ -20,8 +20,9 @@ from common.heterogeneity import label_counts, label_kld_matrix
 from common.settings import Settings, load_settings
 from experiments.record import read_run
 from experiments.simulation import simulate
-from strategies.dcpfl.discrepancy import add_meeting, mean_distances, model_discrepancy
+from strategies.dcpfl.discrepancy import model_discrepancy
 from strategies.dcpfl.strategy import DCPFL
+from strategies.mathematics.meetings import add_meeting, mean_distances
 
 KINDS = ("l1", "l1-own", "cosine")
 DEFAULTS = [

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.layout import Vector
-from strategies.dcpfl.discrepancy import add_meeting, mean_distances
 from strategies.dcpfl.wire import DIVERGED
 from strategies.mathematics.aggregation import Assignment, weighted_mean
 from strategies.mathematics.clustering import linkage_matrix
+from strategies.mathematics.meetings import add_meeting, mean_distances
 from strategies.mathematics.similarity import Distances, cosine_to
 from strategies.replies import Matrix, Replies
 

@@ -35,6 +35,7 @@ from strategies.gradient_loss.wire import (
     TOLD,
     TRAINED,
     Choice,
+    Relocation,
     Similarity,
     center_record,
     step_record,
@@ -64,6 +65,15 @@ class _Memory:
         found = (tuple(map(float, facts.get(name, ()))) for name in ("losses", "similarities"))
         return cls(int(facts.get("compared", NOTHING)), int(facts.get("earlier", NOTHING)), *found)
 
+    def after(self, relocations: Sequence[Relocation]) -> _Memory:
+        """What was found of a cluster's model holds for the one that began where it was."""
+        losses, similarities = [*self.losses], [*self.similarities]
+        for version, cluster, origin in relocations:
+            for values in (losses, similarities):
+                if version > self.compared and values:
+                    values[cluster] = values[origin]
+        return replace(self, losses=tuple(losses), similarities=tuple(similarities))
+
     def base(self, version: int) -> int:
         """The version since which the centers of ``version`` moved; `NOTHING` where the device knows none.
 
@@ -77,7 +87,7 @@ def train(session: Session) -> Message:
     """Answer a train message: steps 2 and 3 of the paper's procedure."""
     asked = Choice.read(session.received)
     centers = {k: session.whole(center_record(k)) for k in asked.offered(session.received)}
-    memory = _Memory.of(session.recall())
+    memory = _Memory.of(session.recall()).after(asked.relocations)
     batches = _mini_batches(session, asked.batches)
     session.metrics[protocol.STATE_LOST] = 0
     chosen = next(iter(centers))

@@ -11,6 +11,9 @@ Efficient Framework for Clustered Federated Learning. NeurIPS 2020). Where this 
 - A cluster is empty when it is no known device's last choice. With all devices in every round this is the paper's
   rule; with a sample of them, a cluster that was merely not sampled is left alone.
 - Nobody needs all K models once its identity is settled: ``broadcast="adaptive"``.
+- Two groups that begin on one model may stay there: the step of their 40 devices is less noisy, and so more like
+  everybody's gradient, than that of a device that is told to train the empty cluster. ``empty_cluster="split"`` divides
+  the cluster (`strategies.gradient_loss.division`).
 
 The device's part is `strategies.gradient_loss.device`.
 """
@@ -18,7 +21,7 @@ The device's part is `strategies.gradient_loss.device`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any, Literal, Unpack
 
@@ -29,14 +32,17 @@ from common.layout import ParameterLayout, Vector
 from common.protocol import ClientReply, Instruction, Payload
 from strategies.clustered import ClusteredStrategy
 from strategies.gradient_loss import wire as choice
-from strategies.gradient_loss.wire import Choice, LocalUpdate, Similarity, center_record, step_record
+from strategies.gradient_loss.division import Apart, Division, clearest, compare_steps, divide
+from strategies.gradient_loss.wire import Choice, LocalUpdate, Relocation, Similarity, center_record, step_record
 from strategies.mathematics.initialisation import random_models
+from strategies.mathematics.similarity import Distances
 from strategies.method import Outcome
 from strategies.options import check_options, counts, one_of, shares
 from strategies.replies import Matrix, Replies
 from strategies.sampling import Sampling
 
 Broadcast = Literal["full", "adaptive"]
+EmptyCluster = Literal["tell", "split", "leave"]
 
 TOLD_STREAM = 2  # beside the base's streams of sampling
 
@@ -56,11 +62,21 @@ class GradientLossState:
     """All that survives a round."""
 
     centers: Matrix  # (K, d): w_k^t
-    previous: Matrix | None = None  # (K, d): w_k^{t−1}; None before the first step, and where λ = 0
+    previous: Matrix | None = None  # (K, d): where w_k^t came from, w_k^{t−1}; None before the first step, where λ = 0
     version: int = 0  # how often the centers have moved
-    assignment: dict[str, int] = field(default_factory=dict)  # client → s_i, the cluster it chose last
+    assignment: dict[str, int] = field(default_factory=dict)  # client → s_i, the cluster it chose or was put in last
     devices: dict[str, Device] = field(default_factory=dict)
     last: dict[str, Any] = field(default_factory=dict)  # what `record` tells of the last round
+    # With ``empty_cluster="split"``: see `division.Apart`, and where empty clusters were put, in order.
+    total: Distances | None = None
+    meetings: Distances | None = None
+    met: list[str] = field(default_factory=list)
+    relocations: list[Relocation] = field(default_factory=list)
+
+    @property
+    def apart(self) -> Apart:
+        """How far apart the steps of the devices were."""
+        return Apart(self.total, self.meetings, self.met)
 
 
 class GradientLoss(ClusteredStrategy[GradientLossState]):
@@ -81,7 +97,10 @@ class GradientLoss(ClusteredStrategy[GradientLossState]):
         the first. The paper's 1 is little where a mini-batch is small.
     choice_memory : from 0 to below 1, the share of a device's losses and similarities that stays from its comparisons
         before, an exponential mean; 0 is the paper's.
-    tell_empty : whether a device is told to train a cluster that nobody chose (II-C). IFCA's authors leave it as it is.
+    empty_cluster : what becomes of a cluster that nobody chose. ``"tell"``: a device is told to train it (II-C);
+        ``"leave"``, as IFCA's authors do; ``"split"``: the cluster whose devices' steps are clearly of two directions,
+        seen over three rounds or more, is divided, and the empty one is where its smaller half is. The larger of two
+        such clusters is divided first; without one, the empty cluster stays as it is.
     sampling : see `strategies.sampling.Sampling`.
     """
 
@@ -99,7 +118,7 @@ class GradientLoss(ClusteredStrategy[GradientLossState]):
         loss_rise: float = 0.1,
         choice_batches: int = 1,
         choice_memory: float = 0.0,
-        tell_empty: bool = True,
+        empty_cluster: EmptyCluster = "tell",
         **sampling: Unpack[Sampling],
     ) -> None:
         super().__init__(**sampling)
@@ -113,6 +132,7 @@ class GradientLoss(ClusteredStrategy[GradientLossState]):
             *one_of(Similarity, similarity=similarity),
             *one_of(LocalUpdate, local_update=local_update),
             *one_of(Broadcast, broadcast=broadcast),
+            *one_of(EmptyCluster, empty_cluster=empty_cluster),
         )
         self.num_clusters = num_clusters
         self.gradient_weight = gradient_weight
@@ -124,7 +144,7 @@ class GradientLoss(ClusteredStrategy[GradientLossState]):
         self.loss_rise = loss_rise
         self.choice_batches = choice_batches
         self.choice_memory = choice_memory
-        self.tell_empty = tell_empty
+        self.empty_cluster = empty_cluster
 
     def initial_state(self, layout: ParameterLayout, initial: Vector) -> GradientLossState:
         """K different initial models; the first is the given one."""
@@ -151,7 +171,7 @@ class GradientLoss(ClusteredStrategy[GradientLossState]):
                 models = {own: centers[own]}
             else:
                 models = centers if self._holds(state, client) else {**centers, **steps}
-            instructions[client] = self._ask(state, models, told.get(client))
+            instructions[client] = self._ask(state, models, told.get(client), self._relocated_since(state, client))
         return instructions
 
     def plan_evaluate(self, state: GradientLossState, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
@@ -159,7 +179,7 @@ class GradientLoss(ClusteredStrategy[GradientLossState]):
         centers = {center_record(k): Payload(center) for k, center in enumerate(state.centers)}
         known = state.assignment if self.broadcast == "adaptive" else {}
         names = {client: [center_record(known[client])] if client in known else list(centers) for client in clients}
-        return {c: self._ask(state, {name: centers[name] for name in names[c]}, None) for c in clients}
+        return {c: self._ask(state, {name: centers[name] for name in names[c]}) for c in clients}
 
     def update(self, state: GradientLossState, round_: int, replies: Replies) -> Outcome[GradientLossState]:
         """The mean of each cluster's models (Eq. 6, 7); one that nobody trained stays as it was."""
@@ -168,27 +188,53 @@ class GradientLoss(ClusteredStrategy[GradientLossState]):
         if not rows:
             return Outcome(state, wrong)
         answers = [replies.received[row] for row in rows]
-        trained = [int(reply.metrics[choice.TRAINED]) for reply in answers]
+        trained = {reply.client: int(reply.metrics[choice.TRAINED]) for reply in answers}
         chosen = {reply.client: int(reply.metrics[choice.CHOSEN]) for reply in answers}
-        devices = {reply.client: self._learn(state, reply) for reply in answers}
+        devices = {**state.devices, **{reply.client: self._learn(state, reply) for reply in answers}}
         known = state.assignment
         assignment = {**known, **chosen}
+        empty = sorted(set(range(self.num_clusters)) - set(assignment.values()))
+        last = {
+            "members": np.bincount(list(chosen.values()), minlength=self.num_clusters).tolist(),
+            "empty": len(empty),
+            "told": sum(reply.metrics.get(choice.TOLD, 0) == 1 for reply in answers),
+            "compared": sum(devices[reply.client].held == state.version for reply in answers),
+            "moved": sum(known.get(client, cluster) != cluster for client, cluster in chosen.items()),
+            "state_lost": sum(reply.metrics.get(protocol.STATE_LOST, 0) == 1 for reply in answers),
+            "loss_gap": _mean(replies, choice.LOSS_GAP),
+            "similarity_gap": _mean(replies, choice.SIMILARITY_GAP),
+        }
+        apart, relocated = state.apart, dict[int, tuple[int, Division]]()
+        if self.empty_cluster == "split":
+            parameters = replies.layout.parameters_of
+            apart = compare_steps(apart, trained, parameters(replies.W[rows]), parameters(state.centers))
+            divisions = {k: divide(apart, [c for c in trained if trained[c] == k]) for k in range(self.num_clusters)}
+            relocated = dict(zip(empty, clearest(divisions), strict=False))
+            silhouettes = [None if half is None else half.silhouette for half in divisions.values()]
+            last |= {"divided": len(relocated), "silhouettes": silhouettes}
+        previous = state.centers.copy() if relocated else state.centers
+        for cluster, (origin, division) in relocated.items():
+            previous[cluster] = state.centers[origin]
+            # With "adaptive", both halves are to compare all clusters again.
+            devices |= {c: replace(devices[c], stable=0) for c, its in assignment.items() if its == origin}
+            trained |= dict.fromkeys(division.smaller, cluster)
+            assignment |= dict.fromkeys(division.smaller, cluster)
         after = GradientLossState(
-            centers=self.aggregation.cluster_means(replies.W[rows], trained, self.num_clusters, previous=state.centers),
-            previous=state.centers if self.gradient_weight else None,
+            centers=self.aggregation.cluster_means(
+                replies.W[rows], list(trained.values()), self.num_clusters, previous=state.centers
+            ),
+            previous=previous if self.gradient_weight else None,
             version=state.version + 1,
             assignment=assignment,
-            devices={**state.devices, **devices},
-            last={
-                "members": np.bincount(list(chosen.values()), minlength=self.num_clusters).tolist(),
-                "empty": self.num_clusters - len(set(assignment.values())),
-                "told": sum(reply.metrics.get(choice.TOLD, 0) == 1 for reply in answers),
-                "compared": sum(device.held == state.version for device in devices.values()),
-                "moved": sum(known.get(client, cluster) != cluster for client, cluster in chosen.items()),
-                "state_lost": sum(reply.metrics.get(protocol.STATE_LOST, 0) == 1 for reply in answers),
-                "loss_gap": _mean(replies, choice.LOSS_GAP),
-                "similarity_gap": _mean(replies, choice.SIMILARITY_GAP),
-            },
+            devices=devices,
+            last=last,
+            total=apart.total,
+            meetings=apart.meetings,
+            met=apart.clients,
+            relocations=[
+                *state.relocations,
+                *((state.version + 1, cluster, origin) for cluster, (origin, _) in relocated.items()),
+            ],
         )
         return Outcome(after, wrong)
 
@@ -214,7 +260,13 @@ class GradientLoss(ClusteredStrategy[GradientLossState]):
 
     # --- details ---------------------------------------------------------------------------------------------
 
-    def _ask(self, state: GradientLossState, models: Mapping[str, Payload], told: int | None) -> Instruction:
+    def _ask(
+        self,
+        state: GradientLossState,
+        models: Mapping[str, Payload],
+        told: int | None = None,
+        relocations: Sequence[Relocation] = (),
+    ) -> Instruction:
         asked = Choice(
             self.num_clusters,
             state.version,
@@ -224,12 +276,13 @@ class GradientLoss(ClusteredStrategy[GradientLossState]):
             told,
             self.choice_batches,
             self.choice_memory,
+            tuple(relocations),
         )
         return Instruction(models=models, procedure=choice.PROCEDURE, config=asked.to_config())
 
     def _told(self, state: GradientLossState, round_: int, clients: Sequence[str]) -> dict[str, int]:
         """Section II-C: for each empty cluster one randomly drawn device, which will train it."""
-        if not state.assignment or not self.tell_empty:
+        if not state.assignment or self.empty_cluster != "tell":
             return {}
         empty = sorted(set(range(self.num_clusters)) - set(state.assignment.values()))
         drawn = np.random.default_rng([self.seed, round_, TOLD_STREAM]).permutation(sorted(clients))
@@ -251,7 +304,15 @@ class GradientLoss(ClusteredStrategy[GradientLossState]):
         """
         device = state.devices.get(client)
         oldest = state.version - (1 if self.broadcast == "full" else self.look_every)
-        return device is not None and max(oldest, 0) <= device.held < state.version
+        # What moved since an empty cluster was put elsewhere is no step of that cluster's.
+        oldest = max(oldest, 0, *(version for version, _, _ in state.relocations))
+        return device is not None and oldest <= device.held < state.version
+
+    def _relocated_since(self, state: GradientLossState, client: str) -> list[Relocation]:
+        """Where clusters were put since the device compared them last, for what it remembers of them."""
+        device = state.devices.get(client)
+        held = choice.NOTHING if device is None else device.held
+        return [relocation for relocation in state.relocations if relocation[0] > held]
 
     def _what_is_wrong(self, reply: ClientReply) -> str | None:
         """Why the reply is no answer; None where it names the clusters that were chosen and trained."""

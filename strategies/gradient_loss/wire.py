@@ -7,7 +7,7 @@ metrics the cluster that it chose, the one that it trained, and the version of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -26,6 +26,8 @@ NOTHING = -1
 
 Similarity = Literal["cosine", "euclidean"]
 LocalUpdate = Literal["step", "epochs"]
+# (version, k, j): from this version of the centers on, w_k is one that began where w_j was.
+Relocation = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Choice:
 
     ``version`` counts how often the centers have moved. ``told`` is the cluster to train whatever the device chooses.
     ``batches`` and ``memory`` are what it judges the models by: so many mini-batches of this round, and the share that
-    stays of what it found in the rounds before.
+    stays of what it found in the rounds before; what it found of w_j holds for w_k, where ``relocations`` say so.
     """
 
     num_clusters: int
@@ -45,10 +47,13 @@ class Choice:
     told: int | None = None
     batches: int = 1
     memory: float = 0.0
+    relocations: tuple[Relocation, ...] = ()
 
     def to_config(self) -> dict[str, Scalar]:
         """As keys of an instruction's config."""
-        told: dict[str, Scalar] = {} if self.told is None else {"told-cluster": self.told}
+        rare: dict[str, Scalar] = {} if self.told is None else {"told-cluster": self.told}
+        if self.relocations:
+            rare["relocations"] = [number for relocation in self.relocations for number in relocation]
         return {
             "num-clusters": self.num_clusters,
             "centers-version": self.version,
@@ -57,7 +62,7 @@ class Choice:
             "local-update": self.local_update,
             "choice-batches": self.batches,
             "choice-memory": float(self.memory),
-            **told,
+            **rare,
         }
 
     @classmethod
@@ -75,6 +80,7 @@ class Choice:
                 told=None if told is None else int(told),
                 batches=int(config.get("choice-batches", 1)),
                 memory=float(config.get("choice-memory", 0.0)),
+                relocations=_relocations(config.get("relocations", [])),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ProtocolError(f"The question which cluster is this device's is not complete: {error}.") from None
@@ -84,6 +90,11 @@ class Choice:
         ):
             if value not in allowed:
                 raise ProtocolError(f"The server sent {key} = {value!r}; this device knows {', '.join(allowed)}.")
+        clusters = range(choice.num_clusters)
+        if any(k not in clusters or j not in clusters for _, k, j in choice.relocations):
+            raise ProtocolError(
+                f"The server sent relocations = {choice.relocations}; clusters are 0 to {clusters[-1]}."
+            )
         if not choice.offered(received):
             raise ProtocolError("The server asks this device to choose a cluster and sent no model of one.")
         if choice.told is not None and center_record(choice.told) not in received.models:
@@ -103,3 +114,9 @@ def center_record(cluster: int) -> str:
 def step_record(cluster: int) -> str:
     """Name of the record that holds Δ_k, how the model of a cluster moved last."""
     return f"step-{cluster}"
+
+
+def _relocations(numbers: Sequence[int]) -> tuple[Relocation, ...]:
+    """Three numbers for each relocation. Raises `ValueError` for another count."""
+    parts = [iter(map(int, numbers))] * 3
+    return tuple(zip(*parts, strict=True))

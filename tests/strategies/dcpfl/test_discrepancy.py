@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import pdist, squareform
 
-from strategies.dcpfl.discrepancy import add_meeting, mean_distances, model_discrepancy, next_split, sampled_columns
+from strategies.dcpfl.discrepancy import model_discrepancy, next_split, sampled_columns
 from strategies.mathematics.clustering import groups_at, linkage_matrix
 
 W = np.array([[0, 4, 2], [4, 0, 2], [0, 2, 1]], dtype=np.float32)
@@ -62,26 +62,6 @@ def test_the_error_of_the_sample_is_as_its_docstring_says():
     assert np.mean(found["l1"]) == pytest.approx(exact["l1"], rel=4 * expected / 150**0.5)
     kurtosis = max(d * (u**4).sum() / (u**2).sum() ** 2 for u in models)
     assert 0 < np.std(found["cosine"]) <= (1 + abs(1 - exact["cosine"])) * (kurtosis / m) ** 0.5
-
-
-def test_a_pair_averages_over_the_rounds_in_which_it_met():
-    def square(ab, ac, bc):
-        return squareform(np.array([ab, ac, bc], dtype=float))
-
-    total, meetings, known = add_meeting(None, None, [], ["b", "a"], np.array([[0, 1.0], [1, 0]]))
-    assert known == ["b", "a"]
-    total, meetings, known = add_meeting(total, meetings, known, ["a", "b", "c"], square(3, 4, 6))
-    assert known == ["b", "a", "c"]
-    np.testing.assert_array_equal(mean_distances(total, meetings), square(2, 6, 4))
-    total, meetings, known = add_meeting(total, meetings, known, ["c", "d", "a"], square(7, 9, 8), fill_in=True)
-    assert mean_distances(total, meetings)[1, 2] == 4  # a and c met before
-    assert mean_distances(total, meetings)[3].tolist() == [7, 8, 7, 0]  # b and d: over c, max(6, 7)
-
-
-def test_a_pair_that_nobody_links_is_as_far_as_any():
-    total, meetings, known = add_meeting(None, None, [], ["a", "b"], np.array([[0, 1.0], [1, 0]]))
-    total, meetings, known = add_meeting(total, meetings, known, ["c", "d"], np.array([[0, 5.0], [5, 0]]))
-    assert mean_distances(total, meetings).tolist() == [[0, 1, 5, 5], [1, 0, 5, 5], [5, 5, 0, 5], [5, 5, 5, 0]]
 
 
 def test_gamma_is_lowered_until_the_groups_differ():

@@ -219,6 +219,16 @@ def test_what_it_found_before_counts_as_much_as_it_is_told(device, memory, expec
     assert reply.metrics[choice.CHOSEN] == expected
 
 
+@pytest.mark.parametrize(("version", "expected"), [(None, 0), (0, 0), (1, 1)])
+def test_what_it_found_of_a_model_holds_for_the_one_that_began_there(device, version, expected):
+    """Cluster 1 was behind by .4 and is ahead by .1; it was put where cluster 0 was, after what the device remembers."""
+    ask = device("a", 0)
+    ask(FOR_LABELS, round_=1, version=0, gradient_weight=0.0, memory=0.5)
+    relocations = () if version is None else ((version, 1, 0),)
+    reply = ask(both(EVEN, [0.1, 0, 0, 0]), gradient_weight=0.0, memory=0.5, relocations=relocations)
+    assert reply.metrics[choice.CHOSEN] == expected
+
+
 def test_a_similarity_is_remembered_too_and_survives_a_round_that_has_none(device):
     """Only cluster 1 was ever seen to move as label 1 wants; then no step is known, and the losses are equal."""
     ask = device("a", 1)
@@ -294,6 +304,8 @@ def test_dropout_is_the_same_for_every_model_and_frozen_tensors_do_not_count(set
         ({center_record(0): EVEN}, {"told": 1}, "train cluster 1"),
         (both(EVEN, EVEN), {"similarity": "taxicab"}, "'taxicab'"),
         (both(EVEN, EVEN), {"local_update": "half"}, "'half'"),
+        (both(EVEN, EVEN), {"relocations": ((1, 2, 0),)}, "clusters are 0 to 1"),
+        (both(EVEN, EVEN), {"relocations": ((1, 0),)}, "not complete"),
     ],
 )
 def test_a_question_that_makes_no_sense_is_refused(device, models, question, message):
