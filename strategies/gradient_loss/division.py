@@ -19,6 +19,8 @@ from strategies.mathematics.meetings import add_meeting, mean_distances
 from strategies.mathematics.similarity import Distances, cosine_similarity
 
 LEAST_SILHOUETTE = 0.25  # as `strategies.mathematics.clustering.choose_num_clusters` has it, measured again for steps
+# Of few devices the best of all divisions is clearer by chance: at least these two, the second over their number.
+OF_FEW, OVER_NUMBER = 0.2, 0.5
 LEAST_MEETINGS = 3.0  # rounds in which devices of the two halves trained one model, in the mean over their pairs
 
 
@@ -44,7 +46,8 @@ class Division(NamedTuple):
     @property
     def clear(self) -> bool:
         """Whether the devices are two groups, as far as can be known."""
-        return self.silhouette >= LEAST_SILHOUETTE and self.meetings >= LEAST_MEETINGS
+        least = max(LEAST_SILHOUETTE, OF_FEW + OVER_NUMBER / (len(self.larger) + len(self.smaller)))
+        return self.silhouette >= least and self.meetings >= LEAST_MEETINGS
 
 
 def compare_steps(before: Apart, trained: Mapping[str, int], models: Matrix, centers: Matrix) -> Apart:

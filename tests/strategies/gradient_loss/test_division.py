@@ -68,6 +68,13 @@ def test_fewer_than_three_devices_are_not_divided():
     assert divide(NOTHING, []) is None
 
 
+@pytest.mark.parametrize(("devices", "least"), [(4, 0.325), (8, 0.2625), (10, 0.25), (40, 0.25)])
+def test_few_devices_have_to_be_further_apart(devices, least):
+    halves = [list(range(devices - 2)), [1, 2]]
+    assert Division(*halves, least + 1e-9, 3.0).clear
+    assert not Division(*halves, least - 1e-9, 3.0).clear
+
+
 def test_the_cluster_with_the_larger_smaller_half_is_divided_first():
     def division(smaller, silhouette, meetings=3.0):
         return Division(list("abcdef"), list("uvwxyz"[:smaller]), silhouette, meetings)

@@ -155,6 +155,18 @@ def test_one_group_is_not_torn_apart_and_nobody_is_told():
     assert all("told-cluster" not in i.config for i in strategy.plan(state, 7, list("abcde")).values())
 
 
+def test_where_no_cluster_is_empty_it_is_as_if_devices_were_told(play):
+    found = {}
+    for empty_cluster in ("tell", "split"):
+        strategy = fresh(empty_cluster=empty_cluster)
+        strategy.draw_model = lambda seed: np.array([7, 7], dtype=np.float32)
+        play(strategy, grid([]), range(1, 7), POINTS)
+        found[empty_cluster] = strategy.state
+        assert strategy.state.last["empty"] == 0
+    np.testing.assert_array_equal(found["tell"].centers, found["split"].centers)
+    assert found["tell"].assignment == found["split"].assignment
+
+
 def test_ifca_divides_too_and_one_device_is_no_group():
     _, _, state = splitting(APART, gradient_weight=0.0)
     assert (state.previous, state.last["divided"]) == (None, 1)

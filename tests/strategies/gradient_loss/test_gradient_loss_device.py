@@ -221,7 +221,7 @@ def test_what_it_found_before_counts_as_much_as_it_is_told(device, memory, expec
 
 @pytest.mark.parametrize(("version", "expected"), [(None, 0), (0, 0), (1, 1)])
 def test_what_it_found_of_a_model_holds_for_the_one_that_began_there(device, version, expected):
-    """Cluster 1 was behind by .4 and is ahead by .1; it was put where cluster 0 was, after what the device remembers."""
+    """Cluster 1 was behind by .4 and is ahead by .1; it was put where cluster 0 was, after the device compared last."""
     ask = device("a", 0)
     ask(FOR_LABELS, round_=1, version=0, gradient_weight=0.0, memory=0.5)
     relocations = () if version is None else ((version, 1, 0),)
