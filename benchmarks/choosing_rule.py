@@ -102,11 +102,21 @@ def cross_entropy(p: NDArray[Any], y: NDArray[Any]) -> Scores:
     return np.asarray(-np.log(p[np.arange(len(y)), y] + 1e-12), dtype=float)
 
 
+def brier(p: NDArray[Any], y: NDArray[Any]) -> Scores:
+    """½ ‖p − e_y‖² of each sample."""
+    return np.asarray(0.5 * ((p - np.eye(p.shape[1])[y]) ** 2).sum(axis=1), dtype=float)
+
+
+def both(p: NDArray[Any], y: NDArray[Any]) -> Scores:
+    """The mean of errors and Brier."""
+    return 0.5 * (choosing.errors(p, y) + brier(p, y))
+
+
 SCORES: dict[str, Callable[[NDArray[Any], NDArray[Any]], Scores]] = {
     "errors": choosing.errors,
     "cross-entropy": cross_entropy,
-    "Brier": choosing.brier,
-    "errors and Brier": choosing.scores,
+    "Brier": brier,
+    "errors and Brier": both,
 }
 
 

@@ -124,15 +124,15 @@ class Choosing:
         """Judge, choose, keep, and note what was kept; the report for the server, and the chosen one."""
         session, margin = self.session, self.session.node.settings.personal.margin
         reference, place = (alone, REFERENCE) if alone is not None else (found.pop("personal"), "personal")
-        scores = {kind: self._scores(found[kind]) for kind in KINDS if kind in found}
-        against = self._scores(reference)
-        differences = {kind: choosing.difference(own, against) for kind, own in scores.items()}
+        errors = {kind: self._errors(found[kind]) for kind in KINDS if kind in found}
+        against = self._errors(reference)
+        differences = {kind: choosing.difference(own, against) for kind, own in errors.items()}
         prior = choosing.from_prior(session.received.config.get(choosing.PRIOR))
         beliefs = {k: choosing.posterior(one, len(against), prior.get(k)) for k, one in differences.items()}
         chosen = reference
         if (better := choosing.choose(beliefs, margin)) != REFERENCE:
-            place, chosen, against = better, found[better], scores[better]
-        if memory.served is not None and choosing.stays(self._scores(memory.served), against, margin):
+            place, chosen, against = better, found[better], errors[better]
+        if memory.served is not None and choosing.stays(self._errors(memory.served), against, margin):
             place, chosen = memory.kind, memory.served
         self._keep(chosen, place, alone)
         tested = local_sgd.test(session.load(chosen.model), *session.test_data)
@@ -140,12 +140,12 @@ class Choosing:
         session.metrics[choosing.ACCURACY_CHOSEN] = tested.accuracy
         return choosing.to_report(len(session.chosen_by[1]), differences), chosen
 
-    def _scores(self, candidate: Candidate) -> np.ndarray:
-        """The scores (n,) of a candidate on the held-out samples; the worst for outputs that are not finite."""
+    def _errors(self, candidate: Candidate) -> np.ndarray:
+        """The errors (n,) of a candidate on the held-out samples; outputs that are not finite are all wrong."""
         x, y = self.session.chosen_by
-        logits = local_sgd.predict(self.session.load(candidate.judged), x).float()
-        scores = choosing.scores(logits.softmax(dim=1).cpu().numpy(), y.cpu().numpy())
-        return np.nan_to_num(scores, nan=1.0)
+        logits = local_sgd.predict(self.session.load(candidate.judged), x).float().cpu().numpy()
+        wrong = ~np.isfinite(logits).all(axis=1)
+        return np.maximum(choosing.errors(logits, y.cpu().numpy()), wrong)
 
     # --- what is kept -------------------------------------------------------------------------------------------
 

@@ -1,12 +1,10 @@
 """Which of several models a device keeps: the rule of ``[personal] choose``, and what of it crosses the wire.
 
-A device judges models on samples that none of them was trained on. It has few: on a handful of samples accuracies are
-too coarse to compare, and an honest difference drowns in noise. So models are compared
+A device judges models on samples that none of them was trained on. It has few, and on a handful of samples an honest
+difference drowns in noise. So models are compared
 
-- by the mean of their errors (0 or 1) and of the Brier score, halved: half the squared distance between the class
-  probabilities and the truth, from 0 to 1. Brier's is a proper scoring rule as the cross-entropy is, and tells models
-  apart on samples too few to count errors on; but it prefers a model that doubts to one that is right more often and
-  sure of it, as one is that was trained on few samples. The errors are what the owner of the device wants few of;
+- by their errors. A proper score, the cross-entropy or Brier's, tells models apart on fewer samples, but it prefers a
+  model that doubts to one that is right more often and sure of it, as one is that was trained on few samples;
 - in pairs on the same samples, against one `REFERENCE`;
 - with the fleet as the prior: in each round the server pools the devices' mean differences and sends back their mean μ,
   its error, the variance between devices τ² and that between samples σ², four numbers a kind of model. A device's
@@ -69,23 +67,10 @@ class Posterior(NamedTuple):
     error: float
 
 
-def brier(probabilities: NDArray[np.floating[Any]], labels: NDArray[Any]) -> NDArray[np.float64]:
-    """½ ‖p − e_y‖² of each sample, (n,), from 0 to 1, of probabilities (n, C)."""
-    away = probabilities.astype(np.float64)
-    away[np.arange(len(labels)), labels] -= 1.0
-    found: NDArray[np.float64] = 0.5 * (away**2).sum(axis=1)
+def errors(outputs: NDArray[np.floating[Any]], labels: NDArray[Any]) -> NDArray[np.float64]:
+    """1 for each sample whose class is not the most probable, else 0, (n,), of logits or probabilities (n, C)."""
+    found: NDArray[np.float64] = (outputs.argmax(axis=1) != labels).astype(np.float64)
     return found
-
-
-def errors(probabilities: NDArray[np.floating[Any]], labels: NDArray[Any]) -> NDArray[np.float64]:
-    """1 for each sample whose class is not the most probable, else 0, (n,), of probabilities (n, C)."""
-    found: NDArray[np.float64] = (probabilities.argmax(axis=1) != labels).astype(np.float64)
-    return found
-
-
-def scores(probabilities: NDArray[np.floating[Any]], labels: NDArray[Any]) -> NDArray[np.float64]:
-    """What models are compared by: the mean of `errors` and `brier`, (n,), from 0 to 1; less is better."""
-    return 0.5 * (errors(probabilities, labels) + brier(probabilities, labels))
 
 
 def difference(scores: NDArray[np.float64], reference: NDArray[np.float64]) -> Difference:
@@ -110,7 +95,9 @@ def pool(reports: Sequence[tuple[int, Mapping[str, Difference]]]) -> dict[str, P
         means = np.array([one.mean for _, one in found])
         sampling = float(np.mean([within / samples for samples, _ in found]))
         spread = float(means.var(ddof=1))
-        priors[kind] = Prior(float(means.mean()), spread / len(found), max(0.0, spread - sampling), within)
+        # The variance of a mean is τ² and that of its samples: chance may make the means more alike than they can be.
+        error = max(spread, sampling) / len(found)
+        priors[kind] = Prior(float(means.mean()), error, max(0.0, spread - sampling), within)
     return priors
 
 
