@@ -30,10 +30,16 @@ PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#6
 LINES = ("-", "--", "-.", ":")
 
 
+def titled_figure(title: str, width: float, height: float) -> Figure:
+    """A figure of that many inches with a title and no axes yet."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+    return figure
+
+
 def new_figure(title: str, height: float, rows: int = 1, **options: Any) -> tuple[Figure, list[Axes]]:
     """A figure with a title and ``rows`` axes under one another that share their horizontal axis."""
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+    figure = titled_figure(title, WIDTH, height)
     axes = figure.subplots(rows, 1, sharex=True, squeeze=False, **options)[:, 0]
     for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)

@@ -10,7 +10,17 @@ from typing import Literal
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.plot_style import GRID, PALETTE, SMALL, WIDTH, bytes_axis, legend_below, line_style, new_figure
+from experiments.plot_style import (
+    GRID,
+    PALETTE,
+    SMALL,
+    WIDTH,
+    bytes_axis,
+    legend_below,
+    line_style,
+    new_figure,
+    titled_figure,
+)
 from experiments.record import Run
 from experiments.statistics import BySeed, Difference
 
@@ -76,9 +86,8 @@ def gain_map(
 
     ``panels``: title → column of ``gains`` → its label there (`experiments.table.Table.panels`).
     """
-    panels = {
-        name: {c: s for c, s in columns.items() if any(c == of for _, of in gains)} for name, columns in panels.items()
-    }
+    drawn = {column for _, column in gains}
+    panels = {name: {c: label for c, label in columns.items() if c in drawn} for name, columns in panels.items()}
     panels = {name: columns for name, columns in panels.items() if columns}
     if not panels:
         return None
@@ -87,11 +96,8 @@ def gain_map(
     across = min(len(panels), PANELS_ACROSS)
     down = math.ceil(len(panels) / across)
     widest = max(len(columns) for columns in panels.values())
-    figure = Figure(
-        figsize=(max(WIDTH, COLUMN_WIDTH * (widest * across + 4)), 1.1 + (0.5 + 0.24 * len(rows)) * down),
-        layout="constrained",
-    )
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+    width = max(WIDTH, COLUMN_WIDTH * (widest * across + 4))
+    figure = titled_figure(title, width, 1.1 + (0.5 + 0.24 * len(rows)) * down)
     axes = figure.subplots(down, across, sharey=True, squeeze=False)
     for ax in axes.flat[len(panels) :]:
         ax.set_visible(False)

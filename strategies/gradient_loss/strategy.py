@@ -21,7 +21,7 @@ The device's part is `strategies.gradient_loss.device`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import combinations
 from typing import Any, Literal, Unpack
 
@@ -32,10 +32,10 @@ from common.layout import ParameterLayout, Vector
 from common.protocol import ClientReply, Instruction, Payload
 from strategies.clustered import ClusteredStrategy
 from strategies.gradient_loss import wire as choice
-from strategies.gradient_loss.division import Apart, Division, clearest, compare_steps, divide
+from strategies.gradient_loss.division import Division, clearest, compare_steps, divide
+from strategies.gradient_loss.state import GradientLossState, learned
 from strategies.gradient_loss.wire import Choice, LocalUpdate, Relocation, Similarity, center_record, step_record
 from strategies.mathematics.initialisation import random_models
-from strategies.mathematics.similarity import Distances
 from strategies.method import Outcome
 from strategies.options import check_options, counts, one_of, shares
 from strategies.replies import Matrix, Replies
@@ -45,38 +45,6 @@ Broadcast = Literal["full", "adaptive"]
 EmptyCluster = Literal["tell", "split", "leave"]
 
 TOLD_STREAM = 2  # beside the base's streams of sampling
-
-
-@dataclass(frozen=True)
-class Device:
-    """What is known of a device: the facts that it reported last."""
-
-    held: int  # version of the centers that it compared last and keeps; −1 for none
-    stable: int  # comparisons in a row that found the same cluster, the first that found it included
-    loss: float | None  # training loss of its cluster's model
-    rising: bool = False  # that loss has risen since the reply before
-
-
-@dataclass(frozen=True)
-class GradientLossState:
-    """All that survives a round."""
-
-    centers: Matrix  # (K, d): w_k^t
-    previous: Matrix | None = None  # (K, d): where w_k^t came from, w_k^{t−1}; None before the first step, where λ = 0
-    version: int = 0  # how often the centers have moved
-    assignment: dict[str, int] = field(default_factory=dict)  # client → s_i, the cluster it chose or was put in last
-    devices: dict[str, Device] = field(default_factory=dict)
-    last: dict[str, Any] = field(default_factory=dict)  # what `record` tells of the last round
-    # With ``empty_cluster="split"``: see `division.Apart`, and where empty clusters were put, in order.
-    total: Distances | None = None
-    meetings: Distances | None = None
-    met: list[str] = field(default_factory=list)
-    relocations: list[Relocation] = field(default_factory=list)
-
-    @property
-    def apart(self) -> Apart:
-        """How far apart the steps of the devices were."""
-        return Apart(self.total, self.meetings, self.met)
 
 
 class GradientLoss(ClusteredStrategy[GradientLossState]):
@@ -190,10 +158,10 @@ class GradientLoss(ClusteredStrategy[GradientLossState]):
         answers = [replies.received[row] for row in rows]
         trained = {reply.client: int(reply.metrics[choice.TRAINED]) for reply in answers}
         chosen = {reply.client: int(reply.metrics[choice.CHOSEN]) for reply in answers}
-        devices = {**state.devices, **{reply.client: self._learn(state, reply) for reply in answers}}
+        devices = {**state.devices, **{reply.client: learned(state, reply, self.loss_rise) for reply in answers}}
         known = state.assignment
         assignment = {**known, **chosen}
-        empty = sorted(set(range(self.num_clusters)) - set(assignment.values()))
+        empty = self._empty(assignment)
         last = {
             "members": np.bincount(list(chosen.values()), minlength=self.num_clusters).tolist(),
             "empty": len(empty),
@@ -231,10 +199,7 @@ class GradientLoss(ClusteredStrategy[GradientLossState]):
             total=apart.total,
             meetings=apart.meetings,
             met=apart.clients,
-            relocations=[
-                *state.relocations,
-                *((state.version + 1, cluster, origin) for cluster, (origin, _) in relocated.items()),
-            ],
+            relocations=state.relocations + [(state.version + 1, k, origin) for k, (origin, _) in relocated.items()],
         )
         return Outcome(after, wrong)
 
@@ -280,13 +245,16 @@ class GradientLoss(ClusteredStrategy[GradientLossState]):
         )
         return Instruction(models=models, procedure=choice.PROCEDURE, config=asked.to_config())
 
+    def _empty(self, assignment: Mapping[str, int]) -> list[int]:
+        """The clusters that are nobody's last choice."""
+        return sorted(set(range(self.num_clusters)) - set(assignment.values()))
+
     def _told(self, state: GradientLossState, round_: int, clients: Sequence[str]) -> dict[str, int]:
         """Section II-C: for each empty cluster one randomly drawn device, which will train it."""
         if not state.assignment or self.empty_cluster != "tell":
             return {}
-        empty = sorted(set(range(self.num_clusters)) - set(state.assignment.values()))
         drawn = np.random.default_rng([self.seed, round_, TOLD_STREAM]).permutation(sorted(clients))
-        return dict(zip(drawn.tolist(), empty, strict=False))
+        return dict(zip(drawn.tolist(), self._empty(state.assignment), strict=False))
 
     def _is_settled(self, state: GradientLossState, client: str) -> bool:
         """Whether the device's own cluster's model is all that it needs this round."""
@@ -323,17 +291,6 @@ class GradientLoss(ClusteredStrategy[GradientLossState]):
                     f"{self.num_clusters - 1}."
                 )
         return None
-
-    def _learn(self, state: GradientLossState, reply: ClientReply) -> Device:
-        """What is known of a device after its reply."""
-        before = state.devices.get(reply.client)
-        held = int(reply.metrics.get(choice.HELD, choice.NOTHING))
-        same = before is not None and state.assignment.get(reply.client) == reply.metrics[choice.CHOSEN]
-        stable = (before.stable if before and same else 0) + (held == state.version)
-        loss = reply.metrics.get(protocol.LOSS)
-        known = before is not None and before.loss is not None and loss is not None
-        rising = known and loss > (1 + self.loss_rise) * before.loss  # type: ignore[operator, union-attr]
-        return Device(held, stable, loss, bool(rising))
 
 
 def _mean(replies: Replies, metric: str) -> float | None:

@@ -13,7 +13,8 @@ from common.protocol import ClientReply
 from common.refusals import refusal
 from experiments.inline import InlineGrid
 from strategies.gradient_loss import wire as choice
-from strategies.gradient_loss.strategy import Device, GradientLoss, GradientLossState
+from strategies.gradient_loss.state import Device, GradientLossState
+from strategies.gradient_loss.strategy import GradientLoss
 from strategies.gradient_loss.wire import Choice, center_record, step_record
 from strategies.mathematics.initialisation import random_models
 from strategies.registry import create_strategy
