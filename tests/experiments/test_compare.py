@@ -3,7 +3,6 @@ import csv
 import io
 import json
 import os
-import re
 import signal
 import threading
 
@@ -14,7 +13,7 @@ from common.errors import BouquetError
 from experiments.cell_runner import CellFailed
 from experiments.claims import gains
 from experiments.compare import Results, cell_state, default_jobs, run_table
-from experiments.table import TableError, load_table
+from experiments.table import load_table
 from experiments.tabulate import print_results, render_csv, render_json, render_markdown, write_results
 from server import run_folder
 
@@ -112,25 +111,6 @@ def test_a_part_of_a_table_is_run_alone_and_nothing_else_is_missed(compare, part
     assert runner.ran == slugs
     assert results.missing == []
     assert [result.cell.slug for result in results.cells if result.run is not None] == slugs
-
-
-def test_a_row_that_is_tested_after_local_training_asks_for_its_twins_cells(table):
-    twin = '[[strategy]]\nlabel = "trained"\nname = "fesem"\ntested = "trained"\n[[data]]'
-
-    assert table("[[data]]", twin).part(rows=["trained"]) == {"fesem-digits-s0", "fesem-digits-s1"}
-
-
-@pytest.mark.parametrize(
-    ("part", "said"),
-    [
-        ({"rows": ["FedSEM"]}, "no row 'FedSEM'; it has 'FeSEM', 'Fed|Avg'"),
-        ({"columns": ["mnist"]}, "no column 'mnist'; it has 'digits'"),
-        ({"seeds": [2]}, "no seed 2; it has 0, 1"),
-    ],
-)
-def test_a_part_that_the_table_does_not_have_is_refused_with_what_it_has(table, part, said):
-    with pytest.raises(TableError, match=re.escape(said)):
-        table().part(**part)
 
 
 def test_a_table_that_grows_runs_only_what_is_new(compare):

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from common.errors import BouquetError
@@ -146,3 +148,29 @@ def test_the_strategies_are_built_to_check_their_options(tmp_path):
 
     with pytest.raises(TableError, match=r"table\.toml: strategy 'FeSEM \(3\)'.*Unknown setting strategy\.clusters"):
         load_table(path)
+
+
+def test_a_part_holds_the_cells_of_its_rows_columns_and_seeds(load):
+    table = load()
+
+    assert table.part(["fedavg"], ["digits, β = 0.1"], [6]) == {"fedavg-digits-0-1-s6"}
+    assert table.part() == {cell.slug for cell in table.cells}
+
+
+def test_a_row_that_is_tested_after_local_training_asks_for_its_twins_cells(load):
+    twin = '[[strategy]]\nlabel = "trained"\nname = "fedavg"\ntested = "trained"\n[[data]]'
+
+    assert load(old="[[data]]", new=twin).part(["trained"]) == load().part(["fedavg"])
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ({"rows": ["FedSEM"]}, "no row 'FedSEM'; it has 'FeSEM (3)', 'fedavg'"),
+        ({"columns": ["mnist"]}, "no column 'mnist'; it has 'digits, rotated', 'digits, β = 0.1'"),
+        ({"seeds": [2]}, "no seed 2; it has 5, 6"),
+    ],
+)
+def test_a_part_that_the_table_does_not_have_is_refused_with_what_it_has(load, part, said):
+    with pytest.raises(TableError, match=re.escape(said)):
+        load().part(**part)
