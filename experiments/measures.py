@@ -1,8 +1,8 @@
 """What a comparison measures in a run, and how the numbers are written.
 
 A metric is named by a text: a number of the summary (``accuracy_macro``), a number that the strategy recorded
-(``strategy.KEY``), the effort until a target was reached (``rounds_to_accuracy_0.8``), or the communication time
-(``seconds_at_2mbit``, ``seconds_at_2mbit_to_accuracy_0.8``).
+(``strategy.KEY``), the effort until a target was reached (``rounds_to_accuracy_0.8``) or the accuracy had converged
+(``rounds_to_convergence``), or the communication time (``seconds_at_2mbit``, ``seconds_at_2mbit_to_accuracy_0.8``).
 """
 
 from __future__ import annotations
@@ -44,8 +44,10 @@ TARGETS = {
 EFFORTS: dict[str, Kind] = {"rounds": "count", "bytes": "megabytes", "seconds": "seconds"}
 UNITS: dict[Kind, str] = {"fraction": "", "count": "", "megabytes": "MB", "seconds": "s", "number": ""}
 NEVER = "—"
+CONVERGED_WITHIN = 0.01
+CONVERGED_OVER = 5
 
-_TARGET = rf"(?P<target>{'|'.join(TARGETS)})_(?P<value>[0-9]*\.?[0-9]+)"
+_TARGET = rf"(?:(?P<target>{'|'.join(TARGETS)})_(?P<value>[0-9]*\.?[0-9]+)|(?P<converged>convergence))"
 _EFFORT = re.compile(rf"(?P<effort>{'|'.join(EFFORTS)})_to_{_TARGET}")
 _LINK = re.compile(rf"seconds_at_(?P<rate>[0-9]*\.?[0-9]+)mbit(_to_{_TARGET})?")
 
@@ -75,13 +77,13 @@ class Metric:
         if tested == "trained" and (self.kind == "fraction" or "_to_" in self.name):
             return self._of_trained(run)
         if (match := _EFFORT.fullmatch(self.name)) is not None:
-            reached = rounds_to(run, TARGETS[match["target"]], float(match["value"]))
+            reached = _reached(run, match)
             return None if reached is None else _effort(run, match["effort"], reached)
         if (match := _LINK.fullmatch(self.name)) is not None:
-            reached = rounds_to(run, TARGETS[match["target"]], float(match["value"])) if match["target"] else None
-            if match["target"] and reached is None:
-                return None
-            return link_seconds(run, float(match["rate"]), reached)
+            if "_to_" not in self.name:
+                return link_seconds(run, float(match["rate"]))
+            reached = _reached(run, match)
+            return None if reached is None else link_seconds(run, float(match["rate"]), reached)
         summary = run.summary or {}
         if self.name == "bytes_total":
             up, down = summary.get("bytes_up"), summary.get("bytes_down")
@@ -154,7 +156,7 @@ def parse_metric(name: str) -> Metric:
     raise MetricError(
         f"Unknown metric {name!r}; there are {', '.join(SUMMARY_METRICS)}, strategy.KEY for a number that the "
         f"strategy records, {'|'.join(EFFORTS)}_to_TARGET_VALUE with the targets {', '.join(TARGETS)} "
-        "(e.g. rounds_to_accuracy_0.8), and seconds_at_RATEmbit, alone or with _to_TARGET_VALUE."
+        "(e.g. rounds_to_accuracy_0.8) or _to_convergence, and seconds_at_RATEmbit, alone or with either of the two."
     )
 
 
@@ -166,6 +168,24 @@ def rounds_to(run: Run, key: str, target: float) -> int | None:
     x, y = run.outcome(key) if key.startswith("accuracy") else run.series(key)
     reached = x[y >= target]
     return int(reached[0]) if len(reached) else None
+
+
+def rounds_to_convergence(run: Run) -> int | None:
+    """Completed rounds when the mean accuracy first was within a point of what it had come to at the end.
+
+    That is the mean of the last five tests. None where less than ten were made: of a short run one cannot tell.
+    """
+    _, y = run.outcome("accuracy_macro")
+    if len(y) < 2 * CONVERGED_OVER:
+        return None
+    return rounds_to(run, "accuracy_macro", float(y[-CONVERGED_OVER:].mean()) - CONVERGED_WITHIN)
+
+
+def _reached(run: Run, match: re.Match[str]) -> int | None:
+    """Completed rounds when the target of a metric's name was reached; None if it never was."""
+    if match["converged"]:
+        return rounds_to_convergence(run)
+    return rounds_to(run, TARGETS[match["target"]], float(match["value"]))
 
 
 def link_seconds(run: Run, rate: float, rounds: int | None = None) -> float:

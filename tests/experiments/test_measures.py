@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from experiments.measures import Metric, MetricError, link_seconds, parse_metric, rounds_to
+from experiments.measures import Metric, MetricError, link_seconds, parse_metric, rounds_to, rounds_to_convergence
 from experiments.record import read_run
 
 # The run that `write_run` makes: 6 clients, each sends 200 and receives 400 bytes a round, 0.5 s a round; the accuracy
@@ -43,6 +43,25 @@ def test_a_target_that_only_the_final_test_shows_counts_as_reached_at_the_end(wr
         edit_round(folder, number, accuracy_macro=None)
 
     assert rounds_to(read_run(folder), "accuracy_macro", 0.1) == 3
+
+
+def test_an_accuracy_has_converged_where_it_is_within_a_point_of_its_last_five(write_run, edit_round):
+    folder = write_run(rounds=12)
+    accuracy = [0.1, 0.3, 0.5, 0.7, 0.78, 0.805, 0.785, 0.81, 0.80, 0.80, 0.79, 0.80]  # the summary adds the last test
+    for number, value in enumerate(accuracy, start=1):
+        edit_round(folder, number, accuracy_macro=value)
+    summary = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps(summary | {"accuracy_macro": 0.81}))
+    run = read_run(folder)
+
+    assert rounds_to_convergence(run) == 5  # the last five have .800 in the mean; line 6 tests what five rounds made
+    assert parse_metric("rounds_to_convergence").of(run) == 5
+    assert parse_metric("bytes_to_convergence").of(run) == 5 * 6 * 600
+    assert parse_metric("seconds_at_2mbit_to_convergence").of(run) == pytest.approx(5 * 600 * 8 / 2e6)
+
+
+def test_a_run_of_a_few_rounds_has_no_convergence(write_run):
+    assert rounds_to_convergence(read_run(write_run(rounds=3))) is None
 
 
 def test_a_round_waits_for_the_client_that_exchanges_most(write_run, edit_round):
