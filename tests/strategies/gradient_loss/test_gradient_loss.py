@@ -1,7 +1,6 @@
-import json
-
 import numpy as np
 import pytest
+from choosing_devices import CENTERS, POINT, asked, begin, fresh, replies, steps
 from flwr.app import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,42 +8,12 @@ from hypothesis import strategies as st
 from common import protocol
 from common.errors import BouquetError
 from common.layout import ParameterLayout
-from common.protocol import ClientReply
-from common.refusals import refusal
-from experiments.inline import InlineGrid
 from strategies.gradient_loss import wire as choice
 from strategies.gradient_loss.state import Device, GradientLossState
 from strategies.gradient_loss.strategy import GradientLoss
-from strategies.gradient_loss.wire import Choice, center_record, step_record
+from strategies.gradient_loss.wire import Choice
 from strategies.mathematics.initialisation import random_models
 from strategies.registry import create_strategy
-from strategies.replies import Replies
-from strategies.state import dump_state, load_state
-
-POINT = ParameterLayout.of({"w.weight": np.zeros((1, 2), dtype=np.float32)})
-CENTERS = np.array([[0, 0], [10, 10]], dtype=np.float32)
-
-
-def replies(answers):
-    """``{"a": (row, chosen)}`` or ``(row, chosen, further metrics)`` as usable replies."""
-    received = []
-    for node, (client, (row, chosen, *more)) in enumerate(sorted(answers.items())):
-        metrics = {choice.CHOSEN: chosen, choice.TRAINED: chosen, choice.HELD: 0, **(more[0] if more else {})}
-        vector = np.asarray(row, dtype=np.float32)
-        received.append(ClientReply(client, node, vector, POINT.layers, 10, metrics, {}))
-    return Replies(POINT, tuple(received))
-
-
-def begin(strategy, centers=CENTERS):
-    return GradientLossState(np.array(centers, dtype=np.float32))
-
-
-def asked(instruction):
-    return {k.removeprefix("center-") for k in instruction.models if k.startswith("center")}
-
-
-def steps(instruction):
-    return {k: p.vector.tolist() for k, p in instruction.models.items() if k.startswith("step")}
 
 
 def test_each_cluster_becomes_the_plain_mean_of_its_members():
@@ -110,84 +79,6 @@ def test_an_empty_cluster_may_be_left_alone_as_by_the_authors_of_ifca():
     strategy = GradientLoss(num_clusters=2, empty_cluster="leave")
     state = strategy.update(begin(strategy), 1, replies(dict.fromkeys("ab", ((1, 1), 0)))).state
     assert all("told-cluster" not in i.config for i in strategy.plan(state, 2, list("ab")).values())
-
-
-# Steps from cluster 0's model, along the one axis or the other.
-APART = {"a": (1, 0), "b": (0, 1), "c": (2, 0), "d": (0, 2), "e": (3, 0)}
-ALIKE = {client: (length, length) for length, client in enumerate("abcde", start=1)}
-
-
-def splitting(steps, rounds=3, **options):
-    """The state after rounds in which all devices chose cluster 0 and made these steps, and the one before."""
-    strategy = GradientLoss(num_clusters=2, empty_cluster="split", **options)
-    state, before = begin(strategy), None
-    for round_ in range(1, rounds + 1):
-        held = {choice.HELD: state.version}
-        models = {client: (state.centers[0] + step, 0, held) for client, step in steps.items()}
-        before, state = state, strategy.update(state, round_, replies(models)).state
-    return strategy, before, state
-
-
-def test_a_cluster_that_falls_apart_is_divided_for_an_empty_one():
-    """The half of a, c and e goes (2, 0) on, that of b and d (0, 1.5), which is where the empty cluster is put."""
-    strategy, before, state = splitting(APART)
-    np.testing.assert_allclose(state.centers - before.centers[0], [[2, 0], [0, 1.5]], atol=1e-6)
-    np.testing.assert_allclose(state.centers - state.previous, [[2, 0], [0, 1.5]], atol=1e-6)
-    assert state.assignment == {"a": 0, "b": 1, "c": 0, "d": 1, "e": 0}
-    assert (state.last["empty"], state.last["divided"], state.relocations) == (1, 1, [(3, 1, 0)])
-    assert state.last["silhouettes"] == [pytest.approx(1), None]
-    assert before.last["divided"] == 0
-    # What moved is not what the devices kept: all are sent the steps once, and told whose memory holds for cluster 1.
-    plan = strategy.plan(state, 4, list("abcde"))
-    assert all(set(steps(instruction)) == {"step-0", "step-1"} for instruction in plan.values())
-    assert {tuple(i.config["relocations"]) for i in plan.values()} == {(3, 1, 0)}
-    held = {choice.HELD: 3}
-    chosen = {client: (state.centers[k], k, held) for client, k in state.assignment.items()}
-    after = strategy.update(state, 4, replies(chosen)).state
-    assert (after.last["moved"], after.last["empty"], after.last["divided"]) == (0, 0, 0)
-    plan = strategy.plan(after, 5, ["a", "late"])
-    assert (bool(steps(plan["a"])), "relocations" in plan["a"].config) == (False, False)
-    assert list(plan["late"].config["relocations"]) == [3, 1, 0]
-
-
-def test_one_group_is_not_torn_apart_and_nobody_is_told():
-    strategy, _, state = splitting(ALIKE, rounds=6)
-    assert (set(state.assignment.values()), state.last["empty"], state.relocations) == ({0}, 1, [])
-    assert all("told-cluster" not in i.config for i in strategy.plan(state, 7, list("abcde")).values())
-
-
-def test_where_no_cluster_is_empty_it_is_as_if_devices_were_told(play):
-    found = {}
-    for empty_cluster in ("tell", "split"):
-        strategy = fresh(empty_cluster=empty_cluster)
-        strategy.draw_model = lambda seed: np.array([7, 7], dtype=np.float32)
-        play(strategy, grid([]), range(1, 7), POINTS)
-        found[empty_cluster] = strategy.state
-        assert strategy.state.last["empty"] == 0
-    np.testing.assert_array_equal(found["tell"].centers, found["split"].centers)
-    assert found["tell"].assignment == found["split"].assignment
-
-
-def test_ifca_divides_too_and_one_device_is_no_group():
-    _, _, state = splitting(APART, gradient_weight=0.0)
-    assert (state.previous, state.last["divided"]) == (None, 1)
-    _, _, alone = splitting({"a": (1, 0)})
-    assert (alone.last["divided"], alone.last["silhouettes"]) == (0, [None, None])
-
-
-def test_adaptive_has_both_halves_look_again():
-    strategy, _, state = splitting(APART, broadcast="adaptive", stable_after=2)
-    assert {device.stable for device in state.devices.values()} == {0}
-    assert all(asked(i) == {"0", "1"} and steps(i) for i in strategy.plan(state, 4, list("abcde")).values())
-
-
-def test_what_is_known_of_the_steps_survives_a_checkpoint():
-    _, _, state = splitting(APART)
-    arrays, rest = dump_state(state)
-    again = load_state(GradientLossState, arrays, json.loads(json.dumps(rest)))
-    assert (again.relocations, again.met) == (state.relocations, state.met)
-    np.testing.assert_array_equal(again.total, state.total)
-    np.testing.assert_array_equal(again.meetings, state.meetings)
 
 
 def test_devices_are_told_by_what_to_judge():
@@ -351,127 +242,11 @@ def test_shuffled_models_differ():
     assert len(np.unique(models, axis=0)) == 4
 
 
-# --- on a grid, with clients that do what the procedure does -------------------------------------------------
-
-GOALS = {"a": (0.0, 0.0), "b": (0.0, 0.0), "c": (8.0, 8.0), "d": (8.0, 8.0)}
-
-
-def node(name, seen, broken=()):
-    """A device that chooses the center nearest to its goal and moves half way to it."""
-
-    def handle(message):
-        if message.metadata.message_type == protocol.IDENTIFY:
-            return protocol.reply(message, name, {})
-        received = protocol.read_instruction(message, POINT)
-        question = Choice.read(received)
-        seen.append((received.round, name, received))
-        if received.round in broken:
-            return refusal(message, "broken")
-        goal = np.array(GOALS[name], dtype=np.float32)
-        sent = {k: received.models[center_record(k)].vector for k in question.offered(received)}
-        chosen = min(sent, key=lambda k: float(np.abs(sent[k] - goal).sum()))
-        trained = chosen if question.told is None else question.told
-        metrics = {
-            protocol.NUM_EXAMPLES: 10,
-            choice.CHOSEN: chosen,
-            choice.TRAINED: trained,
-            choice.TOLD: int(question.told is not None),
-            choice.HELD: question.version if len(sent) == 2 else question.version - 1,
-        }
-        return protocol.reply(message, name, metrics, protocol.to_record(POINT, (sent[trained] + goal) / 2))
-
-    return handle
-
-
-def grid(seen, broken=None, names="abcd"):
-    return InlineGrid({i: node(name, seen, (broken or {}).get(name, ())) for i, name in enumerate(names, start=1)})
-
-
-def fresh(**options):
-    return GradientLoss(num_clusters=2, seed=1, identify=True, **options)
-
-
-POINTS = protocol.to_record(POINT, np.array([1, 9], dtype=np.float32))
-
-
-def test_devices_come_go_and_fail(play):
-    seen, strategy = [], fresh()
-    play(strategy, grid(seen, {"c": (2,)}, "abc"), range(1, 4), POINTS)
-    assert set(strategy.state.assignment) == {"a", "b", "c"}
-    play(strategy, grid(seen, names="abcd"), range(4, 9), POINTS)
-    assignment = strategy.state.assignment
-    assert assignment["a"] == assignment["b"] != assignment["c"] == assignment["d"]
-    with_step = {(round_, name) for round_, name, received in seen if step_record(0) in received.models}
-    # c failed in round 2, d joined in round 4; all others had the centers of the round before
-    assert with_step == {(3, "c"), (4, "d")}
-    np.testing.assert_allclose(strategy.state.centers[assignment["a"]], [0, 0], atol=0.5)
-    np.testing.assert_allclose(strategy.state.centers[assignment["d"]], [8, 8], atol=0.5)
-
-
-# All are nearest to (1, 9), so that nobody takes (50, 50); from there a and b go one way, c and d another.
-ON_ONE_MODEL = {"a": (0.0, 8.0), "b": (0.0, 8.0), "c": (3.0, 9.0), "d": (3.0, 9.0)}
-
-
-@pytest.mark.parametrize(
-    ("options", "broken", "rounds"),
-    [({}, {}, 5), ({"gradient_weight": 0.0}, {}, 5), ({}, {"d": (2, 3, 5)}, 9), ({"fraction_train": 0.75}, {}, 40)],
-    ids=["all", "ifca", "one-vanishes", "sampled"],
-)
-def test_two_groups_on_one_model_are_told_apart(play, monkeypatch, options, broken, rounds):
-    monkeypatch.setitem(globals(), "GOALS", ON_ONE_MODEL)
-    seen, strategy = [], fresh(empty_cluster="split", **options)
-    strategy.draw_model = lambda seed: np.array([50, 50], dtype=np.float32)
-    play(strategy, grid(seen, broken), range(1, rounds + 1), POINTS)
-    assignment = strategy.state.assignment
-    assert assignment["a"] == assignment["b"] != assignment["c"] == assignment["d"]
-    np.testing.assert_allclose(strategy.state.centers[assignment["d"]], [3, 9], atol=0.6)
-    assert len(strategy.state.relocations) == 1
-    assert not any(received.config.get("told-cluster") for _, _, received in seen)
-
-
-def test_a_round_without_enough_replies_changes_nothing(play):
-    seen, strategy = [], fresh(min_replies=4)
-    play(strategy, grid(seen), range(1, 3), POINTS)
-    before = strategy.state
-    play(strategy, grid(seen, {"a": (3,)}), range(3, 4), POINTS)
-    assert strategy.state is before
-    play(strategy, grid(seen), range(4, 5), POINTS)
-    # a refused, the others answered in vain: the server knows of version 1 at all of them, which is what they need
-    assert not any(step_record(0) in received.models for round_, _, received in seen if round_ == 4)
-
-
-@pytest.mark.parametrize("broadcast", ["full", "adaptive"])
-def test_a_restored_strategy_goes_on_as_if_nothing_had_happened(play, broadcast):
-    whole, first, second, seen = fresh(broadcast=broadcast), fresh(broadcast=broadcast), fresh(broadcast=broadcast), []
-    play(whole, grid([]), range(1, 8), POINTS)
-    play(first, grid([]), range(1, 4), POINTS)
-    arrays, rest = dump_state(first.state)
-    second.restore(first.layout, arrays, json.loads(json.dumps(rest)))
-    assert load_state(GradientLossState, arrays, rest).devices == first.state.devices
-    play(second, grid(seen), range(4, 8), POINTS)
-    np.testing.assert_array_equal(second.state.centers, whole.state.centers)
-    np.testing.assert_array_equal(second.state.previous, whole.state.previous)
-    assert second.state.devices == whole.state.devices
-    assert second.record(second.state) == whole.record(whole.state)
-
-
-def test_adaptive_sends_less(play):
-    seen: dict[str, list] = {"full": [], "adaptive": []}
-    for broadcast, messages in seen.items():
-        strategy = fresh(broadcast=broadcast)
-        play(strategy, grid(messages), range(1, 14), POINTS)
-        assert strategy.state.assignment["a"] != strategy.state.assignment["c"]
-    sent = {k: sum(len(received.models) for _, _, received in messages) for k, messages in seen.items()}
-    assert sent["full"] == 13 * 4 * 2
-    assert sent["adaptive"] < 0.75 * sent["full"]
-
-
 def test_messages_hold_whole_models_and_the_question():
     strategy = fresh()
     state = begin(strategy)
     instruction = strategy.plan(state, 1, ["a"])["a"]
     content = protocol.Encoder(POINT).content(instruction, 1, "run", {})
-    InlineGrid({})
     received = protocol.read_instruction(Message(content, dst_node_id=1, message_type="train"), POINT)
     assert received.procedure == "gradient-loss"
     assert received.upload == POINT.layers
