@@ -1,18 +1,19 @@
 """Local SGD of many models at once: their parameters stacked, each step one batched step (a simulation's clients).
 
 Each model takes the steps of `client.local_sgd.train` on the same mini-batches, which its own generator draws; the
-results differ by the order of the sums alone. `torch.vmap` over `torch.func.functional_call` turns n products of a
-layer into one batched product: most of a small model's step on a CPU is the overhead of its many operations, and a GPU
-needs large ones. A model that holds more than parameters (batch normalisation), draws random numbers (dropout) or is
-not made of PyTorch's own modules is not trained so: `why_not`.
+results differ by the order of the sums alone. n products of a layer become one batched product: most of a small model's
+step on a CPU is the overhead of its many operations, and a GPU needs large ones. Linear layers and ReLU are written out
+(`client.batched_layers`); other models go through `torch.vmap` over `torch.func.functional_call`. One that holds more
+than parameters (batch normalisation), draws random numbers (dropout) or is not made of PyTorch's own modules is not
+trained so: `why_not`.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -25,6 +26,7 @@ from torch.nn import functional as F
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.utils.rnn import pad_sequence
 
+from client.batched_layers import Gradient, Layers, Whole, like
 from client.local_sgd import check_finite, mini_batches
 from client.objective import LinearTerm, ProximalTerm
 from client.together import Task, Trained
@@ -33,7 +35,9 @@ from common.errors import BouquetError
 # Bytes of parameters that are trained together on a CPU: more of them no longer fit into its cache.
 CPU_BYTES = 2**22
 _PYTORCH = ("torch", "torchvision")
-Outputs = Callable[[dict[str, Tensor], Tensor], Tensor]
+# Bytes of samples that are put together for the steps to come.
+SAMPLES_BYTES = 2**22
+Gradients = Callable[[Mapping[str, Tensor], Tensor, Tensor, Tensor], tuple[Tensor, dict[str, Gradient]]]
 
 
 def why_not(task: Task) -> str:
@@ -69,8 +73,9 @@ def train_many(tasks: Sequence[Task], threads: int = 1) -> list[Trained | Bouque
     results: dict[int, Trained | BouquetError] = {}
     plans = [_Plan.of(task) for task in tasks]
     # Clients with as many steps go together, so that few of them wait for the longest.
-    order = sorted(range(len(tasks)), key=lambda i: (_key(tasks[i]), -len(plans[i].sizes), plans[i].batches.shape[1]))
-    alike = (list(group) for _, group in groupby(order, key=lambda i: _key(tasks[i])))
+    keys = [_key(task) for task in tasks]
+    order = sorted(range(len(tasks)), key=lambda i: (keys[i], -len(plans[i].sizes), plans[i].batches.shape[1]))
+    alike = (list(group) for _, group in groupby(order, key=keys.__getitem__))
     parts = [part for group in alike for part in _parts(group, tasks[group[0]], threads)]
     with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         found = pool.map(lambda part: _train([tasks[i] for i in part], [plans[i] for i in part]), parts)
@@ -91,13 +96,14 @@ class _Plan:
     def of(cls, task: Task) -> _Plan:
         options, epochs = task.options, range(task.options.local_epochs)
         batches = [b for _ in epochs for b in mini_batches(len(task.y), options.batch_size, task.generator)]
-        return cls(pad_sequence(batches, batch_first=True), [len(b) for b in batches], len(batches) // len(epochs))
+        sizes = [batch.shape[0] for batch in batches]  # `len` of a tensor takes many times as long
+        return cls(pad_sequence(batches, batch_first=True), sizes, len(batches) // len(epochs))
 
 
 def _key(task: Task) -> tuple[Any, ...]:
     """Tasks that train the same parameters in the same way can go together."""
-    options = replace(task.options, local_epochs=1, max_gradient_norm=task.options.max_gradient_norm or 0.0)
-    return (() if task.trained is None else tuple(sorted(task.trained)), task.trained is None, *astuple(options))
+    options = {**vars(task.options), "local_epochs": 1, "max_gradient_norm": task.options.max_gradient_norm or 0.0}
+    return (() if task.trained is None else tuple(sorted(task.trained)), task.trained is None, *options.values())
 
 
 def _parts(alike: list[int], task: Task, threads: int) -> Iterator[list[int]]:
@@ -110,22 +116,13 @@ def _parts(alike: list[int], task: Task, threads: int) -> Iterator[list[int]]:
 
 def _train(tasks: Sequence[Task], plans: Sequence[_Plan]) -> list[Trained | BouquetError]:
     """Train models of which the later ones take no more steps than those before them."""
-    # A copy of its own: tasks may share a model, and `torch.func.functional_call` exchanges its parameters meanwhile.
-    model, device = copy.deepcopy(tasks[0].model).train(), tasks[0].x.device
-    optimiser, outputs = _Optimiser(tasks), _layers_of(model) or partial(_outputs, model)
-    x, y = torch.cat([task.x for task in tasks]), torch.cat([task.y for task in tasks])
-    chosen, shares = (tensor.to(device) for tensor in _schedule(tasks, plans))
+    optimiser = _Optimiser(tasks)
+    gradients = _gradients_of(tasks[0].model, optimiser.names)
     losses = []  # of each step, those of the models that take it
-    for step in range(len(plans[0].sizes)):
-        sizes = [plan.sizes[step] for plan in plans if len(plan.sizes) > step]
-        count, width = len(sizes), max(sizes)
-        samples = chosen[step, :count, :width].flatten()
-        parameters = optimiser.leaves(count)
-        logits = outputs(parameters, x.index_select(0, samples).unflatten(0, (count, width)))
-        each = F.cross_entropy(logits.flatten(0, 1), y[samples], reduction="none").view(count, width)
-        loss = (each * shares[step, :count, :width]).sum(dim=1)
-        optimiser.step(torch.autograd.grad(loss.sum(), [parameters[name] for name in optimiser.names]))
-        losses.append(loss.detach())
+    for x, y, shares in _steps(tasks, plans):
+        loss, found = gradients(optimiser.first(x.shape[0]), x, y, shares)
+        optimiser.step(found, x.shape[0])
+        losses.append(loss)
     measured = [step.tolist() for step in losses]
     results: list[Trained | BouquetError] = []
     models = optimiser.models()
@@ -141,60 +138,47 @@ def _train(tasks: Sequence[Task], plans: Sequence[_Plan]) -> list[Trained | Bouq
     return results
 
 
-def _schedule(tasks: Sequence[Task], plans: Sequence[_Plan]) -> tuple[Tensor, Tensor]:
-    """Which samples, of all tasks' put together, each model takes in each step, and by which share each counts.
+def _steps(tasks: Sequence[Task], plans: Sequence[_Plan]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Of each step, the mini-batches (m, samples, …) of the m models that take it, their labels, and samples' shares.
 
-    Both (steps, n, samples), with shares of 0 where a model has a smaller mini-batch than others.
+    A sample counts by its share: 0 where it only fills up a mini-batch that is smaller than others. The samples of
+    several steps are put together at once, as many as fit into the processor's cache.
     """
-    shape = (len(plans[0].sizes), len(plans), max(plan.batches.shape[1] for plan in plans))
-    chosen, shares = torch.zeros(shape, dtype=torch.int64), torch.zeros(shape)
-    first = 0
-    for row, (task, plan) in enumerate(zip(tasks, plans, strict=True)):
-        steps, width = plan.batches.shape
-        sizes = torch.tensor(plan.sizes)[:, None]
-        chosen[:steps, row, :width] = plan.batches + first
-        shares[:steps, row, :width] = (torch.arange(width) < sizes) / sizes
-        first += len(task.y)
-    return chosen, shares
+    width, x = max(plan.batches.shape[1] for plan in plans), tasks[0].x
+    at_once = max(1, SAMPLES_BYTES // max(1, len(tasks) * width * x[:1].nbytes))
+    chosen = [F.pad(plan.batches, (0, width - plan.batches.shape[1])).to(x.device) for plan in plans]
+    sizes = pad_sequence([torch.tensor(plan.sizes) for plan in plans])  # (steps, n), 0 where a model has no more
+    every = ((torch.arange(width) < sizes[..., None]) / sizes[..., None].clamp(min=1)).to(x.device)
+    counts, widths = (sizes > 0).sum(dim=1).tolist(), sizes.amax(dim=1).tolist()
+    room = (len(tasks), at_once, width)
+    samples, labels = x.new_empty((*room, *x.shape[1:])), tasks[0].y.new_empty(room)
+    for step, (count, size) in enumerate(zip(counts, widths, strict=True)):
+        place = step % at_once
+        if not place:
+            for row, task in enumerate(tasks[:count]):
+                part = chosen[row][step : step + at_once]
+                for whole, own in ((samples, task.x), (labels, task.y)):
+                    torch.index_select(own, 0, part.flatten(), out=whole[row, : part.shape[0]].flatten(0, 1))
+        yield samples[:count, place, :size], labels[:count, place, :size], every[step, :count, :size]
 
 
-def _layers_of(model: nn.Module) -> Outputs | None:
-    """`_outputs` of a model that is a sequence of flattening, linear layers and ReLU; None for any other.
-
-    What `torch.vmap` adds to each of its steps takes as long as a small layer's product. Hooks of the whole model
-    (bytes are standardised in one) run as they would; a layer with one of its own is left to `_outputs`.
-    """
-    if type(model) is not nn.Sequential or not all(_is_plain(layer) for layer in model):
-        return None
-    named = [(name, type(layer)) for name, layer in model.named_children()]
-
-    def outputs(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
-        for hook in model._forward_pre_hooks.values():
-            changed = hook(model, (x,))
-            x = x if changed is None else changed[0]
-        for name, kind in named:
-            x = _STACKED[kind](parameters, name, x)
-        return x
-
-    return outputs
+def _gradients_of(model: nn.Module, names: Sequence[str]) -> Gradients:
+    """Loss and gradients, of the parameters of these names at least, of models of this architecture."""
+    if (layers := Layers.of(model)) is not None:
+        return layers.step
+    # A copy of its own: tasks may share a model, and `torch.func.functional_call` exchanges its parameters meanwhile.
+    return partial(_differentiated, copy.deepcopy(model).train(), names)
 
 
-def _is_plain(layer: nn.Module) -> bool:
-    flattens_all = type(layer) is not nn.Flatten or (layer.start_dim, layer.end_dim) == (1, -1)
-    return type(layer) in _STACKED and flattens_all and not layer._forward_hooks and not layer._forward_pre_hooks
-
-
-def _linear(parameters: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
-    weight, bias = parameters[f"{name}.weight"].transpose(1, 2), parameters.get(f"{name}.bias")
-    return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias[:, None], x, weight)
-
-
-# How the layers of n models, whose parameters are stacked, act on samples (n, samples, …).
-_STACKED: dict[type[nn.Module], Callable[[dict[str, Tensor], str, Tensor], Tensor]] = {
-    nn.Flatten: lambda _parameters, _name, x: x.flatten(2),
-    nn.Linear: _linear,
-    nn.ReLU: lambda _parameters, _name, x: x.relu(),
-}
+def _differentiated(
+    model: nn.Module, names: Sequence[str], parameters: Mapping[str, Tensor], x: Tensor, y: Tensor, shares: Tensor
+) -> tuple[Tensor, dict[str, Gradient]]:
+    """As `client.batched_layers.Layers.step`, of any model, by automatic differentiation."""
+    leaves = {name: value.detach().requires_grad_(name in names) for name, value in parameters.items()}
+    each = F.cross_entropy(_outputs(model, leaves, x).flatten(0, 1), y.flatten(), reduction="none")
+    loss = (each.view(y.shape) * shares).sum(dim=1)
+    found = torch.autograd.grad(loss.sum(), [leaves[name] for name in names])
+    return loss.detach(), {name: Whole(gradient) for name, gradient in zip(names, found, strict=True)}
 
 
 def _outputs(model: nn.Module, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -221,55 +205,41 @@ class _Optimiser:
         }
         self.names = [name for name in self.values if trained is None or name in trained]
         self._momentum: dict[str, Tensor] = {}
-        self._laid_out = False
         terms = [task.terms for task in tasks]
-        self._pulls = {name: _Pull.of(terms, name, self.values[name]) for name in self.names}
+        pulls = {name: _Pull.of(terms, name, self.values[name]) for name in self.names}
+        self._pulls = {name: pull for name, pull in pulls.items() if pull is not None}
 
-    def leaves(self, count: int) -> dict[str, Tensor]:
-        """The first ``count`` models' parameters; those that are trained take gradients."""
-        leaves = {name: value[:count].detach() for name, value in self.values.items()}
-        for name in self.names:
-            leaves[name].requires_grad_()
-        return leaves
+    def first(self, count: int) -> dict[str, Tensor]:
+        """The first ``count`` models' parameters."""
+        return {name: value[:count] for name, value in self.values.items()}
 
     @torch.no_grad()
-    def step(self, gradients: Sequence[Tensor]) -> None:
-        """One step of the models that have gradients, the first ones; the gradients are overwritten."""
-        options, count = self.options, len(gradients[0])
-        found = dict(zip(self.names, gradients, strict=True))
-        if not self._laid_out:
-            self._lay_out_like(found)
-        for name, gradient in found.items():
-            if (pull := self._pulls[name]) is not None:
-                pull.add_to(gradient, self.values[name])
-        shares = None if options.max_gradient_norm is None else _shares(list(found.values()), options.max_gradient_norm)
+    def step(self, gradients: Mapping[str, Gradient], count: int) -> None:
+        """One step of the first ``count`` models; the gradients may be overwritten."""
+        options, found = self.options, {name: gradients[name] for name in self.names}
+        if not self._momentum:
+            self._begin(found)
+        for name, pull in self._pulls.items():
+            found[name] = Whole(pull.added_to(found[name].whole(), self.values[name]))
+        shares = None if options.max_gradient_norm is None else _shares(found.values(), options.max_gradient_norm)
+        rate, decay = options.learning_rate, options.weight_decay
         for name, gradient in found.items():
             value = self.values[name][:count]
-            if options.weight_decay or options.momentum:
-                # In one pass with the step where there is neither: most of a step's time goes into reading and writing.
-                gradient = gradient if shares is None else gradient.mul_(_like(shares, gradient))
-                self._step_with_memory(name, value, gradient)
-            elif shares is None:
-                value.sub_(gradient, alpha=options.learning_rate)
+            if options.momentum:
+                moved = self._momentum[name][:count]
+                gradient.add_to(moved, options.momentum, 1.0, shares)
+                if decay:
+                    moved.add_(value, alpha=decay)
+                value.sub_(moved, alpha=rate)
             else:
-                value.addcmul_(gradient, _like(shares, gradient), value=-options.learning_rate)
+                gradient.add_to(value, 1.0 - rate * decay, -rate, shares)
 
-    def _step_with_memory(self, name: str, value: Tensor, gradient: Tensor) -> None:
-        options = self.options
-        if options.weight_decay:
-            gradient.add_(value, alpha=options.weight_decay)
-        if options.momentum and name in self._momentum:
-            moved = self._momentum[name][: len(gradient)]
-            gradient = torch.add(gradient, moved, alpha=options.momentum, out=moved)
-        elif options.momentum:
-            self._momentum[name] = gradient
-        value.sub_(gradient, alpha=options.learning_rate)
-
-    def _lay_out_like(self, gradients: Mapping[str, Tensor]) -> None:
-        """Parameters in the order in memory that their gradients have: a step is then a pass from front to back."""
+    def _begin(self, gradients: Mapping[str, Gradient]) -> None:
+        """Have parameters lie in memory like gradients that there are: a step is then a pass from front to back."""
         for name, gradient in gradients.items():
-            self.values[name] = torch.empty_like(gradient).copy_(self.values[name])
-        self._laid_out = True
+            if isinstance(gradient, Whole):
+                self.values[name] = torch.empty_like(gradient.values).copy_(self.values[name])
+            self._momentum[name] = torch.zeros_like(self.values[name])
 
     def models(self) -> list[dict[str, NDArray[Any]]]:
         """Each model's tensors by name."""
@@ -278,10 +248,10 @@ class _Optimiser:
         return [{name: array[row] for name, array in arrays.items()} for row in range(count)]
 
 
-def _shares(gradients: Sequence[Tensor], limit: float) -> Tensor:
+def _shares(gradients: Iterable[Gradient], limit: float) -> Tensor:
     """What is left (n,) of each model's gradient at a norm of at most ``limit``, as `clip_grad_norm_` has it."""
-    norms = [torch.linalg.vector_norm(g, dim=tuple(range(1, g.ndim))) for g in gradients]
-    return (limit / (torch.linalg.vector_norm(torch.stack(norms), dim=0) + 1e-6)).clamp(max=1.0)
+    norms = torch.stack([gradient.squares() for gradient in gradients]).sum(dim=0).sqrt_()
+    return (limit / (norms + 1e-6)).clamp_(max=1.0)
 
 
 @dataclass(frozen=True)
@@ -306,12 +276,7 @@ class _Pull:
                     found = True
         return cls(weights, offsets) if found else None
 
-    def add_to(self, gradient: Tensor, values: Tensor) -> None:
-        """Add the terms' own gradient."""
-        count = len(gradient)
-        gradient.add_(self.offsets[:count]).add_(_like(self.weights[:count], gradient) * values[:count])
-
-
-def _like(column: Tensor, tensor: Tensor) -> Tensor:
-    """A number a model (n,) in the shape that multiplies a stacked parameter."""
-    return column.view(-1, *[1] * (tensor.ndim - 1))
+    def added_to(self, gradient: Tensor, values: Tensor) -> Tensor:
+        """The gradient with the terms' own."""
+        count = gradient.shape[0]
+        return gradient.add_(self.offsets[:count]).add_(like(self.weights[:count], gradient) * values[:count])

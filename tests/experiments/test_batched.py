@@ -62,9 +62,23 @@ def test_threads_that_train_tasks_of_one_shared_model_do_not_meet_in_it():
         assert loss == pytest.approx(expected_loss, abs=1e-5)
 
 
-@pytest.mark.parametrize("options", [{"momentum": 0.0}, {"max_gradient_norm": 0.1}, {"weight_decay": 0.1}])
-def test_the_options_of_sgd(options):
-    compare(lambda: [task(20 + seed, "cnn-dcpfl", seed, **options) for seed in range(3)])
+@pytest.mark.parametrize("name", ["mlp", "cnn-dcpfl"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"momentum": 0.0},
+        {"momentum": 0.0, "max_gradient_norm": 0.1, "weight_decay": 0.1},
+        {"max_gradient_norm": 0.1},
+        {"weight_decay": 0.1},
+    ],
+)
+def test_the_options_of_sgd(name, options):
+    compare(lambda: [task(20 + seed, name, seed, **options) for seed in range(3)])
+
+
+def test_samples_of_a_few_steps_are_put_together_at_a_time(monkeypatch):
+    monkeypatch.setattr(batched_sgd, "SAMPLES_BYTES", 2 * 3 * 9 * 64 * 4)  # two steps of three models
+    compare(lambda: [task(size, seed=seed) for seed, size in enumerate((3, 40, 17))])
 
 
 def test_each_model_has_its_own_terms_and_rate():
