@@ -42,6 +42,8 @@ def round_of(message: Message) -> str:
 
 def began(node: Node, message: Message, run: str, tell: Say) -> None:
     """A round begins; what the device holds is said before it, once for each run and whenever it has changed."""
+    if tell is silent:
+        return
     data = node.data
     counts = data.samples_by_class()
     classes = node.class_names(len(counts))
@@ -59,6 +61,8 @@ def began(node: Node, message: Message, run: str, tell: Say) -> None:
 
 def ended(node: Node, message: Message, metrics: Mapping[str, Any], tell: Say) -> None:
     """A round has ended, with its numbers, also those that do not leave; after the last test, the run, too."""
+    if tell is silent:
+        return
     tell(f"{round_of(message)} ended: {_numbers(metrics)}.")
     config = message.content.config_records.get(protocol.CONFIG) or ConfigRecord()
     last = config.get(protocol.ROUND) == node.settings.run.rounds

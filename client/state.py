@@ -298,7 +298,7 @@ def _pack(tensors: Arrays, metadata: Mapping[str, str]) -> bytes:
     header["__metadata__"][_CHECKSUM] = _checksum(header, data)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text + data
+    return b"".join((len(text).to_bytes(8, "little"), text, data))
 
 
 def _unpack(content: bytes) -> tuple[dict[str, str], Arrays]:
@@ -310,12 +310,13 @@ def _unpack(content: bytes) -> tuple[dict[str, str], Arrays]:
     return metadata, load_safetensors(content)
 
 
-def _split(content: bytes) -> tuple[dict[str, Any], bytes]:
+def _split(content: bytes) -> tuple[dict[str, Any], memoryview]:
+    """The header, and the bytes of the tensors, not a copy of them."""
     length = int.from_bytes(content[:8], "little")
-    return json.loads(content[8 : 8 + length]), content[8 + length :]
+    return json.loads(content[8 : 8 + length]), memoryview(content)[8 + length :]
 
 
-def _checksum(header: Mapping[str, Any], data: bytes) -> str:
+def _checksum(header: Mapping[str, Any], data: memoryview) -> str:
     return f"{zlib.crc32(data, zlib.crc32(json.dumps(header, sort_keys=True).encode())):08x}"
 
 

@@ -29,7 +29,7 @@ from common.protocol import (
     ProtocolError,
     about,
     client_id,
-    from_record,
+    decoded,
     separate,
 )
 
@@ -99,7 +99,7 @@ def _read_vector(record: ArrayRecord | None, layout: ParameterLayout, layers: tu
             raise ProtocolError(
                 f"Tensor {name!r} takes {len(array.data)} bytes; in this model it has {largest.get(name, 0)}."
             )
-    return layout.flatten(from_record(arrays), layers)
+    return layout.flatten(decoded(arrays, copy=False), layers)
 
 
 def _check_values(vector: Vector, layout: ParameterLayout) -> None:

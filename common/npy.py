@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from io import BytesIO
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
@@ -25,28 +25,40 @@ _JOINED, _BETWEEN = "bouquet.joined", ","  # the kind of an array that holds oth
 _NUMPY, _NPY_1_0 = "numpy.ndarray", b"\x93NUMPY\x01\x00"  # flwr.app.message's SType.NUMPY; magic and version
 
 
-def record_of(arrays: Mapping[str, Array]) -> ArrayRecord:
+def record_of(arrays: Mapping[str, Array | Part]) -> ArrayRecord:
     """An ArrayRecord of these arrays themselves; its constructor would make each of them once more."""
     record = ArrayRecord()
     for name, array in arrays.items():
-        record[name] = array
+        record[name] = array.alone() if isinstance(array, Part) else array
     return record
 
 
-def joined(arrays: Mapping[str, Array]) -> ArrayRecord:
+class Part(NamedTuple):
+    """One of the arrays that are joined to one; to make an `Array` of each takes longer than to copy a small one."""
+
+    stype: str
+    data: bytes | memoryview
+
+    def alone(self) -> Array:
+        """By itself, of the same bytes; `decode` needs neither data type nor shape."""
+        return Array("", (), self.stype, bytes(self.data))
+
+
+def joined(arrays: Mapping[str, Array | Part]) -> ArrayRecord:
     """A record in which these arrays are one, their names its name."""
     data = b"".join(array.data for array in arrays.values())
     return record_of({_BETWEEN.join(arrays): Array("uint8", (len(data),), _JOINED, data)})
 
 
-def arrays_of(record: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
+def arrays_of(record: Mapping[str, Array]) -> Iterator[tuple[str, Array | Part]]:
     """Name and array of all in a record, those that are joined one by one; raises what `sizes_of` does."""
     for name, array in record.items():
         if array.stype != _JOINED:
             yield name, array
             continue
+        data = memoryview(array.data)
         for part, start, end in _spans(name, array.data):
-            yield part, Array("", (), _NUMPY, array.data[start:end])
+            yield part, Part(_NUMPY, data[start:end])
 
 
 def sizes_of(record: Mapping[str, Array]) -> Iterator[tuple[str, int]]:
@@ -87,21 +99,24 @@ def _length(data: bytes, at: int) -> int:
 
 def encode(array: NDArray[Any]) -> Array:
     """The array as Flower sends it."""
-    array = contiguous(array)
-    data = b"".join((_header(array.dtype, array.shape), array.data))
-    return Array(str(array.dtype), array.shape, _NUMPY, data)
+    return Array(str(array.dtype), array.shape, _NUMPY, _encoded(array))
 
 
-def decode(array: Array) -> NDArray[Any]:
-    """An array that may be written to. Raises whatever NumPy does for spoiled bytes."""
+def encode_part(array: NDArray[Any]) -> Part:
+    """The array as it is `joined`."""
+    return Part(_NUMPY, _encoded(array))
+
+
+def decode(array: Array | Part, copy: bool = True) -> NDArray[Any]:
+    """An array that may be written to, or without ``copy`` may not. Raises whatever NumPy does for spoiled bytes."""
     data = array.data
     end = 10 + int.from_bytes(data[8:10], "little")
     if array.stype == _NUMPY and data[:8] == _NPY_1_0 and len(data) > end:
-        shape, is_fortran, dtype = _read_header(data[8:end])
+        shape, is_fortran, dtype = _read_header(bytes(data[8:end]))
         if not dtype.hasobject and len(data) - end == dtype.itemsize * math.prod(shape):
-            values = np.frombuffer(data, dtype, offset=end).copy()
-            return values.reshape(shape, order="F" if is_fortran else "C")
-    return array.numpy()
+            values = np.frombuffer(data, dtype, offset=end)
+            return (values.copy() if copy else values).reshape(shape, order="F" if is_fortran else "C")
+    return (array.alone() if isinstance(array, Part) else array).numpy()
 
 
 class HeldArray(Array):
@@ -115,6 +130,11 @@ class HeldArray(Array):
         """The array that was given, not a copy."""
         values: NDArray[Any] = self.__dict__["_values"]
         return values
+
+
+def _encoded(array: NDArray[Any]) -> bytes:
+    array = contiguous(array)
+    return b"".join((_header(array.dtype, array.shape), array.data))
 
 
 @lru_cache(maxsize=1024)

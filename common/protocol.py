@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from common import npy, packed
 from common.errors import BouquetError
 from common.layout import LayoutError, ParameterLayout, Vector
+from common.npy import Part
 from common.packed import Packing, Unpacked
 from common.packing import Copy
 
@@ -248,22 +249,28 @@ def to_record(
 
 
 def _record_of(arrays: Mapping[str, NDArray[Any]], joined: bool) -> ArrayRecord:
-    encoded = {name: npy.encode(array) for name, array in arrays.items()}
-    return npy.joined(encoded) if joined and len(encoded) > 1 else npy.record_of(encoded)
+    if joined and len(arrays) > 1:
+        return npy.joined({name: npy.encode_part(array) for name, array in arrays.items()})
+    return npy.record_of({name: npy.encode(array) for name, array in arrays.items()})
 
 
 def from_record(record: Mapping[str, Array]) -> dict[str, NDArray[Any]]:
     """The arrays of an ArrayRecord by name; one that cannot be decoded is an error that names it."""
+    return decoded(separate(record))
+
+
+def decoded(encoded: Mapping[str, Array | Part], copy: bool = True) -> dict[str, NDArray[Any]]:
+    """What `separate` gave, decoded; without ``copy`` arrays that cannot be written to."""
     arrays: dict[str, NDArray[Any]] = {}
-    for name, array in separate(record).items():
+    for name, array in encoded.items():
         try:
-            arrays[name] = npy.decode(array)
+            arrays[name] = npy.decode(array, copy)
         except Exception as error:  # NumPy parses a header as Python, which spoiled bytes can make fail in any way
             raise ProtocolError(f"Tensor {name!r} cannot be decoded: {error}.") from None
     return arrays
 
 
-def separate(record: Mapping[str, Array]) -> dict[str, Array]:
+def separate(record: Mapping[str, Array]) -> dict[str, Array | Part]:
     """The arrays of an ArrayRecord by name, not decoded yet, also of one in which they are joined."""
     try:
         return dict(npy.arrays_of(record))
@@ -332,7 +339,7 @@ def read_instruction(
 
 
 def _read_model(name: str, record: ArrayRecord, layout: ParameterLayout) -> Payload:
-    arrays = from_record(record)
+    arrays = decoded(separate(record), copy=False)
     owner = {spec.name: spec.layer for spec in layout.tensors}
     if unknown := [tensor for tensor in arrays if tensor not in owner]:
         raise LayoutError(

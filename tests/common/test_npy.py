@@ -39,6 +39,9 @@ def test_joined_arrays_are_read_one_by_one_again():
     back = dict(arrays_of(record))
     assert list(back) == list(arrays)
     assert [array.data for array in back.values()] == [array.data for array in arrays.values()]
+    for (name, part), array in zip(back.items(), arrays.values(), strict=True):
+        np.testing.assert_array_equal(decode(part), decode(array))
+        assert record_of({name: part})[name].data == array.data
     # One that is not joined is passed on as it is.
     assert dict(arrays_of(record_of(arrays))) == arrays
 
