@@ -3,9 +3,10 @@
 Devices are real ones (``bouquet client``), or scripted ones: threads of one process, each with its own connection and
 key, which look for messages as a device does, pull the model, and push it back a little changed. Nobody trains, so that
 what is seen is the server, Flower's SuperLink and the wire. All of them live in one network namespace, whose interface
-counts their bytes with all headers. Linux, root, iproute2. From the repository's root:
+counts their bytes with all headers. ``--looking`` has scripted devices look for messages that nobody sends, which is
+what the part of a fleet costs that is not in a round. Linux, root, iproute2. From the repository's root:
 
-    python -m benchmarks.fleet_size --scripted 10 30 100 300 --real 2 8 --rounds 5
+    python -m benchmarks.fleet_size --scripted 10 30 100 300 --real 2 8 --looking 30 100 --rounds 5
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -34,6 +38,8 @@ STEP_SECONDS = 0.1
 BEFORE = 2  # rounds that are not counted: the first also sends who one is, the app and the whole model
 DESCRIPTORS = 16_384
 MODEL = {"data.dataset": "digits", "model.name": "cnn-dcpfl"}
+LOOK_EVERY = 2.0  # seconds: a device between two rounds looks less and less often, up to every 30
+LOOKED = "looked"  # the file in which a process of scripted devices says how often they have
 
 
 def changes(clients: int, rounds: int, more: list[str]) -> list[str]:
@@ -45,10 +51,12 @@ def changes(clients: int, rounds: int, more: list[str]) -> list[str]:
 
 
 def federation(kind: str, clients: int, options: argparse.Namespace) -> dict[str, float]:
-    """One run; what it cost for each client and round."""
+    """One run; what it cost for each client and round, or of devices that look in vain, for each look."""
     link, port = Link(0, None), str(free_port())
     rounds = BEFORE + options.rounds
-    sets = [part for text in changes(clients, rounds, options.set) for part in ("--set", text)]
+    # Of those who are there none is asked for anything as long as one more is waited for.
+    more = [*options.set, f"server.min_clients={clients + 1}"] if kind == "looking" else options.set
+    sets = [part for text in changes(clients, rounds, more) for part in ("--set", text)]
     inside = ["ip", "netns", "exec", link.namespace, sys.executable, "-m"]
     bouquet = [sys.executable, "-m", "bouquet"]
     link.down()
@@ -59,13 +67,15 @@ def federation(kind: str, clients: int, options: argparse.Namespace) -> dict[str
             with programs(folder) as start:
                 own = ["--insecure", "--host", "0.0.0.0", "--port", port, "--out", "run"]
                 server, where = start(*bouquet, "server", *own, *sets), f"{link.server}:{port}"
-                if kind == "scripted":
-                    devices = [start(*inside, "benchmarks.fleet_size", "--be", str(clients), where, *sets)]
-                else:
+                if kind == "real":
                     own = ["--server", where, "--insecure"]
                     each = [["--state-dir", f"state-{n}", "--partition-id", str(n)] for n in range(clients)]
                     devices = [start(*inside, "bouquet", "client", *own, *numbered) for numbered in each]
-                found = watch(folder, server, devices, link, rounds, options.seconds)
+                else:
+                    be = ["--be", str(clients), where, *(["--every", str(LOOK_EVERY)] if kind == "looking" else [])]
+                    devices = [start(*inside, "benchmarks.fleet_size", *be, *sets)]
+                running = Running(folder, server, devices, link, time.monotonic() + options.seconds)
+                found = watch_looks(running, clients) if kind == "looking" else watch(running, rounds)
         except TimeoutError as error:
             sys.exit(f"{error}\n{(folder / 'log').read_text(errors='replace')[-3000:]}")
         finally:
@@ -73,32 +83,68 @@ def federation(kind: str, clients: int, options: argparse.Namespace) -> dict[str
     return {"clients": clients, **found}
 
 
-def watch(
-    folder: Path,
-    server: subprocess.Popen[bytes],
-    devices: list[subprocess.Popen[bytes]],
-    link: Link,
-    rounds: int,
-    patience: float,
-) -> dict[str, float]:
+@dataclass(frozen=True)
+class Running:
+    """A server and its devices, in ``folder``, and what tells when they take too long."""
+
+    folder: Path
+    server: subprocess.Popen[bytes]
+    devices: list[subprocess.Popen[bytes]]
+    link: Link
+    deadline: float  # of time.monotonic
+
+    def check(self, so_far: str) -> None:
+        """Raises `TimeoutError` where one of them has ended, or the time is over."""
+        if any(process.poll() is not None for process in (self.server, *self.devices)):
+            raise TimeoutError(f"The run ended after {so_far}.")
+        if time.monotonic() > self.deadline:
+            raise TimeoutError(f"The run had come to {so_far} when its time was over.")
+
+    def programs(self) -> dict[int, str | None]:
+        """The server's processes, by what they are."""
+        return {pid: program(pid) for pid in tree(self.server.pid)} | {self.server.pid: "bouquet server"}
+
+
+def watch_looks(running: Running, clients: int) -> dict[str, float]:
+    """Follow devices that look for messages in vain, once each has looked twice, for ten looks of each."""
+
+    def looked(times: int) -> tuple[int, float, dict[str, float]]:
+        while (so_far := _number(running.folder / LOOKED)) < times * clients:
+            running.check(f"{so_far} looks")
+            time.sleep(STEP_SECONDS)
+        return so_far, time.monotonic(), totals(running)
+
+    begun, started, before = looked(2)
+    ended, now, after = looked(12)
+    superlink = next(pid for pid, name in running.programs().items() if name == "superlink")
+    return {
+        "looks a second": (ended - begun) / (now - started),
+        **{f"{key} a look": (value - before[key]) / (ended - begun) for key, value in after.items()},
+        "MB superlink": resident(superlink) / 1e6,
+    }
+
+
+def _number(path: Path) -> int:
+    """What a file says that is replaced as a whole; 0 before there is one."""
+    return int(path.read_text()) if path.exists() else 0
+
+
+def watch(running: Running, rounds: int) -> dict[str, float]:
     """Follow a run to its last round: sums over the rounds that count, and the highest memory of each program."""
-    deadline = time.monotonic() + patience
     lines: list[dict[str, Any]] = []
     peaks: dict[str, float] = {}
     before: dict[str, float] = {}
     while len(lines) < rounds:
-        if any(process.poll() is not None for process in (server, *devices)) or time.monotonic() > deadline:
-            raise TimeoutError(f"The run ended, or took longer than {patience:g} s, after {len(lines)} rounds.")
+        running.check(f"{len(lines)} rounds")
         time.sleep(STEP_SECONDS)
-        found = {pid: program(pid) for pid in tree(server.pid)} | {server.pid: "bouquet server"}
-        for pid, name in found.items():
+        for pid, name in running.programs().items():
             if name is not None:
                 peaks[f"MB {name}"] = max(peaks.get(f"MB {name}", 0.0), resident(pid) / 1e6)
-        lines = written_lines(folder / "run")
+        lines = written_lines(running.folder / "run")
         if not before and len(lines) >= BEFORE:
-            before = totals(found, devices, link)
+            before = totals(running)
         if len(lines) >= rounds:
-            after = totals(found, devices, link)
+            after = totals(running)
     counted = lines[BEFORE:]
     payload = {f"payload bytes {way}": sum(line[f"bytes_{way}"] for line in counted) for way in ("down", "up")}
     moved = {**payload, **{key: value - before[key] for key, value in after.items()}}
@@ -110,22 +156,23 @@ def watch(
         "fewest replies": min(line["replies"] for line in counted),
         **{f"{key} a client and round": value / messages for key, value in moved.items()},
         **peaks,
-        "MB database": database(folder / "run") / 1e6,
+        "MB database": database(running.folder / "run") / 1e6,
     }
 
 
-def totals(found: dict[int, str | None], devices: list[subprocess.Popen[bytes]], link: Link) -> dict[str, float]:
+def totals(running: Running) -> dict[str, float]:
     """Bytes and CPU seconds so far, of the server's programs and of the devices."""
-    down, up = link.counters()
+    down, up = running.link.counters()
+    found = running.programs()
     so_far = {"interface bytes down": float(down), "interface bytes up": float(up)}
     for name in ("superlink", "serverapp"):
         seconds = sum(own_cpu_seconds(pid) for pid, other in found.items() if other == name)
         so_far[f"CPU ms of {name}"] = 1000 * seconds
-    return {**so_far, "CPU ms of devices": 1000 * sum(cpu_seconds(process.pid) for process in devices)}
+    return {**so_far, "CPU ms of devices": 1000 * sum(cpu_seconds(process.pid) for process in running.devices)}
 
 
-def be(clients: int, server: str, sets: list[str]) -> None:
-    """Be so many scripted devices, until this process is ended."""
+def be(clients: int, server: str, sets: list[str], every: float | None) -> None:
+    """Be so many scripted devices, until this process is ended; look ``every`` so many seconds, or as a device does."""
     import grpc
     from flwr.supercore.task_identity import TaskIdentity
 
@@ -148,9 +195,21 @@ def be(clients: int, server: str, sets: list[str]) -> None:
     layout, _ = state_vector(initial_model(load_settings(None, sets)))
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
 
+    looks, newest = count(1), Path(f"{LOOKED}.new")
+
+    def rest() -> float:
+        """Only one thread is asked for a number at a time."""
+        number = next(looks)
+        if number % clients == 0:
+            newest.write_text(str(number))
+            newest.replace(LOOKED)
+        assert every is not None
+        return every
+
     def device(number: int) -> None:
         noise = np.random.default_rng(number).normal(0, 0.01, layout.dim).astype(np.float32)
-        answer_messages(server, scripted_client(f"client-{number:05d}", layout, lambda start, _: start + noise))
+        handler = scripted_client(f"client-{number:05d}", layout, lambda start, _: start + noise)
+        answer_messages(server, handler, None if every is None else rest)
 
     threads = [threading.Thread(target=device, args=(number,), daemon=True) for number in range(clients)]
     for thread in threads:
@@ -159,8 +218,8 @@ def be(clients: int, server: str, sets: list[str]) -> None:
         thread.join()
 
 
-def answer_messages(server: str, handler: Any) -> None:
-    """A device's loop: look for a message, pull it, answer it, push the answer."""
+def answer_messages(server: str, handler: Any, rest: Callable[[], float] | None = None) -> None:
+    """A device's loop: look for a message, pull it, answer it, push the answer; ``rest`` says how long to wait."""
     from flwr.client.grpc_rere_client.connection import grpc_request_response
     from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, iterate_object_tree
     from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects
@@ -173,7 +232,7 @@ def answer_messages(server: str, handler: Any) -> None:
         patience = Patience()
         while True:
             if (pulled := receive()) is None:
-                time.sleep(patience.rest())
+                time.sleep(rest() if rest else patience.rest())
                 continue
             announced, objects = pulled
             run = announced.metadata.run_id
@@ -204,18 +263,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scripted", type=int, nargs="*", default=[])
     parser.add_argument("--real", type=int, nargs="*", default=[])
+    parser.add_argument("--looking", type=int, nargs="*", default=[])
     parser.add_argument("--rounds", type=int, default=5, help=f"that count, after {BEFORE} others")
     parser.add_argument("--set", action="append", default=[], help="a setting of every run, such as wire.up=int4")
     parser.add_argument("--seconds", type=float, default=1800, help="that a run may take")
     parser.add_argument("--json", type=Path, help="also write what was found to this file")
     parser.add_argument("--be", nargs=2, metavar=("N", "SERVER"), help=argparse.SUPPRESS)
+    parser.add_argument("--every", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.be:
-        return be(int(options.be[0]), options.be[1], options.set)
+        return be(int(options.be[0]), options.be[1], options.set, options.every)
     if os.geteuid():
         sys.exit("Network namespaces need root and iproute2.")
     results: dict[str, list[dict[str, float]]] = {}
-    for kind in ("scripted", "real"):
+    for kind in ("scripted", "real", "looking"):
         for clients in getattr(options, kind):
             results.setdefault(kind, []).append(federation(kind, clients, options))
             print(table(kind, results[kind]), f"load {os.getloadavg()[0]:.1f}", sep="\n", flush=True)
