@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.cluster.hierarchy import ClusterNode, to_tree
 
 from strategies.mathematics.aggregation import Assignment, Matrix, Vector
-from strategies.mathematics.clustering import groups_at
+from strategies.mathematics.clustering import canonical_labels, groups_at
 from strategies.mathematics.similarity import Distances, cosine_similarity, l1_discrepancy
 
 Discrepancy = Literal["l1", "l1-own", "cosine"]
@@ -45,15 +47,57 @@ def sampled_columns(dim: int, sample: int | None, seed: int) -> Columns | None:
     return np.sort(np.random.default_rng(seed).choice(dim, size=sample, replace=False))
 
 
-def next_split(linkage: NDArray[np.float64], gamma: float, step: float) -> tuple[float, Assignment] | None:
-    """The next lower γ̃ at which the groups differ from those at ``gamma``, and these groups (n,).
+def groups_of_at_least(
+    linkage: NDArray[np.float64], fraction: float, distances: Distances, samples: NDArray[np.int64], least: int
+) -> Assignment:
+    """`groups_at` a normalised threshold, but that none has fewer than ``least`` training samples; (n,).
+
+    ``distances`` (n × n) and ``samples`` (n,) are the clients'. Not in the paper. From the top of the graph on, a
+    branch parts where both halves have as many samples. Where one has fewer it does not hold the other one back: it
+    goes along, at each further parting with the half that is nearer in the mean. So groups at a lower threshold are
+    parts of those at a higher one here, too. With ``least`` = 0 it is `groups_at`.
+    """
+    if least <= 0 or len(samples) == 1:
+        return groups_at(linkage, fraction)
+    labels = np.zeros(len(samples), dtype=np.int64)
+    for label, members in enumerate(_parts(to_tree(linkage), [], fraction * linkage[-1, 2], distances, samples, least)):
+        labels[members] = label
+    return canonical_labels(labels)
+
+
+def _parts(
+    branch: ClusterNode,
+    along: list[list[int]],
+    height: float,
+    distances: Distances,
+    samples: NDArray[np.int64],
+    least: int,
+) -> Iterator[list[int]]:
+    """The groups of a branch, with those who go ``along`` with it."""
+    halves = [] if branch.is_leaf() or branch.dist <= height else [branch.get_left(), branch.get_right()]
+    members = [half.pre_order() for half in halves]
+    enough = [half for half, own in zip(halves, members, strict=True) if samples[own].sum() >= least]
+    if not enough:
+        yield sorted([*branch.pre_order(), *(client for few in along for client in few)])
+    elif len(enough) == 1:
+        few = next(own for half, own in zip(halves, members, strict=True) if half is not enough[0])
+        yield from _parts(enough[0], [*along, few], height, distances, samples, least)
+    else:
+        nearer = [int(np.argmin([distances[np.ix_(few, own)].mean() for own in members])) for few in along]
+        for side, half in enumerate(halves):
+            own_along = [few for few, chosen in zip(along, nearer, strict=True) if chosen == side]
+            yield from _parts(half, own_along, height, distances, samples, least)
+
+
+def next_split(at: Callable[[float], Assignment], gamma: float, step: float) -> tuple[float, Assignment] | None:
+    """The next lower γ̃ at which the groups (n,) that ``at`` gives differ from those at ``gamma``, and these groups.
 
     γ̃ is lowered by ``step`` (λ), not below 0, until they do; None where no split is left.
     """
-    groups = groups_at(linkage, gamma)
+    groups = at(gamma)
     while gamma > 0:
         gamma = max(0.0, round(gamma - step, 9))  # 1 − 5 · 0.2 is to be 0
-        proposed = groups_at(linkage, gamma)
+        proposed = at(gamma)
         if not np.array_equal(proposed, groups):
             return gamma, proposed
     return None

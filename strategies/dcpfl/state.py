@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.layout import Vector
+from strategies.dcpfl.discrepancy import groups_of_at_least
 from strategies.dcpfl.wire import DIVERGED
 from strategies.mathematics.aggregation import Assignment, weighted_mean
 from strategies.mathematics.clustering import linkage_matrix
@@ -108,6 +109,7 @@ class DCPFLState:
     gamma: float = 1.0  # γ̃
     communication_rounds: int = 0  # in which a model was uploaded
     clients: list[str] = field(default_factory=list)  # rows of the two matrices
+    samples: dict[str, int] = field(default_factory=dict)  # training samples that each client last told of
     total: Distances | None = None  # (n, n): sum of D^t_ij over the rounds in which i and j met
     meetings: Distances | None = None  # (n, n): the number of these rounds
     graph_round: int | None = None  # when the group graph was made, or last completed
@@ -187,6 +189,13 @@ class DCPFLState:
         """The hierarchical group graph of ``clients`` as SciPy's linkage matrix; None before it was made."""
         distances = self.distances()
         return None if distances is None or self.graph_round is None else linkage_matrix(distances)
+
+    def groups_at(self, gamma: float, least: int) -> Assignment:
+        """The group (n,) of each client of the graph at γ̃, none of fewer samples than ``least``."""
+        linkage, distances = self.linkage(), self.distances()
+        assert linkage is not None
+        assert distances is not None
+        return groups_of_at_least(linkage, gamma, distances, np.array([self.samples[c] for c in self.clients]), least)
 
     def by_client(self, labels: Assignment) -> dict[str, int]:
         """The group of each client of the graph, from its labels (n,)."""

@@ -31,6 +31,7 @@ from common import protocol
 from common.layout import ParameterLayout, Vector
 from common.protocol import Instruction
 from strategies.clustered import ClusteredStrategy
+from strategies.dcpfl import trial
 from strategies.dcpfl.aggregation import group_means
 from strategies.dcpfl.discrepancy import Discrepancy, model_discrepancy, sampled_columns
 from strategies.dcpfl.layerwise import Scaling, layer_discrepancies, slow_layers
@@ -39,16 +40,13 @@ from strategies.dcpfl.sending import instruction
 from strategies.dcpfl.state import (
     DCPFLState,
     Group,
-    Proposal,
     restructured,
     rows_of,
     verdict_of,
     with_newcomers,
     with_whole_models,
 )
-from strategies.dcpfl.trial import UNDECIDED_TRIALS, both_models, judged, next_structure, proposed_models
 from strategies.dcpfl.wire import PROCEDURE, TAKE
-from strategies.mathematics.clustering import groups_at
 from strategies.method import Ask, Similarity
 from strategies.options import above_0_to_1, check_options, counts, one_of, shares
 from strategies.replies import Matrix, Replies
@@ -78,6 +76,7 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
     discrepancy : the distance of clients; see `strategies.dcpfl.discrepancy.model_discrepancy`.
     discrepancy_sample : number of random coordinates on which it is estimated; None for all. The error is bounded in
         `strategies.dcpfl.discrepancy.sampled_columns`.
+    min_group_samples : training samples that a group has at least; None, as in the paper, divides to single devices.
     sampling : see `strategies.sampling.Sampling`.
     """
 
@@ -98,12 +97,14 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
         validation_fraction: float = 0.0,
         discrepancy: Discrepancy = "cosine",
         discrepancy_sample: int | None = None,
+        min_group_samples: int | None = None,
         **sampling: Unpack[Sampling],
     ) -> None:
         super().__init__(**sampling)
         check_options(
             *counts(discrepancy_rounds=discrepancy_rounds, loss_window=loss_window, observe_rounds=observe_rounds),
             *counts(retry_rounds=retry_rounds, slow_factor=slow_factor, discrepancy_sample=discrepancy_sample),
+            *counts(min_group_samples=min_group_samples),
             *shares(slow_ratio=slow_ratio, fixed_gamma=fixed_gamma),
             *above_0_to_1(gamma_step=gamma_step),
             *one_of(Scaling, scaling=scaling),
@@ -123,6 +124,7 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
         self.validation_fraction = validation_fraction
         self.discrepancy = discrepancy
         self.discrepancy_sample = discrepancy_sample
+        self.min_group_samples = min_group_samples or 0
 
     def initial_state(self, layout: ParameterLayout, initial: Vector) -> DCPFLState:
         """One group with the initial model."""
@@ -133,11 +135,11 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
 
         After ``UNDECIDED_TRIALS`` trials in a row that too few answered, the next one waits as after a refused one.
         """
-        both = both_models(state, round_, clients, self._held_out())
+        both = trial.both_models(state, round_, clients, self._held_out())
         if not both:
             return state
-        state = judged(state, round_, list(both), ask(both), self.min_replies)
-        return state if state.undecided < UNDECIDED_TRIALS else state.put_off(round_ + self.retry_rounds + 1)
+        state = trial.judged(state, round_, list(both), ask(both), self.min_replies)
+        return state if state.undecided < trial.UNDECIDED_TRIALS else state.put_off(round_ + self.retry_rounds + 1)
 
     def plan(self, state: DCPFLState, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
         """What `instruction` says; in a trial, the second exchange: send the model of the structure that won.
@@ -162,7 +164,10 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
         before = state
         usable = replies.only(client not in replies.lost for client in replies.clients)
         uploads = any(reply.layers for reply in usable.received)
-        state = replace(state, communication_rounds=state.communication_rounds + uploads)
+        samples = {reply.client: reply.num_examples for reply in usable.received}
+        state = replace(
+            state, communication_rounds=state.communication_rounds + uploads, samples=state.samples | samples
+        )
         state = with_whole_models(state, round_, usable.clients, replies.lost)
         state = self._measure(state, round_, usable)
         state = self._observe(state, round_, usable)
@@ -208,7 +213,7 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
             return set(range(len(state.groups)))
         full = {g for g, group in enumerate(state.groups) if self._is_due(group, round_)}
         if state.trial_round is not None and round_ + 1 >= state.trial_round:
-            following = next_structure(state, self.gamma_step)
+            following = trial.next_structure(state, self.gamma_step, self.min_group_samples)
             full |= state.divided(following.assignment) if following else set()
         return full
 
@@ -242,16 +247,9 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
         return replace(state, history=[*state.history, (round_, float(np.nanmean(losses)))])
 
     def _settle(self, state: DCPFLState, round_: int) -> DCPFLState:
-        """Take the new structure after a trial that it won; after one that it lost, wait t_sp rounds.
-
-        With a fixed γ̃ the structure changes once, when the group graph is made.
-        """
+        """Take the new structure after a trial that it won; after one that it lost, wait t_sp rounds."""
         if self.fixed_gamma is not None:
-            linkage = state.linkage() if state.gamma == 1 and state.graph_round == round_ else None
-            if linkage is None:
-                return state
-            fixed = Proposal(self.fixed_gamma, state.by_client(groups_at(linkage, self.fixed_gamma)))
-            return restructured(state, round_, fixed)
+            return trial.fixed_structure(state, round_, self.fixed_gamma, self.min_group_samples)
         verdict = verdict_of(state, round_)
         if verdict is None or state.proposal is None or not verdict.decided:
             return state
@@ -283,8 +281,9 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
         round in which they travel, which is the next one.
         """
         state = replace(state, proposal=None, proposed=None)
-        following = None if self.fixed_gamma is not None else next_structure(state, self.gamma_step)
-        if following is None:
+        if self.fixed_gamma is not None:
+            return state
+        if (following := trial.next_structure(state, self.gamma_step, self.min_group_samples)) is None:
             return state
         if state.trial_round is None:
             losses = [loss for _, loss in state.history]
@@ -295,6 +294,6 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
         assert state.trial_round is not None
         if round_ + 1 < state.trial_round:
             return state
-        proposed = proposed_models(state, following.assignment, usable, self.aggregation)
+        proposed = trial.proposed_models(state, following.assignment, usable, self.aggregation)
         following = replace(following, round=round_)
         return state if proposed is None else replace(state, proposal=following, proposed=proposed)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from common.protocol import ARRAYS, Instruction, Payload, Scalar
 from strategies.dcpfl.discrepancy import next_split
-from strategies.dcpfl.state import DCPFLState, Proposal, Verdict, rows_of
+from strategies.dcpfl.state import DCPFLState, Proposal, Verdict, restructured, rows_of
 from strategies.dcpfl.wire import LOSS_NEW, LOSS_OLD, NEW, PROCEDURE
 from strategies.mathematics.robust import Aggregation
 from strategies.replies import Matrix, Replies
@@ -19,11 +19,22 @@ from strategies.sampling import fewest_replies
 UNDECIDED_TRIALS = 3  # in a row, after which the next one is put off
 
 
-def next_structure(state: DCPFLState, step: float) -> Proposal | None:
-    """The next finer groups, and their γ̃; None before the group graph is made, and where nobody is left to part."""
-    linkage = state.linkage()
-    found = None if linkage is None else next_split(linkage, state.gamma, step)
+def next_structure(state: DCPFLState, step: float, least: int) -> Proposal | None:
+    """The next finer groups, of ``least`` samples each, and their γ̃.
+
+    None before the group graph is made, and where nobody is left to part.
+    """
+    if state.linkage() is None:
+        return None
+    found = next_split(lambda gamma: state.groups_at(gamma, least), state.gamma, step)
     return None if found is None else Proposal(found[0], state.by_client(found[1]))
+
+
+def fixed_structure(state: DCPFLState, round_: int, gamma: float, least: int) -> DCPFLState:
+    """The groups at a γ̃ that is kept, in the round in which the group graph is made; there is no trial."""
+    if state.gamma < 1 or state.graph_round != round_ or state.linkage() is None:
+        return state
+    return restructured(state, round_, Proposal(gamma, state.by_client(state.groups_at(gamma, least))))
 
 
 def proposed_models(

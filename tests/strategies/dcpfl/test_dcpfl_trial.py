@@ -34,6 +34,21 @@ def test_the_period_ends_a_trial_is_won_and_each_group_goes_its_way(devices, gri
     assert np.abs(strategy.centers(strategy.state)[:, 6:] - goals).max() < 0.6
 
 
+@pytest.mark.parametrize(("least", "groups"), [(None, 4), (10, 4), (11, 2), (20, 2), (21, 1)])
+def test_a_group_divides_only_into_groups_of_enough_samples(grid, play, least, groups):
+    """Each device has ten. What would leave too few is not even tried, which would cost each device two trainings."""
+    strategy = strategy_of(min_group_samples=least)
+    records = trial_rounds(strategy, play, grid, range(1, 15))
+    assert len(set(strategy.assignment(strategy.state).values())) == groups
+    assert sum(record["trial"] is not None for record in records.values()) == {4: 2, 2: 1, 1: 0}[groups]
+
+
+def test_a_fixed_structure_has_groups_of_enough_samples(grid, play):
+    strategy = strategy_of(min_group_samples=20, fixed_gamma=0.0)
+    trial_rounds(strategy, play, grid, range(1, 5))
+    assert strategy.assignment(strategy.state) == {"a": 0, "b": 0, "c": 1, "d": 1}
+
+
 def test_both_models_of_a_trial_are_means_of_whole_models_of_the_round_before(devices, grid, play):
     strategy = strategy_of()
     play(strategy, grid, range(1, 6))

@@ -1,10 +1,12 @@
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import pdist, squareform
 
-from strategies.dcpfl.discrepancy import model_discrepancy, next_split, sampled_columns
+from strategies.dcpfl.discrepancy import groups_of_at_least, model_discrepancy, next_split, sampled_columns
 from strategies.mathematics.clustering import groups_at, linkage_matrix
 
 W = np.array([[0, 4, 2], [4, 0, 2], [0, 2, 1]], dtype=np.float32)
@@ -69,11 +71,11 @@ def test_gamma_is_lowered_until_the_groups_differ():
     points = np.array([[0.0], [1], [2.5], [11.5]])
     linkage = linkage_matrix(squareform(pdist(points)))
     assert linkage[:, 2] == pytest.approx([1, 2, 31 / 3])
-    gamma, groups = next_split(linkage, 1.0, 0.2)
+    gamma, groups = next_split(partial(groups_at, linkage), 1.0, 0.2)
     assert (gamma, groups.tolist()) == (0.8, [0, 0, 0, 1])
-    gamma, groups = next_split(linkage, gamma, 0.2)
+    gamma, groups = next_split(partial(groups_at, linkage), gamma, 0.2)
     assert (gamma, groups.tolist()) == (0.0, [0, 1, 2, 3])  # 0.6, 0.4 and 0.2 part nobody
-    assert next_split(linkage, gamma, 0.2) is None
+    assert next_split(partial(groups_at, linkage), gamma, 0.2) is None
 
 
 @given(st.integers(2, 12), st.integers(0, 1000), st.floats(0.05, 1))
@@ -81,9 +83,44 @@ def test_each_split_refines_the_one_before_and_the_last_leaves_everybody_alone(n
     points = np.random.default_rng(seed).normal(size=(n, 2))
     linkage = linkage_matrix(squareform(pdist(points)))
     gamma, groups = 1.0, groups_at(linkage, 1.0)
-    while (found := next_split(linkage, gamma, step)) is not None:
+    while (found := next_split(partial(groups_at, linkage), gamma, step)) is not None:
         assert found[0] < gamma
         parts = {(part, group) for part, group in zip(found[1].tolist(), groups.tolist(), strict=True)}
         assert len(parts) == found[1].max() + 1 > groups.max() + 1
         gamma, groups = found
     assert groups.tolist() == list(range(n))
+
+
+# Two pairs of clients, 1 apart within and 5 between, and one far from both, which is nearer to the second pair.
+FAR = squareform(pdist(np.array([[0.0], [1], [6], [7], [30]])))
+
+
+@pytest.mark.parametrize(
+    ("samples", "least", "fraction", "groups"),
+    [
+        ([10] * 5, 0, 0.5, [0, 0, 0, 0, 1]),
+        ([10] * 5, 20, 0.5, [0, 0, 0, 0, 0]),  # it cannot be alone, and does not keep the pairs together either:
+        ([10] * 5, 20, 0.1, [0, 0, 1, 1, 1]),
+        ([10] * 5, 20, 0.0, [0, 0, 1, 1, 1]),  # each half of a pair has too few
+        ([20, 20, 10, 10, 20], 20, 0.0, [0, 1, 2, 2, 3]),
+        ([10] * 5, 21, 0.0, [0, 0, 0, 0, 0]),
+        ([1] * 5, 100, 0.0, [0, 0, 0, 0, 0]),  # all together have too few
+    ],
+)
+def test_a_group_has_the_least_number_of_samples(samples, least, fraction, groups):
+    found = groups_of_at_least(linkage_matrix(FAR), fraction, FAR, np.array(samples), least)
+    assert found.tolist() == groups
+
+
+@given(st.integers(2, 12), st.integers(0, 1000), st.integers(0, 60))
+def test_groups_of_enough_samples_are_parts_of_those_at_a_higher_threshold(n, seed, least):
+    generator = np.random.default_rng(seed)
+    distances = squareform(pdist(generator.normal(size=(n, 2))))
+    samples = generator.integers(1, 30, size=n)
+    at = partial(groups_of_at_least, linkage_matrix(distances), distances=distances, samples=samples, least=least)
+    before = at(1.0)
+    for fraction in (0.8, 0.5, 0.2, 0.0):
+        groups = at(fraction)
+        assert len({*zip(groups.tolist(), before.tolist(), strict=True)}) == groups.max() + 1
+        assert not groups.max() or np.bincount(groups, weights=samples).min() >= least
+        before = groups
