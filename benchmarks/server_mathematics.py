@@ -3,7 +3,8 @@
     python benchmarks/server_mathematics.py --clients 200 --parameters 1000000
 
 Aggregation into ten clusters is beside Flower's `aggregate_arrayrecords` for one model of the same replies; distances
-are beside SciPy's `pdist(…, "cityblock")`, taken of fewer rows and counted by pair and coordinate. "GB/s" is how fast
+are beside SciPy's `pdist(…, "cityblock")`, taken of fewer rows and counted by pair and coordinate; FedAC's reduction is
+beside scikit-learn's randomised PCA. "GB/s" is how fast
 the models were read once, beside what a sum over them reaches; "Gflop/s" beside a square product of matrices. The least
 seconds of some turns count. For the memory and seconds of each kind of discrepancy: benchmarks/model_discrepancy.py;
 for FedTSDP's inference: benchmarks/server_inference.py. From the repository's root.
@@ -19,8 +20,10 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 from scipy.spatial.distance import pdist
+from sklearn.decomposition import PCA
 
 from strategies.dcpfl.discrepancy import model_discrepancy
+from strategies.fedac.reduction import fit_map
 from strategies.mathematics.aggregation import cluster_means
 from strategies.mathematics.clustering import assign_to_nearest
 from strategies.mathematics.similarity import cosine_similarity, cosine_to, l1_discrepancy
@@ -28,6 +31,7 @@ from strategies.mathematics.similarity import cosine_similarity, cosine_to, l1_d
 CLUSTERS = 10
 LAYERS = 10
 PEER_ROWS = 30  # of which pdist is taken
+DIRECTIONS = 10  # to which FedAC reduces the models
 
 
 def least(turns: int, work: Callable[[], Any]) -> float:
@@ -83,6 +87,13 @@ def main() -> None:
     show(f"aggregation into {CLUSTERS} clusters", own, 2 * CLUSTERS * n * d, f"{own / flower:.2f} of Flower's")
     show("FeSEM, E-step: distances to the centers", least(turns, lambda: assign_to_nearest(W, centers)), 3 * 10 * n * d)
     show("FedAC: cosines to the centers", least(turns, lambda: cosine_to(W, centers)), 2 * CLUSTERS * n * d)
+    randomised = PCA(DIRECTIONS, svd_solver="randomized", random_state=0)
+    show(f"scikit-learn's PCA, {DIRECTIONS} directions, randomised", other := least(1, lambda: randomised.fit(W)))
+    own = least(turns, lambda: fit_map(W, DIRECTIONS))
+    show(f"FedAC: {DIRECTIONS} directions, exact", own, 2 * n * n * d, f"{own / other:.2f} of scikit-learn's")
+    found = fit_map(W, DIRECTIONS)
+    assert found is not None
+    show("FedAC: the models in these directions", least(turns, lambda: found[0].reduce(W)), 2 * DIRECTIONS * n * d)
     show("CFL, ClusterFL: cosines of all pairs", least(turns, lambda: cosine_similarity(W)), 2 * pairs)
     few = W[:PEER_ROWS]
     peer = least(turns, lambda: pdist(few, "cityblock")) / (PEER_ROWS * (PEER_ROWS - 1) / 2 * d)

@@ -24,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strategies.baselines.one_shot import OneShotClustering, OneShotState
-from strategies.mathematics.aggregation import Assignment, column_blocks
+from strategies.mathematics.aggregation import Assignment
 from strategies.mathematics.clustering import kmeans
+from strategies.mathematics.similarity import gram_matrix
 from strategies.options import check_options, counts, weights
 from strategies.replies import Matrix, Replies
 from strategies.sampling import Sampling
@@ -96,9 +97,7 @@ def decomposed_cosine(updates: Matrix, num_directions: int) -> NDArray[np.float6
     are u_ij σ_j / ‖Δw_i‖, so that no d × n matrix is decomposed. Beyond the rank of ΔW there is no direction, and the
     cosine is 0. A direction's sign is that of its largest number, so that the result does not depend on the solver.
     """
-    gram = np.zeros((len(updates), len(updates)))
-    for _, block in column_blocks(updates):
-        gram += block @ block.T
+    gram = gram_matrix(updates)
     values, vectors = np.linalg.eigh(gram)
     leading = np.argsort(values)[::-1][:num_directions]
     values, vectors = np.maximum(values[leading], 0.0), vectors[:, leading]

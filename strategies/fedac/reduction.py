@@ -6,7 +6,6 @@ section 4.3 and Algorithm 2. https://arxiv.org/abs/2403.16460
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +13,8 @@ from numpy.typing import NDArray
 
 from common.errors import BouquetError
 from strategies.fedac.wire import LowRankMap, Reduced
-from strategies.mathematics.aggregation import Assignment, Matrix, Vector, column_blocks
-from strategies.mathematics.similarity import cosine_to
+from strategies.mathematics.aggregation import Assignment, Matrix, Vector, in_threads
+from strategies.mathematics.similarity import cosine_to, product_blocks
 
 # A variance below this share of the models' squared norms is the rounding of float32, not a direction.
 _ROUNDING = 1e-14
@@ -46,11 +45,28 @@ def fit_map(
     if num_dims < 1:
         raise BouquetError(f"strategy.pca_dim = {num_dims}: a whole number from 1.")
     n, d = len(W) + (0 if remembered is None else len(remembered.reduced)), W.shape[1]
-    gram, size, mean = np.zeros((n, n)), 0.0, np.zeros(d)
-    for columns, block in _centred_blocks(W, ignored, remembered, mean):
+    mean, blocks = np.zeros(d), product_blocks(W)
+
+    def centred(columns: slice) -> Reduced:
+        """Some columns of all rows minus their mean, which is written to ``mean``; zero where ignored."""
+        rows = W[:, columns].astype(np.float64)
+        if remembered is not None:
+            rows = np.vstack([rows, remembered.block(columns)])
+        mean[columns] = rows.mean(axis=0)
+        rows -= mean[columns]
+        if ignored is not None:
+            rows[:, ignored[columns]] = 0.0
+        return rows
+
+    def products(columns: slice) -> tuple[Reduced, float]:
+        rows = centred(columns)
         compared = mean[columns] if ignored is None else mean[columns][~ignored[columns]]
-        size += float(np.square(block).sum() + n * np.square(compared).sum())
-        gram += block @ block.T
+        return rows @ rows.T, float(np.square(rows).sum() + n * np.square(compared).sum())
+
+    gram, size = np.zeros((n, n)), 0.0
+    for product, squares in in_threads(products, blocks):
+        gram += product
+        size += squares
     values, vectors = np.linalg.eigh(gram)
     order = np.argsort(-values, kind="stable")[: min(num_dims, n - 1)]
     order = order[values[order] > _ROUNDING * size]
@@ -59,25 +75,15 @@ def fit_map(
     vectors = vectors[:, order]
     # A direction's sign is arbitrary; in this one the row that it moves most is positive.
     vectors *= np.sign(vectors[np.abs(vectors).argmax(axis=0), np.arange(len(order))])
+    combined = (vectors / np.sqrt(values[order])).T
     directions = np.empty((len(order), d), dtype=np.float32)
-    offset = np.zeros(len(order))
-    for columns, block in _centred_blocks(W, ignored, remembered, mean):
-        directions[:, columns] = (vectors / np.sqrt(values[order])).T @ block
-        offset += directions[:, columns].astype(np.float64) @ mean[columns]
+
+    def direct(columns: slice) -> Reduced:
+        directions[:, columns] = combined @ centred(columns)
+        return directions[:, columns].astype(np.float64) @ mean[columns]
+
+    offset = np.sum(list(in_threads(direct, blocks)), axis=0)
     return LowRankMap(directions, offset), mean.astype(np.float32)
-
-
-def _centred_blocks(
-    W: Matrix, ignored: NDArray[np.bool_] | None, remembered: Remembered | None, mean: Reduced
-) -> Iterator[tuple[slice, Reduced]]:
-    """Some columns of all rows at a time, minus their mean, which is written to ``mean`` (d,); zero where ignored."""
-    for columns, block in column_blocks(W):
-        rows = block if remembered is None else np.vstack([block, remembered.block(columns)])
-        mean[columns] = rows.mean(axis=0)
-        rows = rows - mean[columns]
-        if ignored is not None:
-            rows[:, ignored[columns]] = 0.0
-        yield columns, rows
 
 
 def most_similar(reduced: Reduced, centers: Reduced) -> Assignment:

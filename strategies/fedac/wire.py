@@ -21,7 +21,7 @@ NUMBERS = "reduced-model"  # key of the reply's config: the p numbers
 _VERSION = "map-version"
 _OFFSET = "map-offset"
 _DIRECTION = "map-direction-"
-_BLOCK_COLUMNS = 2**16
+_BLOCK_COLUMNS, _BLOCK_ELEMENTS = 2**16, 2**22  # that are converted at a time, and of all models together
 
 Reduced = NDArray[np.float64]
 
@@ -35,8 +35,9 @@ class LowRankMap(NamedTuple):
     def reduce(self, W: NDArray[np.floating[Any]]) -> Reduced:
         """P (W_i − m) for the rows of W (n × d), as an n × p matrix; accumulated in float64, some columns at a time."""
         reduced = np.tile(-self.offset, (len(W), 1))
-        for start in range(0, W.shape[1], _BLOCK_COLUMNS):
-            columns = slice(start, start + _BLOCK_COLUMNS)
+        width = max(1, min(_BLOCK_COLUMNS, _BLOCK_ELEMENTS // max(1, len(W))))
+        for start in range(0, W.shape[1], width):
+            columns = slice(start, start + width)
             # One memory order, so that a map from a file gives the very numbers that it gave when it was made.
             directions = self.directions[:, columns].astype(np.float64, order="C")
             reduced += W[:, columns].astype(np.float64, order="C") @ directions.T

@@ -35,7 +35,7 @@ def euclidean_distances(W: Matrix) -> Distances:
     anything is squared. Pairs so close, beside their distance to the first row, that ‖a‖² + ‖b‖² − 2ab would lose
     their difference are computed again directly, so that equal rows are at distance 0 exactly.
     """
-    gram = _gram(W, W[0])
+    gram = gram_matrix(W, W[0])
     norms = np.add.outer(np.diag(gram), np.diag(gram))
     squared = np.triu(norms - 2 * gram, k=1)
     close = np.triu(squared < _CANCELLATION * norms, k=1)
@@ -70,7 +70,7 @@ def cosine_similarity(W: Matrix, origin: Matrix | Vector | None = None) -> Dista
     ``origin`` is absent (the cosine of the models), one vector (d,) or one row per client (n × d): with the model
     that each client received, U holds the updates (Sattler et al. 2021). An all-zero row is like no other row: 0.
     """
-    gram = _gram(W, origin)
+    gram = gram_matrix(W, origin)
     norms = np.sqrt(np.diag(gram))
     similarity = _divide_by_norms(gram, norms, norms)
     np.fill_diagonal(similarity, 1.0)
@@ -94,7 +94,7 @@ def cosine_to(W: Matrix, directions: Matrix, origin: Vector | None = None) -> Di
 
     product = np.zeros((len(W), len(directions)))
     row_norms, direction_norms = np.zeros(len(W)), np.zeros(len(directions))
-    for part, rows, others in in_threads(sums_in, _blocks(W)):
+    for part, rows, others in in_threads(sums_in, product_blocks(W)):
         product += part
         row_norms += rows
         direction_norms += others
@@ -165,8 +165,8 @@ def jensen_shannon_divergence(probabilities: NDArray[np.floating]) -> Distances:
     return np.maximum(divergence + divergence.T, 0.0)
 
 
-def _gram(W: Matrix, origin: Matrix | Vector | None) -> Distances:
-    """(W − origin) · (W − origin)ᵀ in float64, n × n."""
+def gram_matrix(W: Matrix, origin: Matrix | Vector | None = None) -> Distances:
+    """(W − origin) · (W − origin)ᵀ in float64, n × n; ``origin`` is of one row, or of as many as W."""
 
     def gram_of(columns: slice) -> Distances:
         block = W[:, columns].astype(np.float64)
@@ -176,12 +176,12 @@ def _gram(W: Matrix, origin: Matrix | Vector | None) -> Distances:
         return product
 
     gram = np.zeros((len(W), len(W)))
-    for part in in_threads(gram_of, _blocks(W)):
+    for part in in_threads(gram_of, product_blocks(W)):
         gram += part
     return gram
 
 
-def _blocks(W: Matrix) -> list[slice]:
+def product_blocks(W: Matrix) -> list[slice]:
     """Columns for a product of a thread: what is converted of few rows stays in a core's cache, as far as it goes."""
     return column_slices(W, max(_LEAST_COLUMNS, _ELEMENTS // max(1, len(W))))
 
