@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
@@ -31,7 +31,10 @@ def dump_state(state: Any) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
 
 
 def load_state(kind: type[State], arrays: dict[str, NDArray[Any]], rest: dict[str, Any]) -> State:
-    """The inverse of `dump_state` for a dataclass ``kind``."""
+    """The inverse of `dump_state` for a dataclass ``kind``.
+
+    What a checkpoint of an older release does not hold is at its default. Raises `KeyError` for what has none.
+    """
     hints = get_type_hints(kind)
     values: dict[str, Any] = {}
     for field in fields(kind):  # type: ignore[arg-type]
@@ -40,6 +43,8 @@ def load_state(kind: type[State], arrays: dict[str, NDArray[Any]], rest: dict[st
             values[name] = arrays[name]
         elif nested := {k.split("/", 1)[1]: a for k, a in arrays.items() if k.startswith(f"{name}/")}:
             values[name] = nested
+        elif name not in rest and (field.default is not MISSING or field.default_factory is not MISSING):
+            continue
         elif rest[name] in (None, {}):
             values[name] = rest[name]
         else:

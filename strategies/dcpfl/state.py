@@ -195,7 +195,9 @@ class DCPFLState:
         linkage, distances = self.linkage(), self.distances()
         assert linkage is not None
         assert distances is not None
-        return groups_of_at_least(linkage, gamma, distances, np.array([self.samples[c] for c in self.clients]), least)
+        # A checkpoint of an older release knows of no samples.
+        samples = np.array([self.samples.get(client, 0) for client in self.clients])
+        return groups_of_at_least(linkage, gamma, distances, samples, least)
 
     def by_client(self, labels: Assignment) -> dict[str, int]:
         """The group of each client of the graph, from its labels (n,)."""
