@@ -29,8 +29,9 @@ Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 _BLOCK_ELEMENTS = 2**20
-# Values that a thread converts at once for a mean, and how many columns at least: they stay in a core's cache.
-_AVERAGED, _LEAST_COLUMNS = 2**18, 256
+# Values that a thread converts at once for a mean, and how many columns at least and at most: much of a row at a stretch,
+# while the rows of a cluster stay in the processor's cache.
+_AVERAGED, _LEAST_COLUMNS, _MOST_COLUMNS = 2**20, 256, 2**14
 
 
 def column_blocks(W: Matrix) -> Iterator[tuple[slice, NDArray[np.float64]]]:
@@ -109,10 +110,14 @@ def cluster_means(
 
     def average(columns: slice) -> None:
         for k, rows in rows_of:
+            converted = np.empty((len(rows), columns.stop - columns.start))
+            for place, row in enumerate(rows):
+                converted[place] = W[row, columns]
             # Divided last, so that a plain mean of small whole numbers is exact.
-            centers[k, columns] = shares[rows] @ W[rows, columns].astype(np.float64) / totals[k]
+            centers[k, columns] = shares[rows] @ converted / totals[k]
 
-    width = max(_LEAST_COLUMNS, _AVERAGED // max(1, len(W)))
+    largest = max((len(rows) for _, rows in rows_of), default=1)
+    width = min(_MOST_COLUMNS, max(_LEAST_COLUMNS, _AVERAGED // largest))
     for _ in in_threads(average, column_slices(W, width)):
         pass
     if previous is not None:
