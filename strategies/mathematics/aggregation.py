@@ -29,8 +29,8 @@ Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 _BLOCK_ELEMENTS = 2**20
-# Values that a thread converts at once for a mean, and how many columns at least and at most: much of a row at a stretch,
-# while the rows of a cluster stay in the processor's cache.
+# Values that a thread converts at once for a mean, and how many columns at least and at most: much of a row at a
+# stretch, while the rows of a cluster stay in the processor's cache.
 _AVERAGED, _LEAST_COLUMNS, _MOST_COLUMNS = 2**20, 256, 2**14
 
 
