@@ -45,7 +45,7 @@ LOOKED = "looked"  # the file in which a process of scripted devices says how of
 def changes(clients: int, rounds: int, more: list[str]) -> list[str]:
     """The settings of a run of so many clients, as KEY=VALUE."""
     values: dict[str, Any] = {**MODEL, "data.clients": clients, "server.min_clients": clients, "run.rounds": rounds}
-    values |= {"data.samples_per_client": 5, "train.local_epochs": 1, "strategy.name": "fedavg"}
+    values |= {"data.samples_per_client": 10, "train.local_epochs": 1, "strategy.name": "fedavg"}
     values |= {"server.round_timeout": 1800, "server.straggler_grace": 1800, "server.wait_for_clients": 1800}
     return [f"{key}={value}" for key, value in values.items()] + more
 
