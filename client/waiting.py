@@ -32,6 +32,8 @@ LAST_LOOK_SECONDS = 0.5
 LOOK_SHARE = 0.02  # of the time that the answer has taken so far
 # A server that is back is found again so late at most; gRPC alone takes up to two minutes, Flower 20 s on top.
 RECONNECT_SECONDS = 5.0
+# Seconds between tries of a call that SuperLink could not answer, as when its database is locked for too long.
+PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
 
 class Executor(Protocol):
@@ -127,6 +129,8 @@ def find_server_again(supernode: Any, grpc: Any) -> None:
     def retry_invoker(*args: Any, **given: Any) -> Any:
         invoker = make(*args, **given)
         invoker.wait_gen_factory = lambda: itertools.chain([0.5, 1.0, 2.0], itertools.repeat(RECONNECT_SECONDS))
+        invoke = invoker.invoke
+        invoker.invoke = lambda target, *values, **named: invoke(asked_again(target), *values, **named)
         return invoker
 
     def quicker(channel: Callable[..., Any]) -> Callable[..., Any]:
@@ -138,6 +142,27 @@ def find_server_again(supernode: Any, grpc: Any) -> None:
 
     supernode._make_fleet_connection_retry_invoker = retry_invoker
     grpc.insecure_channel, grpc.secure_channel = quicker(grpc.insecure_channel), quicker(grpc.secure_channel)
+
+
+def asked_again(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A call to SuperLink that is made again where SuperLink had an error of its own; what else goes wrong is raised.
+
+    Flower gives up at once: a device that could not pull a part of its message forgets the message, and the round waits
+    for it in vain. To ask twice does no harm: parts go by their hashes, and a message is there until it is confirmed.
+    """
+
+    def with_pauses(*args: Any, **given: Any) -> Any:
+        for pause in PAUSES:
+            try:
+                return call(*args, **given)
+            except Exception as error:
+                code = getattr(error, "code", None)
+                if getattr(code() if callable(code) else code, "name", "") != "INTERNAL":
+                    raise
+            time.sleep(pause)
+        return call(*args, **given)
+
+    return with_pauses
 
 
 class _WithTask:

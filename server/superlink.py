@@ -12,6 +12,7 @@ import http.client
 import re
 import shutil
 import ssl
+import sys
 import threading
 import time
 import tomllib
@@ -147,7 +148,7 @@ def start_superlink(
 
     process = group.start(
         "SuperLink",
-        ["flower-superlink", *arguments],
+        [sys.executable, "-m", "server.patient_superlink", "flower-superlink", *arguments],
         program_environment({**(environment or {}), "FLWR_HOME": str(home)}),
         directory / "superlink.log",
         on_line,

@@ -17,7 +17,7 @@ from flwr.supernode.nodestate import NodeStateFactory
 from flwr.supernode.start_client_internal import _insert_message
 
 from client.link import LinkedExecutor, hear, make_link, tell_failure
-from client.waiting import Failure, Patience, wait_well
+from client.waiting import PAUSES, Failure, Patience, asked_again, find_server_again, wait_well
 from common.errors import BouquetError
 
 
@@ -312,3 +312,58 @@ def test_a_link_that_nobody_reads_holds_nobody_up():
     for _ in range(10_000):
         tell_failure(executor, "again")
     assert hear(supernode) == {"task": None, "reason": "again"}
+
+
+class Refused(Exception):
+    """As gRPC's errors are."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def code(self) -> SimpleNamespace:
+        return SimpleNamespace(name=self.name)
+
+
+@pytest.mark.parametrize(
+    ("errors", "calls", "raised"),
+    [
+        ([], 1, None),
+        (["INTERNAL", "INTERNAL"], 3, None),
+        (["INTERNAL"] * 9, len(PAUSES) + 1, "INTERNAL"),
+        (["UNAVAILABLE"], 1, "UNAVAILABLE"),  # which Flower itself tries again
+        (["INTERNAL", "UNAUTHENTICATED"], 2, "UNAUTHENTICATED"),
+    ],
+)
+def test_a_call_that_superlink_could_not_answer_is_made_again(monkeypatch, errors, calls, raised):
+    left, made, waited = list(errors), [], []
+    monkeypatch.setattr("client.waiting.time.sleep", waited.append)
+
+    def call(*args: Any, **given: Any) -> str:
+        made.append((args, given))
+        if left:
+            raise Refused(left.pop(0))
+        return "answer"
+
+    if raised is None:
+        assert asked_again(call)(1, request=2) == "answer"
+    else:
+        with pytest.raises(Refused) as error:
+            asked_again(call)(1, request=2)
+        assert error.value.name == raised
+    assert made == [((1,), {"request": 2})] * calls
+    assert waited == list(PAUSES[: calls - 1])
+
+
+def test_supernode_asks_again_through_every_connection_that_it_makes(monkeypatch):
+    monkeypatch.setattr("client.waiting.time.sleep", lambda seconds: None)
+    grpc = SimpleNamespace(insecure_channel=None, secure_channel=None)
+    supernode = SimpleNamespace(_make_fleet_connection_retry_invoker=flower._make_fleet_connection_retry_invoker)
+    find_server_again(supernode, grpc)
+    errors = [Refused("INTERNAL")]
+
+    def call(request: str) -> str:
+        if errors:
+            raise errors.pop()
+        return request
+
+    assert supernode._make_fleet_connection_retry_invoker().invoke(call, request="part") == "part"
