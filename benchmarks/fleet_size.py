@@ -95,8 +95,10 @@ class Running:
 
     def check(self, so_far: str) -> None:
         """Raises `TimeoutError` where one of them has ended, or the time is over."""
-        if any(process.poll() is not None for process in (self.server, *self.devices)):
-            raise TimeoutError(f"The run ended after {so_far}.")
+        for number, process in enumerate((self.server, *self.devices)):
+            if process.poll() is not None:
+                who = f"Device {number - 1}" if number else "The server"
+                raise TimeoutError(f"{who} ended with {process.returncode} after {so_far}.")
         if time.monotonic() > self.deadline:
             raise TimeoutError(f"The run had come to {so_far} when its time was over.")
 

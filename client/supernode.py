@@ -63,6 +63,10 @@ REFUSALS = {
     "Exit Code: 606": _Refusal(
         "Server and device run versions of Flower that do not fit; install the same bouquet on both."
     ),
+    "CANCELLED": _Refusal(
+        "The connection was cut off before the server had admitted this device, as where either has too much to do.",
+        passing=True,
+    ),
     "Exit Code: 302": _Refusal("The private key cannot be read; bouquet keys makes one that can (OpenSSH, ECDSA)."),
 }
 # What Flower's web server says of itself, and SuperNode of an app that was refused before anything ran.

@@ -148,7 +148,8 @@ def start_superlink(
 
     process = group.start(
         "SuperLink",
-        [sys.executable, "-m", "server.patient_superlink", "flower-superlink", *arguments],
+        # -P: a folder named server where the user happens to be must not be taken for ours.
+        [sys.executable, "-P", "-m", "server.patient_superlink", "flower-superlink", *arguments],
         program_environment({**(environment or {}), "FLWR_HOME": str(home)}),
         directory / "superlink.log",
         on_line,

@@ -244,6 +244,7 @@ def test_a_node_that_is_killed_takes_its_programs_along(tmp_path: Path) -> None:
         (f"{TURNED_AWAY}Invalid timestamp", "This device's clock differs", True),
         (f"{TURNED_AWAY}Invalid node ID", "its key was removed there", True),
         (f"{TURNED_AWAY}Something new", "Something new", False),
+        ("ERROR :     Exit Code: 305\nFailed.\nCANCELLED\nIt could not.\nFor more information", "was cut off", True),
         (f"{CANNOT_START}Install another release.", "Install another release.", False),
         ("ERROR :     Exit Code: 302\nNo key.\nFor more information, visit: <x>", "The private key cannot be", False),
         ("ERROR :     Exit Code: 1\nIt is\nso.\nFor more information, visit: <x>", "It is so.", False),
