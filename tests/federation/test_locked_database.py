@@ -56,5 +56,5 @@ def test_no_device_loses_its_message(commands, tmp_path):
         commands.wait_for(lambda before=before: server.poll() is not None or len(lines()) > before, 600)
 
     assert server.returncode == 0
-    assert locked >= 2
+    assert locked
     assert [(line["replies"], line["failed"]) for line in lines()] == [(3, {})] * 4
