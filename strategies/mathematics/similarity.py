@@ -132,13 +132,14 @@ def l1_discrepancy(
     total = np.zeros(n * (n - 1) // 2)
     blocks = column_slices(W, _COLUMNS)
     if len(total) * d < _WORTH_PYTORCH:
-        parts = in_threads(lambda block: pdist(scaled(block), "cityblock"), blocks)
+        for part in in_threads(lambda block: pdist(scaled(block), "cityblock"), blocks):
+            total += part
     else:
-        from common.large_distances import cityblock  # imports PyTorch
+        from common.large_distances import cityblock, one_thread_each  # imports PyTorch
 
-        parts = map(cityblock, map(scaled, blocks))
-    for part in parts:
-        total += part
+        with one_thread_each():
+            for part in in_threads(lambda block: cityblock(scaled(block)), blocks):
+                total += part
     return squareform(total / d)
 
 
