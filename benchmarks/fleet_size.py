@@ -200,7 +200,7 @@ def be(clients: int, server: str, sets: list[str], every: float | None) -> None:
     looks, newest = count(1), Path(f"{LOOKED}.new")
 
     def rest() -> float:
-        """Only one thread is asked for a number at a time."""
+        """A look is over; the seconds until the next."""
         number = next(looks)
         if number % clients == 0:
             newest.write_text(str(number))

@@ -25,7 +25,7 @@ from client.device_log import connection_watcher, say
 from client.endings import CANNOT_START, TURNED_AWAY
 from client.lean import without_database
 from client.trust import AppRefused, AppTrust
-from client.waiting import Executor, find_server_again, wait_well
+from client.waiting import Executor, find_server_again, status_of, wait_well
 from common.errors import BouquetError
 from common.pulling import pull_soon
 
@@ -142,8 +142,7 @@ def speak(supernode: Any) -> None:
 
     def thread_ended(about: threading.ExceptHookArgs) -> None:
         # The heartbeat's thread ends by the same refusal, with a page of traceback.
-        code = getattr(about.exc_value, "code", None)  # a method of gRPC's errors, a number of SystemExit
-        if getattr(code() if callable(code) else code, "name", "") != "UNAUTHENTICATED":
+        if status_of(about.exc_value) != "UNAUTHENTICATED":
             threading.__excepthook__(about)
 
     threading.excepthook = thread_ended

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from common.errors import BouquetError
+from common.pulling import PAUSES
 
 PULL = {"state", "object_store", "receive"}
 PUSH = {"state", "object_store", "send", "push_object"}
@@ -32,8 +33,6 @@ LAST_LOOK_SECONDS = 0.5
 LOOK_SHARE = 0.02  # of the time that the answer has taken so far
 # A server that is back is found again so late at most; gRPC alone takes up to two minutes, Flower 20 s on top.
 RECONNECT_SECONDS = 5.0
-# Seconds between tries of a call that SuperLink could not answer, as when its database is locked for too long.
-PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
 
 class Executor(Protocol):
@@ -156,13 +155,18 @@ def asked_again(call: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 return call(*args, **given)
             except Exception as error:
-                code = getattr(error, "code", None)
-                if getattr(code() if callable(code) else code, "name", "") != "INTERNAL":
+                if status_of(error) != "INTERNAL":
                     raise
             time.sleep(pause)
         return call(*args, **given)
 
     return with_pauses
+
+
+def status_of(error: BaseException | None) -> str:
+    """The name of gRPC's status, such as UNAVAILABLE; empty where an error has none."""
+    code = getattr(error, "code", None)  # a method of gRPC's errors, a number of SystemExit
+    return getattr(code() if callable(code) else code, "name", "")
 
 
 class _WithTask:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from flwr.supercore.inflatable import inflatable_utils
 
 FIRST_BACKOFF_SECONDS = 0.02  # doubles as Flower's does
+# Seconds between tries of what SuperLink could not do, as when its database is locked for too long.
+PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
 
 def pull_soon() -> None:

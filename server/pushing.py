@@ -12,7 +12,7 @@ from typing import Any
 
 from flwr.proto.message_pb2 import PullObjectRequest, PushObjectRequest, PushObjectResponse
 
-PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)  # seconds between tries
+from common.pulling import PAUSES
 
 
 class PatientSuperLink:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -190,14 +190,13 @@ class DCPFLState:
         distances = self.distances()
         return None if distances is None or self.graph_round is None else linkage_matrix(distances)
 
-    def groups_at(self, gamma: float, least: int) -> Assignment:
-        """The group (n,) of each client of the graph at γ̃, none of fewer samples than ``least``."""
-        linkage, distances = self.linkage(), self.distances()
-        assert linkage is not None
-        assert distances is not None
+    def groups_of(self, least: int) -> Callable[[float], Assignment] | None:
+        """The group (n,) of each client of the graph by γ̃, of ``least`` samples or more; None before the graph."""
+        if self.graph_round is None or (distances := self.distances()) is None:
+            return None
         # A checkpoint of an older release knows of no samples.
         samples = np.array([self.samples.get(client, 0) for client in self.clients])
-        return groups_of_at_least(linkage, gamma, distances, samples, least)
+        return partial(groups_of_at_least, linkage_matrix(distances), distances=distances, samples=samples, least=least)
 
     def by_client(self, labels: Assignment) -> dict[str, int]:
         """The group of each client of the graph, from its labels (n,)."""

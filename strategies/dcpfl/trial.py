@@ -24,17 +24,17 @@ def next_structure(state: DCPFLState, step: float, least: int) -> Proposal | Non
 
     None before the group graph is made, and where nobody is left to part.
     """
-    if state.linkage() is None:
-        return None
-    found = next_split(lambda gamma: state.groups_at(gamma, least), state.gamma, step)
+    groups_at = state.groups_of(least)
+    found = None if groups_at is None else next_split(groups_at, state.gamma, step)
     return None if found is None else Proposal(found[0], state.by_client(found[1]))
 
 
 def fixed_structure(state: DCPFLState, round_: int, gamma: float, least: int) -> DCPFLState:
     """The groups at a γ̃ that is kept, in the round in which the group graph is made; there is no trial."""
-    if state.gamma < 1 or state.graph_round != round_ or state.linkage() is None:
-        return state
-    return restructured(state, round_, Proposal(gamma, state.by_client(state.groups_at(gamma, least))))
+    groups_at = state.groups_of(least) if state.gamma == 1 and state.graph_round == round_ else None
+    return (
+        state if groups_at is None else restructured(state, round_, Proposal(gamma, state.by_client(groups_at(gamma))))
+    )
 
 
 def proposed_models(

@@ -6,7 +6,10 @@ array and no float64 copy of W is held.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,15 +134,15 @@ def l1_discrepancy(
 
     total = np.zeros(n * (n - 1) // 2)
     blocks = column_slices(W, _COLUMNS)
-    if len(total) * d < _WORTH_PYTORCH:
-        for part in in_threads(lambda block: pdist(scaled(block), "cityblock"), blocks):
-            total += part
-    else:
+    distances: Callable[[NDArray[np.float64]], NDArray[Any]] = partial(pdist, metric="cityblock")
+    threads: AbstractContextManager[None] = nullcontext()
+    if len(total) * d >= _WORTH_PYTORCH:
         from common.large_distances import cityblock, one_thread_each  # imports PyTorch
 
-        with one_thread_each():
-            for part in in_threads(lambda block: cityblock(scaled(block)), blocks):
-                total += part
+        distances, threads = cityblock, one_thread_each()
+    with threads:
+        for part in in_threads(lambda block: distances(scaled(block)), blocks):
+            total += part
     return squareform(total / d)
 
 
