@@ -32,9 +32,9 @@ def next_structure(state: DCPFLState, step: float, least: int) -> Proposal | Non
 def fixed_structure(state: DCPFLState, round_: int, gamma: float, least: int) -> DCPFLState:
     """The groups at a γ̃ that is kept, in the round in which the group graph is made; there is no trial."""
     groups_at = state.groups_of(least) if state.gamma == 1 and state.graph_round == round_ else None
-    return (
-        state if groups_at is None else restructured(state, round_, Proposal(gamma, state.by_client(groups_at(gamma))))
-    )
+    if groups_at is None:
+        return state
+    return restructured(state, round_, Proposal(gamma, state.by_client(groups_at(gamma))))
 
 
 def proposed_models(
