@@ -30,8 +30,10 @@ Result = TypeVar("Result")
 
 _BLOCK_ELEMENTS = 2**20
 # Values that a thread converts at once for a mean, and how many columns at least and at most: much of a row at a
-# stretch, while the rows of a cluster stay in the processor's cache.
+# stretch, while the rows of a cluster stay in the processor's cache. All threads together convert at most an eighth of
+# the matrix at once (in float64 a quarter of its memory), however many cores there are.
 _AVERAGED, _LEAST_COLUMNS, _MOST_COLUMNS = 2**20, 256, 2**14
+_SHARE_AT_ONCE = 1 / 8
 
 
 def column_blocks(W: Matrix) -> Iterator[tuple[slice, NDArray[np.float64]]]:
@@ -55,10 +57,14 @@ def in_threads(work: Callable[[Part], Result], parts: Sequence[Part]) -> Iterato
     if len(parts) < 2:
         yield from map(work, parts)
         return
-    threads = os.cpu_count() or 1
+    threads = _threads()
     with _blas().limit(limits=1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
         for first in range(0, len(parts), threads):
             yield from pool.map(work, parts[first : first + threads])
+
+
+def _threads() -> int:
+    return os.cpu_count() or 1
 
 
 @lru_cache(maxsize=1)
@@ -117,7 +123,8 @@ def cluster_means(
             centers[k, columns] = shares[rows] @ converted / totals[k]
 
     largest = max((len(rows) for _, rows in rows_of), default=1)
-    width = min(_MOST_COLUMNS, max(_LEAST_COLUMNS, _AVERAGED // largest))
+    converted_at_once = min(_AVERAGED, int(_SHARE_AT_ONCE * W.size / _threads()))
+    width = min(_MOST_COLUMNS, max(_LEAST_COLUMNS, converted_at_once // largest))
     for _ in in_threads(average, column_slices(W, width)):
         pass
     if previous is not None:

@@ -1,5 +1,8 @@
 """Means of client models: hand-computed values, exactness, empty clusters, refusals."""
 
+import tracemalloc
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from common.errors import BouquetError
+from strategies.mathematics import aggregation
 from strategies.mathematics.aggregation import cluster_means, column_blocks, reptile_step, weighted_mean
 
 W = np.array([[1, 2], [3, 6], [11, 1]], dtype=np.float32)
@@ -52,6 +56,20 @@ def test_blocks_cover_all_columns_once() -> None:
 def test_all_clusters_at_once() -> None:
     assert cluster_means(W, [1, 0, 1], 2).tolist() == [[3, 6], [6, 1.5]]
     assert cluster_means(W, [1, 0, 1], 2, weights=[1, 5, 4]).tolist() == [[3, 6], [9, pytest.approx(1.2)]]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 64])
+def test_the_mean_holds_little_beside_the_models_however_many_threads(threads: int, monkeypatch: Any) -> None:
+    W = np.ones((60, 150_000), dtype=np.float32)
+    monkeypatch.setattr(aggregation, "_threads", lambda: threads)
+    tracemalloc.start()
+    try:
+        mean = weighted_mean(W)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 0.4 * W.nbytes  # a quarter in float64, the mean, and the threads' own
+    assert np.array_equal(mean, W[0])
 
 
 def test_an_empty_cluster_keeps_its_center() -> None:
