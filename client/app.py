@@ -13,6 +13,7 @@ from client.leaving import leave_at_once
 from client.node import Node
 from common import protocol
 from common.errors import BouquetError
+from common.records import config_of
 from common.refusals import refusal
 from common.settings import Settings
 
@@ -75,8 +76,7 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
 
     @client_app.query("notice")
     def notice(message: Message, context: Context) -> Message:
-        config = message.content.config_records.get(protocol.CONFIG)
-        text = "" if config is None else str(config.get(protocol.TEXT, ""))
+        text = str(config_of(message.content, protocol.CONFIG).get(protocol.TEXT, ""))
         tell(f"The server says: {text[:LONGEST_NOTICE]}")
         return answer(message, context, lambda m, node: protocol.reply(m, node.client, {}))
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from flwr.app import ConfigRecord, Message, MessageType
+from flwr.app import Message, MessageType
 
 from common import protocol
+from common.records import config_of
 
 if TYPE_CHECKING:
     from client.node import Node
@@ -32,8 +33,8 @@ def silent(text: str) -> None:
 
 def round_of(message: Message) -> str:
     """``Round 3`` or ``Test after round 3``, whichever the message asks for."""
-    config = message.content.config_records.get(protocol.CONFIG) if message.has_content() else None
-    given = (config or ConfigRecord()).get(protocol.ROUND)
+    config = config_of(message.content, protocol.CONFIG) if message.has_content() else {}
+    given = config.get(protocol.ROUND)
     number = given if isinstance(given, int) else None
     if message.metadata.message_type == MessageType.TRAIN:
         return f"Round {number}" if number is not None else "A round"
@@ -64,7 +65,7 @@ def ended(node: Node, message: Message, metrics: Mapping[str, Any], tell: Say) -
     if tell is silent:
         return
     tell(f"{round_of(message)} ended: {_numbers(metrics)}.")
-    config = message.content.config_records.get(protocol.CONFIG) or ConfigRecord()
+    config = config_of(message.content, protocol.CONFIG)
     last = config.get(protocol.ROUND) == node.settings.run.rounds
     if message.metadata.message_type == MessageType.EVALUATE and last:
         tell(f"The run {node.settings.run.name} has ended. This device's model stays; it waits for the next run.")

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from common import packed
 from common.layout import ParameterLayout, Vector
@@ -32,6 +32,7 @@ from common.protocol import (
     decoded,
     separate,
 )
+from common.records import records_of
 
 # What no honest device sends. A loss that overflowed is reported as the largest float32.
 MOST_EXAMPLES = 10**9
@@ -65,7 +66,7 @@ def read_reply(
         raise ProtocolError(reported(message))
     content = message.content
     layers = layout.layers if upload is None else layout.check_layers(upload)
-    records = content.array_records
+    records = records_of(content, ArrayRecord)
     # A stock ClientApp may name its only record as it likes.
     named = records.get(arrays_key) or (next(iter(records.values())) if len(records) == 1 else None)
     config: dict[str, Any] = about(message)
@@ -145,7 +146,7 @@ def read_classes(config: Mapping[str, Any]) -> dict[str, list[float | None]]:
 
 def _metrics(content: RecordDict) -> dict[str, float]:
     metrics: dict[str, float] = {}
-    for record in content.metric_records.values():
+    for record in records_of(content, MetricRecord).values():
         for name, value in record.items():
             if isinstance(value, list):
                 continue

@@ -13,12 +13,13 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.app import RecordDict
+from flwr.app import ConfigRecord, RecordDict
 from flwr.app.typing import ConfigRecordValues
 
 from common.codec import Codec
 from common.layout import ParameterLayout, Vector
 from common.packing import Copy, Find, PackedModel, PackingError, from_bytes, to_bytes, unpack_model
+from common.records import records_of
 
 _BLOCK = "packed"  # in the config, and in the reply's: the models
 _CODEC = "codec"  # a method, and for the sparse ones the share that they keep
@@ -126,7 +127,7 @@ def from_reply(
 
 def packed_blocks(content: RecordDict) -> list[bytes]:
     """The packed models in a message's content, as they travel."""
-    found = [record.get(_BLOCK) for record in content.config_records.values()]
+    found = [record.get(_BLOCK) for record in records_of(content, ConfigRecord).values()]
     return [block for block in found if isinstance(block, bytes)]
 
 

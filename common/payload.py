@@ -14,6 +14,7 @@ from common.layout import ParameterLayout
 from common.packed import packed_blocks
 from common.packing import PackedModel
 from common.protocol import tensor_bytes
+from common.records import records_of
 
 _NPY_HEADER = 128  # bytes of NumPy's own before each array that is not packed
 
@@ -26,7 +27,7 @@ def payload_bytes(content: RecordDict, layout: ParameterLayout | None = None) ->
     owner = {spec.name: spec.layer for spec in layout.tensors} if layout else {}
     by_layer: dict[str, int] = {}
     total = 0
-    for record in content.array_records.values():
+    for record in records_of(content, ArrayRecord).values():
         total += sum(len(array.data) for array in record.values())
         for name, size in tensor_bytes(record).items():
             layer = owner.get(name) or name.rpartition(".")[0] or name  # frozen layers are not in the layout

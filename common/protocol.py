@@ -29,6 +29,7 @@ from common.layout import LayoutError, ParameterLayout, Vector
 from common.npy import Part
 from common.packed import Packing, Unpacked
 from common.packing import Copy
+from common.records import config_of, records_of
 
 VERSION = 1
 
@@ -296,14 +297,14 @@ def read_instruction(
     to a copy that the device does not hold.
     """
     content = message.content
-    config: dict[str, Any] = dict(content.config_records.get(CONFIG) or ConfigRecord())
+    config: dict[str, Any] = dict(config_of(content, CONFIG))
     version = config.pop(_VERSION_KEY, VERSION)
     if version != VERSION:
         raise ProtocolError(
             f"The server speaks version {version} of Bouquet's protocol, this device version {VERSION}: "
             "install the same release of Bouquet at both ends."
         )
-    records = dict(content.array_records)
+    records = records_of(content, ArrayRecord)
     kept = records.pop(BACKBONE, None)
     digest = str(config.pop(_BACKBONE_DIGEST, ""))
     models = {name: _read_model(name, record, layout) for name, record in records.items()}
@@ -378,7 +379,7 @@ def reply(
 def client_id(message: Message) -> str:
     """The stable identity that a reply carries, else the node's id."""
     if message.has_content():
-        given = (message.content.config_records.get(CLIENT) or ConfigRecord()).get(CLIENT_ID)
+        given = config_of(message.content, CLIENT).get(CLIENT_ID)
         if isinstance(given, str) and given:
             return given
     return f"node-{message.metadata.src_node_id}"
@@ -389,4 +390,4 @@ def about(message: Message) -> dict[str, Scalar]:
     if not message.has_content():
         found = _INSTALLED.search(message.error.reason or "")
         return {RELEASE: found[1]} if found else {}
-    return dict(message.content.config_records.get(CLIENT) or {})
+    return dict(config_of(message.content, CLIENT))

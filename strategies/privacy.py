@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from flwr.app import Message
+from flwr.app import ArrayRecord, Message
 
 from common import protocol
 from common.errors import BouquetError
@@ -18,6 +18,7 @@ from common.layout import ParameterLayout
 from common.packed import packed_blocks
 from common.privacy import RELEASES, check_model, epsilon_spent
 from common.protocol import ClientReply
+from common.records import records_of
 from common.sections import PrivacySettings
 from strategies.method import MethodHooks
 
@@ -43,7 +44,7 @@ class PrivacyLedger:
         """Count what has arrived, also where it cannot be used."""
         said = _said(protocol.about(message))
         content = message.content if message.has_content() else None
-        sent = content is not None and bool(content.array_records or packed_blocks(content))
+        sent = content is not None and bool(records_of(content, ArrayRecord) or packed_blocks(content))
         before = self.releases.get(client, 0)
         # A device that lost its state counts from 1 again, and one that is not ours not at all.
         if said > before or sent:
