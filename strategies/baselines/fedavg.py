@@ -60,7 +60,7 @@ class FedAvg(ClusteredStrategy[GlobalState]):
         for message in messages:
             # A message refers to itself: until Python looks for such, it would keep the round's replies in memory.
             message.content.clear()
-        return GlobalState(replies.layout.flatten(protocol.from_record(aggregated))[None, :], clients)
+        return GlobalState(aggregated[protocol.ARRAYS].numpy()[None, :], clients)
 
     def centers(self, state: GlobalState) -> Matrix:
         """The global model, (1, d)."""
@@ -74,18 +74,18 @@ class FedAvg(ClusteredStrategy[GlobalState]):
 def _as_messages(replies: Replies) -> list[Message]:
     """The checked replies as Flower expects them: one ArrayRecord and one MetricRecord each.
 
-    The arrays are the replies' own, not copies of them, as far as the model is of float32.
+    A model is one array, the reply's own, not a copy of it: a mean is of each number by itself.
     """
     return [
         Message(
             RecordDict(
                 {
-                    protocol.ARRAYS: record_of({name: HeldArray(array) for name, array in arrays.items()}),
+                    protocol.ARRAYS: record_of({protocol.ARRAYS: HeldArray(reply.vector)}),
                     protocol.METRICS: MetricRecord({protocol.NUM_EXAMPLES: reply.num_examples}),
                 }
             ),
             dst_node_id=0,
             message_type="train",
         )
-        for reply, arrays in ((reply, replies.layout.unflatten(reply.vector)) for reply in replies.received)
+        for reply in replies.received
     ]
