@@ -14,12 +14,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import nn
 
+from client.built import Built
 from client.data import part_of
 from client.local_sgd import SGDOptions, sgd_options, test, train
-from common.initial import initial_model, state_vector
-from common.layout import ParameterLayout, Vector
+from common.layout import Vector
 from common.settings import Settings, load_settings
 from strategies.fesem.matching import match_rows
 from strategies.mathematics.aggregation import weighted_mean
@@ -37,8 +36,7 @@ class Fleet:
         self.data = [(torch.as_tensor(p.train_x), torch.as_tensor(p.train_y)) for p in parts]
         self.test_x = torch.cat([torch.as_tensor(p.test_x) for p in parts])
         self.test_y = torch.cat([torch.as_tensor(p.test_y) for p in parts])
-        self.model: nn.Module = initial_model(settings)
-        self.layout: ParameterLayout = state_vector(self.model)[0]
+        self.built = Built.of(settings)
         self.options: SGDOptions = sgd_options({}, settings.train)
         self.seed = settings.run.seed
 
@@ -46,28 +44,23 @@ class Fleet:
         """Each device's model (n × d) after local training from its start."""
         rows = []
         for device, (start, (x, y)) in enumerate(zip(starts, self.data, strict=True)):
-            self.load(start)
+            model = self.built.load(start)
             generator = torch.Generator().manual_seed(1000 * self.seed + 10 * round_ + device)
-            train(self.model, x, y, self.options, [], generator)
-            rows.append(state_vector(self.model)[1])
+            train(model, x, y, self.options, [], generator)
+            rows.append(self.built.vector())
         return np.stack(rows)
 
-    def load(self, vector: Vector) -> nn.Module:
-        arrays = self.layout.unflatten(vector)
-        self.model.load_state_dict({name: torch.as_tensor(array.copy()) for name, array in arrays.items()})
-        return self.model
-
     def accuracy(self, vector: Vector) -> float:
-        return test(self.load(vector), self.test_x, self.test_y).accuracy
+        return test(self.built.load(vector), self.test_x, self.test_y).accuracy
 
 
 def measured(settings: Settings, own_starts: bool) -> list[float]:
     """The accuracies of `COLUMNS`."""
     fleet, seeds = Fleet(settings), range(settings.data.clients)
     changed = [settings.with_overrides({"run.seed": 1000 + 10 * settings.run.seed + i}) for i in seeds]
-    starts = [state_vector(initial_model(s if own_starts else settings))[1] for s in changed]
+    starts = [Built.of(s if own_starts else settings).initial for s in changed]
     W = fleet.trained(starts, 0)
-    means = [weighted_mean(W), weighted_mean(match_rows(W[0], W, fleet.layout))]
+    means = [weighted_mean(W), weighted_mean(match_rows(W[0], W, fleet.built.layout))]
     again = [weighted_mean(fleet.trained([mean] * len(W), 1)) for mean in means]
     return [float(np.mean([fleet.accuracy(row) for row in W])), *map(fleet.accuracy, [*means, *again])]
 

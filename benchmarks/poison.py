@@ -19,12 +19,13 @@ import numpy as np
 
 os.environ.setdefault("FLWR_LOG_LEVEL", "ERROR")
 
-from flwr.app import Context, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, Context, Message, MessageType, RecordDict
 
 from client import node
 from client.app import make_client_app
 from common import protocol
 from common.initial import initial_model, state_vector
+from common.records import records_of
 from common.settings import parse_settings
 from experiments import simulation
 from experiments.inline import InlineGrid
@@ -94,8 +95,8 @@ def run(strategy, attack, protection, seed, rounds, folder):
 
 def changed(message, reply, layout, factor):
     """The reply with its update multiplied."""
-    sent = message.content.array_records.get(protocol.ARRAYS)
-    up = reply.content.array_records.get(protocol.ARRAYS) if reply.has_content() else None
+    sent = records_of(message.content, ArrayRecord).get(protocol.ARRAYS)
+    up = records_of(reply.content, ArrayRecord).get(protocol.ARRAYS) if reply.has_content() else None
     if sent is None or up is None:
         return reply
     before, after = protocol.from_record(sent), protocol.from_record(up)

@@ -28,6 +28,7 @@ from safetensors.numpy import save as save_safetensors
 from common.errors import BouquetError
 from common.files import sweep, sync_folder, temporary_beside
 from common.layout import contiguous
+from common.records import records_of
 
 Arrays = dict[str, NDArray[Any]]
 PERSONAL = "personal"  # the slot of the device's own model
@@ -105,7 +106,7 @@ class ContextStore:
     def __init__(self, state: RecordDict) -> None:
         if "bouquet" not in state:
             state["bouquet"] = ConfigRecord()
-        self.record = state.config_records["bouquet"]
+        self.record = records_of(state, ConfigRecord)["bouquet"]
 
     def read(self, name: str) -> bytes | None:
         """The bytes, or None."""

@@ -1,7 +1,7 @@
 """The records of a message's content by kind.
 
-Flower's own views (`content.config_records` and its like) check and write back each record whenever one looks: a third
-of what a simulated client's messages cost.
+Flower's own views (`content.config_records` and its like) check and write back each record whenever one looks: more
+than a third of all writes to records in a simulated round.
 """
 
 from __future__ import annotations

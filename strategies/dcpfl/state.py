@@ -185,18 +185,19 @@ class DCPFLState:
             return None
         return mean_distances(self.total, self.meetings)
 
-    def linkage(self) -> NDArray[np.float64] | None:
-        """The hierarchical group graph of ``clients`` as SciPy's linkage matrix; None before it was made."""
+    def graph(self) -> tuple[Distances, NDArray[np.float64]] | None:
+        """D and the hierarchical group graph of ``clients`` as SciPy's linkage matrix; None before it was made."""
         distances = self.distances()
-        return None if distances is None or self.graph_round is None else linkage_matrix(distances)
+        return None if distances is None or self.graph_round is None else (distances, linkage_matrix(distances))
 
     def groups_of(self, least: int) -> Callable[[float], Assignment] | None:
         """The group (n,) of each client of the graph by γ̃, of ``least`` samples or more; None before the graph."""
-        if self.graph_round is None or (distances := self.distances()) is None:
+        if (graph := self.graph()) is None:
             return None
+        distances, linkage = graph
         # A checkpoint of an older release knows of no samples.
         samples = np.array([self.samples.get(client, 0) for client in self.clients])
-        return partial(groups_of_at_least, linkage_matrix(distances), distances=distances, samples=samples, least=least)
+        return partial(groups_of_at_least, linkage, distances=distances, samples=samples, least=least)
 
     def by_client(self, labels: Assignment) -> dict[str, int]:
         """The group of each client of the graph, from its labels (n,)."""
@@ -223,7 +224,7 @@ class DCPFLState:
         last, loss = self.history[-1] if self.history else (0, None)
         # A round with too few replies has a trial, but no loss.
         verdict = self.verdict if self.verdict is not None and self.verdict.round >= last else None
-        linkage = self.linkage() if self.graph_round == last else None
+        graph = self.graph() if self.graph_round == last else None
         return {
             "gamma": self.gamma,
             "loss": loss,
@@ -234,7 +235,7 @@ class DCPFLState:
             "groups": [
                 {"size": size, **asdict(group)} for size, group in zip(self.sizes.tolist(), self.groups, strict=True)
             ],
-            "graph": None if linkage is None else {"clients": self.clients, "linkage": linkage.tolist()},
+            "graph": None if graph is None else {"clients": self.clients, "linkage": graph[1].tolist()},
         }
 
 

@@ -30,10 +30,10 @@ Result = TypeVar("Result")
 
 _BLOCK_ELEMENTS = 2**20
 # Values that a thread converts at once for a mean, and how many columns at least and at most: much of a row at a
-# stretch, while the rows of a cluster stay in the processor's cache. All threads together convert at most an eighth of
-# the matrix at once (in float64 a quarter of its memory), however many cores there are.
+# stretch, while the rows of a cluster stay in the processor's cache. All threads together convert one of so many parts
+# of the matrix at once (an eighth is a quarter of its memory in float64), however many cores there are.
 _AVERAGED, _LEAST_COLUMNS, _MOST_COLUMNS = 2**20, 256, 2**14
-_SHARE_AT_ONCE = 1 / 8
+_PARTS = 8
 
 
 def column_blocks(W: Matrix) -> Iterator[tuple[slice, NDArray[np.float64]]]:
@@ -123,7 +123,7 @@ def cluster_means(
             centers[k, columns] = shares[rows] @ converted / totals[k]
 
     largest = max((len(rows) for _, rows in rows_of), default=1)
-    converted_at_once = min(_AVERAGED, int(_SHARE_AT_ONCE * W.size / _threads()))
+    converted_at_once = min(_AVERAGED, W.size // (_PARTS * _threads()))
     width = min(_MOST_COLUMNS, max(_LEAST_COLUMNS, converted_at_once // largest))
     for _ in in_threads(average, column_slices(W, width)):
         pass
