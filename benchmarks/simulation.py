@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=300)
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 0], help="0: all cores")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--clients-many", type=int, nargs="+", default=[100, 1000, 10000])
     parser.add_argument("--sampled", type=int, default=50)

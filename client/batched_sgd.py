@@ -37,6 +37,7 @@ CPU_BYTES = 2**22
 _PYTORCH = ("torch", "torchvision")
 # Bytes of samples that are put together for the steps to come.
 SAMPLES_BYTES = 2**22
+_LEAST_SCALE = 1e-3  # from which on the scale of the momentum is put into its numbers
 Gradients = Callable[[Mapping[str, Tensor], Tensor, Tensor, Tensor], tuple[Tensor, dict[str, Gradient]]]
 
 
@@ -204,7 +205,9 @@ class _Optimiser:
             for spec in tasks[0].layout.tensors
         }
         self.names = [name for name in self.values if trained is None or name in trained]
+        # Momentum over `_scale`: a step adds to it, and need not shrink it first, which is a pass of its own.
         self._momentum: dict[str, Tensor] = {}
+        self._scale = 1.0
         terms = [task.terms for task in tasks]
         pulls = {name: _Pull.of(terms, name, self.values[name]) for name in self.names}
         self._pulls = {name: pull for name, pull in pulls.items() if pull is not None}
@@ -223,16 +226,26 @@ class _Optimiser:
             found[name] = Whole(pull.added_to(found[name].whole(), self.values[name]))
         shares = None if options.max_gradient_norm is None else _shares(found.values(), options.max_gradient_norm)
         rate, decay = options.learning_rate, options.weight_decay
+        scale = self._shrink(options.momentum)
         for name, gradient in found.items():
             value = self.values[name][:count]
             if options.momentum:
                 moved = self._momentum[name][:count]
-                gradient.add_to(moved, options.momentum, 1.0, shares)
+                gradient.add_to(moved, 1.0, 1.0 / scale, shares)
                 if decay:
-                    moved.add_(value, alpha=decay)
-                value.sub_(moved, alpha=rate)
+                    moved.add_(value, alpha=decay / scale)
+                value.sub_(moved, alpha=rate * scale)
             else:
                 gradient.add_to(value, 1.0 - rate * decay, -rate, shares)
+
+    def _shrink(self, momentum: float) -> float:
+        """Multiply all momentum by a number, and return the scale that it has now."""
+        if momentum > 0.0 and self._scale * momentum < _LEAST_SCALE:
+            for moved in self._momentum.values():
+                moved.mul_(self._scale)
+            self._scale = 1.0
+        self._scale *= momentum
+        return self._scale
 
     def _begin(self, gradients: Mapping[str, Gradient]) -> None:
         """Have parameters lie in memory like gradients that there are: a step is then a pass from front to back."""

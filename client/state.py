@@ -15,6 +15,7 @@ import re
 import uuid
 import zlib
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -46,8 +47,8 @@ class Store(Protocol):
     def read(self, name: str) -> bytes | None:
         """The blob, or None."""
 
-    def write(self, name: str, content: bytes) -> None:
-        """Replace the blob whole, or leave it as it was."""
+    def write(self, name: str, content: bytes, spare: str = "") -> None:
+        """Replace the blob whole, or leave it as it was; the blob ``spare`` is no longer needed, and goes."""
 
     def delete(self, name: str) -> None:
         """Remove the blob if it is there."""
@@ -75,12 +76,19 @@ class FolderStore:
         except FileNotFoundError:
             return None
 
-    def write(self, name: str, content: bytes) -> None:
-        """Write beside, sync, rename."""
+    def write(self, name: str, content: bytes, spare: str = "") -> None:
+        """Write beside, sync, rename.
+
+        A spare file's place on the disk is written over: to delete one and make another takes longer than to write it.
+        """
         temporary = temporary_beside(self.folder / name)
         try:
-            with temporary.open("wb") as file:
+            if spare:
+                with suppress(FileNotFoundError):
+                    os.replace(self.folder / spare, temporary)
+            with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666), "wb") as file:
                 file.write(content)
+                file.truncate()
                 if self.durable:
                     file.flush()
                     os.fsync(file.fileno())
@@ -97,7 +105,8 @@ class FolderStore:
 
     def names(self) -> list[str]:
         """Files that are not hidden."""
-        return sorted(p.name for p in self.folder.iterdir() if p.is_file() and not p.name.startswith("."))
+        with os.scandir(self.folder) as entries:
+            return sorted(e.name for e in entries if e.is_file() and not e.name.startswith("."))
 
 
 class ContextStore:
@@ -113,9 +122,10 @@ class ContextStore:
         value = self.record.get(name)
         return value if isinstance(value, bytes) else None
 
-    def write(self, name: str, content: bytes) -> None:
+    def write(self, name: str, content: bytes, spare: str = "") -> None:
         """Replace."""
         self.record[name] = content
+        self.delete(spare)
 
     def delete(self, name: str) -> None:
         """Remove."""
@@ -256,12 +266,15 @@ class DeviceState:
 
     def _keep(self, name: str, number: int, content: bytes, also: Collection[int] | None = None) -> None:
         """Write ``name-number``, and drop all but the last three up to it, or all but it and ``also``."""
-        self.store.write(f"{name}-{number:06d}.safetensors", content)
-        known = self._numbers(name)
+        known = {*self._numbers(name), number}
         # Those after this one belong to an older run, or to a server that lost its last rounds.
-        kept = [n for n in known if n <= number][:_KEPT] if also is None else [number, *also]
-        for old in set(known) - set(kept):
-            self.store.delete(f"{name}-{old:06d}.safetensors")
+        kept = sorted((n for n in known if n <= number), reverse=True)[:_KEPT] if also is None else [number, *also]
+        files = [f"{name}-{old:06d}.safetensors" for old in sorted(known - set(kept))]
+        # One that goes before the new one is there must leave another, for a device that loses power in between.
+        spare = files[0] if files and also is None and len(known) > 2 else ""
+        self.store.write(f"{name}-{number:06d}.safetensors", content, spare)
+        for file in files:
+            self.store.delete(file)
 
     def _numbers(self, name: str) -> list[int]:
         """The numbers of the files of a name, the last one first."""

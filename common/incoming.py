@@ -104,7 +104,7 @@ def _read_vector(record: ArrayRecord | None, layout: ParameterLayout, layers: tu
 
 
 def _check_values(vector: Vector, layout: ParameterLayout) -> None:
-    if len(vector) and not np.abs(vector).max() <= LARGEST_VALUE:
+    if len(vector) and not -LARGEST_VALUE <= vector.min() <= vector.max() <= LARGEST_VALUE:
         worst = int(np.abs(vector).argmax())
         name = next(spec.name for spec in layout.tensors if spec.columns.start <= worst < spec.columns.stop)
         raise ProtocolError(f"Tensor {name!r} holds {vector[worst]:.3g}; values are to be within ±{LARGEST_VALUE:g}.")

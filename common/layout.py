@@ -66,21 +66,18 @@ class TensorSpec:
         """The tensor's columns in the flat vector."""
         return slice(self.offset, self.offset + self.width)
 
-    def encode(self, array: NDArray[Any]) -> NDArray[Any]:
-        """The tensor's columns (width,). Raises `LayoutError`, naming it, for what does not fit or is not finite."""
+    def write(self, array: NDArray[Any], columns: NDArray[np.float32]) -> None:
+        """Write a tensor into its columns (width,). Raises `LayoutError`, naming it, for what does not fit."""
         if array.shape != self.shape:
             raise LayoutError(f"Tensor {self.name!r} has shape {array.shape}, expected {self.shape}.")
         check_dtype(self.name, array.dtype)
+        if self.kind != "counter":
+            columns.reshape(self.shape)[...] = array
+            return
         values = array.reshape(-1)
-        if self.kind == "counter":
-            if not np.isfinite(values).all() or not integers.fits(values, np.dtype(self.dtype)):
-                raise LayoutError(f"Tensor {self.name!r} holds values that are no {self.dtype}.")
-            return integers.to_digits(values, np.dtype(self.dtype))
-        with np.errstate(over="ignore"):
-            values = values.astype(np.float32, copy=False)
-        if not np.isfinite(values).all():
-            raise LayoutError(f"Tensor {self.name!r} holds values that are not finite.")
-        return values
+        if not np.isfinite(values).all() or not integers.fits(values, np.dtype(self.dtype)):
+            raise LayoutError(f"Tensor {self.name!r} holds values that are no {self.dtype}.")
+        columns[:] = integers.to_digits(values, np.dtype(self.dtype))
 
     def decode(self, columns: NDArray[Any], copy: bool = True) -> NDArray[Any]:
         """The tensors (…, *shape) that columns (…, width) stand for, in their dtype; integers are rounded.
@@ -173,16 +170,22 @@ class ParameterLayout:
         Columns of layers that are not asked for are zero. Raises `LayoutError`, naming the tensor, when one is
         missing or extra, has another shape, or holds a value that is not finite.
         """
-        wanted = self.layers if layers is None else self.check_layers(layers)
-        specs = [spec for spec in self.tensors if spec.layer in set(wanted)]
+        chosen = self.layers if layers is None else self.check_layers(layers)
+        is_whole = len(chosen) == len(self.layers)
+        specs = self.tensors if is_whole else tuple(spec for spec in self.tensors if spec.layer in chosen)
         expected = {spec.name for spec in specs}
-        if missing := [spec.name for spec in specs if spec.name not in arrays]:
-            raise LayoutError(f"Tensor {missing[0]!r} is missing ({len(missing)} of {len(specs)} are).")
+        if missing := [name for name in expected if name not in arrays]:
+            first = next(spec.name for spec in specs if spec.name in missing)
+            raise LayoutError(f"Tensor {first!r} is missing ({len(missing)} of {len(specs)} are).")
         if extra := [name for name in arrays if name not in expected]:
             raise LayoutError(f"Tensor {extra[0]!r} was not asked for ({len(extra)} extra).")
-        vector = np.zeros(self.dim, dtype=np.float32)
-        for spec in specs:
-            vector[spec.columns] = spec.encode(np.asarray(arrays[spec.name]))
+        vector = (np.empty if is_whole else np.zeros)(self.dim, dtype=np.float32)
+        with np.errstate(over="ignore"):  # what float32 cannot hold is not finite in it, and named below
+            for spec in specs:
+                spec.write(np.asarray(arrays[spec.name]), vector[spec.columns])
+        if not np.isfinite(vector).all():
+            name = next(spec.name for spec in specs if not np.isfinite(vector[spec.columns]).all())
+            raise LayoutError(f"Tensor {name!r} holds values that are not finite.")
         return vector
 
     def unflatten(self, vector: NDArray[Any], layers: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:

@@ -88,13 +88,21 @@ def _spans(names: str, data: bytes) -> Iterator[tuple[str, int, int]]:
 def _length(data: bytes, at: int) -> int:
     """Bytes of the array that begins there, its header included."""
     start = at + 10 + int.from_bytes(data[at + 8 : at + 10], "little")
-    if data[at : at + 8] != _NPY_1_0:
-        raise ValueError("there is no array where one should begin")
-    shape, _, dtype = _read_header(data[at + 8 : start])
-    length = start - at + dtype.itemsize * math.prod(shape)
-    if dtype.hasobject or min(shape, default=0) < 0 or length > len(data) - at:
+    size = _bytes_after(data[at:start])
+    if size > len(data) - start:
         raise ValueError("an array is cut off")
-    return length
+    return start - at + size
+
+
+@lru_cache(maxsize=1024)
+def _bytes_after(header: bytes) -> int:
+    """Bytes of the numbers that follow a header, magic and version included."""
+    if header[:8] != _NPY_1_0:
+        raise ValueError("there is no array where one should begin")
+    shape, _, dtype = _read_header(header[8:])
+    if dtype.hasobject or min(shape, default=0) < 0:
+        raise ValueError("a header is of no array of numbers")
+    return dtype.itemsize * math.prod(shape)
 
 
 def encode(array: NDArray[Any]) -> Array:

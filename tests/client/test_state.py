@@ -58,6 +58,31 @@ def test_another_run_starts_afresh_and_leaves_nothing_of_the_old(store):
     assert state.latest().slots[PERSONAL]["fc.weight"].tolist() == [[5, 6]]
 
 
+def test_a_spare_blob_goes_and_leaves_nothing_of_its_content(store):
+    store.write("old", b"much longer than the new one")
+    store.write("new", b"short", spare="old")
+    assert (store.read("new"), store.names()) == (b"short", ["new"])
+    store.write("newer", b"short", spare="is not there")
+    assert store.names() == ["new", "newer"]
+
+
+@pytest.mark.parametrize(("before", "left"), [((9,), [9]), ((8, 9), [9]), ((1, 2, 3), [2, 3])])
+def test_a_device_that_dies_while_it_writes_still_has_a_model(tmp_path, monkeypatch, before, left):
+    state = DeviceState(FolderStore(tmp_path))
+    for round_ in before:
+        state.keep("run", round_, ONE, {})
+
+    def dies(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("client.state.os.fsync", dies)
+    with pytest.raises(KeyboardInterrupt):
+        state.keep("new", 4 if len(before) > 2 else 1, TWO, {})
+    after = DeviceState(FolderStore(tmp_path))
+    assert after.versions_aside("round") == left[::-1]
+    assert after.latest().slots[PERSONAL]["fc.weight"].tolist() == [[1.0, 2.0]]
+
+
 def test_a_damaged_file_counts_as_lost(store):
     state = DeviceState(store)
     state.keep("run", 1, ONE, {})

@@ -70,6 +70,9 @@ def test_threads_that_train_tasks_of_one_shared_model_do_not_meet_in_it():
         {"momentum": 0.0, "max_gradient_norm": 0.1, "weight_decay": 0.1},
         {"max_gradient_norm": 0.1},
         {"weight_decay": 0.1},
+        {"local_epochs": 30, "rate": 0.01},  # the momentum is scaled anew (`_LEAST_SCALE`)
+        {"momentum": 0.1, "weight_decay": 0.1},
+        {"momentum": 1e-9},
     ],
 )
 def test_the_options_of_sgd(name, options):
