@@ -108,9 +108,12 @@ def _key(task: Task) -> tuple[Any, ...]:
 
 
 def _parts(alike: list[int], task: Task, threads: int) -> Iterator[list[int]]:
-    at_once = len(alike)
+    """On a CPU, parts that fit into its cache, as many for each of the threads, and of nearly one size."""
+    count = 1
     if task.x.device.type == "cpu":
-        at_once = max(1, min(-(-at_once // threads), CPU_BYTES // (4 * max(1, task.layout.dim))))
+        most = max(1, CPU_BYTES // (4 * max(1, task.layout.dim)))
+        count = threads * -(-len(alike) // (threads * most))
+    at_once = -(-len(alike) // count)
     for start in range(0, len(alike), at_once):
         yield alike[start : start + at_once]
 
