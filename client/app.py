@@ -70,9 +70,13 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
     def evaluate(message: Message, context: Context) -> Message:
         return answer(message, context, work)
 
+    def say_who(message: Message, node: Node) -> Message:
+        node.check_privacy()  # before the server sends a model
+        return protocol.reply(message, node.client, {}, config=node.about)
+
     @client_app.query("identify")
     def identify(message: Message, context: Context) -> Message:
-        return answer(message, context, lambda m, node: protocol.reply(m, node.client, {}, config=node.about))
+        return answer(message, context, say_who)
 
     @client_app.query("notice")
     def notice(message: Message, context: Context) -> Message:

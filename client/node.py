@@ -24,6 +24,7 @@ from common.dataset_table import dataset_info
 from common.datasets import DATA_DIR_VARIABLE
 from common.errors import BouquetError
 from common.model_card import ModelCard
+from common.refusals import OwnerRefusal
 from common.sections import OWN_DATA
 from common.settings import Settings
 
@@ -56,11 +57,11 @@ class Node:
         return self.context.node_config
 
     def check_privacy(self) -> None:
-        """Raise `BouquetError` where the run protects the device less than its owner demands (`--least-noise`)."""
+        """Raise `OwnerRefusal` where the run protects the device less than its owner demands (`--least-noise`)."""
         least, asked = self.config.get(LEAST_NOISE), self.settings.privacy
         if least is None or (asked.withholds and asked.noise_multiplier >= float(least)):
             return
-        raise BouquetError(
+        raise OwnerRefusal(
             f"This device's owner sends nothing without privacy.clip_norm, privacy.scores = 'withhold' and a "
             f"privacy.noise_multiplier of {least} or more (--least-noise); this run has clip_norm = {asked.clip_norm}, "
             f"scores = {asked.scores!r}, noise_multiplier = {asked.noise_multiplier:g}."

@@ -9,16 +9,20 @@ from common.packing import LostCopyError
 
 _CLIENT_APP_ERROR = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 _APP_REFUSED, _APP_CRASHED = 7, 8  # INVALID_FAB and CLIENT_APP_CRASHED of the same
-_LOST_COPY_ERROR, _LOST_BACKBONE_ERROR = 1001, 1002  # none of Flower's
+_LOST_COPY_ERROR, _LOST_BACKBONE_ERROR, _OWNER_ERROR = 1001, 1002, 1003  # none of Flower's
 
 
 class LostBackboneError(BouquetError):
     """The device no longer holds what it was once sent of the model beside what travels."""
 
 
+class OwnerRefusal(BouquetError):
+    """The device's owner allows nothing of what the run would do; that stays so until one of them is restarted."""
+
+
 def refusal(message: Message, reason: BouquetError | str) -> Message:
     """A reply that carries an error, so that the server can name the reason."""
-    codes = {LostCopyError: _LOST_COPY_ERROR, LostBackboneError: _LOST_BACKBONE_ERROR}
+    codes = {LostCopyError: _LOST_COPY_ERROR, LostBackboneError: _LOST_BACKBONE_ERROR, OwnerRefusal: _OWNER_ERROR}
     code = next((code for kind, code in codes.items() if isinstance(reason, kind)), _CLIENT_APP_ERROR)
     return Message(Error(code=code, reason=str(reason)), reply_to=message)
 
@@ -36,6 +40,11 @@ def says_backbone_is_lost(message: Message) -> bool:
 def refuses_app(message: Message) -> bool:
     """Whether a device's SuperNode did not take the server's app: nothing was run, nor will be while that is so."""
     return bool(message.has_error() and message.error.code == _APP_REFUSED)
+
+
+def refuses_run(message: Message) -> bool:
+    """Whether a device's owner lets it take no part in the run."""
+    return bool(message.has_error() and message.error.code == _OWNER_ERROR)
 
 
 def has_crashed(message: Message) -> bool:

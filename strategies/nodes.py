@@ -14,11 +14,12 @@ from flwr.serverapp import Grid
 
 from common import incoming, protocol
 from common.errors import BouquetError
-from common.refusals import has_crashed, refuses_app
+from common.refusals import has_crashed, refuses_app, refuses_run
 from strategies.exchange import Patience, exchange
 
 IDENTIFY_TIMEOUT = 120.0  # seconds; a node that does not say who it is sits the round out
-MOST_UNASKED = 7  # rounds between two questions to a node that refused and has been silent since
+# Rounds between two questions to a node that refused and has been silent since, or whose owner refused.
+MOST_UNASKED = 7
 # What the server calls a node, given what it says of itself, if anything; None where it cannot tell (yet).
 NameOf = Callable[[int, Mapping[str, Any] | None], str | None]
 
@@ -26,7 +27,7 @@ NameOf = Callable[[int, Mapping[str, Any] | None], str | None]
 @dataclass
 class Refusal:
     """Of the server's app, by a node. It is asked again, but if it says nothing, ever more rarely: a question that
-    nobody answers costs a round `IDENTIFY_TIMEOUT`.
+    nobody answers costs a round `IDENTIFY_TIMEOUT`. Of the run, by its owner: it is asked as rarely from the start.
     """
 
     reason: str
@@ -48,9 +49,9 @@ class Refusal:
 class Nodes:
     """Every node that was ever seen, with its client.
 
-    A device that comes back under a new node id is the client it was. ``refusing`` are nodes that did not run the app:
-    they are sent no model, but asked again who they are, because another release may be installed there by then, or
-    what was to answer was killed.
+    A device that comes back under a new node id is the client it was. ``refusing`` are nodes that did not run the app,
+    or whose owner does not allow the run: they are sent no model, but asked again who they are, because another release
+    may be installed there by then, what was to answer was killed, or the owner allows more.
     """
 
     clients: dict[int, str] = field(default_factory=dict)
@@ -123,6 +124,8 @@ class Nodes:
         self.refusing.pop(message.metadata.src_node_id, None)
         if refuses_app(message):
             self.refusing[message.metadata.src_node_id] = Refusal(incoming.reported(message))
+        elif refuses_run(message):
+            self.refusing[message.metadata.src_node_id] = Refusal(incoming.reported(message), unasked=MOST_UNASKED)
 
 
 def wait_for_nodes(grid: Grid, minimum: int, timeout: float) -> list[int]:

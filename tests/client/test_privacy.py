@@ -15,6 +15,7 @@ from common.initial import initial_model, state_vector
 from common.layout import ParameterLayout
 from common.privacy import RELEASES, check_model
 from common.protocol import Encoder, Instruction, Payload, Received
+from common.refusals import refuses_run
 from common.sections import PrivacySettings
 from common.settings import parse_settings
 from experiments.inline import InlineGrid
@@ -194,14 +195,14 @@ def test_noise_comes_before_compression(tmp_path):
 SETTINGS = {"data.samples_per_client": 40, "model.hidden": [8], "data.clients": 4}
 
 
-def answer(tmp_path, least=None, **privacy):
+def answer(tmp_path, least=None, kind="train", **privacy):
     """A real device's reply to a first message."""
     InlineGrid({})
     settings = parse_settings({}, {**SETTINGS, **{f"privacy.{key}": value for key, value in privacy.items()}})
     layout, initial = state_vector(initial_model(settings))
     config = {"partition-id": 1, "num-partitions": 4, "state-dir": str(tmp_path)}
     context = Context(1, 2, config | ({} if least is None else {"least-noise": least}), RecordDict(), {})
-    message = Message(Encoder(layout).content(one_model(initial), 1, "r", {}), dst_node_id=2, message_type="train")
+    message = Message(Encoder(layout).content(one_model(initial), 1, "r", {}), dst_node_id=2, message_type=kind)
     return make_client_app(settings)(message, context)
 
 
@@ -210,6 +211,7 @@ def test_an_owner_can_demand_noise(tmp_path):
     assert refused.has_error()
     assert "noise_multiplier of 1.0 or more (--least-noise); this run has clip_norm = 1.0" in refused.error.reason
     assert answer(tmp_path, least=1.0).has_error()
+    assert refuses_run(answer(tmp_path, least=1.0, kind=protocol.IDENTIFY))  # before it is sent a model
     assert answer(tmp_path, least=0.0, clip_norm=1.0, scores="send").has_error()
     taken = answer(tmp_path, least=1.0, clip_norm=1.0, noise_multiplier=1.0)
     assert protocol.about(taken)[RELEASES] == 1

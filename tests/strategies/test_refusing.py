@@ -5,11 +5,13 @@ from flwr.app import ConfigRecord, Error, Message
 from flwr.common.constant import ErrorCode
 
 from common import protocol
+from common.refusals import OwnerRefusal, refusal
 from experiments.inline import InlineGrid
 from strategies import FedAvg
 from strategies.exchange import exchange
 
 WHY = "This device runs only the app of its own installation (bouquet-fl 0.2.0), and the server's differs."
+TERMS = "This device's owner sends nothing without noise."
 KILLED = "The process that worked on it was ended by SIGKILL (out of memory?)."
 
 
@@ -18,6 +20,7 @@ class Device:
 
     def __init__(self, trains):
         self.trains, self.refuses, self.silent, self.crashes = trains, True, False, 0
+        self.terms = ()  # types of the messages that its owner does not allow
         self.got = []  # types of the messages, since last looked at
 
     def __call__(self, message):
@@ -27,6 +30,8 @@ class Device:
         if self.crashes:
             self.crashes -= 1
             return Message(Error(ErrorCode.CLIENT_APP_CRASHED, KILLED), reply_to=message)
+        if message.metadata.message_type in self.terms:
+            return refusal(message, OwnerRefusal(TERMS))
         return Message(Error(ErrorCode.INVALID_FAB, WHY), reply_to=message) if self.refuses else self.trains(message)
 
     def since(self):
@@ -109,6 +114,24 @@ def test_one_that_is_killed_each_time_is_asked_in_each_round_and_is_never_taken_
     assert strategy.failures == {"node-9": f"The device reported: {KILLED}"}
     play(strategy, grid, range(3, 4))
     assert device.since() == [protocol.IDENTIFY, "train"]
+    assert (strategy.failures, strategy.replies.clients) == ({}, ("a", "x"))
+
+
+@pytest.mark.parametrize(
+    ("terms", "sent"),
+    [((protocol.IDENTIFY, "train"), [protocol.IDENTIFY] * 2), (("train",), [protocol.IDENTIFY, "train"] * 2)],
+    ids=["it says so when it is asked who it is", "it says so when it is asked to train"],
+)
+def test_one_whose_owner_refuses_the_run_is_sent_hardly_anything(fleet, play, terms, sent):
+    strategy, grid, device = fleet(identify=True)
+    strategy.names = by_key
+    device.refuses, device.terms = False, terms
+    for round_ in range(1, 17):
+        play(strategy, grid, range(round_, round_ + 1))
+        assert strategy.failures == {"x": f"The device reported: {TERMS}"}
+    assert device.since() == sent  # in rounds 1 and 9
+    device.terms = ()  # restarted, and its owner allows more
+    play(strategy, grid, range(17, 18))
     assert (strategy.failures, strategy.replies.clients) == ({}, ("a", "x"))
 
 
