@@ -62,7 +62,7 @@ class Node:
         if least is None or (asked.withholds and asked.noise_multiplier >= float(least)):
             return
         raise OwnerRefusal(
-            f"This device's owner sends nothing without privacy.clip_norm, privacy.scores = 'withhold' and a "
+            f"The owner of {self.client} sends nothing without privacy.clip_norm, privacy.scores = 'withhold' and a "
             f"privacy.noise_multiplier of {least} or more (--least-noise); this run has clip_norm = {asked.clip_norm}, "
             f"scores = {asked.scores!r}, noise_multiplier = {asked.noise_multiplier:g}."
         )
