@@ -201,11 +201,6 @@ def _run_cell(settings: Path, out: Path, resume: bool, log: Path, led: Connectio
         sys.exit(f"bouquet: {error}")
 
 
-def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def tail(log: Path, lines: int = LOG_LINES) -> str:
     """The last lines of a log."""
     try:

@@ -23,10 +23,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from common.cores import available_cores
 from common.errors import BouquetError
 from common.files import make_folder
 from common.folder_lock import locked
-from experiments.cell_runner import CellFailed, Runner, available_cores
+from experiments.cell_runner import CellFailed, Runner
 from experiments.measures import Metric
 from experiments.record import RecordError, Run, read_run
 from experiments.table import Cell, Table
@@ -134,8 +135,8 @@ def cell_state(cell: Cell, folder: Path) -> State:
         return "missing"
     try:
         run = read_run(folder)
-    except RecordError:
-        return "half-done"
+    except RecordError:  # by another release, or cut off
+        return "other settings" if (folder / run_folder.SUMMARY).exists() else "half-done"
     same = run.settings.fingerprint() == cell.settings.fingerprint()
     if not same or run.settings.run.rounds > cell.settings.run.rounds:
         return "other settings"

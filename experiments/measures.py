@@ -71,8 +71,9 @@ class Metric:
     def of(self, run: Run, tested: str = "method") -> float | None:
         """The value in a finished run, in bytes, seconds, rounds or as a fraction; None where there is none.
 
-        ``tested = "trained"`` is of the devices' models after local training in the last round, in place of the models
-        that the method tests. None means that a target was never reached, or that the record does not hold the number.
+        ``tested = "trained"`` is of the devices' models after local training, in the last round that each trained in,
+        and not of the models that the method tests. None means that a target was never reached, or that the record does
+        not hold the number.
         """
         if tested == "trained" and (self.kind == "fraction" or "_to_" in self.name):
             return self._of_trained(run)
@@ -95,7 +96,8 @@ class Metric:
 
     def _of_trained(self, run: Run) -> float | None:
         """As `of`; the record has accuracies of trained models, and neither F1 nor targets."""
-        values = list(accuracies(run, "trained").values())
+        by_client = accuracies(run, "trained")
+        values = list(by_client.values())
         match self.name:
             case "accuracy_macro":
                 return metrics.macro(values)
@@ -104,7 +106,8 @@ class Metric:
             case "accuracy_deviation":
                 return metrics.deviation(values)
             case "accuracy_micro":
-                return run.last("accuracy_trained_micro")
+                tested_on = [run.last_numbers[client].get("tested") or 0 for client in by_client]
+                return metrics.micro(values, tested_on)
             case "purity" | "ari":
                 return self.of(run)
         return None
@@ -136,7 +139,10 @@ class Metric:
 
 
 def accuracies(run: Run, tested: str = "method") -> dict[str, float]:
-    """Client → test accuracy at the end: as the method is tested, or of its model ``trained`` in its last round."""
+    """Client → test accuracy at the end: as the method is tested, or of its model ``trained`` in its last round.
+
+    A device that never trained has no ``trained`` model.
+    """
     if tested == "method":
         return run.accuracy_by_client
     own = {client: numbers.get("accuracy_trained") for client, numbers in run.last_numbers.items()}

@@ -42,7 +42,7 @@ class PaperFigures(BaseModel):
     kind: Literal["value", "difference", "change"] = "value"
     against: str | None = None
     differs: str = ""
-    rows: dict[str, dict[str, Figure]] = Field(min_length=1)
+    rows: dict[str, Annotated[dict[str, Figure], Field(min_length=1)]] = Field(min_length=1)
 
     def check(self, rows: Collection[str], columns: Collection[str]) -> None:
         """Raise `BouquetError` for a row, column or metric that the table lacks, and for a figure that cannot be."""

@@ -39,7 +39,7 @@ _CHOSEN_ON = {
 def tested_text(settings: Settings, row: Row) -> str:
     """Which model the accuracies of a row are of."""
     if row.tested == "trained":
-        return "after local training in the last round"
+        return "after local training, in the last round that the device trained in"
     if settings.personal.choose:
         return f"chosen on {settings.personal.held_out:.0%} of the training data, which no model was trained on"
     strategy = settings.strategy

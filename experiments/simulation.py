@@ -19,12 +19,13 @@ from client.app import make_client_app
 from client.data_folder import client_folders
 from client.node import NUM_PARTITIONS, PARTITION_ID, own_data
 from common.bundle import PACKAGES
+from common.cores import available_cores
 from common.errors import BouquetError
 from common.folder_lock import locked
 from common.sections import OWN_DATA
 from common.settings import Settings
-from experiments.cell_runner import available_cores
 from experiments.inline import InlineGrid, app_handlers
+from experiments.own_data import one_client_a_folder
 from server.app import make_server_app
 from server.preparing import build_strategy
 from server.record import RunRecord
@@ -89,24 +90,6 @@ def check(settings: Settings, resumed: Path | None = None) -> None:
         _check_folders(settings)
         return
     part_of(settings, 0)
-
-
-def one_client_a_folder(settings: Settings) -> Settings:
-    """Of devices' own data, ``data.clients`` is the number of their folders; other settings stay as they are.
-
-    Raises `BouquetError` where another number was asked for, and where there are no folders.
-    """
-    data = settings.data
-    if data.dataset != OWN_DATA:
-        return settings
-    folders = client_folders(data.data_dir)
-    if "clients" in data.model_fields_set and data.clients != len(folders):
-        raise BouquetError(
-            f"data.clients = {data.clients}, but data.data_dir = {data.data_dir!r} holds {len(folders)} folders "
-            f"({', '.join(folder.name for folder in folders)}): one for each client. Leave data.clients out, or set it "
-            f"to {len(folders)}."
-        )
-    return settings.with_overrides({"data.clients": len(folders)})
 
 
 def _check_folders(settings: Settings) -> None:

@@ -34,8 +34,11 @@ class Difference:
 
     @property
     def is_noise(self) -> bool:
-        """Whether the interval holds 0, or the seeds do not agree on who is ahead."""
-        return self.low <= 0 <= self.high or self.ahead not in (0, self.seeds)
+        """Whether the interval holds 0, the seeds do not agree on who is ahead, or all clients differ by the same.
+
+        The last has an interval of no width, which says that there are few test samples, and nothing of noise.
+        """
+        return self.low <= 0 <= self.high or self.high - self.low < 1e-9 or self.ahead not in (0, self.seeds)
 
 
 @dataclass(frozen=True)
@@ -53,18 +56,19 @@ def paired_difference(row: BySeed, other: BySeed) -> Difference | None:
 
     The interval is Student's for a mean of the seeds' means, with the variance over clients inside each seed
     (a stratified mean; degrees of freedom after Welch and Satterthwaite). It is about these partitions and seeds: what
-    another partition would bring shows in whether the seeds agree.
+    another partition would bring shows in whether the seeds agree. A seed with one client, which says nothing of the
+    noise, is left out.
     """
     strata = []
     for seed in sorted(set(row) & set(other)):
         clients = sorted(set(row[seed]) & set(other[seed]))
-        if clients:
+        if len(clients) > 1:
             strata.append(np.array([row[seed][client] - other[seed][client] for client in clients]))
-    if not any(len(one) > 1 for one in strata):
+    if not strata:
         return None
     means = [float(one.mean()) for one in strata]
     mean = float(np.mean(means))
-    shares = [(one.var(ddof=1) / len(one), len(one) - 1) for one in strata if len(one) > 1]
+    shares = [(one.var(ddof=1) / len(one), len(one) - 1) for one in strata]
     squared = sum(share for share, _ in shares) / len(strata) ** 2
     half = 0.0
     if squared > 0:

@@ -12,7 +12,7 @@
     name = "fesem"
     num_clusters = 4                # hyper-parameters, as in the section [strategy] of a settings file
     set = { "train.local_epochs" = 1 }
-    tested = "trained"              # optional: after local training in the last round, not the method's own test
+    tested = "trained"              # optional: after local training in a device's last round, not the method's own test
 
     [[data]]                        # one column each: keys of the section [data]
     label = "digits"
@@ -51,6 +51,7 @@ from common.errors import BouquetError
 from common.sections import DataSettings
 from common.settings import Settings, SettingsError, parse_settings
 from experiments.measures import Metric, parse_metric
+from experiments.own_data import one_client_a_folder
 from experiments.paper_figures import PaperFigures
 from strategies.registry import create_strategy
 
@@ -294,8 +295,8 @@ def _entry(kind: str, content: Mapping[str, Any], default: Callable[[Mapping[str
 
 def _label(kind: str, content: Mapping[str, Any], default: str) -> str:
     label = content.get("label", default)
-    if not isinstance(label, str) or not _slug(label):
-        raise TableError(f"A [[{kind}]] has label = {label!r}, expected a text with at least one letter or digit.")
+    if not isinstance(label, str) or not _slug(label) or len(label.splitlines()) > 1:
+        raise TableError(f"A [[{kind}]] has label = {label!r}, expected a line with at least one letter or digit.")
     return label
 
 
@@ -315,6 +316,8 @@ def _set(kind: str, label: str, content: Mapping[str, Any]) -> dict[str, Any]:
 def _settings(base: Mapping[str, Any], overrides: Mapping[str, Any], where: str, check: Check) -> Settings:
     try:
         settings = parse_settings(base, overrides)
+        if Path(settings.data.data_dir).is_dir():  # else it is said when the cell is run
+            settings = one_client_a_folder(settings)
         check(settings)
     except BouquetError as error:
         raise TableError(f"{where}: {error}") from None

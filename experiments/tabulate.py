@@ -98,6 +98,8 @@ def claim_tables(results: Results) -> list[tuple[str, list[str], list[list[str]]
         found = differences(results, reference)
         labels = [row.label for row in results.table.rows if row.label != reference]
         rows = [[label, *(difference_text(found[label, data]) for data in results.table.data)] for label in labels]
+        if not rows:
+            continue
         title = f"Accuracy against {reference}, paired by client and seed, 95 % interval; ≈ within noise"
         tables.append((title, ["strategy", *results.table.data], rows))
     if (ranked := row_ranks(results)) is not None:
@@ -197,9 +199,9 @@ def notes(results: Results) -> list[str]:
     said = [many if len(seeds) > 1 else f"Seed {listed} only."]
     if results.failed:
         said.append(f"{len(results.failed)} of {len(results.cells)} cells failed.")
-    if results.missing:
-        said.append(f"{len(results.missing)} of {len(results.cells)} cells have not been run yet.")
-    if results.failed or results.missing:
+    if unrun := [one for one in results.cells if one.run is None and one.error is None]:
+        said.append(f"{len(unrun)} of {len(results.cells)} cells have not been run yet.")
+    if results.failed or unrun:
         said.append("Rows do not all have the same seeds: differences are over the seeds that both rows have.")
     if lacking := missing_rows(results.table):
         said.append(

@@ -114,12 +114,7 @@ class FedAC(ClusteredStrategy[FedACState]):
             *weights(proximal_weight=proximal_weight, embedding_weight=embedding_weight),
             *counts(pca_dim=pca_dim, pca_every=pca_every, tune_every=tune_every),
             *above_0_to_1(model_share=model_share),
-            (
-                "model_share",
-                model_share,
-                "1 where similarity = 'l2' needs models",
-                model_share == 1 or similarity != "l2",
-            ),
+            ("model_share", model_share, "1 with similarity = 'l2'", model_share == 1 or similarity != "l2"),
         )
         self.num_clusters = num_clusters
         self.proximal_weight = proximal_weight

@@ -10,7 +10,6 @@ Sources: McMahan et al., "Communication-Efficient Learning of Deep Networks from
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import ThreadpoolController
 
+from common.cores import available_cores
 from common.errors import BouquetError
 
 Matrix = NDArray[np.floating[Any]]
@@ -57,14 +57,10 @@ def in_threads(work: Callable[[Part], Result], parts: Sequence[Part]) -> Iterato
     if len(parts) < 2:
         yield from map(work, parts)
         return
-    threads = _threads()
+    threads = available_cores()
     with _blas().limit(limits=1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
         for first in range(0, len(parts), threads):
             yield from pool.map(work, parts[first : first + threads])
-
-
-def _threads() -> int:
-    return os.cpu_count() or 1
 
 
 @lru_cache(maxsize=1)
@@ -123,7 +119,7 @@ def cluster_means(
             centers[k, columns] = shares[rows] @ converted / totals[k]
 
     largest = max((len(rows) for _, rows in rows_of), default=1)
-    converted_at_once = min(_AVERAGED, W.size // (_PARTS * _threads()))
+    converted_at_once = min(_AVERAGED, W.size // (_PARTS * available_cores()))
     width = min(_MOST_COLUMNS, max(_LEAST_COLUMNS, converted_at_once // largest))
     for _ in in_threads(average, column_slices(W, width)):
         pass

@@ -37,6 +37,17 @@ def test_a_metric_of_a_run(write_run, name, value):
     assert parse_metric(name).of(read_run(folder)) == (None if value is None else pytest.approx(value))
 
 
+def test_of_models_after_local_training_the_last_of_each_device_counts(write_run, edit_round):
+    """Two of three devices trained, one of them last in the round before the last."""
+    folder = write_run(rounds=3, clients=3)
+    edit_round(folder, 1, by_client={"client-0": {"accuracy_trained": 0.1, "tested": 10}})
+    edit_round(folder, 2, by_client={"client-1": {"accuracy_trained": 0.2, "tested": 30}})
+    edit_round(folder, 3, by_client={"client-0": {"accuracy_trained": 0.6, "tested": 10}}, accuracy_trained_micro=0.6)
+    run = read_run(folder)
+    assert parse_metric("accuracy_macro").of(run, "trained") == pytest.approx(0.4)
+    assert parse_metric("accuracy_micro").of(run, "trained") == pytest.approx(0.3)
+
+
 def test_a_target_that_only_the_final_test_shows_counts_as_reached_at_the_end(write_run, edit_round):
     folder = write_run(rounds=3)
     for number in (1, 2, 3):

@@ -120,6 +120,7 @@ def test_the_tables_of_the_papers_are_all_there():
         ('kind = "change"', 'kind = "ratio"', r"paper\.1\.kind = 'ratio': input should be 'value', 'difference'"),
         ('metric = "accuracy_macro"\n[paper', 'metric = "accuracy"\n[paper', "Unknown metric 'accuracy'"),
         ("0.75", "75.0", "has 75 for 'FedAvg', 'digits'; accuracy_macro is a share from 0 to 1"),
+        ("{ digits = 0.75 }", "{}", r"paper\.0\.rows\.FedAvg = {}"),
         ("0.75", '"many"', r"paper\.0\.rows\.FedAvg\.digits\.0 = 'many'"),
         ("[0.875, 0.0125]", "[0.8, 0.1, 0.1]", r"paper\.0\.rows\.FeSEM \(2\)\.digits"),
         ("0.75", "nan", r"paper\.0\.rows\.FedAvg\.digits\.0 = nan: input should be a finite number"),

@@ -29,6 +29,19 @@ def test_a_difference_that_all_seeds_and_clients_show_is_none_of_noise():
     assert paired_difference({0: {"a": 1.0}}, {0: {"a": 0.5}}) is None
 
 
+def test_where_nothing_varies_nothing_is_known_of_noise():
+    other = {0: {"a": 0.25, "b": 0.5, "c": 0.75}}
+    found = paired_difference({0: {client: value + 1 / 12 for client, value in other[0].items()}}, other)
+    assert (found.mean, found.is_noise) == (pytest.approx(1 / 12), True)
+
+
+def test_a_seed_with_one_client_does_not_count():
+    row = {0: {"a": 0.9}, 1: {"a": 0.6, "b": 0.5, "c": 0.6}}
+    other = {0: {"a": 0.1}, 1: {"a": 0.5, "b": 0.5, "c": 0.5}}
+    found = paired_difference(row, other)
+    assert (found.mean, found.seeds, found.pairs) == (pytest.approx(0.2 / 3), 1, 3)
+
+
 def test_ranks_are_means_over_blocks_with_nemenyis_critical_difference():
     blocks = [{"a": 0.9, "b": 0.8, "c": 0.8}, {"a": 0.9, "b": 0.95, "c": 0.5}]
     found = ranks(blocks)

@@ -61,7 +61,7 @@ def test_all_clusters_at_once() -> None:
 @pytest.mark.parametrize("threads", [1, 2, 64])
 def test_the_mean_holds_little_beside_the_models_however_many_threads(threads: int, monkeypatch: Any) -> None:
     W = np.ones((60, 150_000), dtype=np.float32)
-    monkeypatch.setattr(aggregation, "_threads", lambda: threads)
+    monkeypatch.setattr(aggregation, "available_cores", lambda: threads)
     tracemalloc.start()
     try:
         mean = weighted_mean(W)

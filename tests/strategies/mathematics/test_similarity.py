@@ -127,7 +127,7 @@ def test_l1_discrepancy_agrees_with_scipy_over_several_blocks() -> None:
 def test_l1_discrepancy_does_not_depend_on_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for threads in (1, 3, 8):
-        monkeypatch.setattr(aggregation.os, "cpu_count", lambda threads=threads: threads)
+        monkeypatch.setattr(aggregation, "available_cores", lambda threads=threads: threads)
         found.append(l1_discrepancy(models(5, d=2000)))
     assert np.array_equal(found[0], found[1])
     assert np.array_equal(found[0], found[2])
