@@ -131,7 +131,9 @@ def _photos(path: Path) -> Iterator[Line]:
         found = find_photos(part, classes)
         labels = [label for _, label in found.photos]
         counts = ", ".join(f"{name} {labels.count(k) or 'none'}" for k, name in enumerate(classes))
-        yield Line("data", OK if labels else WRONG, f"{len(labels)} images in {part}: {counts}.")
+        needed = {"train": 2, "test": 1}[part.name] if len(parts) == 2 else 3
+        few = f" A round needs {needed} at least." if len(labels) < needed else ""
+        yield Line("data", WRONG if few else OK, f"{len(labels)} images in {part}: {counts}.{few}")
         bad, sizes = [], set()
         for file, _ in found.photos:
             try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,7 +73,18 @@ def enqueue(server: Path, run: NextRun) -> None:
         raise BouquetError(f"No server that takes further runs works in {server}: bouquet server --keep-waiting.")
     if holds_rounds(run.folder):
         raise BouquetError(f"The run folder {run.folder} holds a run already: give another --out or run.name.")
+    if is_locked(run.folder):
+        raise BouquetError(f"The run folder {run.folder} is in use: give another --out or run.name.")
+    if run.folder.absolute() in _asked_for(server):
+        raise BouquetError(f"A run into {run.folder} was asked for already: give another --out or run.name.")
     run.write(queue_of(server) / f"{time.time_ns()}.json")
+
+
+def _asked_for(server: Path) -> Iterator[Path]:
+    """The folders of the runs that wait; a file that is none is put aside when its turn comes."""
+    for file in queue_of(server).glob("[0-9]*.json"):
+        with contextlib.suppress(BouquetError):
+            yield read_next(file).folder
 
 
 def take_next(server: Path) -> NextRun | None:

@@ -14,7 +14,7 @@ from client.node import Node
 from common import protocol
 from common.errors import BouquetError
 from common.records import config_of
-from common.refusals import refusal
+from common.refusals import OwnerRefusal, refusal
 from common.settings import Settings
 
 LONGEST_NOTICE = 500
@@ -71,8 +71,13 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
         return answer(message, context, work)
 
     def say_who(message: Message, node: Node) -> Message:
-        node.check_privacy()  # before the server sends a model
-        return protocol.reply(message, node.client, {}, config=node.about)
+        said = node.about
+        try:
+            node.check_privacy()
+        except OwnerRefusal as error:  # before the server sends a model
+            device_log.failed(message, str(error), tell)
+            said = said | {protocol.REFUSES: str(error)}
+        return protocol.reply(message, node.client, {}, config=said)
 
     @client_app.query("identify")
     def identify(message: Message, context: Context) -> Message:

@@ -65,7 +65,14 @@ class CopyMemory:
         number = received.round * _STEPS + min(unpacked.step, _STEPS - 1)
         held = self._all(run)
         before = next((one for one in held if one.number < number), _Held())
-        copies, error, packed = {**before.copies, **unpacked.copies}, before.error, None
+        # What the server never heard of, because a reply was lost, it could not read a difference to.
+        copies = {
+            name: copy
+            for one in reversed(held)
+            for name, copy in one.copies.items()
+            if one.number < number and copy.digest in unpacked.known
+        }
+        copies, error, packed = {**copies, **unpacked.copies}, before.error, None
         if trained is not None and received.upload:
             layers, rng = received.upload, np.random.default_rng([seed, unpacked.step])
             columns = self.layout.columns(layers)

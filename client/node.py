@@ -61,10 +61,11 @@ class Node:
         least, asked = self.config.get(LEAST_NOISE), self.settings.privacy
         if least is None or (asked.withholds and asked.noise_multiplier >= float(least)):
             return
+        has = f"clip_norm = {asked.clip_norm}, scores = {asked.scores!r}, noise_multiplier = {asked.noise_multiplier:g}"
         raise OwnerRefusal(
-            f"The owner of {self.client} sends nothing without privacy.clip_norm, privacy.scores = 'withhold' and a "
-            f"privacy.noise_multiplier of {least} or more (--least-noise); this run has clip_norm = {asked.clip_norm}, "
-            f"scores = {asked.scores!r}, noise_multiplier = {asked.noise_multiplier:g}."
+            f"This device's owner sends nothing without privacy.clip_norm, privacy.scores = 'withhold' and a "
+            f"privacy.noise_multiplier of {least} or more (--least-noise); this run has "
+            f"{has if asked.is_on else 'no [privacy]'}."
         )
 
     @property

@@ -12,10 +12,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 import uuid
 import zlib
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -80,12 +80,14 @@ class FolderStore:
         """Write beside, sync, rename.
 
         A spare file's place on the disk is written over: to delete one and make another takes longer than to write it.
+        Not that of a file which is another's, or which a backup holds, too (`cp -al`).
         """
         temporary = temporary_beside(self.folder / name)
         try:
-            if spare:
-                with suppress(FileNotFoundError):
-                    os.replace(self.folder / spare, temporary)
+            if spare and self._is_all_ours(spare):
+                os.replace(self.folder / spare, temporary)
+            elif spare:
+                self.delete(spare)
             with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666), "wb") as file:
                 file.write(content)
                 file.truncate()
@@ -98,6 +100,13 @@ class FolderStore:
         except OSError as error:
             temporary.unlink(missing_ok=True)
             raise BouquetError(f"The device's state cannot be written to {self.folder}: {error.strerror}.") from None
+
+    def _is_all_ours(self, name: str) -> bool:
+        try:
+            about = os.lstat(self.folder / name)
+        except FileNotFoundError:
+            return False
+        return stat.S_ISREG(about.st_mode) and about.st_nlink == 1 and about.st_uid == os.geteuid()
 
     def delete(self, name: str) -> None:
         """Unlink."""

@@ -54,6 +54,9 @@ def main(arguments: list[str]) -> NoReturn:
     ends = make_link()
     settle()
     supernode = fork("bouquet-node", lambda: guard.run(trust, supernode_arguments, LinkedExecutor(ends[0], trust)))
+    # Before what takes seconds: SuperNode is connected soon, and one that ended without a word would count as there.
+    signal.signal(signal.SIGTERM, lambda number, _frame: _pass_on(supernode, number))
+    signal.signal(signal.SIGINT, lambda number, _frame: _pass_on(supernode, number))
     if not cold:
         for module in OURS:
             importlib.import_module(module)
@@ -65,8 +68,6 @@ def main(arguments: list[str]) -> NoReturn:
 
         Executor(f"{LOCAL_HOST}:{port}", secret, ends[1], cold).run()
 
-    signal.signal(signal.SIGTERM, lambda number, _frame: _pass_on(supernode, number))
-    signal.signal(signal.SIGINT, lambda number, _frame: _pass_on(supernode, number))
     executor, started, pause = fork("bouquet-exec", execute), time.monotonic(), 0.0
     while True:
         pid, status = os.wait()

@@ -64,7 +64,8 @@ def arrays_of(record: Mapping[str, Array]) -> Iterator[tuple[str, Array | Part]]
 def sizes_of(record: Mapping[str, Array]) -> Iterator[tuple[str, int]]:
     """Name and bytes of all arrays in a record, those that are joined one by one.
 
-    Raises `ValueError` for joined bytes that do not hold as many arrays as there are names, each whole.
+    Raises `ValueError` for joined bytes that do not hold as many arrays as there are names, each whole; for a header
+    that is none whatever NumPy raises, which parses it as Python.
     """
     for name, array in record.items():
         if array.stype != _JOINED:

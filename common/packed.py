@@ -24,6 +24,7 @@ from common.records import records_of
 _BLOCK = "packed"  # in the config, and in the reply's: the models
 _CODEC = "codec"  # a method, and for the sparse ones the share that they keep
 _STEP = "step"  # from 0
+_KNOWN = "known"  # digests: against no others may the device code its reply
 _HOLDS = "holds"  # copies by record, as one text
 _REPLY = "arrays"  # the name of the reply's only model
 
@@ -35,6 +36,7 @@ class Packing:
     models: Mapping[str, PackedModel]
     reply: Codec
     step: int = 0
+    known: tuple[str, ...] = ()  # digests of the copies that the device is known to hold
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,13 @@ class Unpacked:
     """The same as a device reads it.
 
     ``models`` are vectors (d,) and the layers that came, ``copies`` what is to be kept of them, ``bases`` the digests
-    of the copies that they were differences to.
+    of the copies that they were differences to, ``known`` those of all that the server knows this device to hold.
     """
 
     models: Mapping[str, tuple[Vector, tuple[str, ...]]]
     reply: Codec
     step: int
+    known: frozenset[str]
     copies: Mapping[str, Copy]
     bases: frozenset[str]
 
@@ -67,6 +70,7 @@ def to_config(packing: Packing, layout: ParameterLayout) -> dict[str, ConfigReco
         _BLOCK: to_bytes(packing.models, layout),
         _CODEC: [packing.reply.method, repr(packing.reply.keep)],
         _STEP: packing.step,
+        **({_KNOWN: list(packing.known)} if packing.known else {}),
     }
 
 
@@ -76,6 +80,7 @@ def from_config(config: MutableMapping[str, Any], layout: ParameterLayout, find:
     Raises `LostCopyError` for a difference to a copy that ``find`` does not give, and `PackingError`.
     """
     sent, step, block = config.pop(_CODEC, None), config.pop(_STEP, 0), config.pop(_BLOCK, None)
+    known = config.pop(_KNOWN, [])
     if sent is None:
         return None
     try:
@@ -88,6 +93,7 @@ def from_config(config: MutableMapping[str, Any], layout: ParameterLayout, find:
         models={name: (vector, layout.check_layers(packed[name].layers)) for name, (vector, _) in unpacked.items()},
         reply=codec,
         step=int(step),
+        known=frozenset(known if isinstance(known, list) else []),
         copies={name: copy for name, (_, copy) in unpacked.items() if not packed[name].not_kept},
         bases=frozenset(model.base for model in packed.values() if model.base),
     )

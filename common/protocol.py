@@ -48,6 +48,7 @@ TEXT = "text"
 # What a device says of itself beside its name, when it is asked who it is.
 DEVICE_ID = "device-id"  # of its state folder; stays when its name changes
 RELEASE = "release"  # of Bouquet
+REFUSES = "refuses"  # why the device's owner lets it take no part in the run
 
 # By class, of a device whose owner lets it say so: how many samples it holds, how many it tests, and how many of
 # these the model that it was sent gets right.

@@ -37,10 +37,18 @@ def _known_partition(name: str) -> str:
     return name
 
 
+def _folder_name(name: str) -> str:
+    if not name or name.startswith(".") or set(name) & set("/\\\0\n"):
+        raise ValueError("Input should be the name of a folder: not empty, without / or \\, and not begin with a dot")
+    return name
+
+
 class RunSettings(Section):
     """What is run, for how long, and from which seed."""
 
-    name: str = Field("bouquet", description="Name of the run; its record lies in runs/NAME.")
+    name: Annotated[str, AfterValidator(_folder_name)] = Field(
+        "bouquet", description="Name of the run; its record lies in runs/NAME."
+    )
     seed: int = Field(0, ge=0, description="Everything random derives from it.")
     rounds: int = Field(10, ge=1, description="Rounds of training.")
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import BouquetError
+from common.folder_lock import is_locked
 from common.settings import Settings, SettingsError, parse_settings
 from server.diagnosis import failures
 from server.run_folder import ROUNDS, SETTINGS, SIMILARITY, START, SUMMARY
@@ -204,6 +205,8 @@ def read_run(folder: Path) -> Run:
     if not folder.is_dir():
         raise RecordError(f"The run folder {folder} does not exist; 'bouquet simulate --out DIR' leaves one in DIR.")
     if not (folder / SETTINGS).is_file():
+        if is_locked(folder):
+            raise RecordError(f"The server of {folder} is starting: its record is not there yet. Look again soon.")
         raise RecordError(
             f"{folder} is not a run folder: it has no settings.json. Name the folder that was given to --out."
         )

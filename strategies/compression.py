@@ -74,7 +74,8 @@ class Compression:
         step = self._steps.get(client, 0)
         if is_train:
             self._steps[client] = step + 1
-        return Packing(models, self.up, step), replace(instruction, models=received)
+        known = tuple(sorted(set(self.held.get(client, {}).values())))
+        return Packing(models, self.up, step, known), replace(instruction, models=received)
 
     def find(self, digest: str) -> Copy | None:
         """A copy that some device may hold."""

@@ -18,7 +18,7 @@ from common.refusals import has_crashed, refuses_app, refuses_run
 from strategies.exchange import Patience, exchange
 
 IDENTIFY_TIMEOUT = 120.0  # seconds; a node that does not say who it is sits the round out
-# Rounds between two questions to a node that refused and has been silent since, or whose owner refused.
+# Times that a node which refused and has been silent since, or whose owner refused, is not asked.
 MOST_UNASKED = 7
 # What the server calls a node, given what it says of itself, if anything; None where it cannot tell (yet).
 NameOf = Callable[[int, Mapping[str, Any] | None], str | None]
@@ -106,6 +106,8 @@ class Nodes:
             before = self.clients.get(node) if answer.has_error() else None
             self.clients[node] = known or before or protocol.client_id(answer)
             self._note_refusal(answer)
+            if refuses := protocol.about(answer).get(protocol.REFUSES):
+                self.refusing[node] = Refusal(f"The device reported: {refuses!s}", unasked=MOST_UNASKED)
             if has_crashed(answer):  # it is no stock ClientApp: it is one that has not said yet who it is
                 self.refusing[node] = Refusal(incoming.reported(answer))
 

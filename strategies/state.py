@@ -15,7 +15,8 @@ State = TypeVar("State")
 def dump_state(state: Any) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """Split a dataclass into its arrays, by name, and the rest, which is JSON.
 
-    A field is an array or None, a dict of arrays by text key, or anything that JSON can hold.
+    A field is an array or None, a dict of arrays by text key, or anything that JSON can hold. The order of a dict's
+    keys is kept: safetensors gives tensors back in any.
     """
     arrays: dict[str, NDArray[Any]] = {}
     rest: dict[str, Any] = {}
@@ -25,6 +26,7 @@ def dump_state(state: Any) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
             arrays[field.name] = value
         elif isinstance(value, dict) and value and all(isinstance(v, np.ndarray) for v in value.values()):
             arrays.update({f"{field.name}/{key}": array for key, array in value.items()})
+            rest[field.name] = list(value)
         else:
             rest[field.name] = TypeAdapter(type(value)).dump_python(value, mode="json")
     return arrays, rest
@@ -42,7 +44,7 @@ def load_state(kind: type[State], arrays: dict[str, NDArray[Any]], rest: dict[st
         if name in arrays:
             values[name] = arrays[name]
         elif nested := {k.split("/", 1)[1]: a for k, a in arrays.items() if k.startswith(f"{name}/")}:
-            values[name] = nested
+            values[name] = {key: nested[key] for key in rest.get(name) or sorted(nested)}
         elif name not in rest and (field.default is not MISSING or field.default_factory is not MISSING):
             continue
         elif rest[name] in (None, {}):

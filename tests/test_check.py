@@ -67,6 +67,15 @@ def test_a_device_that_is_ready(device):
     assert not (device / "state").exists()  # nothing is left behind
 
 
+def test_too_few_photos_for_a_round_are_told_without_the_settings_too(device):
+    for number, file in enumerate(sorted((device / "photos").rglob("*.png"))):
+        if number > 1:
+            file.unlink()
+    found = by_name(lines(device, settings=None))["data"]
+    assert found.wrong
+    assert found.text.endswith("A round needs 3 at least.")
+
+
 def test_without_the_settings_every_photo_is_opened_all_the_same(device):
     (device / "photos" / "rust" / "torn.png").write_bytes(b"no image")
     (device / "photos" / "rust" / "old.gif").write_bytes(b"")

@@ -60,6 +60,11 @@ def test_where_no_server_takes_it_or_its_folder_is_taken(server, tmp_path):
     (server.parent / "taken" / "rounds.jsonl").write_text('{"round": 1}\n')
     with pytest.raises(BouquetError, match="taken holds a run already"):
         enqueue(server, run(server.parent / "taken"))
+    with pytest.raises(BouquetError, match="first is in use"):
+        enqueue(server, run(server))
+    enqueue(server, run(server.parent / "twice"))
+    with pytest.raises(BouquetError, match="twice was asked for already"):
+        enqueue(server, run(server.parent / "twice"))
     with pytest.raises(BouquetError, match="No server that takes further runs works in"):
         enqueue(tmp_path / "runs" / "other", run(tmp_path / "new"))
     assert waiting_server(tmp_path / "runs") == server

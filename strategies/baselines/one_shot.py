@@ -177,8 +177,10 @@ class OneShotClustering(ClusteredStrategy[OneShotState]):
 
     def _go_on(self, state: OneShotState) -> OneShotState:
         """Too few clients for a clustering: their mean is the next anchor, from which gathering begins again."""
-        W = np.stack([*state.gathered.values()])
-        centers = self.aggregate(W, np.zeros(len(W), dtype=np.int64), [*state.examples.values()], state.centers)
+        clients = sorted(state.gathered)
+        W = np.stack([state.gathered[client] for client in clients])
+        examples = [state.examples[client] for client in clients]
+        centers = self.aggregate(W, np.zeros(len(W), dtype=np.int64), examples, state.centers)
         return replace(state, centers=centers, anchor=centers[0].copy(), gathered={}, examples={}, gathering=0)
 
     def _cluster(self, state: OneShotState, layout: ParameterLayout) -> OneShotState:

@@ -151,6 +151,11 @@ def embedding_layers(layout: ParameterLayout, decision_layers: int | tuple[str, 
         decision = layers[-decision_layers:] if decision_layers > 0 else ()
     else:
         decision = layout.check_layers(decision_layers)
+    if len(layers) < 2:
+        raise BouquetError(
+            f"Only one layer of the model is trained ({', '.join(layers)}), and decision_layers = {decision_layers!r} "
+            "needs two: freeze fewer (model.frozen), or take another method."
+        )
     if not 0 < len(decision) < len(layers):
         raise BouquetError(
             f"decision_layers = {decision_layers!r}: from 1 to {len(layers) - 1} of the model's layers "

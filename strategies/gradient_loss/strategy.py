@@ -250,11 +250,14 @@ class GradientLoss(ClusteredStrategy[GradientLossState]):
         return sorted(set(range(self.num_clusters)) - set(assignment.values()))
 
     def _told(self, state: GradientLossState, round_: int, clients: Sequence[str]) -> dict[str, int]:
-        """Section II-C: for each empty cluster one randomly drawn device, which will train it."""
+        """Section II-C: for each empty cluster one randomly drawn device, which will train it.
+
+        Of few devices no more than half: else nobody would train what it chose.
+        """
         if not state.assignment or self.empty_cluster != "tell":
             return {}
         drawn = np.random.default_rng([self.seed, round_, TOLD_STREAM]).permutation(sorted(clients))
-        return dict(zip(drawn.tolist(), self._empty(state.assignment), strict=False))
+        return dict(zip(drawn[: len(clients) // 2].tolist(), self._empty(state.assignment), strict=False))
 
     def _is_settled(self, state: GradientLossState, client: str) -> bool:
         """Whether the device's own cluster's model is all that it needs this round."""

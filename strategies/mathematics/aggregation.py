@@ -94,7 +94,7 @@ def cluster_means(
     A cluster without members, or whose members all weigh 0, keeps its row of ``previous`` (K × d).
     Raises `BouquetError` for such a cluster without ``previous``, for a cluster out of range and for bad weights.
     """
-    members = np.asarray(assignment)
+    members = np.asarray(assignment, dtype=np.int64)  # of nobody, too
     if members.shape != (len(W),) or np.any((members < 0) | (members >= num_clusters)):
         raise BouquetError(
             f"The assignment must hold one cluster from 0 to {num_clusters - 1} for each of {len(W)} models; "

@@ -54,7 +54,7 @@ class Aggregation:
         centers = cluster_means(W, assignment, num_clusters, weights, previous)
         if self.rule == "mean":
             return centers
-        members = np.asarray(assignment)
+        members = np.asarray(assignment, dtype=np.int64)
         for cluster in np.unique(members):
             rows = W[members == cluster]
             if len(rows) > 2:  # of two, no rule can tell which is bad

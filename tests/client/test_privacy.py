@@ -211,7 +211,11 @@ def test_an_owner_can_demand_noise(tmp_path):
     assert refused.has_error()
     assert "noise_multiplier of 1.0 or more (--least-noise); this run has clip_norm = 1.0" in refused.error.reason
     assert answer(tmp_path, least=1.0).has_error()
-    assert refuses_run(answer(tmp_path, least=1.0, kind=protocol.IDENTIFY))  # before it is sent a model
+    assert refuses_run(answer(tmp_path, least=1.0))
+    said = protocol.about(answer(tmp_path, least=1.0, kind=protocol.IDENTIFY))  # before it is sent a model
+    assert said[protocol.CLIENT_ID] == "client-1"
+    assert "(--least-noise); this run has no [privacy]" in said[protocol.REFUSES]
+    assert protocol.REFUSES not in protocol.about(answer(tmp_path, kind=protocol.IDENTIFY))
     assert answer(tmp_path, least=0.0, clip_norm=1.0, scores="send").has_error()
     taken = answer(tmp_path, least=1.0, clip_norm=1.0, noise_multiplier=1.0)
     assert protocol.about(taken)[RELEASES] == 1

@@ -1,4 +1,6 @@
 import json
+import os
+import shutil
 
 import numpy as np
 import pytest
@@ -64,6 +66,29 @@ def test_a_spare_blob_goes_and_leaves_nothing_of_its_content(store):
     assert (store.read("new"), store.names()) == (b"short", ["new"])
     store.write("newer", b"short", spare="is not there")
     assert store.names() == ["new", "newer"]
+
+
+def test_a_backup_by_hard_links_stays_as_it_was(tmp_path):
+    state = DeviceState(FolderStore(tmp_path / "state"))
+    for round_ in (1, 2, 3):
+        state.keep("run", round_, ONE, {"round": round_})
+    shutil.copytree(tmp_path / "state", tmp_path / "backup", copy_function=os.link)
+    for round_ in (4, 5, 6):
+        state.keep("run", round_, TWO, {"round": round_})
+    backup = DeviceState(FolderStore(tmp_path / "backup"))
+    assert [backup.recall("run", round_ + 1).facts["round"] for round_ in (1, 2, 3)] == [1, 2, 3]
+
+
+def test_a_file_of_another_user_is_not_written_over(tmp_path, monkeypatch):
+    store = FolderStore(tmp_path)
+    store.write("old", b"theirs")
+    inode = (tmp_path / "old").stat().st_ino
+    with (tmp_path / "old").open("rb") as held:  # so that its inode is not given to the next file
+        monkeypatch.setattr("client.state.os.geteuid", lambda: os.getuid() + 1)
+        store.write("new", b"ours", spare="old")
+        assert held.read() == b"theirs"
+        assert (tmp_path / "new").stat().st_ino != inode
+    assert store.names() == ["new"]
 
 
 @pytest.mark.parametrize(("before", "left"), [((9,), [9]), ((8, 9), [9]), ((1, 2, 3), [2, 3])])

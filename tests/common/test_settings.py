@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from common.settings import Settings, SettingsError, load_settings
+from common.settings import Settings, SettingsError, load_settings, parse_settings
 
 
 def test_defaults_are_valid_and_file_then_set_then_options_win(tmp_path):
@@ -36,6 +36,13 @@ def test_text_is_read_as_the_type_of_its_key():
     assert settings.data.classes == ("a", "b")
     assert settings.strategy.options == {"num_clusters": "auto", "candidates": [2, 3]}
     assert settings.train.max_gradient_norm == 1.5
+
+
+@pytest.mark.parametrize("name", ["../out", "a/b", ".hidden", "", "a\\b"])
+def test_a_runs_name_is_that_of_a_folder(name):
+    with pytest.raises(SettingsError, match=r"run\.name = .*name of a folder"):
+        parse_settings({"run": {"name": name}}, {})
+    assert parse_settings({"run": {"name": "Käse 3"}}, {}).run.name == "Käse 3"
 
 
 @pytest.mark.parametrize(

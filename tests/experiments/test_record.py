@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.folder_lock import locked
 from experiments.record import RecordError, is_number, natural_order, read_run
 
 
@@ -152,3 +153,11 @@ def test_natural_order_is_the_order_of_the_numbers(numbers):
 )
 def test_only_finite_numbers_are_drawn(value, drawn):
     assert is_number(value) is drawn
+
+
+def test_of_a_server_that_starts_it_is_said_that_it_starts(tmp_path):
+    with (
+        locked(tmp_path / "run", "the run folder", ""),
+        pytest.raises(RecordError, match="run is starting: its"),
+    ):
+        read_run(tmp_path / "run")

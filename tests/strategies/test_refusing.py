@@ -31,7 +31,9 @@ class Device:
             self.crashes -= 1
             return Message(Error(ErrorCode.CLIENT_APP_CRASHED, KILLED), reply_to=message)
         if message.metadata.message_type in self.terms:
-            return refusal(message, OwnerRefusal(TERMS))
+            told = {protocol.REFUSES: TERMS}
+            is_asked = message.metadata.message_type == protocol.IDENTIFY
+            return protocol.reply(message, "x", {}, None, told) if is_asked else refusal(message, OwnerRefusal(TERMS))
         return Message(Error(ErrorCode.INVALID_FAB, WHY), reply_to=message) if self.refuses else self.trains(message)
 
     def since(self):
@@ -124,7 +126,6 @@ def test_one_that_is_killed_each_time_is_asked_in_each_round_and_is_never_taken_
 )
 def test_one_whose_owner_refuses_the_run_is_sent_hardly_anything(fleet, play, terms, sent):
     strategy, grid, device = fleet(identify=True)
-    strategy.names = by_key
     device.refuses, device.terms = False, terms
     for round_ in range(1, 17):
         play(strategy, grid, range(round_, round_ + 1))

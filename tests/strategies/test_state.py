@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,6 +23,11 @@ class Now(Then):
 
 
 @dataclass
+class Gathered:
+    gathered: dict[str, NDArray[np.float32]]
+
+
+@dataclass
 class Later(Then):
     needed: int
 
@@ -31,6 +37,15 @@ def test_what_an_older_release_did_not_write_is_at_its_default():
     state = load_state(Now, arrays, rest)
     assert (state.rounds, state.samples, state.trial) == (4, {}, None)
     np.testing.assert_array_equal(state.centers, np.ones((2, 3)))
+
+
+def test_tensors_by_key_come_back_in_their_order_whatever_the_file_has():
+    state = Gathered({name: np.full(2, i, dtype=np.float32) for i, name in enumerate("cab")})
+    arrays, rest = dump_state(state)
+    for order in itertools.permutations(arrays):
+        loaded = load_state(Gathered, {name: arrays[name] for name in order}, rest)
+        assert list(loaded.gathered) == ["c", "a", "b"]
+        assert loaded.gathered["c"].tolist() == [0, 0]
 
 
 def test_what_has_no_default_must_be_there():

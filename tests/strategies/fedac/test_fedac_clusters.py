@@ -7,6 +7,9 @@ import pytest
 from fedac_replies import WIDE, fixed, planted, replies, started
 
 from common.protocol import STANDARD
+from common.settings import load_settings
+from experiments.record import read_run
+from experiments.simulation import simulate
 from strategies.fedac.strategy import FedAC
 from strategies.fedac.wire import PROCEDURE
 from strategies.mathematics.robust import Aggregation
@@ -198,3 +201,14 @@ def test_a_center_made_of_p_numbers_alone_follows_the_servers_rule_too(rule):
     strategy.protection = Protection()
     moved = strategy._as_remembered(replace(state, reduced=reduced), clients, labels, 1)
     assert np.abs(moved - honest.mean(axis=0)).max() > 1
+
+
+def test_a_round_in_which_only_newcomers_reply_changes_no_center(tmp_path):
+    """Sampled: three of ten in a round, and with this seed once three whom it never saw."""
+    changes = ["data.clients=10", "run.rounds=5", "server.fraction_train=0.3", "strategy.name=fedac"]
+    simulate(load_settings(None, [*changes, "simulation.engine=inline", "train.local_epochs=1"]), tmp_path / "run")
+    rounds = read_run(tmp_path / "run").rounds
+    assert [line["round"] for line in rounds] == [1, 2, 3, 4, 5]
+    before = [set(line["assignment"]) for line in rounds]
+    replied = [set(line["by_client"]) for line in rounds]
+    assert any(known and not known & now for known, now in zip(before, replied[1:], strict=False))

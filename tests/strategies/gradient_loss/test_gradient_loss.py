@@ -75,6 +75,15 @@ def test_an_empty_cluster_stays_as_it_was_and_one_device_is_told_to_train_it():
     assert drawn == set("abcd")  # at random
 
 
+def test_no_more_than_half_of_the_devices_are_told():
+    strategy = GradientLoss(num_clusters=5)
+    centers = [[10 * k, 10 * k] for k in range(5)]
+    state = strategy.update(begin(strategy, centers), 1, replies(dict.fromkeys("abcd", ((1, 1), 0)))).state
+    for clients, told in (("abcd", 2), ("abc", 1), ("ab", 1), ("a", 0)):
+        plan = strategy.plan(state, 2, list(clients))
+        assert sum("told-cluster" in instruction.config for instruction in plan.values()) == told
+
+
 def test_an_empty_cluster_may_be_left_alone_as_by_the_authors_of_ifca():
     strategy = GradientLoss(num_clusters=2, empty_cluster="leave")
     state = strategy.update(begin(strategy), 1, replies(dict.fromkeys("ab", ((1, 1), 0)))).state
