@@ -126,15 +126,22 @@ def serve(first: NextRun, resume: bool, options: Options, ended: bool = False) -
                 _do(group, superlink, first, options, one_key_twice.look)
                 return
             _report_last(first.folder, console)
-            before = interrupted(first.folder)
-            run = before or (None if over or ended else first)
-            resume = resume or before is not None
+            todo = to_begin_with(first, resume, over or ended)
             while True:
-                if run is not None:
+                for run, goes_on in todo:
                     shown[0] = run.folder
-                    _do_in_turn(group, superlink, run, resume, first.folder, options, one_key_twice.look)
+                    _do_in_turn(group, superlink, run, goes_on, first.folder, options, one_key_twice.look)
                 console.print("Waiting for the next run: bouquet run NEXT.toml", soft_wrap=True)
-                run, resume = _wait_for_next(superlink, first.folder, console, one_key_twice.look), False
+                todo = [(_wait_for_next(superlink, first.folder, console, one_key_twice.look), False)]
+
+
+def to_begin_with(first: NextRun, resume: bool, over: bool) -> list[tuple[NextRun, bool]]:
+    """The runs of a server that starts, and whether each goes on: the one it was at when it went down, and its first.
+
+    ``over`` says that there is nothing to do for the first.
+    """
+    before = interrupted(first.folder)
+    return [*([] if before is None else [(before, True)]), *([] if over else [(first, resume)])]
 
 
 def _is_reported(folder: Path) -> bool:

@@ -85,6 +85,15 @@ def test_after_a_restart_the_run_that_was_interrupted_goes_on_and_one_that_was_e
     assert interrupted(server) is None
 
 
+def test_a_server_that_starts_goes_on_with_the_run_it_was_at_and_with_its_first(server):
+    first, second = run(server), run(server.parent / "second")
+    assert serve.to_begin_with(first, resume=False, over=False) == [(first, False)]
+    second.write(queue_of(server) / CURRENT)
+    assert serve.to_begin_with(first, resume=True, over=True) == [(second, True)]
+    # bouquet stop, then another run that failed, then bouquet server --resume: what was asked for comes, too.
+    assert serve.to_begin_with(first, resume=True, over=False) == [(second, True), (first, True)]
+
+
 def test_a_server_that_is_killed_as_it_takes_a_run_comes_back_to_it(server):
     second = run(server.parent / "second")
     enqueue(server, second)
