@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from common.log_file import stamp
+from common.metrics import written
 from experiments.record import untested
 from experiments.units import human_bytes, human_seconds
 from server.diagnosis import failures
@@ -102,7 +103,7 @@ def _cells(line: Mapping[str, Any], rounds: int) -> list[str]:
 
 
 def _number(value: float | None, digits: int) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
+    return "–" if value is None else written(value, digits)
 
 
 def print_summary(console: Console, summary: Mapping[str, Any]) -> None:

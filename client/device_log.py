@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import Message, MessageType
 
 from common import protocol
+from common.metrics import written
 from common.records import config_of
 
 if TYPE_CHECKING:
@@ -79,12 +80,12 @@ def failed(message: Message, reason: str, tell: Say) -> None:
 
 def _numbers(metrics: Mapping[str, Any]) -> str:
     named = (
-        (protocol.LOSS, "loss {:.3f}"),
-        (protocol.TRAIN_LOSS, "{:.3f} while training"),
-        (protocol.ACCURACY, "accuracy {:.3f} as received"),
-        (protocol.ACCURACY_TRAINED, "{:.3f} after training"),
+        (protocol.LOSS, "loss {}"),
+        (protocol.TRAIN_LOSS, "{} while training"),
+        (protocol.ACCURACY, "accuracy {} as received"),
+        (protocol.ACCURACY_TRAINED, "{} after training"),
     )
-    found = [text.format(metrics[name]) for name, text in named if isinstance(metrics.get(name), int | float)]
+    found = [text.format(written(metrics[name])) for name, text in named if isinstance(metrics.get(name), int | float)]
     return ", ".join(found) or f"{metrics.get(protocol.NUM_EXAMPLES, 0)} samples"
 
 

@@ -97,6 +97,11 @@ def adjusted_rand_index(true: ArrayLike | None, found: ArrayLike) -> float | Non
     return float(adjusted_rand_score(true, found))
 
 
+def written(value: float, digits: int = 3) -> str:
+    """A metric as text, with so many decimals; a loss that blew up as a power of ten, not with all its digits."""
+    return f"{value:.{digits}f}" if abs(value) < 1e6 else f"{value:.3g}"
+
+
 def _as_floats(values: Values) -> NDArray[np.float64]:
     """None becomes NaN."""
     return np.asarray(values, dtype=np.float64)

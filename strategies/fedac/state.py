@@ -34,7 +34,7 @@ class FedACState:
     seen: list[str] = field(default_factory=list)  # clients whose models some map was made of
     holders: dict[str, int] = field(default_factory=dict)  # client → version of the map that it keeps
     reduced: dict[str, list[float]] = field(default_factory=dict)  # client → p numbers of its last model
-    gathered: dict[str, Vector] = field(default_factory=dict)  # for "l2": models for the first clustering
+    gathered: dict[str, Vector] = field(default_factory=dict)  # models for the first map, for "l2" the first clusters
     round: int = 0  # the last one that changed anything; what follows is of it
     moved: int = 0  # clients that the E-step put into another cluster
     ratios: list[float | None] = field(default_factory=list)  # ρ of each cluster
@@ -76,19 +76,22 @@ class Uploads(NamedTuple):
 def make_map(state: FedACState, uploads: Uploads, num_dims: int) -> FedACState:
     """The state with a new map, made of this round's models and of what the old map holds of the other clients'.
 
-    So a map knows every client, however few take part in a round. Where all models are equal there is none. It maps
-    parameters: buffers and counters have no part in its directions.
+    So a map knows every client, however few take part in a round. Where all models are equal there is none, and they
+    are gathered until there is a first one. It maps parameters: buffers and counters have no part in its directions.
     """
     absent = [client for client in state.known if client not in set(uploads.clients)]
     remembered = None
     if absent and state.directions is not None and state.map_mean is not None:
         remembered = Remembered(state.rows(absent), state.directions, state.map_mean)
-    ignored = ~uploads.layout.parameter_columns
-    made = fit_map(uploads.W, num_dims, ignored, remembered) if uploads.clients else None
+    fresh = dict(zip(uploads.clients, uploads.W, strict=True))
+    earlier = {c: model for c, model in state.gathered.items() if c not in fresh} if state.low_rank is None else {}
+    W = np.stack([*uploads.W, *earlier.values()]) if earlier else uploads.W
+    made = fit_map(W, num_dims, ~uploads.layout.parameter_columns, remembered) if len(W) else None
     if made is None:
-        return state
+        kept = {**state.gathered, **{client: model.copy() for client, model in fresh.items()}}
+        return replace(state, gathered=kept) if state.low_rank is None else state
     low_rank, mean = made
-    reduced = {}
+    reduced = dict(zip(earlier, low_rank.reduce(W[len(fresh) :]).tolist(), strict=True))
     if remembered is not None:
         # P (m_old + R P_old - m) without the models themselves
         rows = remembered.reduced @ (low_rank.reduce(remembered.directions) + low_rank.offset)
@@ -100,7 +103,7 @@ def make_map(state: FedACState, uploads: Uploads, num_dims: int) -> FedACState:
         offset=low_rank.offset,
         map_mean=mean,
         map_round=state.round,
-        seen=sorted({*state.seen, *uploads.clients}),
+        seen=sorted({*state.seen, *fresh, *earlier}),
         holders={},
         reduced=reduced,
     )

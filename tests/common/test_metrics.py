@@ -18,9 +18,14 @@ from common.metrics import (
     micro,
     purity,
     worst_decile,
+    written,
 )
 
 labels = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=30)
+
+
+def test_a_loss_that_blew_up_is_written_short() -> None:
+    assert [written(x) for x in (0.12345, 123456.7, 1.3017e28, -2e9)] == ["0.123", "123456.700", "1.3e+28", "-2e+09"]
 
 
 def test_accuracy() -> None:

@@ -164,6 +164,18 @@ def test_one_that_waits_for_enough_clients():
     assert (state.assignment, state.low_rank) == ({}, None)
 
 
+def test_with_one_device_a_round_the_clusters_are_found_all_the_same():
+    strategy = fixed(num_clusters=2)
+    state = started(strategy, {"a": (0, 2)})
+    for round_, row in enumerate(({"b": (10, 2)}, {"c": (0, 3)}, {"d": (10, 3)}), start=2):
+        state = strategy.update(state, round_, replies(row)).state
+        state = load_state(FedACState, *dump_state(state))
+    clusters = state.assignment
+    assert clusters.keys() == set("abcd")
+    assert clusters["a"] == clusters["c"] != clusters["b"] == clusters["d"]
+    assert state.gathered == {}
+
+
 # --- checkpoints, grids and whole runs ---------------------------------------------------------------------------
 
 
