@@ -15,6 +15,7 @@ import contextlib
 import hashlib
 import inspect
 import logging
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -149,6 +150,22 @@ def speak(supernode: Any) -> None:
     supernode._init_connection, supernode._make_fleet_connection_retry_invoker = init_connection, retry_invoker
 
 
+def end_once(supernode: Any) -> None:
+    """Have a second signal not cut off the goodbye that the first began: the server would think it connected.
+
+    A terminal or ``timeout`` signals a whole group, and whoever started this process passes the signal on. Flower goes
+    back to the handlers that were there before its own.
+    """
+    register = supernode.register_signal_handlers
+
+    def register_signal_handlers(*args: Any, **given: Any) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        register(*args, **given)
+
+    supernode.register_signal_handlers = register_signal_handlers
+
+
 def parse(arguments: list[str]) -> tuple[AppTrust, list[str]]:
     """Our own options (`AppTrust`), then ``--`` and the arguments of ``flower-supernode``."""
     parser = argparse.ArgumentParser(prog="client.guard")
@@ -189,5 +206,6 @@ def run(trust: AppTrust, supernode_arguments: list[str], executor: Executor) -> 
     find_server_again(start_client_internal, grpc)
     pull_soon()
     speak(start_client_internal)
+    end_once(start_client_internal)
     sys.argv = ["flower-supernode", *supernode_arguments]
     flower_supernode()

@@ -2,6 +2,9 @@
 
 import hashlib
 import io
+import os
+import subprocess
+import sys
 import zipfile
 from types import SimpleNamespace
 
@@ -125,3 +128,31 @@ def test_what_the_server_says_of_a_trusted_app_is_checked_too(own, change, reaso
 def test_a_flower_that_receives_apps_otherwise_is_not_started():
     with pytest.raises(BouquetError, match=r"install flwr>=1\.39,<1\.40"):
         guard(AppTrust(), SimpleNamespace())
+
+
+def test_a_second_signal_does_not_cut_off_the_end_that_the_first_began():
+    """With Flower's own registration, in a process of its own: SIGTERM twice, the second while it says goodbye."""
+    code = """
+import os, signal, sys, types
+from flwr.supercore.exit import register_signal_handlers, add_exit_handler
+from flwr.supercore.telemetry import EventType
+from client.guard import end_once
+
+def goodbye():
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("said goodbye", flush=True)
+
+supernode = types.SimpleNamespace(register_signal_handlers=register_signal_handlers)
+if sys.argv[1] == "once":
+    end_once(supernode)
+supernode.register_signal_handlers(EventType.RUN_SUPERNODE_LEAVE)
+add_exit_handler(goodbye)
+os.kill(os.getpid(), signal.SIGTERM)
+signal.pause()
+"""
+    environment = {**os.environ, "FLWR_TELEMETRY_ENABLED": "0"}
+    said = {
+        how: subprocess.run([sys.executable, "-c", code, how], capture_output=True, text=True, env=environment).stdout
+        for how in ("once", "as Flower does")
+    }
+    assert said == {"once": "said goodbye\n", "as Flower does": ""}
