@@ -9,13 +9,13 @@ from fedac_replies import FOUR, WIDE, fixed, planted, replies, started
 from stopped_runs import cut_after
 
 from common.errors import BouquetError
-from common.layout import LayoutError
+from common.layout import LayoutError, ParameterLayout
 from common.protocol import ARRAYS, STANDARD
 from common.settings import load_settings
 from experiments.inline import InlineGrid
 from experiments.simulation import simulate
 from strategies.fedac.sending import GLOBAL_EMBEDDING
-from strategies.fedac.state import FedACState
+from strategies.fedac.state import FedACState, embedding_layers
 from strategies.fedac.strategy import FedAC
 from strategies.state import dump_state, load_state
 
@@ -69,6 +69,12 @@ def test_a_split_that_leaves_nothing_on_one_side(layers):
         started(fixed(decision_layers=layers))
     with pytest.raises(LayoutError, match="Unknown layer 'head'"):
         started(fixed(decision_layers=("head",)))
+
+
+def test_a_model_of_which_one_layer_is_trained_is_refused_with_what_to_do():
+    layout = ParameterLayout.of({"head.weight": np.zeros((2, 2), dtype=np.float32)})
+    with pytest.raises(BouquetError, match=r"Only one layer of the model is trained \(head\).*model\.frozen"):
+        embedding_layers(layout, 1)
 
 
 # --- the steps of a round ----------------------------------------------------------------------------------------
