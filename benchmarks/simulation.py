@@ -27,6 +27,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from client.batched_sgd import CPU_BYTES
+from common.cores import available_cores
 from common.initial import initial_model
 from common.settings import Settings, load_settings
 from experiments.simulation import simulate
@@ -67,7 +68,7 @@ def bare_rounds(settings: Settings, clock: Clock) -> list[float]:
     train = settings.train
     parts = [part_of(settings, i) for i in range(settings.data.clients)]
     clients = [tuple(map(torch.as_tensor, (p.train_x, p.train_y, p.test_x, p.test_y))) for p in parts]
-    torch.set_num_threads(train.threads or len(os.sched_getaffinity(0)))
+    torch.set_num_threads(train.threads or available_cores())
     model = initial_model(settings)
     shared = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     seconds = []

@@ -113,6 +113,7 @@ def _whole_data(path: Path, settings: Settings, leave_out: bool) -> Iterator[Lin
 
 def _photos(path: Path) -> Iterator[Line]:
     """What can be said of a folder of photos without the federation's classes: every one is opened."""
+    from client.data import MINIMUM_TRAIN
     from client.data_folder import find_photos
     from common.image_files import read_image
 
@@ -131,7 +132,7 @@ def _photos(path: Path) -> Iterator[Line]:
         found = find_photos(part, classes)
         labels = [label for _, label in found.photos]
         counts = ", ".join(f"{name} {labels.count(k) or 'none'}" for k, name in enumerate(classes))
-        needed = {"train": 2, "test": 1}[part.name] if len(parts) == 2 else 3
+        needed = {"train": MINIMUM_TRAIN, "test": 1}[part.name] if len(parts) == 2 else MINIMUM_TRAIN + 1
         few = f" A round needs {needed} at least." if len(labels) < needed else ""
         yield Line("data", WRONG if few else OK, f"{len(labels)} images in {part}: {counts}.{few}")
         bad, sizes = [], set()

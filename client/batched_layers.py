@@ -44,9 +44,6 @@ class Whole:
 
     def add_to(self, target: Tensor, keep: float, by: float, shares: Tensor | None) -> None:
         """See `Gradient`; in as few passes as can be, because reading and writing is what takes time."""
-        if shares is None and by == 1.0:
-            torch.add(self.values, target, alpha=keep, out=target)
-            return
         if keep != 1.0:
             target.mul_(keep)
         if shares is None:

@@ -229,7 +229,7 @@ class _Optimiser:
             found[name] = Whole(pull.added_to(found[name].whole(), self.values[name]))
         shares = None if options.max_gradient_norm is None else _shares(found.values(), options.max_gradient_norm)
         rate, decay = options.learning_rate, options.weight_decay
-        scale = self._shrink(options.momentum)
+        scale = self._shrink(options.momentum) if options.momentum else 1.0
         for name, gradient in found.items():
             value = self.values[name][:count]
             if options.momentum:
@@ -243,7 +243,7 @@ class _Optimiser:
 
     def _shrink(self, momentum: float) -> float:
         """Multiply all momentum by a number, and return the scale that it has now."""
-        if momentum > 0.0 and self._scale * momentum < _LEAST_SCALE:
+        if self._scale * momentum < _LEAST_SCALE:
             for moved in self._momentum.values():
                 moved.mul_(self._scale)
             self._scale = 1.0

@@ -23,7 +23,7 @@ from common.partitions import ClientPart, split_train_test
 from common.partitions import partition as partition_by_rule
 from common.settings import Settings
 
-_MINIMUM_TRAIN = 2
+MINIMUM_TRAIN = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,8 +248,8 @@ def _split(
 
 
 def _check_enough(what: str, num_train: int, num_test: int) -> None:
-    if num_train < _MINIMUM_TRAIN or num_test < 1:
+    if num_train < MINIMUM_TRAIN or num_test < 1:
         raise BouquetError(
             f"{what} has too few samples, {num_train} to train on and {num_test} to test on; at least "
-            f"{_MINIMUM_TRAIN} and 1 are needed."
+            f"{MINIMUM_TRAIN} and 1 are needed."
         )

@@ -7,7 +7,6 @@ device, anew for each message.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from common.cores import available_cores
 from common.dataset_files import read_arrays
 from common.errors import BouquetError
 from common.image_files import IMAGE_MODES, IMAGE_SUFFIXES, is_clutter, read_image, sorted_files
@@ -179,7 +179,7 @@ def _read_class_folders(
     labels: list[int] = []
     unreadable: list[str] = []
     step = max(1, len(found.photos) // 10)
-    pool = ThreadPoolExecutor(os.cpu_count())  # Pillow lets others work while it decodes
+    pool = ThreadPoolExecutor(available_cores())  # Pillow lets others work while it decodes
     try:
         pixels = pool.map(lambda photo: _pixels_or_error(photo[0], input_shape), found.photos)
         for done, ((_, label), read) in enumerate(zip(found.photos, pixels, strict=True), 1):

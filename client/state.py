@@ -280,7 +280,7 @@ class DeviceState:
         kept = sorted((n for n in known if n <= number), reverse=True)[:_KEPT] if also is None else [number, *also]
         files = [f"{name}-{old:06d}.safetensors" for old in sorted(known - set(kept))]
         # One that goes before the new one is there must leave another, for a device that loses power in between.
-        spare = files[0] if files and also is None and len(known) > 2 else ""
+        spare = files.pop(0) if files and also is None and len(known) > 2 else ""
         self.store.write(f"{name}-{number:06d}.safetensors", content, spare)
         for file in files:
             self.store.delete(file)

@@ -46,7 +46,12 @@ _SHARES = (ACCURACY, F1, ACCURACY_TRAINED, VALIDATION_ACCURACY)
 
 def reported(message: Message) -> str:
     """The reason of a reply that carries an error."""
-    return f"The device reported: {message.error.reason}"
+    return told(str(message.error.reason))
+
+
+def told(reason: str) -> str:
+    """A reason that a device gave, as it stands in the record."""
+    return f"The device reported: {reason}"
 
 
 def read_reply(

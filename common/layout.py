@@ -174,9 +174,8 @@ class ParameterLayout:
         is_whole = len(chosen) == len(self.layers)
         specs = self.tensors if is_whole else tuple(spec for spec in self.tensors if spec.layer in chosen)
         expected = {spec.name for spec in specs}
-        if missing := [name for name in expected if name not in arrays]:
-            first = next(spec.name for spec in specs if spec.name in missing)
-            raise LayoutError(f"Tensor {first!r} is missing ({len(missing)} of {len(specs)} are).")
+        if missing := [spec.name for spec in specs if spec.name not in arrays]:
+            raise LayoutError(f"Tensor {missing[0]!r} is missing ({len(missing)} of {len(specs)} are).")
         if extra := [name for name in arrays if name not in expected]:
             raise LayoutError(f"Tensor {extra[0]!r} was not asked for ({len(extra)} extra).")
         vector = (np.empty if is_whole else np.zeros)(self.dim, dtype=np.float32)

@@ -6,6 +6,7 @@ from flwr.app import Error, Message
 
 from common.errors import BouquetError
 from common.packing import LostCopyError
+from common.protocol import REFUSES, about
 
 _CLIENT_APP_ERROR = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 _APP_REFUSED, _APP_CRASHED = 7, 8  # INVALID_FAB and CLIENT_APP_CRASHED of the same
@@ -42,9 +43,11 @@ def refuses_app(message: Message) -> bool:
     return bool(message.has_error() and message.error.code == _APP_REFUSED)
 
 
-def refuses_run(message: Message) -> bool:
-    """Whether a device's owner lets it take no part in the run."""
-    return bool(message.has_error() and message.error.code == _OWNER_ERROR)
+def owners_refusal(message: Message) -> str:
+    """Why a device's owner lets it take no part in the run, by an error or in what it says of itself; else empty."""
+    if message.has_error():
+        return str(message.error.reason) if message.error.code == _OWNER_ERROR else ""
+    return str(about(message).get(REFUSES, ""))
 
 
 def has_crashed(message: Message) -> bool:

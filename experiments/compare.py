@@ -64,9 +64,14 @@ class Results:
         return [result for result in self.cells if result.error is not None]
 
     @property
+    def unrun(self) -> list[CellResult]:
+        """Cells that have neither failed nor been run."""
+        return [one for one in self.cells if one.run is None and one.error is None]
+
+    @property
     def missing(self) -> list[CellResult]:
-        """Cells that were asked for, and have neither failed nor been run."""
-        return [one for one in self.cells if one.run is None and one.error is None and self.asks_for(one.cell)]
+        """Those of them that were asked for."""
+        return [one for one in self.unrun if self.asks_for(one.cell)]
 
     def asks_for(self, cell: Cell) -> bool:
         """Whether this comparison was to run the cell."""

@@ -199,9 +199,9 @@ def notes(results: Results) -> list[str]:
     said = [many if len(seeds) > 1 else f"Seed {listed} only."]
     if results.failed:
         said.append(f"{len(results.failed)} of {len(results.cells)} cells failed.")
-    if unrun := [one for one in results.cells if one.run is None and one.error is None]:
-        said.append(f"{len(unrun)} of {len(results.cells)} cells have not been run yet.")
-    if results.failed or unrun:
+    if results.unrun:
+        said.append(f"{len(results.unrun)} of {len(results.cells)} cells have not been run yet.")
+    if results.failed or results.unrun:
         said.append("Rows do not all have the same seeds: differences are over the seeds that both rows have.")
     if lacking := missing_rows(results.table):
         said.append(

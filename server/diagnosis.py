@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from common.metrics import written
 from server.outliers import WINDOW, always_last, misplaced
 
 LOOK_BACK = 3  # rounds that a judgement of the loss rests on
@@ -171,7 +172,8 @@ def _rises(lines: Sequence[Line], expected: Expected) -> str:
     means = [sum(losses[i : i + LOOK_BACK]) / LOOK_BACK for i in range(len(losses) - LOOK_BACK + 1)]
     if means[-1] <= min(means) + RISE * expected.chance:
         return ""
-    return f"The training loss rises: {means[-1]:.3f}, after {min(means):.3f} at its lowest: {expected.smaller_step}."
+    now, least = written(means[-1]), written(min(means))
+    return f"The training loss rises: {now}, after {least} at its lowest: {expected.smaller_step}."
 
 
 def _no_clusters(lines: Sequence[Line], expected: Expected) -> str:

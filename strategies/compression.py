@@ -74,8 +74,7 @@ class Compression:
         step = self._steps.get(client, 0)
         if is_train:
             self._steps[client] = step + 1
-        known = tuple(sorted(set(self.held.get(client, {}).values())))
-        return Packing(models, self.up, step, known), replace(instruction, models=received)
+        return Packing(models, self.up, step, self._held_by(client)), replace(instruction, models=received)
 
     def find(self, digest: str) -> Copy | None:
         """A copy that some device may hold."""
@@ -110,7 +109,7 @@ class Compression:
 
     def _pack(self, layout: ParameterLayout, client: str, payload: Payload) -> tuple[PackedModel, Copy]:
         layers = layout.layers if payload.layers is None else payload.layers
-        held = () if payload.exact else tuple(sorted(set(self.held.get(client, {}).values())))
+        held = () if payload.exact else self._held_by(client)
         key = (payload.vector.ctypes.data, layers, held, payload.exact)
         if key not in self._packed:
             bases = [self._copies[digest] for digest in held]
@@ -125,6 +124,9 @@ class Compression:
     def _forget_unheld(self) -> None:
         kept = self._held() | self._awaited
         self._copies = {digest: copy for digest, copy in self._copies.items() if digest in kept}
+
+    def _held_by(self, client: str) -> tuple[str, ...]:
+        return tuple(sorted(set(self.held.get(client, {}).values())))
 
     def _held(self) -> set[str]:
         return {digest for held in self.held.values() for digest in held.values()}

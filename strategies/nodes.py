@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 
 from common import incoming, protocol
 from common.errors import BouquetError
-from common.refusals import has_crashed, refuses_app, refuses_run
+from common.refusals import has_crashed, owners_refusal, refuses_app
 from strategies.exchange import Patience, exchange
 
 IDENTIFY_TIMEOUT = 120.0  # seconds; a node that does not say who it is sits the round out
@@ -106,8 +106,6 @@ class Nodes:
             before = self.clients.get(node) if answer.has_error() else None
             self.clients[node] = known or before or protocol.client_id(answer)
             self._note_refusal(answer)
-            if refuses := protocol.about(answer).get(protocol.REFUSES):
-                self.refusing[node] = Refusal(f"The device reported: {refuses!s}", unasked=MOST_UNASKED)
             if has_crashed(answer):  # it is no stock ClientApp: it is one that has not said yet who it is
                 self.refusing[node] = Refusal(incoming.reported(answer))
 
@@ -123,11 +121,12 @@ class Nodes:
         return self.clients.get(node) or protocol.client_id(message)
 
     def _note_refusal(self, message: Message) -> None:
-        self.refusing.pop(message.metadata.src_node_id, None)
+        node = message.metadata.src_node_id
+        self.refusing.pop(node, None)
         if refuses_app(message):
-            self.refusing[message.metadata.src_node_id] = Refusal(incoming.reported(message))
-        elif refuses_run(message):
-            self.refusing[message.metadata.src_node_id] = Refusal(incoming.reported(message), unasked=MOST_UNASKED)
+            self.refusing[node] = Refusal(incoming.reported(message))
+        elif reason := owners_refusal(message):
+            self.refusing[node] = Refusal(incoming.told(reason), unasked=MOST_UNASKED)
 
 
 def wait_for_nodes(grid: Grid, minimum: int, timeout: float) -> list[int]:

@@ -177,19 +177,15 @@ class OneShotClustering(ClusteredStrategy[OneShotState]):
 
     def _go_on(self, state: OneShotState) -> OneShotState:
         """Too few clients for a clustering: their mean is the next anchor, from which gathering begins again."""
-        clients = sorted(state.gathered)
-        W = np.stack([state.gathered[client] for client in clients])
-        examples = [state.examples[client] for client in clients]
+        _, W, examples = _in_order(state)
         centers = self.aggregate(W, np.zeros(len(W), dtype=np.int64), examples, state.centers)
         return replace(state, centers=centers, anchor=centers[0].copy(), gathered={}, examples={}, gathering=0)
 
     def _cluster(self, state: OneShotState, layout: ParameterLayout) -> OneShotState:
-        clients = sorted(state.gathered)
-        W = np.stack([state.gathered[client] for client in clients])
+        clients, W, examples = _in_order(state)
         updates = np.where(layout.parameter_columns, W - state.anchor, np.float32(0))
         labels, found = self.find_clusters(updates)
         number = int(labels.max()) + 1
-        examples = [state.examples[client] for client in clients]
         previous = np.tile(state.anchor, (number, 1))
         return OneShotState(
             centers=self.aggregate(W, labels, examples, previous),
@@ -204,3 +200,9 @@ class OneShotClustering(ClusteredStrategy[OneShotState]):
         if self.gather_rounds is not None:
             return self.gather_rounds
         return 1 if self.fraction_train >= 1 else math.ceil(2 / self.fraction_train)
+
+
+def _in_order(state: OneShotState) -> tuple[list[str], Matrix, list[int]]:
+    """The gathered clients by name, their models (n, d), and their numbers of samples."""
+    clients = sorted(state.gathered)
+    return clients, np.stack([state.gathered[c] for c in clients]), [state.examples[c] for c in clients]

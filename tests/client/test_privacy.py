@@ -15,7 +15,7 @@ from common.initial import initial_model, state_vector
 from common.layout import ParameterLayout
 from common.privacy import RELEASES, check_model
 from common.protocol import Encoder, Instruction, Payload, Received
-from common.refusals import refuses_run
+from common.refusals import owners_refusal
 from common.sections import PrivacySettings
 from common.settings import parse_settings
 from experiments.inline import InlineGrid
@@ -211,7 +211,7 @@ def test_an_owner_can_demand_noise(tmp_path):
     assert refused.has_error()
     assert "noise_multiplier of 1.0 or more (--least-noise); this run has clip_norm = 1.0" in refused.error.reason
     assert answer(tmp_path, least=1.0).has_error()
-    assert refuses_run(answer(tmp_path, least=1.0))
+    assert "(--least-noise); this run has no [privacy]" in owners_refusal(answer(tmp_path, least=1.0))
     said = protocol.about(answer(tmp_path, least=1.0, kind=protocol.IDENTIFY))  # before it is sent a model
     assert said[protocol.CLIENT_ID] == "client-1"
     assert "(--least-noise); this run has no [privacy]" in said[protocol.REFUSES]
