@@ -2,19 +2,52 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import grpc
 import numpy as np
 import pytest
+from wire_device import Script, WireDevice, answering
 
 from bouquet.keys import add_device, init_keys
+from common.initial import initial_model, state_vector
 from common.processes import free_port
+from common.settings import load_settings
+from experiments.inline import scripted_client
+
+HONEST = ("garden-pi", "porch-pi")
+QUICK = """
+[run]
+name = "wired"
+rounds = {rounds}
+
+[data]
+dataset = "own"
+classes = ["down", "up"]
+input_shape = [1, 2, 2]
+
+[model]
+name = "mlp"
+hidden = [8]
+
+[strategy]
+name = "fedavg"
+
+[server]
+min_clients = {clients}
+round_timeout = 60
+straggler_grace = 5
+straggler_factor = 2
+"""
 
 
 class Commands:
@@ -95,3 +128,60 @@ def own_data(tmp_path: Path) -> Callable[[str, bool], Path]:
         return folder
 
     return write
+
+
+class Wired:
+    """A server with TLS and keys, honest devices on the wire, and hostile ones: see the fixture `wired`."""
+
+    def __init__(self, commands: Commands, names: Sequence[str], settings: str) -> None:
+        self.commands = commands
+        self.folder = commands.folder / "runs" / "wired"
+        (commands.folder / "wired.toml").write_text(settings)
+        self.layout, _ = state_vector(initial_model(load_settings(commands.folder / "wired.toml")))
+        commands.keys(*names)
+        self.server = commands.server("--settings", "wired.toml")
+        self.stack = contextlib.ExitStack()
+        self.devices = {name: self._device(name) for name in names}
+
+    def _device(self, name: str) -> WireDevice:
+        folder = self.commands.folder / "devices" / name
+        for _ in range(600):
+            if self.server.poll() is not None:
+                break
+            with contextlib.suppress(grpc.RpcError):
+                return WireDevice(f"127.0.0.1:{self.commands.port}", folder)
+            time.sleep(0.1)
+        raise AssertionError(self.commands.log("server"))
+
+    def answer(self, scripts: Mapping[str, Script]) -> None:
+        """Have every device answer from now on: by its script, else honestly."""
+        for name, device in self.devices.items():
+            honest = scripted_client(name, self.layout, lambda model, received: model + np.float32(0.01))
+            self.stack.enter_context(answering(device, honest, scripts.get(name)))
+
+    def end(self, code: int = 0) -> list[dict[str, Any]]:
+        """Wait for the run's end, with this exit status; the lines of its rounds."""
+        self.commands.wait_for(lambda: self.server.poll() is not None)
+        assert self.server.returncode == code, self.commands.log("server")
+        return [json.loads(line) for line in (self.folder / "rounds.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def wired(commands: Commands) -> Iterator[Callable[..., Wired]]:
+    """Start a run of quick rounds over gRPC with TLS and keys, with scripted devices: no SuperNode, no ClientApp.
+
+    ``run = wired("mallory", rounds=3)`` starts the server and activates two honest devices and mallory;
+    ``run.answer({"mallory": script})`` has all of them answer (`wire_device` says what a script is), and ``run.end()``
+    waits for the end. Several hostile devices cost no more rounds than one; who is refused three times in a row sits
+    out. Leave nothing to chance: a device that is silent costs its round ``straggler_grace``, five seconds.
+    """
+    started: list[Wired] = []
+
+    def start(*hostile: str, rounds: int = 3, more: str = "") -> Wired:
+        settings = QUICK.format(rounds=rounds, clients=len(HONEST) + len(hostile)) + more
+        started.append(run := Wired(commands, (*HONEST, *hostile), settings))
+        return run
+
+    yield start
+    for run in started:
+        run.stack.close()
