@@ -34,11 +34,16 @@ class Anchored(FeSEM):
 
     Parameters
     ----------
-    num_clusters : K; ``"auto"`` chooses it among ``candidates`` after three rounds of one center, or takes 1.
-    anchor_weight : λ; 0 trains every device alone beside FeSEM.
-    proximal_weight : FeSEM's λ/m, for the center as a device trains it.
-    restarts, weighting, warmup_rounds, candidates : see `strategies.fesem.strategy.FeSEM`.
-    sampling : see `strategies.sampling.Sampling`.
+    num_clusters : int | "auto", default "auto"
+        K; ``"auto"`` chooses it among ``candidates`` after three rounds of one center, or takes 1.
+    anchor_weight : float, default 1.0
+        λ; 0 trains every device alone beside FeSEM.
+    proximal_weight : float, default 0.001
+        FeSEM's λ/m, for the center as a device trains it.
+    restarts, weighting, warmup_rounds, candidates
+        See `strategies.fesem.strategy.FeSEM`.
+    **sampling
+        See `strategies.sampling.Sampling`.
     """
 
     def __init__(

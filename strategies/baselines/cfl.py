@@ -85,12 +85,17 @@ class CFL(ClusteredStrategy[CFLState]):
 
     Parameters
     ----------
-    stationary_norm : ε₁, above 0; none takes a quarter of the greatest norm of the cluster's mean update so far.
-    conflict_norm : ε₂, above 0; none takes that greatest norm.
-    min_separation : γ_max, 0 to 1. The default lets a cluster of k equally large groups be divided for every k, since
-        their updates then have a cosine of −1 / (k − 1), and hardly one whose updates have nothing in common (0).
-    memory : rounds for which an update counts, where not all clients are asked in each round.
-    sampling : see `strategies.sampling.Sampling`.
+    stationary_norm : float | None, default None
+        ε₁, above 0; none takes a quarter of the greatest norm of the cluster's mean update so far.
+    conflict_norm : float | None, default None
+        ε₂, above 0; none takes that greatest norm.
+    min_separation : float, default 0.7
+        γ_max, 0 to 1. The default lets a cluster of k equally large groups be divided for every k, since their updates
+        then have a cosine of −1 / (k − 1), and hardly one whose updates have nothing in common (0).
+    memory : int, default 5
+        Rounds for which an update counts, where not all clients are asked in each round.
+    **sampling
+        See `strategies.sampling.Sampling`.
     """
 
     state_class = CFLState

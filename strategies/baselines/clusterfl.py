@@ -62,11 +62,16 @@ class ClusterFL(ClusteredStrategy[ClusterFLState]):
 
     Parameters
     ----------
-    num_clusters : K.
-    cluster_weight : β; the device minimises its loss + β·‖w_i − w̄_k‖² + (α − β)·‖w_i‖².
-    shrinkage : α − β; where it is above 0, it takes the place of ``train.weight_decay``.
-    restarts : random restarts of k-means.
-    sampling : see `strategies.sampling.Sampling`.
+    num_clusters : int, default 4
+        K.
+    cluster_weight : float, default 0.05
+        β; the device minimises its loss + β·‖w_i − w̄_k‖² + (α − β)·‖w_i‖².
+    shrinkage : float, default 0.0
+        α − β; where it is above 0, it takes the place of ``train.weight_decay``.
+    restarts : int, default 20
+        Random restarts of k-means.
+    **sampling
+        See `strategies.sampling.Sampling`.
     """
 
     state_class = ClusterFLState

@@ -23,9 +23,12 @@ class FedDist(GlobalModel):
 
     Parameters
     ----------
-    step_size : ε of Reptile, above 0, at most 1.
-    weighting : ``"uniform"`` is FedDist; ``"examples"``, by the clients' numbers of samples, is FedDWS.
-    sampling : see `strategies.sampling.Sampling`.
+    step_size : float, default 0.5
+        ε of Reptile, above 0, at most 1.
+    weighting : {"uniform", "examples"}, default "uniform"
+        ``"uniform"`` is FedDist; ``"examples"``, by the clients' numbers of samples, is FedDWS.
+    **sampling
+        See `strategies.sampling.Sampling`.
     """
 
     def __init__(self, step_size: float = 0.5, weighting: Weighting = "uniform", **sampling: Unpack[Sampling]) -> None:

@@ -37,12 +37,18 @@ class FedGroup(OneShotClustering):
 
     Parameters
     ----------
-    num_clusters : m, groups, and directions that the updates are decomposed into.
-    pretraining_scale : α; gathering ends early once α·m clients have trained the initial model.
-    mixing_rate : η_g of the aggregation between groups; 0 leaves it out.
-    restarts : random restarts of k-means.
-    gather_rounds : rounds of pre-training; none is one where all clients are asked, else 2 / ``fraction_train``.
-    sampling : see `strategies.sampling.Sampling`.
+    num_clusters : int, default 4
+        m, groups, and directions that the updates are decomposed into.
+    pretraining_scale : int, default 20
+        α; gathering ends early once α·m clients have trained the initial model.
+    mixing_rate : float, default 0.0
+        η_g of the aggregation between groups; 0 leaves it out.
+    restarts : int, default 20
+        Random restarts of k-means.
+    gather_rounds : int | None, default None
+        Rounds of pre-training; none is one where all clients are asked, else 2 / ``fraction_train``.
+    **sampling
+        See `strategies.sampling.Sampling`.
     """
 
     def __init__(

@@ -35,8 +35,10 @@ class FedPer(ClusteredStrategy[FedPerState]):
 
     Parameters
     ----------
-    personal_layers : K_P, so many layers at the output, or the names of the layers.
-    sampling : see `strategies.sampling.Sampling`.
+    personal_layers : int | tuple[str, ...], default 1
+        K_P, so many layers at the output, or the names of the layers.
+    **sampling
+        See `strategies.sampling.Sampling`.
     """
 
     state_class = FedPerState

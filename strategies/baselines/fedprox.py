@@ -24,8 +24,10 @@ class FedProx(FedAvg):
 
     Parameters
     ----------
-    proximal_mu : μ; the device minimises its loss + (μ/2)·‖w − w_t‖².
-    sampling : see `strategies.sampling.Sampling`.
+    proximal_mu : float, default 0.01
+        μ; the device minimises its loss + (μ/2)·‖w − w_t‖².
+    **sampling
+        See `strategies.sampling.Sampling`.
     """
 
     def __init__(self, proximal_mu: float = 0.01, **sampling: Unpack[Sampling]) -> None:

@@ -28,7 +28,8 @@ class FedSGD(FedAvg):
 
     Parameters
     ----------
-    sampling : see `strategies.sampling.Sampling`.
+    **sampling
+        See `strategies.sampling.Sampling`.
     """
 
     takes_late_replies = False  # a step of the model before would not be one of this model's gradient

@@ -36,15 +36,20 @@ class FLHC(OneShotClustering):
 
     Parameters
     ----------
-    num_clusters : number of clusters, where there is no ``threshold``.
-    threshold : clusters are joined while they are at most so far apart, in the unit of the distance; none for
-        ``num_clusters``.
-    distance : between updates: ``"l2"``, ``"l1"`` or ``"cosine"`` (1 − cos).
-    linkage : between clusters: ``"ward"`` (with ``"l2"`` only), ``"complete"``, ``"average"`` or ``"single"``.
-    warmup_rounds : n, rounds of FedAvg before the clustering.
-    gather_rounds : rounds in which updates are gathered; none is one where all clients are asked, else
-        2 / ``fraction_train``.
-    sampling : see `strategies.sampling.Sampling`.
+    num_clusters : int, default 4
+        Number of clusters, where there is no ``threshold``.
+    threshold : float | None, default None
+        Clusters are joined while they are at most so far apart, in the unit of the distance; none for ``num_clusters``.
+    distance : {"l2", "l1", "cosine"}, default "l2"
+        Between updates: ``"l2"``, ``"l1"`` or ``"cosine"`` (1 − cos).
+    linkage : {"ward", "complete", "average", "single"}, default "ward"
+        Between clusters: ``"ward"`` (with ``"l2"`` only), ``"complete"``, ``"average"`` or ``"single"``.
+    warmup_rounds : int, default 5
+        n, rounds of FedAvg before the clustering.
+    gather_rounds : int | None, default None
+        Rounds in which updates are gathered; none is one where all clients are asked, else 2 / ``fraction_train``.
+    **sampling
+        See `strategies.sampling.Sampling`.
     """
 
     def __init__(

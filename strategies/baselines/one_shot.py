@@ -49,10 +49,13 @@ class OneShotClustering(ClusteredStrategy[OneShotState]):
 
     Parameters
     ----------
-    warmup_rounds : rounds of one common model before the anchor.
-    gather_rounds : rounds of gathering; none is one where all clients are asked, else 2 / ``fraction_train``, after
-        which 92 of 100 have been asked if half of them are each time.
-    sampling : see `strategies.sampling.Sampling`.
+    warmup_rounds : int, default 0
+        Rounds of one common model before the anchor.
+    gather_rounds : int | None, default None
+        Rounds of gathering; none is one where all clients are asked, else 2 / ``fraction_train``, after which 92 of 100
+        have been asked if half of them are each time.
+    **sampling
+        See `strategies.sampling.Sampling`.
     """
 
     state_class = OneShotState

@@ -38,13 +38,19 @@ class RobustTKM(OneShotClustering):
 
     Parameters
     ----------
-    num_clusters : K.
-    trimmed_share : α, from 0 to below 0.5: the part of the models that trimmed k-means leaves out, and of the values
-        of each coordinate that the mean of a cluster leaves out at either end.
-    erm_epochs : passes over a device's data in the first stage.
-    restarts : random starts of trimmed k-means.
-    gather_rounds : rounds of the first stage; none is one where all devices are asked, else 2 / ``fraction_train``.
-    sampling : see `strategies.sampling.Sampling`.
+    num_clusters : int, default 4
+        K.
+    trimmed_share : float, default 0.1
+        α, from 0 to below 0.5: the part of the models that trimmed k-means leaves out, and of the values of each
+        coordinate that the mean of a cluster leaves out at either end.
+    erm_epochs : int, default 10
+        Passes over a device's data in the first stage.
+    restarts : int, default 20
+        Random starts of trimmed k-means.
+    gather_rounds : int | None, default None
+        Rounds of the first stage; none is one where all devices are asked, else 2 / ``fraction_train``.
+    **sampling
+        See `strategies.sampling.Sampling`.
     """
 
     def __init__(

@@ -51,14 +51,22 @@ class CGPFL(OneShotClustering):
 
     Parameters
     ----------
-    num_clusters : K, the number of contexts.
-    proximal_weight : λ of the Moreau envelope.
-    personal_steps : gradient steps of the personal model for each mini-batch.
-    context_step : η λ, above 0, at most 1: the part of the way to the personal model that the local context then moves.
-    server_step : β, above 0, at most 1.
-    restarts : random restarts of the first k-means.
-    gather_rounds : rounds of the common start; none is one where all clients are asked, else 2 / ``fraction_train``.
-    sampling : see `strategies.sampling.Sampling`.
+    num_clusters : int, default 4
+        K, the number of contexts.
+    proximal_weight : float, default 0.1
+        λ of the Moreau envelope.
+    personal_steps : int, default 5
+        Gradient steps of the personal model for each mini-batch.
+    context_step : float, default 0.3
+        η λ, above 0, at most 1: the part of the way to the personal model that the local context then moves.
+    server_step : float, default 1.0
+        β, above 0, at most 1.
+    restarts : int, default 20
+        Random restarts of the first k-means.
+    gather_rounds : int | None, default None
+        Rounds of the common start; none is one where all clients are asked, else 2 / ``fraction_train``.
+    **sampling
+        See `strategies.sampling.Sampling`.
     """
 
     def __init__(

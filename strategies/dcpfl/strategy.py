@@ -58,26 +58,40 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
 
     Parameters
     ----------
-    discrepancy_rounds : T_start, rounds of one model for all, over which the model discrepancy is averaged.
-    loss_window : s, rounds over which the loss is smoothed; with layer-wise aggregation, the next multiple of α. While
-        slow layers stay on the devices the received model is partly a device's own, and its loss is lower: the loss
-        rises and falls with α, and a window of 5 saw no elbow after the first split (docs/decisions.md).
-    gamma_step : λ, by which γ̃ is lowered for a trial.
-    observe_rounds : t_obv, rounds after which the end of a rapid decrease period is noticed.
-    retry_rounds : t_sp, rounds that the old structure stays after a refused trial.
-    slow_factor : α; slow layers are aggregated every α-th round. (τ, the local epochs of a round, is
-        ``train.local_epochs``.)
-    slow_ratio : a layer is slow when D_{g,l} is below this fraction of their mean; 0.1 in the paper (Eq. 6).
-    scaling : what S of Eq. 5 runs over; see `strategies.dcpfl.layerwise.layer_discrepancies`.
-    layer_wise : False sends all layers in every round (NoLA).
-    fixed_gamma : a γ̃ that is kept from T_start on, without trials (NoDC; 0.8 in the paper). None: dynamic clustering.
-    validation_fraction : share of each device's training data that it never trains on, and on which a trial's losses
-        are measured. 0 measures them on the training data, as in the paper (compared in docs/results.md).
-    discrepancy : the distance of clients; see `strategies.dcpfl.discrepancy.model_discrepancy`.
-    discrepancy_sample : number of random coordinates on which it is estimated; None for all. The error is bounded in
+    discrepancy_rounds : int, default 5
+        T_start, rounds of one model for all, over which the model discrepancy is averaged.
+    loss_window : int, default 5
+        s, rounds over which the loss is smoothed; with layer-wise aggregation, the next multiple of α. While slow
+        layers stay on the devices the received model is partly a device's own, and its loss is lower: the loss rises
+        and falls with α, and a window of 5 saw no elbow after the first split (docs/decisions.md).
+    gamma_step : float, default 0.2
+        λ, by which γ̃ is lowered for a trial.
+    observe_rounds : int, default 3
+        t_obv, rounds after which the end of a rapid decrease period is noticed.
+    retry_rounds : int, default 6
+        t_sp, rounds that the old structure stays after a refused trial.
+    slow_factor : int, default 3
+        α; slow layers are aggregated every α-th round. (τ, the local epochs of a round, is ``train.local_epochs``.)
+    slow_ratio : float, default 0.65
+        A layer is slow when D_{g,l} is below this fraction of their mean; 0.1 in the paper (Eq. 6).
+    scaling : {"model", "layer"}, default "model"
+        What S of Eq. 5 runs over; see `strategies.dcpfl.layerwise.layer_discrepancies`.
+    layer_wise : bool, default True
+        False sends all layers in every round (NoLA).
+    fixed_gamma : float | None, default None
+        A γ̃ that is kept from T_start on, without trials (NoDC; 0.8 in the paper). None: dynamic clustering.
+    validation_fraction : float, default 0.0
+        Share of each device's training data that it never trains on, and on which a trial's losses are measured. 0
+        measures them on the training data, as in the paper (compared in docs/results.md).
+    discrepancy : {"l1", "l1-own", "cosine"}, default "cosine"
+        The distance of clients; see `strategies.dcpfl.discrepancy.model_discrepancy`.
+    discrepancy_sample : int | None, default None
+        Number of random coordinates on which it is estimated; None for all. The error is bounded in
         `strategies.dcpfl.discrepancy.sampled_columns`.
-    min_group_samples : training samples that a group has at least; None, as in the paper, divides to single devices.
-    sampling : see `strategies.sampling.Sampling`.
+    min_group_samples : int | None, default None
+        Training samples that a group has at least; None, as in the paper, divides to single devices.
+    **sampling
+        See `strategies.sampling.Sampling`.
     """
 
     state_class = DCPFLState

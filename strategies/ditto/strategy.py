@@ -28,8 +28,10 @@ class Ditto(FedAvg):
 
     Parameters
     ----------
-    proximal_weight : λ; 0 trains every device alone beside FedAvg.
-    sampling : see `strategies.sampling.Sampling`.
+    proximal_weight : float, default 1.0
+        λ; 0 trains every device alone beside FedAvg.
+    **sampling
+        See `strategies.sampling.Sampling`.
     """
 
     def __init__(self, proximal_weight: float = 1.0, **sampling: Unpack[Sampling]) -> None:

@@ -58,24 +58,40 @@ class FedAC(ClusteredStrategy[FedACState]):
 
     Parameters
     ----------
-    num_clusters : K at the start.
-    proximal_weight : λ, the pull of a personal model towards the center of its cluster.
-    embedding_weight : μ, the pull of its embedding towards the global one; 0 is without, and nothing of it is sent.
-    decision_layers : the layers that are not embedding: so many at the output, or their names.
-    similarity : by which a client finds its cluster: the cosine of reduced models (Eq. 4), or the models' L2 distance.
-    pca_dim : p, the numbers of a reduced model. With very few, clients that are all alike look clustered.
-    pca_every : rounds until the map to p numbers is made anew; a client that it never saw brings that forward.
-    tuning : of K: by the ``"silhouette"``, by the paper's ``"ratio"`` (section 4.5, Algorithm 3), or ``"off"``.
-    tune_every : rounds from one tuning to the next.
-    min_clusters, max_clusters : the least and the greatest K of a tuning.
-    margin : by how much a grouping must beat the silhouette of the present one.
-    min_silhouette : without a grouping that has it, there is one cluster.
-    split_above, merge_below : thresholds for ρ of ``"ratio"``; the paper gives no values.
-    model_share : share of each cluster that uploads its models, drawn anew in each round. The others train as well, and
-        send p numbers, from which they are clustered; each is sent the map, p times the size of a model, once and
-        whenever it is made anew. So less than 1 pays on a slow uplink, or when the map lasts for more than p rounds.
-    tested : what a device tests after the last round, its ``"personal"`` model or the ``"center"`` of its cluster.
-    sampling : see `strategies.sampling.Sampling`.
+    num_clusters : int, default 5
+        K at the start.
+    proximal_weight : float, default 0.1
+        λ, the pull of a personal model towards the center of its cluster.
+    embedding_weight : float, default 0.1
+        μ, the pull of its embedding towards the global one; 0 is without, and nothing of it is sent.
+    decision_layers : int | tuple[str, ...], default 1
+        The layers that are not embedding: so many at the output, or their names.
+    similarity : {"low-rank", "l2"}, default "low-rank"
+        By which a client finds its cluster: the cosine of reduced models (Eq. 4), or the models' L2 distance.
+    pca_dim : int, default 10
+        p, the numbers of a reduced model. With very few, clients that are all alike look clustered.
+    pca_every : int, default 100
+        Rounds until the map to p numbers is made anew; a client that it never saw brings that forward.
+    tuning : {"silhouette", "ratio", "off"}, default "silhouette"
+        Of K: by the ``"silhouette"``, by the paper's ``"ratio"`` (section 4.5, Algorithm 3), or ``"off"``.
+    tune_every : int, default 1
+        Rounds from one tuning to the next.
+    min_clusters, max_clusters
+        The least and the greatest K of a tuning.
+    margin : float, default 0.05
+        By how much a grouping must beat the silhouette of the present one.
+    min_silhouette : float, default 0.25
+        Without a grouping that has it, there is one cluster.
+    split_above, merge_below
+        Thresholds for ρ of ``"ratio"``; the paper gives no values.
+    model_share : float, default 1.0
+        Share of each cluster that uploads its models, drawn anew in each round. The others train as well, and send p
+        numbers, from which they are clustered; each is sent the map, p times the size of a model, once and whenever it
+        is made anew. So less than 1 pays on a slow uplink, or when the map lasts for more than p rounds.
+    tested : {"personal", "center"}, default "personal"
+        What a device tests after the last round, its ``"personal"`` model or the ``"center"`` of its cluster.
+    **sampling
+        See `strategies.sampling.Sampling`.
     """
 
     state_class = FedACState

@@ -32,10 +32,14 @@ class FedBABU(FedPer):
 
     Parameters
     ----------
-    personal_layers : the head, so many layers at the output, or the names of the layers.
-    fine_tuning_epochs : τ_f, epochs of fine-tuning; the default is ours.
-    fine_tuned : ``"all"``, body and head, or the ``"head"`` alone.
-    sampling : see `strategies.sampling.Sampling`.
+    personal_layers : int | tuple[str, ...], default 1
+        The head, so many layers at the output, or the names of the layers.
+    fine_tuning_epochs : int, default 5
+        τ_f, epochs of fine-tuning; the default is ours.
+    fine_tuned : {"all", "head"}, default "all"
+        ``"all"``, body and head, or the ``"head"`` alone.
+    **sampling
+        See `strategies.sampling.Sampling`.
     """
 
     def __init__(

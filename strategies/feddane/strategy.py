@@ -43,8 +43,10 @@ class FedDANE(ClusteredStrategy[FedDANEState]):
 
     Parameters
     ----------
-    proximal_weight : μ.
-    sampling : see `strategies.sampling.Sampling`.
+    proximal_weight : float, default 0.1
+        μ.
+    **sampling
+        See `strategies.sampling.Sampling`.
     """
 
     state_class = FedDANEState

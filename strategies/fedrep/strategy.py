@@ -29,10 +29,14 @@ class FedRep(FedPer):
 
     Parameters
     ----------
-    personal_layers : the head, so many layers at the output, or the names of the layers.
-    head_epochs : τ, epochs of training the head in a round.
-    body_epochs : epochs of training the body. ``train.local_epochs`` is without effect.
-    sampling : see `strategies.sampling.Sampling`.
+    personal_layers : int | tuple[str, ...], default 1
+        The head, so many layers at the output, or the names of the layers.
+    head_epochs : int, default 10
+        τ, epochs of training the head in a round.
+    body_epochs : int, default 1
+        Epochs of training the body. ``train.local_epochs`` is without effect.
+    **sampling
+        See `strategies.sampling.Sampling`.
     """
 
     def __init__(

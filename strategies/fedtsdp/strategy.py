@@ -59,20 +59,31 @@ class FedTSDP(ClusteredStrategy[FedTSDPState]):
 
     Parameters
     ----------
-    hopkins_threshold : h_th; the clients are clustered anew when H is above it.
-    patience : so many rounds in a row; 1 in the paper. IID models may be above it for a round when they leave their
-        first plateau (and are one cluster all the same, or nearly); those of skewed data in the first round only.
-    eps_outputs, eps_weights : ε₁ and ε₂, the radius of DBSCAN in Jensen–Shannon divergence and in ‖w_i − w_j‖₂. The
-        second depends on the size of the model and on the training; the record has the quantiles of both.
-    min_samples : min_pts of DBSCAN, the point itself included.
-    dampening : ψ of Eq. 11, by which the number of shared layers L_s is multiplied at every clustering.
-    stages : ``"one"`` clusters by outputs only, ``"two"`` by weights only (the paper's ablation).
-    public_batch : B, public samples drawn in a round.
-    hopkins_points : m̃ of Eq. 6; None is a quarter of the clients.
-    hopkins_draws : H is the mean of so many draws.
-    sampling_gain : what Eq. 7 adds to the weight of a public sample; None is its |D_pub| / B. As W is normalised, that
-        puts nearly all of it on the one batch, which is then drawn again and again; 1 / B puts half of it there.
-    sampling : see `strategies.sampling.Sampling`.
+    hopkins_threshold : float, default 0.65
+        h_th; the clients are clustered anew when H is above it.
+    patience : int, default 1
+        So many rounds in a row; 1 in the paper. IID models may be above it for a round when they leave their first
+        plateau (and are one cluster all the same, or nearly); those of skewed data in the first round only.
+    eps_outputs, eps_weights
+        ε₁ and ε₂, the radius of DBSCAN in Jensen–Shannon divergence and in ‖w_i − w_j‖₂. The second depends on the size
+        of the model and on the training; the record has the quantiles of both.
+    min_samples : int, default 2
+        min_pts of DBSCAN, the point itself included.
+    dampening : float, default 0.98
+        ψ of Eq. 11, by which the number of shared layers L_s is multiplied at every clustering.
+    stages : {"both", "one", "two"}, default "both"
+        ``"one"`` clusters by outputs only, ``"two"`` by weights only (the paper's ablation).
+    public_batch : int, default 64
+        B, public samples drawn in a round.
+    hopkins_points : int | None, default None
+        m̃ of Eq. 6; None is a quarter of the clients.
+    hopkins_draws : int, default 20
+        H is the mean of so many draws.
+    sampling_gain : float | None, default None
+        What Eq. 7 adds to the weight of a public sample; None is its |D_pub| / B. As W is normalised, that puts nearly
+        all of it on the one batch, which is then drawn again and again; 1 / B puts half of it there.
+    **sampling
+        See `strategies.sampling.Sampling`.
     """
 
     state_class = FedTSDPState

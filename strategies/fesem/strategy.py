@@ -43,16 +43,24 @@ class FeSEM(ClusteredStrategy[FeSEMState]):
 
     Parameters
     ----------
-    num_clusters : K. ``"auto"`` chooses it, by ``selection``, among ``candidates`` (section 5.2).
-    proximal_weight : λ/m of Eq. 7; the device minimises its loss + λ/m · ‖W − C‖².
-    restarts : random restarts of the first k-means, of which the least intra-cluster distance is kept.
-    weighting : ``"uniform"`` is Eq. 9; ``"examples"`` weighs clients by their number of samples.
-    matching : align hidden units before averaging (FeSEM-MA, section 5.1).
-    warmup_rounds : rounds of one common model before the first clustering.
-    selection : how ``"auto"`` chooses K: the ``"silhouette"`` or the ``"elbow"`` of the intra-cluster distance over the
+    num_clusters : int | "auto", default 4
+        K. ``"auto"`` chooses it, by ``selection``, among ``candidates`` (section 5.2).
+    proximal_weight : float, default 0.001
+        λ/m of Eq. 7; the device minimises its loss + λ/m · ‖W − C‖².
+    restarts : int, default 20
+        Random restarts of the first k-means, of which the least intra-cluster distance is kept.
+    weighting : {"uniform", "examples"}, default "uniform"
+        ``"uniform"`` is Eq. 9; ``"examples"`` weighs clients by their number of samples.
+    matching : bool, default False
+        Align hidden units before averaging (FeSEM-MA, section 5.1).
+    warmup_rounds : int, default 1
+        Rounds of one common model before the first clustering.
+    selection : {"silhouette", "elbow", "accuracy"}, default "silhouette"
+        How ``"auto"`` chooses K: the ``"silhouette"`` or the ``"elbow"`` of the intra-cluster distance over the
         clients' models after three common rounds, or the ``"accuracy"`` on training samples held out on the devices,
         after three rounds with each candidate.
-    sampling : see `strategies.sampling.Sampling`.
+    **sampling
+        See `strategies.sampling.Sampling`.
     """
 
     state_class = FeSEMState

@@ -52,24 +52,32 @@ class GradientLoss(ClusteredStrategy[GradientLossState]):
 
     Parameters
     ----------
-    num_clusters : K. The models start from K different random initialisations.
-    gradient_weight : λ of Eq. 4, 0 to 1; 0 is IFCA.
-    similarity : S of Eq. 3: the ``"cosine"`` of −∇L and Δ, or the negative ``"euclidean"`` distance between them.
-    local_update : one gradient ``"step"`` on the mini-batch that decided (Eq. 5; ``train.local_epochs`` does not
-        count then), or ``"epochs"``: ``train.local_epochs`` passes over the device's data.
-    broadcast : ``"full"`` sends all K models every round. ``"adaptive"`` sends a device its own cluster's model only,
-        once it has found the same cluster ``stable_after`` times in a row; it is sent all K again ``look_every``
-        rounds after it last compared them, and in the round after its training loss rose by more than ``loss_rise``
-        of what it was.
-    choice_batches : so many mini-batches of the round decide, as far as the device has them; a step is still taken on
-        the first. The paper's 1 is little where a mini-batch is small.
-    choice_memory : from 0 to below 1, the share of a device's losses and similarities that stays from its comparisons
-        before, an exponential mean; 0 is the paper's.
-    empty_cluster : what becomes of a cluster that nobody chose. ``"tell"``: a device is told to train it (II-C);
-        ``"leave"``, as IFCA's authors do; ``"split"``: the cluster whose devices' steps are clearly of two directions,
-        seen over three rounds or more, is divided, and the empty one is where its smaller half is. The larger of two
-        such clusters is divided first; without one, the empty cluster stays as it is.
-    sampling : see `strategies.sampling.Sampling`.
+    num_clusters : int, default 4
+        K. The models start from K different random initialisations.
+    gradient_weight : float, default 0.2
+        λ of Eq. 4, 0 to 1; 0 is IFCA.
+    similarity : {"cosine", "euclidean"}, default "cosine"
+        S of Eq. 3: the ``"cosine"`` of −∇L and Δ, or the negative ``"euclidean"`` distance between them.
+    local_update : {"step", "epochs"}, default "step"
+        One gradient ``"step"`` on the mini-batch that decided (Eq. 5; ``train.local_epochs`` does not count then), or
+        ``"epochs"``: ``train.local_epochs`` passes over the device's data.
+    broadcast : {"full", "adaptive"}, default "full"
+        ``"full"`` sends all K models every round. ``"adaptive"`` sends a device its own cluster's model only, once it
+        has found the same cluster ``stable_after`` times in a row; it is sent all K again ``look_every`` rounds after
+        it last compared them, and in the round after its training loss rose by more than ``loss_rise`` of what it was.
+    choice_batches : int, default 1
+        So many mini-batches of the round decide, as far as the device has them; a step is still taken on the first. The
+        paper's 1 is little where a mini-batch is small.
+    choice_memory : float, default 0.0
+        From 0 to below 1, the share of a device's losses and similarities that stays from its comparisons before, an
+        exponential mean; 0 is the paper's.
+    empty_cluster : {"tell", "split", "leave"}, default "tell"
+        What becomes of a cluster that nobody chose. ``"tell"``: a device is told to train it (II-C); ``"leave"``, as
+        IFCA's authors do; ``"split"``: the cluster whose devices' steps are clearly of two directions, seen over three
+        rounds or more, is divided, and the empty one is where its smaller half is. The larger of two such clusters is
+        divided first; without one, the empty cluster stays as it is.
+    **sampling
+        See `strategies.sampling.Sampling`.
     """
 
     state_class = GradientLossState

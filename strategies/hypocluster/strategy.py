@@ -47,8 +47,10 @@ class HypoCluster(ClusteredStrategy[HypoClusterState]):
 
     Parameters
     ----------
-    num_clusters : q, the number of hypotheses.
-    sampling : see `strategies.sampling.Sampling`.
+    num_clusters : int, default 4
+        q, the number of hypotheses.
+    **sampling
+        See `strategies.sampling.Sampling`.
     """
 
     state_class = HypoClusterState

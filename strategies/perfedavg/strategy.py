@@ -34,11 +34,16 @@ class PerFedAvg(GlobalModel):
 
     Parameters
     ----------
-    adaptation_rate : α.
-    adaptation_steps : gradient steps of adaptation before a test; 1 in the paper.
-    hessian_free : HF in place of FO.
-    difference : δ of HF.
-    sampling : see `strategies.sampling.Sampling`.
+    adaptation_rate : float, default 0.01
+        α.
+    adaptation_steps : int, default 1
+        Gradient steps of adaptation before a test; 1 in the paper.
+    hessian_free : bool, default False
+        HF in place of FO.
+    difference : float, default 0.001
+        δ of HF.
+    **sampling
+        See `strategies.sampling.Sampling`.
     """
 
     def __init__(

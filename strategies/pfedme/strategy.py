@@ -34,11 +34,16 @@ class PFedMe(GlobalModel):
 
     Parameters
     ----------
-    proximal_weight : λ.
-    inner_steps : K, gradient steps on a mini-batch for θ.
-    outer_rate : η of w ← w − η λ (w − θ); with λ at most 1 in the product.
-    mixing : β; the server takes (1 − β) w + β · the mean of the devices'.
-    sampling : see `strategies.sampling.Sampling`.
+    proximal_weight : float, default 15.0
+        λ.
+    inner_steps : int, default 5
+        K, gradient steps on a mini-batch for θ.
+    outer_rate : float, default 0.005
+        η of w ← w − η λ (w − θ); with λ at most 1 in the product.
+    mixing : float, default 1.0
+        β; the server takes (1 − β) w + β · the mean of the devices'.
+    **sampling
+        See `strategies.sampling.Sampling`.
     """
 
     def __init__(
