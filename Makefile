@@ -1,7 +1,8 @@
 # Everything runs in a virtual environment of its own in .venv, made on first use. Needs Python 3.11 or newer and make.
 #
 #   make demo        a federation on this machine: a server and six clients, trained over gRPC
-#   make test        lint, types and all tests
+#   make test        lint, types, docs and all tests
+#   make docs        the pages of docs/ as a site, in build/docs
 #   make bench       benchmarks, some minutes; docs/performance.md says what they measure
 #   make test-containers, make test-arm64   the images and compose.yaml; need Docker with compose
 #
@@ -15,14 +16,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := bouquet client common experiments server strategies
 
-.PHONY: demo bench test lint types unit malformed faults test-containers test-arm64 install clean
+.PHONY: demo bench test lint types docs unit malformed faults test-containers test-arm64 install clean
 
 demo: $(VENV)/installed
 	$(BIN)/bouquet demo
 
 install: $(VENV)/installed
 
-test: lint types unit
+test: lint types docs unit
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
@@ -30,6 +31,9 @@ lint: $(VENV)/installed-dev
 
 types: $(VENV)/installed-dev
 	$(BIN)/mypy
+
+docs: $(VENV)/installed-dev
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs build/docs
 
 unit: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not federation and not containers" --cov --cov-report=

@@ -1,0 +1,20 @@
+"""The site of these pages: `make docs` builds it into build/docs, warnings as errors."""
+
+from importlib import metadata
+
+project = "Bouquet"
+copyright = "The Bouquet authors"
+release = metadata.version("bouquet-fl")
+html_title = f"Bouquet {release}"
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "numpydoc"]
+root_doc = "index"
+source_suffix = {".md": "markdown", ".rst": "restructuredtext"}  # autosummary writes pages of the second kind
+html_theme = "pydata_sphinx_theme"
+html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
+
+myst_heading_anchors = 4  # as GitHub makes them, so that a link works in both places
+
+autodoc_typehints = "none"  # a docstring's own types say it
+numpydoc_show_class_members = False
+default_role = "code"  # a name in single backticks, as docstrings have it
