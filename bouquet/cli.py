@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from bouquet import device_commands, fleet_commands, options
+from bouquet.console import console, errors
 from bouquet.keys_commands import keys_app
 from common.errors import BouquetError
 from common.settings import Settings
@@ -28,9 +28,6 @@ app = typer.Typer(
 )
 app.add_typer(keys_app)
 INTERRUPTED = 130  # as shells count an end by SIGINT
-
-console = Console()
-errors = Console(stderr=True)
 
 
 def _show_version(wanted: bool) -> None:
@@ -64,7 +61,7 @@ def simulate(
     Example: bouquet simulate --strategy fesem --dataset digits --partition rotated --clients 20 --groups 4 --rounds 15
     """
     from bouquet.live import RoundTable, print_summary
-    from experiments.report import write_report
+    from experiments.report import report_line
     from experiments.simulation import simulate as run
 
     folder = out or Path("runs") / chosen.run.name
@@ -72,7 +69,7 @@ def simulate(
     with RoundTable(console, chosen.run.rounds, title) as table:
         summary = run(chosen, folder, resume, table)
     print_summary(console, summary)
-    console.print(f"report   {write_report(folder)}", soft_wrap=True)
+    console.print(report_line(folder), soft_wrap=True)
 
 
 @app.command()

@@ -17,7 +17,7 @@ from client.trust import ANY_PROCEDURE, AppTrust
 from common.errors import BouquetError
 from common.processes import ProcessGroup, free_port
 from common.settings import Settings
-from experiments.report import write_report
+from experiments.report import report_line
 from experiments.simulation import check, simulate
 from experiments.units import human_bytes
 from server.run_folder import SINGLE_MODEL, STATE_FOLDER
@@ -67,7 +67,7 @@ def run_demo(settings: Settings, folder: Path, console: Console) -> None:
         f"A single global model (fedavg, same data and rounds, simulated): accuracy {single['accuracy_macro']:.3f}, "
         f"{human_bytes(single['bytes_down'])} down, {human_bytes(single['bytes_up'])} up."
     )
-    console.print(f"report   {write_report(folder)}", soft_wrap=True)
+    console.print(report_line(folder), soft_wrap=True)
 
 
 def _own_code(settings: Settings) -> AppTrust:

@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from bouquet import options
-
-console = Console()
+from bouquet.console import console
 
 
 def status(

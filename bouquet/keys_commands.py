@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+
+from bouquet.console import console
 
 keys_app = typer.Typer(
     name="keys", help="Make certificates and keys; register devices and remove them.", no_args_is_help=True
 )
-console = Console()
-
 Directory = Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder that holds the keys.")]
 Hosts = Annotated[
     list[str], typer.Option("--host", metavar="NAME_OR_IP", help="How devices reach the server; can be repeated.")

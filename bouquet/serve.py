@@ -83,7 +83,7 @@ def serve(first: NextRun, resume: bool, options: Options, ended: bool = False) -
         # The server may have been stopped between the last round and the report.
         console.print(
             f"The run is finished, after the {first.settings.run.rounds} rounds that are asked for. For more rounds "
-            f"raise run.rounds; a new run needs another --out.\nreport   {_write_report(first.folder)}",
+            f"raise run.rounds; a new run needs another --out.\n{_report_line(first.folder)}",
             soft_wrap=True,
         )
     if over and not options.keep_waiting:
@@ -158,7 +158,7 @@ def _report_last(server: Path, console: Console) -> None:
     """Draw the report of a further run after whose end the server went down too soon."""
     last = in_hand(server)
     if last is not None and was_ended(last.folder) and not _is_reported(last.folder):
-        console.print(f"report   {_write_report(last.folder)}", soft_wrap=True)
+        console.print(_report_line(last.folder), soft_wrap=True)
 
 
 def _do_in_turn(
@@ -202,10 +202,10 @@ def _do(group: ProcessGroup, superlink: SuperLink, run: NextRun, options: Option
         with RoundTable(console, settings.run.rounds, f"{settings.strategy.name}, run {settings.run.name}") as table:
             summary = run_federation(superlink, settings, run.folder, table, table.status, look, signature)
     except RunStopped as stopped:
-        console.print(f"{stopped}\nreport   {_write_report(run.folder)}", soft_wrap=True)
+        console.print(f"{stopped}\n{_report_line(run.folder)}", soft_wrap=True)
         return
     print_summary(console, summary)
-    console.print(f"report   {_write_report(run.folder)}", soft_wrap=True)
+    console.print(_report_line(run.folder), soft_wrap=True)
 
 
 def _wait_for_next(superlink: SuperLink, server: Path, console: Console, look: Callable[[], None]) -> NextRun:
@@ -224,7 +224,7 @@ def _wait_for_next(superlink: SuperLink, server: Path, console: Console, look: C
         time.sleep(LOOK_SECONDS)
 
 
-def _write_report(folder: Path) -> Path:
-    from experiments.report import write_report  # matplotlib, which is needed at the end of a run only
+def _report_line(folder: Path) -> str:
+    from experiments.report import report_line  # matplotlib, which is needed at the end of a run only
 
-    return write_report(folder)
+    return report_line(folder)

@@ -16,6 +16,7 @@ from common.errors import BouquetError
 from common.records import config_of
 from common.refusals import OwnerRefusal, refusal
 from common.settings import Settings
+from common.texts import plain
 
 LONGEST_NOTICE = 500
 Answer = Callable[[Message, Node], Message]
@@ -86,7 +87,7 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
     @client_app.query("notice")
     def notice(message: Message, context: Context) -> Message:
         text = str(config_of(message.content, protocol.CONFIG).get(protocol.TEXT, ""))
-        tell(f"The server says: {text[:LONGEST_NOTICE]}")
+        tell(f"The server says: {plain(text, LONGEST_NOTICE)}")
         return answer(message, context, lambda m, node: protocol.reply(m, node.client, {}))
 
     return client_app

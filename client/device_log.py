@@ -15,17 +15,19 @@ from flwr.app import Message, MessageType
 from common import protocol
 from common.metrics import written
 from common.records import config_of
+from common.texts import plain
 
 if TYPE_CHECKING:
     from client.node import Node
 
 Say = Callable[[str], None]
 SHOWN_CLASSES = 20
+LONGEST_LINE = 2000  # a line of class names, of which each is short
 
 
 def say(text: str) -> None:
-    """A line of the log."""
-    print(text, flush=True)
+    """A line of the log; what of it is the server's word cannot make it two, nor steer the terminal."""
+    print(plain(text, LONGEST_LINE), flush=True)
 
 
 def silent(text: str) -> None:

@@ -84,7 +84,7 @@ def guard(trust: AppTrust, supernode: Any) -> None:
             return stored
         except AppRefused as error:
             message = received[-1]
-            print(f"Refused to run the server's app. {error}", flush=True)
+            say(f"Refused to run the server's app. {error}")
             reply = supernode.Message(supernode.Error(supernode.ErrorCode.INVALID_FAB, str(error)), reply_to=message)
             supernode._insert_message(reply, given["state"], given["object_store"])
             run_id: int = message.metadata.run_id
@@ -135,7 +135,7 @@ def speak(supernode: Any) -> None:
 
         def should_giveup(error: Any) -> bool:
             if error.code().name == "UNAUTHENTICATED":
-                print(f"{TURNED_AWAY}{error.details()}", flush=True)
+                say(f"{TURNED_AWAY}{error.details()}")
             return give_up(error)
 
         invoker.should_giveup = should_giveup

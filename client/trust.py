@@ -113,8 +113,7 @@ class AppTrust:
         if difference:
             raise AppRefused(
                 f"This device runs only the app of its own installation ({_release()}), and the server's differs: "
-                f"{difference}. Install the same release on both; or, if the device's owner trusts that app, start "
-                f"bouquet client with --trust-app {digest}."
+                f"{difference}. Install the same release on both or, to trust that app, give --trust-app {digest}."
             )
         return ""
 

@@ -13,6 +13,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from common import packed
+from common.errors import BouquetError
 from common.layout import ParameterLayout, Vector
 from common.packing import Find
 from common.protocol import (
@@ -22,17 +23,18 @@ from common.protocol import (
     CLASS_FOUND,
     CLASS_SAMPLES,
     CLASS_TESTED,
+    CLIENT,
     F1,
     NUM_EXAMPLES,
     VALIDATION_ACCURACY,
     ClientReply,
     ProtocolError,
-    about,
     client_id,
     decoded,
     separate,
 )
-from common.records import records_of
+from common.records import config_of, records_of
+from common.texts import MOST_VALUES, plain, plain_values
 
 # What no honest device sends. A loss that overflowed is reported as the largest float32.
 MOST_EXAMPLES = 10**9
@@ -49,9 +51,14 @@ def reported(message: Message) -> str:
     return told(str(message.error.reason))
 
 
+def refused(error: BouquetError) -> str:
+    """Why a reply is refused, as it stands in the record: it may name a tensor as the device calls it."""
+    return plain(str(error))
+
+
 def told(reason: str) -> str:
     """A reason that a device gave, as it stands in the record."""
-    return f"The device reported: {reason}"
+    return plain(f"The device reported: {reason}")
 
 
 def read_reply(
@@ -74,7 +81,7 @@ def read_reply(
     records = records_of(content, ArrayRecord)
     # A stock ClientApp may name its only record as it likes.
     named = records.get(arrays_key) or (next(iter(records.values())) if len(records) == 1 else None)
-    config: dict[str, Any] = about(message)
+    config: dict[str, Any] = dict(config_of(content, CLIENT))
     found = packed.from_reply(config, layout, layers, find) if find else None
     vector = _read_vector(named, layout, layers) if found is None or found.copy is None else found.vector
     _check_values(vector, layout)
@@ -87,7 +94,7 @@ def read_reply(
         layers=layers,
         num_examples=weight,
         metrics=metrics,
-        config=config,
+        config=plain_values(config),  # what packs the model, whose texts may be long, is taken out
         holds=found.holds if found else {},
         copy=found.copy if found else None,
     )
@@ -152,9 +159,12 @@ def read_classes(config: Mapping[str, Any]) -> dict[str, list[float | None]]:
 def _metrics(content: RecordDict) -> dict[str, float]:
     metrics: dict[str, float] = {}
     for record in records_of(content, MetricRecord).values():
-        for name, value in record.items():
+        if len(record) > MOST_VALUES:
+            raise ProtocolError(f"The reply has {len(record)} metrics; it may have {MOST_VALUES}.")
+        for given, value in record.items():
             if isinstance(value, list):
                 continue
+            name = plain(given)
             if not np.isfinite(value) or abs(value) > LARGEST_METRIC:
                 raise ProtocolError(f"Metric {name!r} is {value}.")
             if name in _SHARES and not 0 <= value <= 1:

@@ -30,6 +30,7 @@ from common.npy import Part
 from common.packed import Packing, Unpacked
 from common.packing import Copy
 from common.records import config_of, records_of
+from common.texts import plain, plain_values
 
 VERSION = 1
 
@@ -381,14 +382,14 @@ def client_id(message: Message) -> str:
     """The stable identity that a reply carries, else the node's id."""
     if message.has_content():
         given = config_of(message.content, CLIENT).get(CLIENT_ID)
-        if isinstance(given, str) and given:
-            return given
+        if isinstance(given, str) and (name := plain(given)):
+            return name
     return f"node-{message.metadata.src_node_id}"
 
 
 def about(message: Message) -> dict[str, Scalar]:
-    """What a device says of itself; of an error no more than the release that a refusal of the app names."""
+    """What a device says of itself, its texts `plain`; of an error the release that a refusal of the app names."""
     if not message.has_content():
-        found = _INSTALLED.search(message.error.reason or "")
+        found = _INSTALLED.search(plain(message.error.reason or ""))
         return {RELEASE: found[1]} if found else {}
-    return dict(config_of(message.content, CLIENT))
+    return plain_values(config_of(message.content, CLIENT))

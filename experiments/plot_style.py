@@ -1,7 +1,8 @@
 """How the figures look: their size, colours and labels, and their way into a page.
 
 Figures are made for a column of about 540 pixels and stay legible at the width of a phone. Nothing here touches
-pyplot or its global state, so that figures can be drawn in any thread.
+pyplot, so that figures can be drawn in any thread; of what is global one thing is set, once and for all: no text is
+read as mathematics, because names are what devices and users say, and a ``$`` in one could make drawing fail.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter, LogFormatter, MaxNLocator
 from numpy.typing import NDArray
+
+matplotlib.rcParams["text.parse_math"] = False
 
 WIDTH = 5.6  # inches
 LABEL_HEIGHT = 0.135  # inches that a small label needs
@@ -58,6 +61,14 @@ def bytes_axis(ax: Axes, vertical: bool = True) -> None:
     """Ticks such as 250 kB or 1.5 MB (powers of ten)."""
     axis = ax.yaxis if vertical else ax.xaxis
     axis.set_major_formatter(EngFormatter(unit="B"))
+
+
+def log_axis(ax: Axes, vertical: bool = True) -> None:
+    """A logarithmic scale, its ticks in plain text: 100, 1e+06."""
+    (ax.set_yscale if vertical else ax.set_xscale)("log")
+    axis = ax.yaxis if vertical else ax.xaxis
+    axis.set_major_formatter(LogFormatter())
+    axis.set_minor_formatter(LogFormatter())
 
 
 def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:

@@ -18,6 +18,7 @@ from experiments.plot_style import (
     bytes_axis,
     legend_below,
     line_style,
+    log_axis,
     new_figure,
     titled_figure,
 )
@@ -46,7 +47,7 @@ def accuracy_by_effort(
         return None
     ends = [x[-1] for x in (np.asarray(line.get_xdata()) for line in ax.lines) if len(x) and x[-1] > 0]
     if ends and max(ends) > WIDE * min(ends):
-        ax.set_xscale("log")
+        log_axis(ax, vertical=False)
     if effort == "bytes":
         bytes_axis(ax, vertical=False)
     ax.set_xlabel("bytes up and down" if effort == "bytes" else "seconds")

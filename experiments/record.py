@@ -247,10 +247,10 @@ def is_number(value: Any) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def natural_order(text: str) -> tuple[tuple[int, int, str], ...]:
-    """Sort key that puts ``client-2`` before ``client-10``."""
-    parts = re.findall(r"[0-9]+|[^0-9]+", text)
-    return tuple((0, int(part), part) if part[0] in "0123456789" else (1, 0, part) for part in parts)
+def natural_order(text: str) -> tuple[tuple[int, int, str, str], ...]:
+    """Sort key that puts ``client-2`` before ``client-10``; numbers are compared as text, of which any length goes."""
+    parts = [(part, part.lstrip("0")) for part in re.findall(r"[0-9]+|[^0-9]+", text)]
+    return tuple((0, len(n), n, part) if part[0] in "0123456789" else (1, 0, part, "") for part, n in parts)
 
 
 def _read_rounds(file: Path) -> tuple[list[dict[str, Any]], list[str]]:

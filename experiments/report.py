@@ -13,6 +13,7 @@ from typing import Any
 from common.files import write_atomically
 from common.sections import OWN_DATA
 from common.settings import Settings, parse_settings
+from common.texts import plain
 from experiments.page import RUN, embed, render
 from experiments.plots import plots_of
 from experiments.plots_clients import cluster_colours
@@ -46,6 +47,15 @@ def write_report(folder: Path) -> Path:
     path = folder / REPORT
     write_atomically(path, render_report(read_run(folder)).encode())
     return path
+
+
+def report_line(folder: Path) -> str:
+    """Write the report and say where it is, or why there is none: a run that cannot be drawn has its result still."""
+    try:
+        return f"report   {write_report(folder)}"
+    except Exception as error:  # whatever Matplotlib or a method's own plots raise for what is in a record
+        reason = plain(f"{type(error).__name__}: {error}")
+        return f"report   could not be made ({reason}). The record is whole: bouquet report {folder}"
 
 
 def render_report(

@@ -41,6 +41,7 @@ class Bytes:
         self.up_plain = self.down_plain = 0  # what they would have been without compression
         self.by_layer: dict[str, dict[str, int]] = {"up": {}, "down": {}}
         self.by_client: dict[str, list[int]] = {}
+        self._known = frozenset(layout.layers if layout else ())
 
     def count(self, messages: Iterable[Message], names: Mapping[int, str]) -> None:
         """Add messages; one that goes to a node counts as down, one that comes from a node as up."""
@@ -55,7 +56,8 @@ class Bytes:
             client[0 if upwards else 1] += total
             layers = self.by_layer["up" if upwards else "down"]
             for layer, count in by_layer.items():
-                layers[layer] = layers.get(layer, 0) + count
+                if not upwards or layer in self._known:  # what a device calls something else is in the sums alone
+                    layers[layer] = layers.get(layer, 0) + count
             if upwards:
                 self.up += total
                 self.up_plain += plain

@@ -61,6 +61,7 @@ class ClusteredStrategy(MethodHooks[State], Sampled, Strategy):
         self._protection = Protection()
         self.exclusion = Exclusion()
         self._refused: set[str] = set()  # in this round, by the server's checks
+        self._failing: set[str] = set()  # in this round, by their own word
         self.run_id = ""
         # What a node is called, by its id and what it says of itself; set by a server that knows it from the node's
         # key. It wins over what a reply says.
@@ -99,7 +100,7 @@ class ClusteredStrategy(MethodHooks[State], Sampled, Strategy):
         layout, state = self._begin(arrays)
         self.failures, self.replies, self._planned = {}, None, {}
         self.preliminary, self.identification = [], []
-        self._refused, self.came_late = set(), {}
+        self._refused, self._failing, self.came_late = set(), set(), {}
         if self.compression:
             self.compression.begin(server_round)
         if self.fraction_train == 0.0:
@@ -178,9 +179,9 @@ class ClusteredStrategy(MethodHooks[State], Sampled, Strategy):
                 self.evaluation[client] = incoming.read_metrics(message, self.weighted_by_key)
                 self._note_backbone(client)
             except BouquetError as error:
-                self.failures[client] = str(error)
+                self.failures[client] = reason = incoming.refused(error)
                 self._send_again(client, message)
-                log(WARNING, "evaluation of round %s goes on without %s: %s", server_round, client, error)
+                log(WARNING, "evaluation of round %s goes on without %s: %s", server_round, client, reason)
         return mean_metrics([(int(m[self.weighted_by_key]), m) for m in self.evaluation.values()], self.weighted_by_key)
 
     def summary(self) -> None:
@@ -354,10 +355,10 @@ class ClusteredStrategy(MethodHooks[State], Sampled, Strategy):
                     sent[client] = planned[1]
                 self._note_backbone(client)
             except BouquetError as error:
-                self.failures[client] = str(error)
+                self.failures[client] = incoming.refused(error)
                 self._send_again(client, message)
-                if message.has_content():  # else it is the device that says what is wrong with it
-                    self._refused.add(client)
+                # Of an error it is the device that says what is wrong with it.
+                (self._refused if message.has_content() else self._failing).add(client)
         return rows.replies(usable, sent)
 
     def _takes_late(self, client: str, usable: Mapping[str, ClientReply]) -> bool:
@@ -388,7 +389,7 @@ class ClusteredStrategy(MethodHooks[State], Sampled, Strategy):
 
     def _note_refusals(self, round_: int) -> None:
         counted = set(self.replies.clients if self.replies else ()) - self._refused
-        self.exclusion.note(round_, sorted(self._refused), sorted(counted))
+        self.exclusion.note(round_, sorted(self._refused), sorted(counted), sorted(self._failing - counted))
 
     def _blame(self, silent: Mapping[int, str]) -> None:
         for node, reason in silent.items():

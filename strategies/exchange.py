@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from common.texts import plain
+
 FIRST_POLL = 0.05  # seconds; doubles up to LAST_POLL, so that short rounds are not rounded up to long ones
 LAST_POLL = 0.5
 PULLED_AT_ONCE = 16  # replies
@@ -83,7 +85,7 @@ def replies_to(
             node = waiting.pop(identifier)
             poll = FIRST_POLL
             if reply.has_error() and reply.metadata.src_node_id != node:
-                silent[node] = str(reply.error.reason)  # said by the SuperLink in the node's place
+                silent[node] = plain(str(reply.error.reason))  # said by the SuperLink in the node's place
             else:
                 replied += 1
                 if times is not None:

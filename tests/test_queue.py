@@ -116,7 +116,7 @@ def test_a_server_that_is_killed_as_it_takes_a_run_comes_back_to_it(server):
 )
 def test_a_report_that_was_not_drawn_before_the_server_went_down_is_drawn(server, monkeypatch, files, drawn):
     found = []
-    monkeypatch.setattr(serve, "_write_report", lambda folder: found.append(folder) or folder)
+    monkeypatch.setattr(serve, "_report_line", lambda folder: found.append(folder) or str(folder))
     second = run(server.parent / "second")
     serve._report_last(server, Console(quiet=True))
     second.write(queue_of(server) / CURRENT)

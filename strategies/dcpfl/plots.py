@@ -16,6 +16,7 @@ from experiments.plot_style import (
     bytes_figure,
     dots,
     legend_below,
+    log_axis,
     new_figure,
     rounds_axis,
     thinned,
@@ -48,7 +49,7 @@ def periods_by_round(run: Run) -> Figure | None:
             loss.plot(at, [losses[x] for x in at], mark, color=colour, markersize=8, label=label)
     loss.set_ylabel("training loss")
     radius.set_ylabel("radius r(t)")
-    radius.set_yscale("log")
+    log_axis(radius)
     for ax in (loss, radius):
         rounds_axis(ax, "round" if ax is radius else "")
     handles, labels = loss.get_legend_handles_labels()

@@ -66,3 +66,37 @@ def test_a_device_that_says_itself_that_it_cannot_is_asked_again(scripted, play)
     clients = {1: scripted("a", lambda start, _: start + 1), 2: scripted("b", lambda start, _: start + 1), 9: refusing}
     play(FedAvg(identify=True), InlineGrid(clients), range(1, 6))
     assert len(asked) == 5
+
+
+def test_one_that_says_so_again_and_again_is_asked_ever_more_rarely_and_is_back_soon_when_it_is_mended(scripted, play):
+    from common import protocol
+
+    asked, broken = [], {"is": True}
+    honest = scripted("x", lambda start, _: start + 1)
+
+    def failing(message):
+        if message.metadata.message_type != protocol.IDENTIFY:
+            asked.append(message.content["config"][protocol.ROUND])
+            if broken["is"]:
+                return refusal(message, "The disk is full.")
+        return honest(message)
+
+    clients = {1: scripted("a", lambda start, _: start + 1), 2: scripted("b", lambda start, _: start + 1), 9: failing}
+    strategy, grid = FedAvg(identify=True), InlineGrid(clients)
+    play(strategy, grid, range(1, 26))
+    assert asked == [1, 2, 3, 4, 5, 7, 10, 15, 20, 25]
+    play(strategy, grid, range(26, 27))
+    assert strategy.failures == {"x": "It reported an error 10 times in a row; it is left out up to round 29."}
+    broken["is"] = False
+    play(strategy, grid, range(27, 35))
+    assert asked[10:] == [30, 31, 32, 33, 34]
+    broken["is"] = True  # and all is forgotten
+    play(strategy, grid, range(35, 40))
+    assert asked[15:] == [35, 36, 37, 38, 39]
+
+
+def test_errors_between_refused_replies_do_not_forgive_them():
+    exclusion = Exclusion()
+    for round_ in range(1, 6):
+        exclusion.note(round_, ["x"] if round_ % 2 else [], ["a"], [] if round_ % 2 else ["x"])
+    assert left_out(exclusion, range(6, 20)) == [6, 7, 8, 9, 10]
