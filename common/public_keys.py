@@ -41,5 +41,18 @@ def read_public_key(file: Path) -> PublicKey:
         )
     openssh = key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     pem = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return PublicKey(openssh, pem, _fingerprint(openssh))
+
+
+def fingerprint_of(pem: bytes) -> str:
+    """OpenSSH's SHA-256 of a public key in PEM, as `bouquet keys list` has it; of anything else, that it is no key."""
+    try:
+        key = serialization.load_pem_public_key(pem)
+        return _fingerprint(key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH))
+    except (ValueError, UnsupportedAlgorithm):
+        return "(no key)"
+
+
+def _fingerprint(openssh: bytes) -> str:
     digest = hashlib.sha256(base64.b64decode(openssh.split()[1])).digest()
-    return PublicKey(openssh, pem, "SHA256:" + base64.b64encode(digest).decode().rstrip("="))
+    return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")

@@ -1,14 +1,19 @@
-"""``flower-superlink`` whose database waits for a minute for its lock, and not for five seconds.
+"""``flower-superlink`` with two things that Flower has no settings for.
 
-SQLite has one writer at a time. Where a disk is slow or the machine busy, five seconds pass; what SuperLink was asked
-then fails: a run ends without a result, or a device loses its message and its round waits for it in vain.
+Its database waits for a minute for its lock, and not for five seconds. SQLite has one writer at a time. Where a disk is
+slow or the machine busy, five seconds pass; what SuperLink was asked then fails: a run ends without a result, or a
+device loses its message and its round waits for it in vain.
 
-    python -m server.patient_superlink flower-superlink ARGUMENT ...
+And its Fleet API has `server.fleet_door` in front, where a call may hold no more than so many bytes.
+
+    python -m server.patient_superlink BYTES flower-superlink ARGUMENT ...
 """
 
 from __future__ import annotations
 
 import sys
+
+from server import fleet_door
 
 LOCK_MILLISECONDS = 60_000
 
@@ -26,7 +31,8 @@ def main() -> None:
     from flwr.superlink.cli import flower_superlink
 
     wait_for_the_lock()
-    sys.argv = sys.argv[1:]
+    _, message_bytes, *sys.argv = sys.argv
+    fleet_door.install(int(message_bytes))
     flower_superlink()
 
 

@@ -40,11 +40,14 @@ from common.processes import (
 )
 from common.public_keys import read_public_key
 from server.control import Control, Refused, control
+from server.open_files import raise_open_files
 
 # What SuperLink's own programs and the devices ask again and again, when nothing was wrong: 60 MB of it a day.
 POLLS = re.compile(
     r'\[uvicorn\.access\].*" [23]\d\d\b|\[Fleet\.(PullMessages|SendNodeHeartbeat|PullObject|PushObject)\]'
 )
+# A part of a model is at most 5 MiB (Flower's chunks); a packed model is one block, and may be more (`server.apart`).
+LEAST_MESSAGE_BYTES = 16 * 1024**2
 CONNECTION = "bouquet"
 LOCAL_HOST = "127.0.0.1"
 LAST_LINES_SECONDS = 5.0
@@ -105,6 +108,7 @@ def start_superlink(
     health_address: str | None = None,
     environment: Mapping[str, str] | None = None,
     on_line: Callable[[str], None] | None = None,
+    message_bytes: int = LEAST_MESSAGE_BYTES,
     timeout: float = 60.0,
 ) -> SuperLink:
     """Start a SuperLink and return once it answers on both ports.
@@ -114,9 +118,11 @@ def start_superlink(
     restart; without it a restarted SuperLink refuses the devices it knew, and they must connect anew.
     ``health_address`` (``host:port``) serves gRPC's health protocol, without TLS. Runs get ``environment``: it is
     inherited down to the ServerApp. The log is ``directory/superlink.log``; ``on_line`` is told each line of it.
+    No call of a device may hold more than ``message_bytes``. This process's limit of open files is raised for them all.
     Raises `BouquetError` when a port is taken, a file is missing, or SuperLink does not come up in time.
     """
     directory = directory.absolute()
+    raise_open_files()
     host, port = split_address(fleet_address)
     runtime_port = runtime_port or free_port()
     if supernode_auth and certificates is None:
@@ -149,7 +155,7 @@ def start_superlink(
     process = group.start(
         "SuperLink",
         # -P: a folder named server where the user happens to be must not be taken for ours.
-        [sys.executable, "-P", "-m", "server.patient_superlink", "flower-superlink", *arguments],
+        [sys.executable, "-P", "-m", "server.patient_superlink", str(message_bytes), "flower-superlink", *arguments],
         program_environment({**(environment or {}), "FLWR_HOME": str(home)}),
         directory / "superlink.log",
         on_line,
