@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from common.metrics import worst_decile
 from experiments.compare import Results
 from experiments.measures import accuracies
-from experiments.statistics import CONFIDENCE, Difference, Ranks, paired_difference, ranks
+from experiments.statistics import CONFIDENCE, Difference, Measure, Ranks, holm, paired_difference, ranks
 
 REFERENCES = ("standalone", "fedavg")  # rows that every other is compared with, by strategy
 
@@ -31,36 +35,46 @@ def references(results: Results) -> list[str]:
     return found
 
 
-def differences(results: Results, reference: str) -> dict[tuple[str, str], Difference | None]:
-    """(row, data) → the row's paired difference to the reference; the reference itself is left out."""
-    return {
-        (row.label, data): paired_difference(by_seed(results, row.label, data), by_seed(results, reference, data))
-        for row in results.table.rows
-        if row.label != reference
-        for data in results.table.data
-    }
+def differences(results: Results, measure: Measure | None = None) -> dict[tuple[str, str, str], Difference | None]:
+    """(row, data, reference) → the row's paired difference to the reference, with Holm's correction over all of them.
+
+    The references themselves are compared with each other. ``measure`` as in `paired_difference`.
+    """
+    return holm(
+        {
+            (row.label, data, reference): paired_difference(
+                by_seed(results, row.label, data), by_seed(results, reference, data), measure
+            )
+            for reference in references(results)
+            for row in results.table.rows
+            if row.label != reference
+            for data in results.table.data
+        }
+    )
 
 
 def gains(results: Results) -> dict[tuple[str, str], Difference]:
-    """(row, data) → the row's paired difference to the better reference of that data: what it is worth to have it."""
-    found = {}
-    for data in results.table.data:
-        means = {label: _mean(by_seed(results, label, data)) for label in references(results)}
-        known = {label: mean for label, mean in means.items() if mean is not None}
-        if not known:
+    """(row, data) → the lesser of its differences to the references: what it is worth to have it.
+
+    Which reference is the better one is not looked up in the accuracies that are then compared: whoever is ahead of
+    all of them is ahead of the better one.
+    """
+    found: dict[tuple[str, str], Difference] = {}
+    reference_rows = references(results)
+    for (row, data, _), difference in differences(results).items():
+        if row in reference_rows or difference is None:
             continue
-        best = max(known, key=lambda label: known[label])
-        other = by_seed(results, best, data)
-        for row in results.table.rows:
-            d = paired_difference(by_seed(results, row.label, data), other)
-            if row.label not in known and d is not None:
-                found[row.label, data] = d
+        before = found.get((row, data))
+        if before is None or difference.mean < before.mean:
+            found[row, data] = difference
     return found
 
 
-def _mean(seeds: Mapping[int, Mapping[str, float]]) -> float | None:
-    values = [sum(clients.values()) / len(clients) for clients in seeds.values() if clients]
-    return sum(values) / len(values) if values else None
+def worst_tenth(accuracies: NDArray[np.float64]) -> float:
+    """The mean of the lowest tenth of accuracies (n,), n from 1."""
+    found = worst_decile(accuracies.tolist())
+    assert found is not None
+    return found
 
 
 def row_ranks(results: Results) -> Ranks | None:
@@ -80,21 +94,23 @@ def row_ranks(results: Results) -> Ranks | None:
 
 
 def difference_text(difference: Difference | None) -> str:
-    """``+.012 [.004, .020]``, with ``≈`` before it where it is within noise; a dash where nothing is known."""
+    """``+.012 [.004, .020]``, with ``≈`` before it where nothing can be claimed; a dash where nothing is known."""
     if difference is None:
         return "—"
     d = difference
     mark = "≈ " if d.is_noise else ""
+    if d.low is None or d.high is None:
+        return f"{mark}{_signed(d.mean)}"
     return f"{mark}{_signed(d.mean)} [{_signed(d.low)}, {_signed(d.high)}]"
 
 
 def claims_json(results: Results) -> dict[str, Any]:
     """Differences and ranks for a machine."""
-    said: list[dict[str, Any]] = []
-    for reference in references(results):
-        for (row, data), d in differences(results, reference).items():
-            if d is not None:
-                said.append({"row": row, "data": data, "against": reference, **vars(d), "within_noise": d.is_noise})
+    said = [
+        {"row": row, "data": data, "against": reference, **vars(d), "within_noise": d.is_noise}
+        for (row, data, reference), d in differences(results).items()
+        if d is not None
+    ]
     found = row_ranks(results)
     return {"confidence": CONFIDENCE, "differences": said, "ranks": None if found is None else vars(found)}
 

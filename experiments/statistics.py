@@ -7,38 +7,41 @@ seed, so that their difference is taken client by client.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 ByClient = Mapping[str, float]
 BySeed = Mapping[int, ByClient]
+Measure = Callable[[NDArray[np.float64]], float]
+Claim = TypeVar("Claim", bound=Hashable)
 CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean over seeds of a row's mean difference to another over clients, with its interval.
+    """The mean over seeds of a row's difference to another, with its interval.
 
-    ``seeds`` were compared, in ``ahead`` of them the row is ahead; ``pairs`` are the clients over all seeds.
+    ``seeds`` were compared, in ``ahead`` of them the row is ahead; ``pairs`` are the clients over all seeds. Of a
+    single seed, or of seeds that all show the same, there is neither an interval nor a ``p_value``.
     """
 
     mean: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     seeds: int
     ahead: int
     pairs: int
+    p_value: float | None  # that rows which do not differ look as different as these; after Holm, by `holm`
 
     @property
     def is_noise(self) -> bool:
-        """Whether the interval holds 0, the seeds do not agree on who is ahead, or all clients differ by the same.
-
-        The last has an interval of no width, which says that there are few test samples, and nothing of noise.
-        """
-        return self.low <= 0 <= self.high or self.high - self.low < 1e-9 or self.ahead not in (0, self.seeds)
+        """Whether nothing can be claimed."""
+        return self.p_value is None or self.p_value >= 1 - CONFIDENCE
 
 
 @dataclass(frozen=True)
@@ -51,31 +54,46 @@ class Ranks:
     blocks: int
 
 
-def paired_difference(row: BySeed, other: BySeed) -> Difference | None:
-    """``row`` minus ``other`` over the seeds and clients that both have; None without two clients in one seed.
+def paired_difference(row: BySeed, other: BySeed, measure: Measure | None = None) -> Difference | None:
+    """``row`` minus ``other`` over the seeds and clients that both have; None without a client in common.
 
-    The interval is Student's for a mean of the seeds' means, with the variance over clients inside each seed
-    (a stratified mean; degrees of freedom after Welch and Satterthwaite). It is about these partitions and seeds: what
-    another partition would bring shows in whether the seeds agree. A seed with one client, which says nothing of the
-    noise, is left out.
+    Seeds are the sample, clients are inside them: each seed gives one number, the mean over its clients, or where a
+    ``measure`` of many clients' accuracies (n,) is given, the difference of the two rows' measures. The interval is
+    Student's for the mean of these numbers. In simulations of seeds and clients that both vary it holds the truth in
+    .94 to .96 of the cases with 3, 5 and 10 seeds; a bootstrap over seeds in .73 to .90 (docs/decisions.md).
     """
-    strata = []
+    found, pairs = [], 0
     for seed in sorted(set(row) & set(other)):
         clients = sorted(set(row[seed]) & set(other[seed]))
-        if len(clients) > 1:
-            strata.append(np.array([row[seed][client] - other[seed][client] for client in clients]))
-    if not strata:
+        if not clients:
+            continue
+        ours, theirs = (np.array([one[seed][client] for client in clients]) for one in (row, other))
+        found.append(float((ours - theirs).mean()) if measure is None else measure(ours) - measure(theirs))
+        pairs += len(clients)
+    if not found:
         return None
-    means = [float(one.mean()) for one in strata]
-    mean = float(np.mean(means))
-    shares = [(one.var(ddof=1) / len(one), len(one) - 1) for one in strata]
-    squared = sum(share for share, _ in shares) / len(strata) ** 2
-    half = 0.0
-    if squared > 0:
-        freedom = sum(s for s, _ in shares) ** 2 / sum(share**2 / degrees for share, degrees in shares)
-        half = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) * math.sqrt(squared)
-    pairs = sum(map(len, strata))
-    return Difference(mean, mean - half, mean + half, len(strata), sum(m > 0 for m in means), pairs)
+    mean, ahead = float(np.mean(found)), sum(value > 0 for value in found)
+    if len(found) < 2 or np.ptp(found) < 1e-9:
+        return Difference(mean, None, None, len(found), ahead, pairs, None)
+    test = stats.ttest_1samp(found, 0.0)
+    interval = test.confidence_interval(CONFIDENCE)
+    return Difference(mean, float(interval.low), float(interval.high), len(found), ahead, pairs, float(test.pvalue))
+
+
+def holm(claims: Mapping[Claim, Difference | None]) -> dict[Claim, Difference | None]:
+    """The same claims with p-values that hold for all of them together.
+
+    Holm: A Simple Sequentially Rejective Multiple Test Procedure. Scandinavian Journal of Statistics 6, 1979.
+    """
+    adjusted = dict(claims)
+    known = [(d.p_value, claim) for claim, d in claims.items() if d is not None and d.p_value is not None]
+    greatest = 0.0
+    for place, (p_value, claim) in enumerate(sorted(known, key=lambda one: one[0])):
+        greatest = max(greatest, min(1.0, (len(known) - place) * p_value))
+        difference = claims[claim]
+        assert difference is not None
+        adjusted[claim] = replace(difference, p_value=greatest)
+    return adjusted
 
 
 def ranks(blocks: Sequence[Mapping[str, float]]) -> Ranks | None:

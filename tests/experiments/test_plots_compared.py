@@ -13,10 +13,10 @@ PANELS = {
 
 
 def gain(points):
-    """A difference of so many points, nearly the same at each client of two seeds."""
+    """A difference of so many points, nearly the same in each of two seeds."""
     clients = {0: {"a": 0.5, "b": 0.6}, 1: {"a": 0.7, "b": 0.8}}
-    gains = {"a": points / 100 - 1e-6, "b": points / 100 + 1e-6}
-    more = {seed: {c: accuracy + gains[c] for c, accuracy in found.items()} for seed, found in clients.items()}
+    gains = {0: points / 100 - 1e-6, 1: points / 100 + 1e-6}
+    more = {seed: {c: accuracy + gains[seed] for c, accuracy in found.items()} for seed, found in clients.items()}
     return paired_difference(more, clients)
 
 

@@ -1,45 +1,75 @@
 """What a comparison may claim, by hand."""
 
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from experiments.statistics import paired_difference, ranks
+from experiments.statistics import holm, paired_difference, ranks
 
 
-def test_a_difference_is_paired_by_client_and_averaged_over_seeds():
+def test_a_difference_is_paired_by_client_and_its_interval_is_over_seeds():
     row = {0: {"a": 0.9, "b": 0.8}, 1: {"a": 0.7, "b": 0.9, "only": 0.1}}
     other = {0: {"a": 0.8, "b": 0.5}, 1: {"a": 0.6, "b": 0.8}, 2: {"a": 0.0, "b": 0.0}}
     found = paired_difference(row, other)
-    # seed 0: .1, .3, mean .2, variance .02, of the mean .01; seed 1: .1, .1
+    # seed 0: .1, .3, mean .2; seed 1: .1, .1, mean .1; deviation .0707, of their mean .05, t of one degree 12.706
     assert found.mean == pytest.approx(0.15)
     assert (found.seeds, found.ahead, found.pairs) == (2, 2, 4)
-    # variance .01 / 4; all of it from one stratum of one degree of freedom, whose t is 12.706
     assert found.high - found.mean == pytest.approx(12.7062 * 0.05, rel=1e-4)
+    # p: 2 (1/2 − arctan(3) / π), Cauchy's distribution at t = .15 / .05
+    assert found.p_value == pytest.approx(1 - 2 * math.atan(3) / math.pi)
     assert found.is_noise
 
 
-def test_a_difference_that_all_seeds_and_clients_show_is_none_of_noise():
-    row = {seed: {str(i): 0.8 + 0.01 * (i % 3) for i in range(20)} for seed in range(3)}
+def test_a_measure_of_all_clients_takes_the_place_of_their_mean():
+    row = {0: {"a": 0.9, "b": 0.8}, 1: {"a": 0.7, "b": 0.9}}
+    other = {0: {"a": 0.8, "b": 0.5}, 1: {"a": 0.6, "b": 0.8}}
+    found = paired_difference(row, other, min)
+    assert found.mean == pytest.approx((0.8 - 0.5 + 0.7 - 0.6) / 2)
+
+
+def test_seeds_that_agree_are_a_claim_and_ones_that_do_not_are_none():
+    row = {seed: {str(i): 0.8 + 0.01 * (i % 3) + 0.001 * seed for i in range(20)} for seed in range(3)}
     other = {seed: {str(i): 0.75 for i in range(20)} for seed in range(3)}
     assert not paired_difference(row, other).is_noise
     one_seed_disagrees = {**row, 2: {str(i): 0.7 + 0.001 * i for i in range(20)}}
     found = paired_difference(one_seed_disagrees, other)
     assert (found.ahead, found.is_noise) == (2, True)
-    assert paired_difference({0: {"a": 1.0}}, {0: {"a": 0.5}}) is None
 
 
-def test_where_nothing_varies_nothing_is_known_of_noise():
-    other = {0: {"a": 0.25, "b": 0.5, "c": 0.75}}
-    found = paired_difference({0: {client: value + 1 / 12 for client, value in other[0].items()}}, other)
-    assert (found.mean, found.is_noise) == (pytest.approx(1 / 12), True)
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_where_seeds_do_not_vary_nothing_is_known_of_noise(seeds):
+    other = {seed: {"a": 0.25, "b": 0.5, "c": 0.75} for seed in range(seeds)}
+    found = paired_difference({seed: {c: v + 1 / 12 for c, v in one.items()} for seed, one in other.items()}, other)
+    assert (found.mean, found.low, found.p_value, found.is_noise) == (pytest.approx(1 / 12), None, None, True)
+    assert paired_difference({0: {"a": 1.0}}, {0: {"b": 0.5}}) is None
 
 
-def test_a_seed_with_one_client_does_not_count():
-    row = {0: {"a": 0.9}, 1: {"a": 0.6, "b": 0.5, "c": 0.6}}
-    other = {0: {"a": 0.1}, 1: {"a": 0.5, "b": 0.5, "c": 0.5}}
-    found = paired_difference(row, other)
-    assert (found.mean, found.seeds, found.pairs) == (pytest.approx(0.2 / 3), 1, 3)
+def test_the_interval_holds_the_truth_as_often_as_it_says_where_seeds_and_clients_vary():
+    generator = np.random.default_rng(0)
+    held = 0
+    for _ in range(1000):
+        values = generator.normal(0, 0.03, (4, 1)) + generator.normal(0, 0.05, (4, 10))
+        row = {seed: {str(i): value for i, value in enumerate(one)} for seed, one in enumerate(values)}
+        found = paired_difference(row, {seed: dict.fromkeys(map(str, range(10)), 0.0) for seed in range(4)})
+        held += found.low <= 0 <= found.high
+    assert abs(held / 1000 - 0.95) < 3 * math.sqrt(0.95 * 0.05 / 1000)
+
+
+def test_holms_p_values_by_hand():
+    one = paired_difference({0: {"a": 0.9}, 1: {"a": 0.7}}, {0: {"a": 0.8}, 1: {"a": 0.5}})
+    found = holm({name: replace(one, p_value=p) for name, p in {"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005}.items()})
+    # Holm's own example: 4 · .005, 3 · .01, 2 · .03, then .04, which may not be less than the one before
+    assert {name: d.p_value for name, d in found.items()} == pytest.approx({"a": 0.03, "b": 0.06, "c": 0.06, "d": 0.02})
+    unknown = {
+        "a": None,
+        "b": replace(one, p_value=None),
+        "c": replace(one, p_value=0.6),
+        "d": replace(one, p_value=0.7),
+    }
+    found = holm(unknown)
+    assert (found["a"], found["b"].p_value, found["c"].p_value, found["d"].p_value) == (None, None, 1.0, 1.0)
 
 
 def test_ranks_are_means_over_blocks_with_nemenyis_critical_difference():
