@@ -267,7 +267,10 @@ class ProtectionSettings(Section):
         0.2, ge=0, lt=0.5, description="Share of bad clients that the trimmed mean and Krum are to bear."
     )
     limit_norm: float | None = Field(
-        None, gt=0, description="Updates are shortened to so many times the median norm of their cluster's."
+        None,
+        gt=0,
+        description="Updates are shortened to so many times the median norm of their cluster's. With this, or another "
+        "rule than the mean, weights are capped at three times the median (docs/reliability.md).",
     )
 
 

@@ -17,6 +17,8 @@ from strategies.replies import Replies
 
 # An update so many times as large as the round's median is not training. Uneven data make factors of ten to a hundred.
 ABSURD_FACTOR = 1000.0
+# Nobody weighs more than so many times the median of those it is averaged with, where any protection is set.
+MOST_WEIGHT = 3
 
 
 class Judged(NamedTuple):
@@ -32,11 +34,16 @@ class Protection:
     """How far one client may move the others' models.
 
     ``aggregation`` says how the members of a cluster become its center. ``limit_norm`` shortens updates to so many
-    times the median norm of their cluster's; None leaves them.
+    times the median norm of their cluster's; None leaves them. Where either is set, no weight is more than
+    `MOST_WEIGHT` times the median: a norm bounds nothing while its sender says how much it counts.
     """
 
     aggregation: Aggregation = field(default_factory=Aggregation)
     limit_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.limit_norm is not None or self.aggregation.rule != "mean":
+            object.__setattr__(self, "aggregation", replace(self.aggregation, most_weight=MOST_WEIGHT))
 
     def judge(self, replies: Replies, clusters: Mapping[str, int]) -> Judged:
         """Refuse replies whose update is absurdly large, and limit the others'; ``clusters`` is the last assignment."""

@@ -54,7 +54,7 @@ class FedAvg(ClusteredStrategy[GlobalState]):
         clients = sorted({*state.clients, *replies.clients})
         if self.aggregation.rule != "mean":
             return GlobalState(self.aggregation.center(replies.W), clients)
-        messages = _as_messages(replies)
+        messages = _as_messages(replies, self.aggregation.weights(replies.num_examples).tolist())
         aggregated, _ = self.inner.aggregate_train(round_, messages)
         assert aggregated is not None  # Flower returns None only where there is no reply
         for message in messages:
@@ -71,8 +71,8 @@ class FedAvg(ClusteredStrategy[GlobalState]):
         return dict.fromkeys(state.clients, 0)
 
 
-def _as_messages(replies: Replies) -> list[Message]:
-    """The checked replies as Flower expects them: one ArrayRecord and one MetricRecord each.
+def _as_messages(replies: Replies, weights: Sequence[int]) -> list[Message]:
+    """The checked replies as Flower expects them, with these weights: one ArrayRecord and one MetricRecord each.
 
     A model is one array, the reply's own, not a copy of it: a mean is of each number by itself.
     """
@@ -81,11 +81,11 @@ def _as_messages(replies: Replies) -> list[Message]:
             RecordDict(
                 {
                     protocol.ARRAYS: record_of({protocol.ARRAYS: HeldArray(reply.vector)}),
-                    protocol.METRICS: MetricRecord({protocol.NUM_EXAMPLES: reply.num_examples}),
+                    protocol.METRICS: MetricRecord({protocol.NUM_EXAMPLES: weight}),
                 }
             ),
             dst_node_id=0,
             message_type="train",
         )
-        for reply in replies.received
+        for reply, weight in zip(replies.received, weights, strict=True)
     ]

@@ -29,12 +29,14 @@ class Aggregation:
     influence by the number of samples that it claims. ``trim`` is the share of bad members that is expected: it is cut
     off at either end of each coordinate (``"trimmed-mean"``), or f / n of Krum. ``compared`` is a mask (d,) of the
     columns that Krum's distances are over, None for all: a model's parameters, whose buffers follow the amount of data.
+    ``most_weight`` caps each weight in a cluster (`capped`); None leaves them.
     Raises `BouquetError` for another rule, and for a ``trim`` outside of [0, 0.5).
     """
 
     rule: Rule = "mean"
     trim: float = 0.2
     compared: NDArray[np.bool_] | None = field(default=None, compare=False, repr=False)
+    most_weight: int | None = None
 
     def __post_init__(self) -> None:
         if self.rule not in get_args(Rule):
@@ -51,15 +53,28 @@ class Aggregation:
         previous: Matrix | None = None,
     ) -> Matrix:
         """The center of each cluster, (K, d); arguments and errors as of `aggregation.cluster_means`."""
-        centers = cluster_means(W, assignment, num_clusters, weights, previous)
+        members = np.asarray(assignment, dtype=np.int64)
+        if weights is not None and len(members):
+            weights = self.weights(weights, members)
+        centers = cluster_means(W, members, num_clusters, weights, previous)
         if self.rule == "mean":
             return centers
-        members = np.asarray(assignment, dtype=np.int64)
         for cluster in np.unique(members):
             rows = W[members == cluster]
             if len(rows) > 2:  # of two, no rule can tell which is bad
                 centers[cluster] = self._center(rows)
         return centers
+
+    def weights(self, given: ArrayLike, assignment: NDArray[np.int64] | None = None) -> NDArray[Any]:
+        """The weights (n,) that count, in the clusters of an assignment (n,) or in one: as given, or capped."""
+        weights = np.asarray(given)
+        if self.most_weight is None:
+            return weights
+        members = np.zeros(len(weights), dtype=np.int64) if assignment is None else assignment
+        counted = weights.copy()
+        for cluster in np.unique(members):
+            counted[members == cluster] = capped(weights[members == cluster], self.most_weight)
+        return counted
 
     def center(self, W: Matrix, weights: ArrayLike | None = None) -> Matrix:
         """The center of all rows as one cluster, (1, d)."""
@@ -83,15 +98,31 @@ def krum(W: Matrix, num_bad: int) -> int:
     return int(np.sort(squared, axis=1)[:, 1 : nearest + 1].sum(axis=1).argmin())
 
 
+def capped(weights: NDArray[Any], factor: int) -> NDArray[Any]:
+    """The weights (n,), none of them more than ``factor`` times their median, of an even number the lower one.
+
+    Of n members none then has more than ``factor`` / (``factor`` + ⌊n / 2⌋) of all weight, whatever it claims: beside
+    it ⌊n / 2⌋ others weigh as much as the median or more. Zeros, of members that do not count, are none of the n.
+    """
+    positive = weights[weights > 0]
+    return np.minimum(weights, factor * _lower_median(positive)) if len(positive) else weights
+
+
+def _lower_median(values: NDArray[Any]) -> Any:
+    """Of two the smaller: the mean of both is whatever the larger makes it."""
+    return np.sort(values)[(len(values) - 1) // 2]
+
+
 def norm_limits(norms: NDArray[np.float64], clusters: NDArray[np.int64], factor: float) -> NDArray[np.float64]:
     """How much of each update is kept, (n,), 0 to 1, so that its norm is at most ``factor`` times its cluster's median.
 
     ``norms`` (n,) are those of the updates, of which zeros do not count (nothing was uploaded), ``clusters`` (n,) where
-    the clients belong. A cluster with fewer than three
-    members takes the median of all: of two, either could be the bad one.
+    the clients belong. A cluster with fewer than three members takes the median of all, and two who are all the smaller
+    norm: of two, either could be the bad one.
     """
     moved = norms > 0
-    medians = np.full(len(norms), np.median(norms[moved]) if moved.any() else 0.0)
+    middle = np.median if moved.sum() > 2 else _lower_median
+    medians = np.full(len(norms), middle(norms[moved]) if moved.any() else 0.0)
     for cluster in np.unique(clusters):
         members = moved & (clusters == cluster)
         if members.sum() > 2:

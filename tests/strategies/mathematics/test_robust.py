@@ -65,3 +65,8 @@ def test_norms_are_limited_by_their_clusters_median():
 def test_a_cluster_of_two_is_measured_by_all():
     kept = norm_limits(np.array([1.0, 1.0, 1.0, 1.0, 8.0]), np.array([0, 0, 0, 1, 1]), 2.0)
     np.testing.assert_allclose(kept, [1, 1, 1, 1, 0.25])
+
+
+def test_of_two_who_are_all_the_larger_norm_does_not_make_its_own_limit():
+    np.testing.assert_allclose(norm_limits(np.array([1.0, 1e6]), np.array([0, 0]), 2.0), [1, 2e-6])
+    np.testing.assert_allclose(norm_limits(np.array([0.0, 1e6]), np.array([0, 0]), 2.0), [1, 1])
