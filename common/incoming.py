@@ -34,6 +34,7 @@ from common.protocol import (
     separate,
 )
 from common.records import config_of, records_of
+from common.refusals import cannot_be_read
 from common.texts import MOST_VALUES, plain, plain_values
 
 # What no honest device sends. A loss that overflowed is reported as the largest float32.
@@ -48,7 +49,8 @@ _SHARES = (ACCURACY, F1, ACCURACY_TRAINED, VALIDATION_ACCURACY)
 
 def reported(message: Message) -> str:
     """The reason of a reply that carries an error."""
-    return told(str(message.error.reason))
+    reason = str(message.error.reason)
+    return plain(reason) if cannot_be_read(message) else told(reason)
 
 
 def refused(error: BouquetError) -> str:

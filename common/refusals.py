@@ -11,6 +11,7 @@ from common.protocol import REFUSES, about
 _CLIENT_APP_ERROR = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 _APP_REFUSED, _APP_CRASHED = 7, 8  # INVALID_FAB and CLIENT_APP_CRASHED of the same
 _LOST_COPY_ERROR, _LOST_BACKBONE_ERROR, _OWNER_ERROR = 1001, 1002, 1003  # none of Flower's
+UNREADABLE_ERROR = 1004  # the server's own, in the place of a reply
 
 
 class LostBackboneError(BouquetError):
@@ -53,3 +54,8 @@ def owners_refusal(message: Message) -> str:
 def has_crashed(message: Message) -> bool:
     """Whether what worked on a message on the device ended without an answer: killed, or out of memory."""
     return bool(message.has_error() and message.error.code == _APP_CRASHED)
+
+
+def cannot_be_read(message: Message) -> bool:
+    """Whether an error is the server's, in the place of a reply of which no message can be made."""
+    return bool(message.has_error() and message.error.code == UNREADABLE_ERROR)

@@ -55,7 +55,9 @@ def make_server_app(
                 hold(make_folder(target, "the run folder") / SERVERAPP, str(context.run_id))
             start = _start(own, target if again else None, apart=settings is None)
             names = None if settings else _names(target, again)
-            run_rounds(as_they_arrive(grid), own, start.record, RunRecord(target), again, follow, names, start)
+            run_rounds(
+                as_they_arrive(grid, start.layout), own, start.record, RunRecord(target), again, follow, names, start
+            )
         except RunStopped as stopped:
             note_end(target, STOPPED, str(stopped))
             record_failure(target, stopped)

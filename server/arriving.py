@@ -4,6 +4,10 @@ A device announces a reply to SuperLink and then uploads its parts. Whoever take
 does, waits for the rest of it with all other replies behind it: of a device that died while it uploaded, until
 SuperLink gives the upload up, after three minutes (flwr 1.39, `OBJECT_PUSH_SESSION_TTL_SECONDS`). Here such a reply is
 set aside and looked at again each time that it is asked for, so that a round's deadline counts for it as for any other.
+
+Who replied, and to what, is as SuperLink announces it, which has checked that; a device writes the same once more into
+its reply, and nobody looks at it there. A reply of which no message can be made, for whatever reason, is its device's
+error.
 """
 
 from __future__ import annotations
@@ -13,13 +17,18 @@ import time
 from collections.abc import Iterable
 from typing import Any, cast
 
-from flwr.app import Message
+from flwr.app import Error, Message, RecordDict
+from flwr.app.message import make_message
+from flwr.common.serde_utils import metadata_from_proto
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PullObjectResponse
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PullAppMessagesResponse
 from flwr.serverapp import Grid
 from flwr.superlink.grid.http_grid import HttpGrid
 
+from common.layout import ParameterLayout
+from common.refusals import UNREADABLE_ERROR
 from server.pushing import PatientSuperLink
+from server.reply_size import Room, UnreadableReply
 
 FIRST_LOOK, LAST_LOOK = 0.02, 0.2  # seconds; doubles from one to the other
 SOON = 1.0  # seconds in which the rest of a reply comes where nothing is wrong, and for which a look waits
@@ -32,16 +41,20 @@ class _NotYet(Exception):
 class _Announced:
     """What a grid needs of SuperLink for one reply; parts that have arrived are kept and not asked for again."""
 
-    def __init__(self, superlink: Any, answer: PullAppMessagesResponse) -> None:
-        self.superlink, self.answer = superlink, answer
+    def __init__(self, superlink: Any, answer: PullAppMessagesResponse, room: Room) -> None:
+        self.superlink, self.answer, self.room = superlink, answer, room
         self.since = time.monotonic()
         self.parts: dict[str, PullObjectResponse] = {}
-        metadata = answer.messages_list[0].metadata
-        self.identifier: str = metadata.message_id
-        self.valid_until: float = metadata.created_at + metadata.ttl  # as its instruction, whatever the device's clock
+        self.taken = 0  # bytes
+        self.is_here = False  # all of it; then what goes wrong with it is its device's doing
+        self.metadata = metadata_from_proto(answer.messages_list[0].metadata)
+        self.valid_until = (
+            self.metadata.created_at + self.metadata.ttl
+        )  # as its instruction, whatever the device's clock
 
     def PullMessages(self, _: PullAppMessagesRequest) -> PullAppMessagesResponse:
         """The reply's announcement, which SuperLink gives only once."""
+        self.room.check_tree(self.answer.message_object_trees[0])
         return self.answer
 
     def PullObject(self, request: PullObjectRequest) -> PullObjectResponse:
@@ -52,17 +65,38 @@ class _Announced:
         if response.object_found and not response.object_available:
             raise _NotYet
         self.parts[request.object_id] = response
+        self.taken += len(response.object_content)
+        self.room.check_bytes(self.taken)
         return response
 
     def ConfirmMessageReceived(self, request: ConfirmMessageReceivedRequest) -> Any:
-        """Let SuperLink forget the reply."""
-        return self.superlink.ConfirmMessageReceived(request)
+        """Let SuperLink forget the reply; what follows is that a message is made of it."""
+        done = self.superlink.ConfirmMessageReceived(request)
+        self.is_here = True
+        self.room.check({identifier: part.object_content for identifier, part in self.parts.items()})
+        self.parts.clear()
+        return done
+
+    def told(self, message: Message) -> Message:
+        """The reply with the metadata that SuperLink announced, or Flower's error, which is none of the device's."""
+        if not self.is_here:
+            return message
+        if not isinstance(message, Message) or not (message.has_error() or isinstance(message.content, RecordDict)):
+            raise UnreadableReply("It is no message.")
+        content, error = (None, message.error) if message.has_error() else (message.content, None)
+        return make_message(self.metadata, content, error)
+
+    def unreadable(self, problem: Exception) -> Message:
+        """The error in the place of a reply of which no message can be made."""
+        said = str(problem) if isinstance(problem, UnreadableReply) else f"{type(problem).__name__}: {problem}"
+        return make_message(self.metadata, error=Error(UNREADABLE_ERROR, f"The reply cannot be read. {said[:200]}"))
 
 
 class ArrivingGrid(HttpGrid):
     """A grid of Flower's, over its connection, whose `pull_messages` gives the replies of which all is there."""
 
-    def __init__(self, grid: HttpGrid) -> None:
+    def __init__(self, grid: HttpGrid, room: Room) -> None:
+        self.room = room
         self.superlink: Any = grid._runtime_client  # connects, so that both have one connection
         vars(self).update(vars(grid))
         self._client = cast(Any, PatientSuperLink(self.superlink))
@@ -85,31 +119,44 @@ class ArrivingGrid(HttpGrid):
 
     def _take(self, asked: list[str]) -> None:
         """Take what is announced of these replies, and forget what nobody can wait for any more."""
-        for identifier in [i for i, reply in self.announced.items() if reply.valid_until < time.time()]:
-            reply = self.announced.pop(identifier)
-            reply.ConfirmMessageReceived(
-                ConfirmMessageReceivedRequest(
-                    node=self.node, run_id=self.run.run_id, message_object_id=reply.identifier
-                )
-            )
+        for identifier in [i for i, reply in self.announced.items() if not reply.valid_until >= time.time()]:
+            self._forget(self.announced.pop(identifier))
         if asked:
             found = self.superlink.PullMessages(PullAppMessagesRequest(message_ids=asked))
             for message, tree in zip(found.messages_list, found.message_object_trees, strict=True):
                 answer = PullAppMessagesResponse(messages_list=[message], message_object_trees=[tree])
-                self.announced[message.metadata.reply_to_message_id] = _Announced(self.superlink, answer)
+                self.announced[message.metadata.reply_to_message_id] = _Announced(self.superlink, answer, self.room)
 
     def _whole(self, identifier: str) -> Iterable[Message]:
-        """The reply to a message where all of it is there, or Flower's error where it never will be."""
+        """The reply to a message where all of it is there, or an error where it never will be, or cannot be read."""
+        reply = self.announced[identifier]
         one = copy.copy(self)
-        one._client = cast(Any, self.announced[identifier])
+        one._client = cast(Any, reply)
         try:
-            found = HttpGrid.pull_messages(one, [identifier])
+            found = [reply.told(message) for message in HttpGrid.pull_messages(one, [identifier])]
         except _NotYet:
             return ()
+        except Exception as problem:
+            if not reply.is_here:
+                if not isinstance(problem, UnreadableReply):
+                    raise  # SuperLink's, not the device's
+                self._forget(reply)
+            found = [reply.unreadable(problem)]
         del self.announced[identifier]
         return found
 
+    def _forget(self, reply: _Announced) -> None:
+        """Let SuperLink drop the parts of a reply."""
+        self.superlink.ConfirmMessageReceived(
+            ConfirmMessageReceivedRequest(
+                node=self.node, run_id=self.run.run_id, message_object_id=reply.metadata.message_id
+            )
+        )
 
-def as_they_arrive(grid: Grid) -> Grid:
-    """The grid of a real run so that it waits for no reply; any other as it is, whose replies are whole at once."""
-    return ArrivingGrid(grid) if isinstance(grid, HttpGrid) else grid
+
+def as_they_arrive(grid: Grid, layout: ParameterLayout) -> Grid:
+    """The grid of a real run so that it waits for no reply, and bears any; other grids as they are.
+
+    ``layout`` is the model's, by which it is judged how much a reply may take.
+    """
+    return ArrivingGrid(grid, Room.of(layout)) if isinstance(grid, HttpGrid) else grid

@@ -108,12 +108,16 @@ class Names:
             self.devices = json.loads((self.folder / NAMES).read_text(encoding="utf-8"))
 
     def __call__(self, node: int, said: Mapping[str, Any] | None = None) -> str | None:
-        """The name of a node; ``said`` is what it says of itself. None where that cannot be known (yet)."""
+        """The name of a node; None where that cannot be known (yet).
+
+        ``said`` is what it says of itself, where it has said anything. With keys that is never a name: who has spoken
+        and whose key cannot be found is called by its node.
+        """
         if self.registered is not None:
             name = self.nodes.get(node) or self._by_key(node)
             if name is not None and said:
                 self._note_release(node, said)
-            return name
+            return name if said is None else name or f"node-{node}"
         if said and set(said) != {protocol.RELEASE}:  # that alone, of a device that refuses the app
             self._by_word(node, said)
         return self.nodes.get(node)

@@ -26,6 +26,7 @@ from common import incoming, protocol
 from common.errors import BouquetError
 from common.layout import ParameterLayout
 from common.protocol import ClientReply, Encoder, Instruction
+from common.refusals import cannot_be_read
 from strategies.backbone import Delivery
 from strategies.compression import Compression
 from strategies.exchange import Patience, exchange
@@ -357,8 +358,9 @@ class ClusteredStrategy(MethodHooks[State], Sampled, Strategy):
             except BouquetError as error:
                 self.failures[client] = incoming.refused(error)
                 self._send_again(client, message)
-                # Of an error it is the device that says what is wrong with it.
-                (self._refused if message.has_content() else self._failing).add(client)
+                # Of an error of its own it is the device that says what is wrong with it.
+                is_refused = message.has_content() or cannot_be_read(message)
+                (self._refused if is_refused else self._failing).add(client)
         return rows.replies(usable, sent)
 
     def _takes_late(self, client: str, usable: Mapping[str, ClientReply]) -> bool:

@@ -20,7 +20,8 @@ from strategies.exchange import Patience, exchange
 IDENTIFY_TIMEOUT = 120.0  # seconds; a node that does not say who it is sits the round out
 # Times that a node which refused and has been silent since, or whose owner refused, is not asked.
 MOST_UNASKED = 7
-# What the server calls a node, given what it says of itself, if anything; None where it cannot tell (yet).
+# What the server calls a node, given what it says of itself, or None where it has not spoken; None where it cannot tell
+# (yet).
 NameOf = Callable[[int, Mapping[str, Any] | None], str | None]
 
 
@@ -113,7 +114,7 @@ class Nodes:
         """The client that replied: as the server knows its node, else as it calls itself, which is remembered."""
         node = message.metadata.src_node_id
         self._note_refusal(message)
-        if names is not None and (known := names(node, None)) is not None:
+        if names is not None and (known := names(node, {})) is not None:
             self.clients[node] = known
             return known
         if message.has_content() and protocol.CLIENT in message.content:

@@ -1,21 +1,12 @@
 """Replies as they arrive, against Flower's own state and Runtime API functions, in memory."""
 
-from types import SimpleNamespace
-
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.app.message import remove_content_from_message
+from flwr.app import Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
-from flwr.server.superlink.linkstate import LinkStateFactory
-from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID, TaskType
 from flwr.supercore.corestate import in_memory_corestate
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
-from flwr.supercore.object_store import ObjectStoreFactory
-from flwr.supercore.task_identity import TaskIdentity
-from flwr.superlink.federation import NoOpFederationManager
-from flwr.superlink.grid.http_grid import HttpGrid
 from flwr.superlink.servicer.runtime import runtime_handlers
+from superlink_in_memory import Link
 
 from experiments.inline import InlineGrid
 from server import arriving, pushing
@@ -25,70 +16,10 @@ from strategies.exchange import Patience, exchange
 TTL = 3600.0
 
 
-class Link:
-    """SuperLink's state, what a ServerApp calls of it, and devices that upload their replies in parts."""
-
-    def __init__(self):
-        objects = ObjectStoreFactory(FLWR_IN_MEMORY_DB_NAME)
-        self.state = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), objects).state()
-        self.run_id = self.state.create_run(None, None, None, {}, NOOP_FEDERATION_ID, None, None, TaskType.SERVER_APP)
-        self.task = SimpleNamespace(run_id=self.run_id)
-        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, self.run_id, SUPERLINK_NODE_ID
-        grid = HttpGrid(token="any")
-        grid.set_run(self.state.get_run_info(run_ids=[self.run_id])[0])
-        grid._client = self
-        self.grid = as_they_arrive(grid)
-        self.pulled = []
-
-    def __getattr__(self, name):
-        handlers = {
-            "GetNodes": "get_nodes",
-            "PushMessages": "push_messages",
-            "PushObject": "push_object",
-            "PullMessages": "pull_messages",
-            "PullObject": "pull_object",
-            "ConfirmMessageReceived": "confirm_message_received",
-        }
-
-        def call(request):
-            answer = getattr(runtime_handlers, handlers[name])(request, self.state, self.task)
-            if name == "PullObject" and answer.object_available:
-                self.pulled.append(request.object_id)
-            return answer
-
-        return call
-
-    def node(self):
-        node = self.state.create_node("", "", str(len(self.state.nodes)).encode(), 0)
-        self.state.acknowledge_node_heartbeat(node, 1000)
-        return node
-
-    def announce(self, node):
-        """The node's reply to its message is announced; what uploads a number of its parts."""
-        (message,) = self.state.get_message_ins(node, 1)
-        TaskIdentity.node_id = node
-        reply = Message(RecordDict({"config": ConfigRecord({"node": node})}), reply_to=message)
-        TaskIdentity.node_id = SUPERLINK_NODE_ID
-        reply.metadata.__dict__["_message_id"] = reply.object_id
-        session = self.state.start_session(self.run_id)
-        parts = get_all_nested_objects(reply)
-        stored, missing = self.state.store_message_and_object_tree(
-            remove_content_from_message(reply), get_object_tree(reply), session
-        )
-        assert stored
-
-        def upload(number=None):
-            for identifier in missing[:number]:
-                assert self.state.store_object(self.run_id, session, identifier, parts[identifier].deflate())
-            del missing[:number]
-
-        return upload
-
-
 @pytest.fixture
-def link(monkeypatch):
+def link(monkeypatch, layout):
     monkeypatch.setattr(arriving, "SOON", 0.05)
-    return Link()
+    return Link(layout)
 
 
 def push(link, *nodes):
@@ -209,7 +140,7 @@ def test_a_part_that_superlink_never_takes_ends_the_run(link, monkeypatch):
     assert tuple(pauses[: len(pushing.PAUSES)]) == pushing.PAUSES
 
 
-def test_only_the_grid_of_a_real_run_is_changed(link):
+def test_only_the_grid_of_a_real_run_is_changed(link, layout):
     inline = InlineGrid({})
-    assert as_they_arrive(inline) is inline
+    assert as_they_arrive(inline, layout) is inline
     assert isinstance(link.grid, ArrivingGrid)

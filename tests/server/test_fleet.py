@@ -68,7 +68,8 @@ def test_with_keys_a_device_is_what_its_key_is_called_and_nothing_else(tmp_path,
     assert found.release("garden-pi") == "0.2.0"
     assert found.other_releases({"garden-pi", "nobody"}) == {"garden-pi": "0.2.0"}
     assert found.other_releases({"nobody"}) == {}
-    assert found(7, said) is None  # a node that SuperLink does not know
+    assert found(7) is None  # a node that SuperLink does not know, and then
+    assert found(7, said) == "node-7"  # whatever it says
 
 
 def test_a_renamed_key_is_the_device_it_was_and_a_new_key_of_the_same_name_too(tmp_path, link, keys):

@@ -1,0 +1,81 @@
+"""Flower's own state of a SuperLink and its Runtime API functions, in memory, and devices that upload in parts."""
+
+from types import SimpleNamespace
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.common.serde import message_from_proto
+from flwr.server.superlink.linkstate import LinkStateFactory
+from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID, TaskType
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.federation import NoOpFederationManager
+from flwr.superlink.grid.http_grid import HttpGrid
+from flwr.superlink.servicer.runtime import runtime_handlers
+from wire_device import Reply
+
+from common.layout import ParameterLayout
+from server.arriving import as_they_arrive
+
+
+class Link:
+    """SuperLink's state, what a ServerApp calls of it, and devices that upload their replies in parts."""
+
+    def __init__(self, layout: ParameterLayout):
+        objects = ObjectStoreFactory(FLWR_IN_MEMORY_DB_NAME)
+        self.state = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), objects).state()
+        self.run_id = self.state.create_run(None, None, None, {}, NOOP_FEDERATION_ID, None, None, TaskType.SERVER_APP)
+        self.task = SimpleNamespace(run_id=self.run_id)
+        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, self.run_id, SUPERLINK_NODE_ID
+        grid = HttpGrid(token="any")
+        grid.set_run(self.state.get_run_info(run_ids=[self.run_id])[0])
+        grid._client = self
+        self.grid = as_they_arrive(grid, layout)
+        self.pulled = []
+
+    def __getattr__(self, name):
+        handlers = {
+            "GetNodes": "get_nodes",
+            "PushMessages": "push_messages",
+            "PushObject": "push_object",
+            "PullMessages": "pull_messages",
+            "PullObject": "pull_object",
+            "ConfirmMessageReceived": "confirm_message_received",
+        }
+
+        def call(request):
+            answer = getattr(runtime_handlers, handlers[name])(request, self.state, self.task)
+            if name == "PullObject" and answer.object_available:
+                self.pulled.append(request.object_id)
+            return answer
+
+        return call
+
+    def node(self):
+        node = self.state.create_node("", "", str(len(self.state.nodes)).encode(), 0)
+        self.state.acknowledge_node_heartbeat(node, 1000)
+        return node
+
+    def announce(self, node):
+        """The node's reply to its message is announced; what uploads a number of its parts."""
+        (message,) = self.state.get_message_ins(node, 1)
+        TaskIdentity.node_id = node
+        reply = Message(RecordDict({"config": ConfigRecord({"node": node})}), reply_to=message)
+        TaskIdentity.node_id = SUPERLINK_NODE_ID
+        return self.announce_bytes(Reply.of(reply))
+
+    def announce_bytes(self, reply):
+        """The same for whatever a device says."""
+        parts: dict[str, bytes] = {}
+        tree = reply.top.seal(parts)
+        reply.announced.metadata.message_id = reply.announced.metadata.message_id or tree.object_id
+        session = self.state.start_session(self.run_id)
+        stored, missing = self.state.store_message_and_object_tree(message_from_proto(reply.announced), tree, session)
+        assert stored
+
+        def upload(number=None):
+            for identifier in missing[:number]:
+                assert self.state.store_object(self.run_id, session, identifier, parts[identifier])
+            del missing[:number]
+
+        return upload
