@@ -70,7 +70,7 @@ def device_model(state_dir: Path) -> KeptModel:
         )
     backbone: Mapping[str, NDArray[Any]] | None = {}
     if kept.backbone:
-        backbone = DeviceState(FolderStore(state_dir, durable=False)).recall_backbone(kept.backbone)
+        backbone = DeviceState(FolderStore(state_dir, durable=False)).recall_backbone(kept.run, kept.backbone)
     if backbone is None:
         raise BouquetError(
             f"The frozen layers of the model in {state_dir} are lost or damaged; the device is sent them again in its "

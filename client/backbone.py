@@ -6,6 +6,7 @@ device that lost it says so, sits the round out, and is sent it again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,8 +20,10 @@ from common.freezing import frozen_names
 from common.protocol import Backbone, ProtocolError
 from common.refusals import LostBackboneError
 
+DIGEST = re.compile(r"[0-9a-f]{1,64}")
 
-def put_in(model: nn.Module, backbone: Backbone | None, state: DeviceState) -> None:
+
+def put_in(model: nn.Module, backbone: Backbone | None, state: DeviceState, run: str) -> None:
     """Put what the message holds, or the device kept, into the model; what the message holds is kept.
 
     Raises `LostBackboneError` where it is neither here nor there, and `ProtocolError`, naming the tensor, for what does
@@ -34,9 +37,9 @@ def put_in(model: nn.Module, backbone: Backbone | None, state: DeviceState) -> N
                 "Bouquet at both ends."
             )
         return
-    if not backbone.digest.isalnum():  # it becomes the name of a file
+    if not DIGEST.fullmatch(backbone.digest):  # it becomes the name of a file
         raise ProtocolError(f"The backbone's digest {backbone.digest[:80]!r} is none.")
-    arrays = backbone.arrays if backbone.arrays is not None else state.recall_backbone(backbone.digest)
+    arrays = backbone.arrays if backbone.arrays is not None else state.recall_backbone(run, backbone.digest)
     if arrays is None:
         raise LostBackboneError(
             "This device no longer has the part of the model that it is sent once (frozen layers, starting weights); "
@@ -44,7 +47,7 @@ def put_in(model: nn.Module, backbone: Backbone | None, state: DeviceState) -> N
         )
     _check(arrays, model.state_dict(), frozen)
     if backbone.arrays is not None:
-        state.keep_backbone(backbone.digest, arrays)
+        state.keep_backbone(run, backbone.digest, arrays)
     model.load_state_dict({name: torch.as_tensor(array) for name, array in arrays.items()}, strict=False)
 
 

@@ -47,13 +47,13 @@ class Built:
         shared = one_for_all(node.settings, device) if node.is_simulated else None
         return shared or cls.of(node.settings)
 
-    def with_backbone(self, backbone: Backbone | None, node: Node, device: torch.device) -> Built:
+    def with_backbone(self, backbone: Backbone | None, node: Node, device: torch.device, run: str) -> Built:
         """What the message is worked with, with what it holds, or the device kept, beside what travels (`put_in`)."""
         if self.is_shared and backbone is None:
             return self
         # What does not travel is no part of a vector, and would stay behind in a model that others use too.
         own = Built.of(node.settings) if self.is_shared else self
-        put_in(own.model, backbone, node.state)
+        put_in(own.model, backbone, node.state, run)
         return replace(own, initial=own.vector()).on(device, node.settings)
 
     def on(self, device: torch.device, settings: Settings) -> Built:

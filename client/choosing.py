@@ -163,13 +163,13 @@ class Choosing:
         layout = self.session.layout
         arrays: Arrays = {f"{s}/{name}": a for s, v in slots.items() for name, a in layout.unflatten(v).items()}
         arrays[_KIND] = np.array([NAMES.index(kind)], dtype=np.int64)
-        state = self.session.node.state
-        earlier = [version for version in state.versions_aside(SERVED) if version < self._version]
-        state.keep_aside(self.session.run, SERVED, self._version, arrays, earlier[:_VERSIONS])
+        state, run = self.session.node.state, self.session.run
+        earlier = [version for version in state.versions_aside(run, SERVED) if version < self._version]
+        state.keep_aside(run, SERVED, self._version, arrays, earlier[:_VERSIONS])
 
     def _recall(self) -> _Memory:
         """What was kept aside before this message, of this run."""
-        earlier = [v for v in self.session.node.state.versions_aside(SERVED) if v < self._version]
+        earlier = [v for v in self.session.node.state.versions_aside(self.session.run, SERVED) if v < self._version]
         return next((found for v in earlier if (found := self._read(v)).served is not None), _Memory())
 
     def _read(self, version: int) -> _Memory:

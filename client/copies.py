@@ -118,7 +118,7 @@ class CopyMemory:
     def _all(self, run: str) -> list[_Held]:
         """What the files of a run hold, the last one first."""
         if run not in self._read:
-            versions = self.state.versions_aside(_NAME)
+            versions = self.state.versions_aside(run, _NAME)
             found = [(number, self.state.recall_aside(run, _NAME, number)) for number in versions]
             self._read[run] = [self._from_arrays(number, arrays) for number, arrays in found if arrays is not None]
         return self._read[run]

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from client.data import ClientData
+from client.room import check_room
 from common.errors import BouquetError
 from common.files import sweep, temporary_beside
 
@@ -64,8 +65,9 @@ def prepared(
     data = make()
     try:
         _write(file, data)
-    except OSError as error:
-        print(f"The prepared data cannot be kept in {file.parent}: {error.strerror}.", flush=True)
+    except (OSError, BouquetError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        print(f"The prepared data cannot be kept in {file.parent}: {reason}", flush=True)
     return data
 
 
@@ -109,6 +111,7 @@ def _write(file: Path, data: ClientData) -> None:
         end = start + array.nbytes
     text = json.dumps(header | {"bytes": end, "checksum": checksum}).encode()
     text += b" " * (-(8 + len(text)) % ALIGNMENT)
+    check_room(file.parent.parent, end)
     file.parent.mkdir(parents=True, exist_ok=True)
     sweep(file.parent)
     temporary = temporary_beside(file)

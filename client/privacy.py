@@ -120,7 +120,7 @@ class PrivateUploads:
         kept = next(
             (
                 found
-                for version in self.state.versions_aside(_KNOWN)
+                for version in self.state.versions_aside(self.run, _KNOWN)
                 if version < before and (found := self.state.recall_aside(self.run, _KNOWN, version)) is not None
             ),
             {},

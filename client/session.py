@@ -59,8 +59,8 @@ class Session:
         begun = Built.begin(node, device)
         copies = CopyMemory(node.state, begun.layout)
         received = protocol.read_instruction(message, begun.layout, copies.find)
-        built = begun.with_backbone(received.backbone, node, device)
         run = received.run or str(node.context.run_id)
+        built = begun.with_backbone(received.backbone, node, device, run)
         private = None
         if node.settings.privacy.is_on:
             seed = node.seed(received.round, "privacy") if node.is_simulated else None

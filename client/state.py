@@ -1,35 +1,35 @@
 """What the device keeps: its identity, and its own model of the last three rounds of a run.
 
-One safetensors file a round, written to a temporary file, synced and renamed, so that a device that loses power in
-the middle of a round comes back to the round before. The round before the last stays too: a server that was
-restarted repeats its last round, and the device then starts where it started the first time.
+Each run has a folder of its own (`client.kept_runs`), with one safetensors file a round, written to a temporary file,
+synced and renamed, so that a device that loses power in the middle of a round comes back to the round before. The
+round before the last stays too: a server that was restarted repeats its last round, and the device then starts where
+it started the first time.
 
 Nothing of this leaves the device but what an instruction asks to upload.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
 import re
-import stat
 import uuid
 import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from flwr.app import ConfigRecord, RecordDict
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
+from client.kept_runs import KeptRuns
+from client.stores import ContextStore, FolderStore, Store
 from common.errors import BouquetError
-from common.files import sweep, sync_folder, temporary_beside
 from common.layout import contiguous
-from common.records import records_of
+
+__all__ = ["PERSONAL", "Arrays", "ContextStore", "DeviceState", "FolderStore", "Kept"]
 
 Arrays = dict[str, NDArray[Any]]
 PERSONAL = "personal"  # the slot of the device's own model
@@ -39,110 +39,8 @@ _IDENTITY = "identity.json"
 _NEWS = "said.json"  # what the log said of the data, so that it is said again only when it has changed
 _NOTED = 20
 _CHECKSUM = "crc32"
-
-
-class Store(Protocol):
-    """Named blobs of bytes: a folder on a device, Flower's in-memory context where none is given."""
-
-    def read(self, name: str) -> bytes | None:
-        """The blob, or None."""
-
-    def write(self, name: str, content: bytes, spare: str = "") -> None:
-        """Replace the blob whole, or leave it as it was; the blob ``spare`` is no longer needed, and goes."""
-
-    def delete(self, name: str) -> None:
-        """Remove the blob if it is there."""
-
-    def names(self) -> list[str]:
-        """Names of all blobs."""
-
-
-class FolderStore:
-    """Blobs as files in a folder; ``durable`` syncs each one to the disk before it takes its name."""
-
-    def __init__(self, folder: Path, durable: bool = True) -> None:
-        self.folder = folder
-        self.durable = durable
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise BouquetError(f"The state folder {folder} cannot be made: {error.strerror}.") from None
-        sweep(folder)
-
-    def read(self, name: str) -> bytes | None:
-        """The file's bytes, or None."""
-        try:
-            return (self.folder / name).read_bytes()
-        except FileNotFoundError:
-            return None
-
-    def write(self, name: str, content: bytes, spare: str = "") -> None:
-        """Write beside, sync, rename.
-
-        A spare file's place on the disk is written over: to delete one and make another takes longer than to write it.
-        Not that of a file which is another's, or which a backup holds, too (`cp -al`).
-        """
-        temporary = temporary_beside(self.folder / name)
-        try:
-            if spare and self._is_all_ours(spare):
-                os.replace(self.folder / spare, temporary)
-            elif spare:
-                self.delete(spare)
-            with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666), "wb") as file:
-                file.write(content)
-                file.truncate()
-                if self.durable:
-                    file.flush()
-                    os.fsync(file.fileno())
-            os.replace(temporary, self.folder / name)
-            if self.durable:
-                sync_folder(self.folder)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise BouquetError(f"The device's state cannot be written to {self.folder}: {error.strerror}.") from None
-
-    def _is_all_ours(self, name: str) -> bool:
-        try:
-            about = os.lstat(self.folder / name)
-        except FileNotFoundError:
-            return False
-        return stat.S_ISREG(about.st_mode) and about.st_nlink == 1 and about.st_uid == os.geteuid()
-
-    def delete(self, name: str) -> None:
-        """Unlink."""
-        (self.folder / name).unlink(missing_ok=True)
-
-    def names(self) -> list[str]:
-        """Files that are not hidden."""
-        with os.scandir(self.folder) as entries:
-            return sorted(e.name for e in entries if e.is_file() and not e.name.startswith("."))
-
-
-class ContextStore:
-    """Blobs in the state that Flower keeps for a node while the node runs."""
-
-    def __init__(self, state: RecordDict) -> None:
-        if "bouquet" not in state:
-            state["bouquet"] = ConfigRecord()
-        self.record = records_of(state, ConfigRecord)["bouquet"]
-
-    def read(self, name: str) -> bytes | None:
-        """The bytes, or None."""
-        value = self.record.get(name)
-        return value if isinstance(value, bytes) else None
-
-    def write(self, name: str, content: bytes, spare: str = "") -> None:
-        """Replace."""
-        self.record[name] = content
-        self.delete(spare)
-
-    def delete(self, name: str) -> None:
-        """Remove."""
-        self.record.pop(name, None)
-
-    def names(self) -> list[str]:
-        """All names."""
-        return sorted(self.record)
+_LARGEST_NUMBER = 10**9
+_OLDER = re.compile(r"((round|copies|served|known|spent|centers|low-rank-map)-\d{6}|backbone-[0-9a-f]+)\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -166,6 +64,18 @@ class DeviceState:
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        self.runs = KeptRuns(store)
+        self._take_over()
+
+    def _take_over(self) -> None:
+        """Older releases had the files of all runs beside each other."""
+        older = {name: _try_unpack(self.store.read(name)) for name in self.store.names() if _OLDER.fullmatch(name)}
+        runs = {found[0]["run"] for found in older.values() if found is not None} - {""}
+        for name, found in older.items():
+            # The part of a model that stays is of no run.
+            for run in runs if found is None or not found[0]["run"] else [found[0]["run"]]:
+                self.runs.begin(run).write(name, self.store.read(name) or b"")
+            self.store.delete(name)
 
     def identity(self, given: str = "") -> str:
         """The device's stable identity: the given one, else the one it once made for itself."""
@@ -202,6 +112,9 @@ class DeviceState:
             noted = json.loads(content) if content else {}
         except ValueError:
             noted = {}
+        name, text = (
+            hashlib.sha256(part.encode()).hexdigest()[:16] for part in (name, text)
+        )  # the server's, of any length
         if noted.get(name) == text:
             return False
         # A device lives through many runs.
@@ -214,10 +127,9 @@ class DeviceState:
 
         A file that cannot be read counts as lost: the round before it is taken.
         """
-        for round_ in self._numbers("round"):
-            if round_ < before and (kept := self._load(run, round_)) is not None:
-                return kept
-        return None
+        store = self.runs.of(run)
+        earlier = (round_ for round_ in _numbers(store, "round") if round_ < before)
+        return next((kept for round_ in earlier if (kept := _load(store, round_, run)) is not None), None)
 
     def keep(
         self,
@@ -232,27 +144,26 @@ class DeviceState:
         tensors = {f"{slot}/{name}": contiguous(a) for slot, arrays in slots.items() for name, a in arrays.items()}
         metadata = {"run": run, "round": str(round_), "facts": json.dumps(dict(facts)), "card": card}
         metadata |= {"backbone": backbone} if backbone else {}
-        self._keep("round", round_, _pack(tensors, metadata))
+        self._keep(run, "round", round_, _pack(tensors, metadata))
 
     def latest(self) -> Kept | None:
         """The last model this device trained, of whichever run."""
-        for round_ in self._numbers("round"):
-            if (kept := self._load(None, round_)) is not None:
-                return kept
-        return None
+        models = ((store, round_) for store in self.runs.latest_first() for round_ in _numbers(store, "round"))
+        return next((kept for store, round_ in models if (kept := _load(store, round_)) is not None), None)
 
-    def keep_backbone(self, digest: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+    def keep_backbone(self, run: str, digest: str, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Write what stays the same all through a run, and drop what no model that is kept needs."""
-        self.store.write(_backbone(digest), _pack({k: contiguous(a) for k, a in arrays.items()}, {"run": ""}))
-        models = [self._load(None, round_) for round_ in self._numbers("round")]
+        store = self.runs.begin(run)
+        store.write(_backbone(digest), _pack({k: contiguous(a) for k, a in arrays.items()}, {"run": ""}))
+        models = [_load(store, round_) for round_ in _numbers(store, "round")]
         needed = {_backbone(digest), *(_backbone(kept.backbone) for kept in models if kept is not None)}
-        for name in self.store.names():
-            if re.fullmatch(_backbone("[0-9a-f]+"), name) and name not in needed:
-                self.store.delete(name)
+        for name in store.names():
+            if name.startswith("backbone-") and name not in needed:
+                store.delete(name)
 
-    def recall_backbone(self, digest: str) -> Arrays | None:
+    def recall_backbone(self, run: str, digest: str) -> Arrays | None:
         """What `keep_backbone` wrote under this digest; None where that is lost."""
-        found = self._read(None, _backbone(digest))
+        found = _try_unpack(self.runs.of(run).read(_backbone(digest)))
         return None if found is None else found[1]
 
     def keep_aside(
@@ -260,58 +171,72 @@ class DeviceState:
     ) -> None:
         """Write tensors that outlast many rounds, so that they are not written again in each.
 
-        The last three stay; where the versions to keep beside this one are given by ``also``, those and no others.
+        The last three stay; where the versions to keep beside this one are given by ``also``, the last three of those.
         """
-        self._keep(name, version, _pack({k: contiguous(a) for k, a in arrays.items()}, {"run": run}), also)
+        self._keep(run, name, version, _pack({k: contiguous(a) for k, a in arrays.items()}, {"run": run}), also)
 
     def recall_aside(self, run: str, name: str, version: int) -> Arrays | None:
         """What `keep_aside` wrote for this version in this run; None where that is lost."""
-        found = self._read(run, f"{name}-{version:06d}.safetensors")
+        found = _read(self.runs.of(run), _file(name, version), run)
         return None if found is None else found[1]
 
-    def versions_aside(self, name: str) -> list[int]:
-        """The versions of what `keep_aside` wrote, in whichever run, the last one first."""
-        return self._numbers(name)
+    def versions_aside(self, run: str, name: str) -> list[int]:
+        """The versions of what `keep_aside` wrote in this run, the last one first."""
+        return _numbers(self.runs.of(run), name)
 
-    def _keep(self, name: str, number: int, content: bytes, also: Collection[int] | None = None) -> None:
+    def _keep(self, run: str, name: str, number: int, content: bytes, also: Collection[int] | None = None) -> None:
         """Write ``name-number``, and drop all but the last three up to it, or all but it and ``also``."""
-        known = {*self._numbers(name), number}
-        # Those after this one belong to an older run, or to a server that lost its last rounds.
-        kept = sorted((n for n in known if n <= number), reverse=True)[:_KEPT] if also is None else [number, *also]
-        files = [f"{name}-{old:06d}.safetensors" for old in sorted(known - set(kept))]
+        if not 0 <= number <= _LARGEST_NUMBER:
+            raise BouquetError(f"The server's round is {number}; it must be from 0 to {_LARGEST_NUMBER}.")
+        store = self.runs.begin(run)
+        known = {*_numbers(store, name), number}
+        # Those after this one belong to a server that lost its last rounds.
+        last = sorted((n for n in known if n <= number), reverse=True)[:_KEPT]
+        kept = last if also is None else [number, *sorted(also, reverse=True)[:_KEPT]]
+        files = [_file(name, old) for old in sorted(known - set(kept))]
         # One that goes before the new one is there must leave another, for a device that loses power in between.
         spare = files.pop(0) if files and also is None and len(known) > 2 else ""
-        self.store.write(f"{name}-{number:06d}.safetensors", content, spare)
+        store.write(_file(name, number), content, spare)
         for file in files:
-            self.store.delete(file)
+            store.delete(file)
 
-    def _numbers(self, name: str) -> list[int]:
-        """The numbers of the files of a name, the last one first."""
-        pattern = re.compile(rf"{re.escape(name)}-(\d{{6}})\.safetensors")
-        return sorted((int(match[1]) for n in self.store.names() if (match := pattern.fullmatch(n))), reverse=True)
 
-    def _load(self, run: str | None, round_: int) -> Kept | None:
-        found = self._read(run, f"round-{round_:06d}.safetensors")
-        if found is None:
-            return None
-        metadata, tensors = found
-        slots: dict[str, Arrays] = {}
-        for key, array in tensors.items():
-            slot, _, name = key.partition("/")
-            slots.setdefault(slot, {})[name] = array
-        said = (metadata.get("card", ""), metadata.get("backbone", ""))
-        return Kept(round_, slots, json.loads(metadata["facts"]), metadata["run"], *said)
+def _file(name: str, number: int) -> str:
+    return f"{name}-{number:06d}.safetensors"
 
-    def _read(self, run: str | None, file: str) -> tuple[dict[str, str], Arrays] | None:
-        """Metadata and tensors of a file; None where there is none, it is damaged, or it is of another run."""
-        content = self.store.read(file)
-        if content is None:
-            return None
-        try:
-            metadata, tensors = _unpack(content)
-        except (SafetensorError, ValueError, KeyError, TypeError, AttributeError):
-            return None
-        return None if run is not None and metadata["run"] != run else (metadata, tensors)
+
+def _numbers(store: Store, name: str) -> list[int]:
+    """The numbers of the files of a name, the last one first."""
+    pattern = re.compile(rf"{re.escape(name)}-(\d{{6,}})\.safetensors")
+    return sorted((int(match[1]) for n in store.names() if (match := pattern.fullmatch(n))), reverse=True)
+
+
+def _load(store: Store, round_: int, run: str | None = None) -> Kept | None:
+    found = _read(store, _file("round", round_), run)
+    if found is None:
+        return None
+    metadata, tensors = found
+    slots: dict[str, Arrays] = {}
+    for key, array in tensors.items():
+        slot, _, name = key.partition("/")
+        slots.setdefault(slot, {})[name] = array
+    said = (metadata.get("card", ""), metadata.get("backbone", ""))
+    return Kept(round_, slots, json.loads(metadata["facts"]), metadata["run"], *said)
+
+
+def _read(store: Store, file: str, run: str | None) -> tuple[dict[str, str], Arrays] | None:
+    """Metadata and tensors of a file; None where there is none, it is damaged, or it is of another run."""
+    found = _try_unpack(store.read(file))
+    return None if found is None or (run is not None and found[0]["run"] != run) else found
+
+
+def _try_unpack(content: bytes | None) -> tuple[dict[str, str], Arrays] | None:
+    if content is None:
+        return None
+    try:
+        return _unpack(content)
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def _pack(tensors: Arrays, metadata: Mapping[str, str]) -> bytes:

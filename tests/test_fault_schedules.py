@@ -99,13 +99,19 @@ def swap(one, other):
     one.with_name("aside").rename(other)
 
 
+def kept(run, name):
+    """What a device keeps of the run."""
+    (folder,) = (run.states / name).glob("run-*")
+    return folder
+
+
 def test_nothing_is_wrong_with_a_run_without_faults(run):
     assert run.wrong() == []
 
 
 def test_swapped_layers_are_noticed(run):
     for name in ("round-000004.safetensors", "round-000005.safetensors"):
-        swap(run.states / "ada" / name, run.states / "dan" / name)
+        swap(kept(run, "ada") / name, kept(run, "dan") / name)
     assert [line.split(" has ")[0] for line in run.wrong()] == ["ada's own model", "dan's own model"]
 
 
@@ -121,15 +127,15 @@ def test_a_device_that_never_took_part_has_no_identity_and_nothing_is_wrong_with
 
 def test_swapped_devices_lost_layers_and_left_files_are_noticed(run):
     swap(run.states / "ada", run.states / "bob")
-    (run.states / "cleo" / "round-000005.safetensors").unlink()
-    (run.states / "dan" / ".round-000005.safetensors.17").touch()
+    (kept(run, "cleo") / "round-000005.safetensors").unlink()
+    (kept(run, "dan") / ".round-000005.safetensors.17").touch()
     (run.folder / "checkpoint" / ".round-000005.17").mkdir()
     assert run.wrong() == [
         "left behind: checkpoint/.round-000005.17",
         "ada is known as bob",
         "bob is known as ada",
         "cleo keeps round 4, and took part in [1, 2, 3, 4, 5]",
-        "left behind: dan/.round-000005.safetensors.17",
+        f"left behind: dan/{kept(run, 'dan').name}/.round-000005.safetensors.17",
     ]
 
 

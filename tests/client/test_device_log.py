@@ -76,7 +76,7 @@ def test_why_it_is_left_out(device, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("client.state.os.replace", full)
+    monkeypatch.setattr("client.stores.os.replace", full)
     device("train", settings=SETTINGS.with_overrides({"run.seed": 5}))
     assert device.said[-1].endswith(f"state cannot be written to {tmp_path / 'state'}: No space left on device.")
     (tmp_path / "data.npz").write_bytes(b"torn")

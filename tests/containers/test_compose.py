@@ -93,7 +93,8 @@ def test_a_federation_outlives_a_killed_client_and_a_restarted_server(federation
 
 KEPT = """
 import json, pathlib
-print(json.dumps(dict(files=sorted(p.name for p in pathlib.Path("/state/device-{}").glob("round-*.safetensors")))))
+found = pathlib.Path("/state/device-{}").glob("run-*/round-*.safetensors")
+print(json.dumps(dict(files=sorted(p.name for p in found))))
 """
 
 

@@ -81,7 +81,7 @@ def test_a_warm_and_a_cold_device_do_what_the_simulation_says_and_get_again_what
     frozen = {name: array for name, array in load_file(weights).items() if name.startswith(("conv1", "norm1"))}
     assert all(np.array_equal(model[name], array) for name, array in frozen.items())
 
-    (backbone,) = (tmp_path / "state-b").glob("backbone-*.safetensors")
+    (backbone,) = (tmp_path / "state-b").glob("run-*/backbone-*.safetensors")
     backbone.unlink()
     server = serve("run.rounds=4")
     commands.wait_for(lambda: server.poll() is not None, seconds=700)

@@ -1,5 +1,7 @@
 """What devices are sent once: who gets it, who says that it is lost, and what later rounds cost."""
 
+import re
+
 import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
@@ -74,23 +76,23 @@ def arrays_of(model):
 
 def test_a_device_keeps_what_it_is_sent_and_says_when_it_is_lost(state):
     sent = arrays_of(frozen_net(seed=5))
-    put_in(frozen_net(), Backbone("ab12", sent), state)
+    put_in(frozen_net(), Backbone("ab12", sent), state, "run")
     later = frozen_net()
-    put_in(later, Backbone("ab12"), state)
+    put_in(later, Backbone("ab12"), state, "run")
     assert all(np.array_equal(later.state_dict()[name].numpy(), array) for name, array in sent.items())
     with pytest.raises(LostBackboneError, match="it will be sent it again"):
-        put_in(frozen_net(), Backbone("cd34"), state)
-    state.store.delete("backbone-ab12.safetensors")
+        put_in(frozen_net(), Backbone("cd34"), state, "run")
+    state.runs.of("run").delete("backbone-ab12.safetensors")
     with pytest.raises(LostBackboneError):
-        put_in(frozen_net(), Backbone("ab12"), state)
+        put_in(frozen_net(), Backbone("ab12"), state, "run")
 
 
 def test_only_what_a_kept_model_needs_stays_on_the_disk(state):
     for number, digest in enumerate(("aa", "bb", "cc")):
-        put_in(frozen_net(), Backbone(digest, arrays_of(frozen_net())), state)
+        put_in(frozen_net(), Backbone(digest, arrays_of(frozen_net())), state, "run")
         if digest == "bb":
             state.keep("run", number, {"personal": {"w": np.zeros(1)}}, {}, "", digest)
-    assert [n for n in state.store.names() if n.startswith("backbone")] == [
+    assert [n for n in state.runs.of("run").names() if n.startswith("backbone")] == [
         "backbone-bb.safetensors",
         "backbone-cc.safetensors",
     ]
@@ -109,12 +111,13 @@ def test_only_what_a_kept_model_needs_stays_on_the_disk(state):
 def test_what_does_not_fit_is_refused_and_not_kept(change, said, state):
     sent = {name: array for name, array in {**arrays_of(frozen_net()), **change}.items() if array is not None}
     with pytest.raises(ProtocolError, match=said):
-        put_in(frozen_net(), Backbone("ab12", sent), state)
-    assert state.recall_backbone("ab12") is None
-    with pytest.raises(ProtocolError, match=r"digest '\.\./evil' is none"):
-        put_in(frozen_net(), Backbone("../evil", sent), state)
+        put_in(frozen_net(), Backbone("ab12", sent), state, "run")
+    assert state.recall_backbone("run", "ab12") is None
+    for digest in ("../evil", "Ab12", "zz", "٣", "a" * 65):
+        with pytest.raises(ProtocolError, match=f"digest {re.escape(repr(digest))} is none"):
+            put_in(frozen_net(), Backbone(digest, sent), state, "run")
     with pytest.raises(ProtocolError, match="sends no frozen layers"):
-        put_in(frozen_net(), None, state)
+        put_in(frozen_net(), None, state, "run")
 
 
 def size(message):
@@ -128,7 +131,7 @@ def test_a_device_that_lost_it_sits_one_round_out_and_the_rounds_cost_the_head(t
     federation.grid.push_messages = lambda messages: push([*(sent.append(m) or m for m in messages)])
     federation.play(1)
     first = [size(m) for m in sent if m.metadata.message_type == "train"]
-    (lost_one := tmp_path / "client-2" / next(p.name for p in (tmp_path / "client-2").glob("backbone-*"))).unlink()
+    (lost_one := next((tmp_path / "client-2").glob("run-*/backbone-*"))).unlink()
     sent.clear()
     federation.play(2)
     second = [size(m) for m in sent]

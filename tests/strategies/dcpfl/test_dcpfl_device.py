@@ -151,7 +151,7 @@ def test_without_the_second_message_it_goes_on_and_its_layers_are_of_that_round(
 
 def test_a_device_that_lost_the_trained_models_says_so(device, model):
     device.reply(both(model[1]), 4)
-    device.state.store.delete("round-000004.safetensors")
+    device.state.runs.of("r").delete("round-000004.safetensors")
     assert "no longer has the models that it trained for the trial of round 4" in device.refusal(take(True), 4)
     device.reply(whole(model[1]), 4)
     assert "no longer has the models" in device.refusal(take(True), 4)

@@ -86,10 +86,10 @@ def test_a_device_without_the_map_says_so_and_has_trained_all_the_same(device):
 def test_the_last_three_maps_stay_beside_the_rounds(device, tmp_path):
     for round_, version in enumerate((1, 4, 9, 12), start=1):
         device(for_numbers(version), round_)
-    names = sorted(path.name for path in (tmp_path / "device").iterdir() if path.name.startswith("low-rank"))
+    names = sorted(path.name for path in (tmp_path / "device").glob("run-*/low-rank*"))
     assert names == [f"low-rank-map-{version:06d}.safetensors" for version in (4, 9, 12)]
     assert numbers_of(device(for_numbers(4, with_map=False), 5)) is not None
-    rounds = [path.stat().st_size for path in (tmp_path / "device").glob("round-*")]
+    rounds = [path.stat().st_size for path in (tmp_path / "device").glob("run-*/round-*")]
     assert max(rounds) < 1.5 * 4 * LAYOUT.dim  # the map, three times as large, is not in them
 
 
