@@ -178,7 +178,7 @@ class ClusteredStrategy(MethodHooks[State], Sampled, Strategy):
             client = self._nodes.name(message, self.names)
             try:
                 self.evaluation[client] = incoming.read_metrics(message, self.weighted_by_key)
-                self._note_backbone(client)
+                self._note_usable(client, message)
             except BouquetError as error:
                 self.failures[client] = reason = incoming.refused(error)
                 self._send_again(client, message)
@@ -354,13 +354,12 @@ class ClusteredStrategy(MethodHooks[State], Sampled, Strategy):
                 usable[client] = self.compression.accept(reply) if self.compression else reply
                 if planned:
                     sent[client] = planned[1]
-                self._note_backbone(client)
+                self._note_usable(client, message)
             except BouquetError as error:
                 self.failures[client] = incoming.refused(error)
                 self._send_again(client, message)
                 # Of an error of its own it is the device that says what is wrong with it.
-                is_refused = message.has_content() or cannot_be_read(message)
-                (self._refused if is_refused else self._failing).add(client)
+                (self._refused if message.has_content() or cannot_be_read(message) else self._failing).add(client)
         return rows.replies(usable, sent)
 
     def _takes_late(self, client: str, usable: Mapping[str, ClientReply]) -> bool:
@@ -374,7 +373,8 @@ class ClusteredStrategy(MethodHooks[State], Sampled, Strategy):
             self.came_late[client] = "taken"
         return self.came_late[client] == "taken"
 
-    def _note_backbone(self, client: str) -> None:
+    def _note_usable(self, client: str, message: Message) -> None:
+        self._nodes.forgive(message)
         if self.delivery:
             self.delivery.accept(client)
 

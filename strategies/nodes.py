@@ -27,18 +27,10 @@ NameOf = Callable[[int, Mapping[str, Any] | None], str | None]
 
 @dataclass
 class Refusal:
-    """Of the server's app, by a node. It is asked again, but if it says nothing, ever more rarely: a question that
-    nobody answers costs a round `IDENTIFY_TIMEOUT`. Of the run, by its owner: it is asked as rarely from the start.
-    """
+    """Of the server's app, by a node, which is asked again; or of the run, by its owner: hardly ever, then."""
 
     reason: str
-    silences: int = 0  # running
     unasked: int = 0  # times that it is not to be asked from now on
-
-    def no_answer(self) -> None:
-        """It was asked, and said nothing."""
-        self.unasked = min(2**self.silences - 1, MOST_UNASKED)
-        self.silences += 1
 
     def is_due(self) -> bool:
         """Whether it is to be asked this time."""
@@ -52,11 +44,14 @@ class Nodes:
 
     A device that comes back under a new node id is the client it was. ``refusing`` are nodes that did not run the app,
     or whose owner does not allow the run: they are sent no model, but asked again who they are, because another release
-    may be installed there by then, what was to answer was killed, or the owner allows more.
+    may be installed there by then, what was to answer was killed, or the owner allows more. One that says nothing then
+    is asked ever more rarely, because a question that nobody answers costs a round `IDENTIFY_TIMEOUT`: ``silences``
+    counts these questions, until a reply of the node can be used. Whatever else it says leaves them counted.
     """
 
     clients: dict[int, str] = field(default_factory=dict)
     refusing: dict[int, Refusal] = field(default_factory=dict)
+    silences: dict[int, int] = field(default_factory=dict)
 
     def to_ask(self, connected: Sequence[int]) -> list[int]:
         """Those that are to be asked who they are, now."""
@@ -100,7 +95,9 @@ class Nodes:
     def learn(self, asked: Sequence[int], answers: Sequence[Message], names: NameOf | None) -> None:
         """Take in what nodes said of themselves. A stock ClientApp answers with an error and is known by its node."""
         for node in set(asked) & set(self.refusing) - {answer.metadata.src_node_id for answer in answers}:
-            self.refusing[node].no_answer()
+            silences = self.silences.get(node, 0)
+            self.refusing[node].unasked = min(2**silences - 1, MOST_UNASKED)
+            self.silences[node] = silences + 1
         for answer in answers:
             node = answer.metadata.src_node_id
             known = names(node, protocol.about(answer)) if names else None
@@ -120,6 +117,10 @@ class Nodes:
         if message.has_content() and protocol.CLIENT in message.content:
             self.clients[node] = protocol.client_id(message)
         return self.clients.get(node) or protocol.client_id(message)
+
+    def forgive(self, message: Message) -> None:
+        """A reply could be used: whatever its node left unanswered before no longer counts."""
+        self.silences.pop(message.metadata.src_node_id, None)
 
     def _note_refusal(self, message: Message) -> None:
         node = message.metadata.src_node_id

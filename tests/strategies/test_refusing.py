@@ -1,5 +1,7 @@
 """A device that does not run the server's app is sent no model, but is asked again until it does."""
 
+import itertools
+
 import pytest
 from flwr.app import ConfigRecord, Error, Message
 from flwr.common.constant import ErrorCode
@@ -85,6 +87,44 @@ def test_silent_since_it_is_sent_nothing_and_asked_ever_more_rarely(fleet, play)
     device.refuses = device.silent = False
     play(strategy, grid, range(25, 26))
     assert strategy.replies.clients == ("a", "x")
+
+
+@pytest.mark.parametrize(
+    "turns",
+    [["refuses", "silent"], ["tells", "refuses", "silent"], ["crashes", "crashes", "silent"]],
+    ids=["refused and silent", "it says who it is, is sent a model, refuses and is silent", "killed and silent"],
+)
+def test_what_it_says_between_two_silences_does_not_make_it_asked_more_often(fleet, play, turns):
+    strategy, grid, device = fleet(identify=True)
+    strategy.names = by_key
+    turn, silences = itertools.cycle(turns), []
+
+    def hog(message):
+        what = next(turn)
+        if what == "silent":
+            silences.append(round_)  # which costs the round all the time that it has for questions
+            return None
+        codes = {"refuses": ErrorCode.INVALID_FAB, "crashes": ErrorCode.CLIENT_APP_CRASHED}
+        return (
+            protocol.reply(message, "x", {}) if what == "tells" else Message(Error(codes[what], WHY), reply_to=message)
+        )
+
+    grid.handlers[9] = hog
+    for round_ in range(1, 61):
+        play(strategy, grid, range(round_, round_ + 1))
+        assert "a" in strategy.replies.clients
+    assert len(silences) < 12, silences  # of sixty rounds; as often as it liked, every second one
+    grid.handlers[9] = device
+    device.refuses = False
+    for round_ in range(61, 70):
+        play(strategy, grid, range(round_, round_ + 1))
+    assert strategy.replies.clients == ("a", "x")
+    device.refuses = True
+    play(strategy, grid, range(70, 71))
+    device.since()
+    device.silent = True
+    play(strategy, grid, range(71, 73))
+    assert device.since() == [protocol.IDENTIFY] * 2  # forgiven, since it trained
 
 
 def test_an_app_that_is_refused_later_stops_the_models_too(fleet, play):
