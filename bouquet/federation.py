@@ -6,7 +6,6 @@ writes each round into it, and this program shows what appears there.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import json
 import re
@@ -42,8 +41,13 @@ LOOK_SECONDS = 5.0
 ENDING_SECONDS = 10.0
 LITTLE_BYTES = 1_000_000  # with less room nothing that matters can be written
 DATABASE_FILE = "superlink.db"
-# SuperLink's answer to a key that it knows, of a node that it takes for connected.
-TURNED_AWAY = re.compile(r"\[ApiError:2004\] .* public key: (b'.*'), exception: SuperNode with node ID \d+ could not")
+# SuperLink's answer to a key that it knows, of a node that it takes for connected: a line of its own from end to end,
+# with nothing in it that a device could word.
+TURNED_AWAY = re.compile(
+    r"ERROR [^\[\]]{0,40}\[[\w./]{1,60}\]\[ApiError:2004\] Attempted to register SuperNode with public key: "
+    r"b'(-----BEGIN PUBLIC KEY-----\\n[A-Za-z0-9+/=\\]{1,2000}-----END PUBLIC KEY-----(?:\\n)?)', "
+    r"exception: SuperNode with node ID \d{1,20} could not be activated\."
+)
 
 Follow = Callable[[dict[str, Any]], None]
 
@@ -151,9 +155,8 @@ class OneKeyTwice:
 
     def on_line(self, line: str) -> None:
         """A line of SuperLink's log."""
-        if self.twins is not None and (found := TURNED_AWAY.search(line)):
-            with contextlib.suppress(ValueError, SyntaxError):
-                self.twins.refused(ast.literal_eval(found[1]), time.time())
+        if self.twins is not None and (found := TURNED_AWAY.fullmatch(line)):
+            self.twins.refused(found[1].replace("\\n", "\n").encode(), time.time())
 
     def look(self) -> None:
         """Report what has shown itself since the last look."""

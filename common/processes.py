@@ -18,6 +18,7 @@ import sys
 import sysconfig
 import threading
 import time
+import traceback
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -27,9 +28,11 @@ from typing import IO, Any
 from common import supervisor
 from common.errors import BouquetError
 from common.log_file import OWN_TIME, LogFile
+from common.texts import CONTROLS
 
 GROUP_VARIABLE = "BOUQUET_GROUP"
 SUPERVISOR_MARGIN_SECONDS = 5.0
+LONGEST_LINE = 2**16  # bytes, or characters; of what is longer the rest is dropped
 ANSI_SEQUENCE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -131,8 +134,8 @@ def wait_for_port(host: str, port: int, timeout: float, alive: Callable[[], bool
 
 
 def plain_text(text: str) -> str:
-    """Terminal colours taken out: Flower writes them into files too."""
-    return ANSI_SEQUENCE.sub("", text)
+    """Terminal colours taken out, which Flower writes into files too, and whatever else steers a terminal."""
+    return CONTROLS.sub("", ANSI_SEQUENCE.sub("", text))
 
 
 def tail(log_file: Path, lines: int = 15) -> str:
@@ -295,8 +298,14 @@ def _leave(number: int, _frame: FrameType | None) -> None:
 
 
 def _forward(stream: IO[bytes], readers: Sequence[Callable[[str], None]]) -> None:
+    """Hand on what a program prints. Some of it is strangers' word: no line may end this, or the program would wait."""
+    whole = True
     with stream:
-        for raw in stream:
+        while raw := stream.readline(LONGEST_LINE):
             line = plain_text(raw.decode("utf-8", errors="replace").rstrip("\r\n"))
-            for read in readers:
-                read(line)
+            for read in readers if whole else ():
+                try:
+                    read(line)
+                except Exception:
+                    traceback.print_exc()
+            whole = raw.endswith(b"\n")

@@ -28,6 +28,7 @@ from common.errors import BouquetError
 from common.files import make_folder
 from common.log_file import LogFile
 from common.processes import (
+    LONGEST_LINE,
     ManagedProcess,
     ProcessGroup,
     check_port_free,
@@ -224,8 +225,9 @@ class RunLog:
         with contextlib.suppress(Refused, httpx.HTTPError), _control(superlink) as api:
             for text in api.logs(run_id):
                 *lines, rest = (rest + text).split("\n")
+                rest = rest[:LONGEST_LINE]
                 for line in lines:
-                    self._log.write(plain_text(line))
+                    self._log.write(plain_text(line[:LONGEST_LINE]))
         self._log.write(plain_text(rest))
         self._log.close()
 
