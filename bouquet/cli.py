@@ -233,19 +233,20 @@ def compare(
     """Run what is missing of a comparison and print mean ± deviation over the seeds.
 
     A comparison that was stopped goes on where it was when it is started again. With --row, --column or --seed only a
-    part is run; the tables show what there is.
+    part is run and shown; what is written is of the whole table.
     """
     from experiments.cell_runner import ForkRunner
     from experiments.compare import run_table
+    from experiments.simulation import check
     from experiments.table import load_table
     from experiments.tabulate import print_results, write_results
 
     loaded = load_table(table)
     folder = out or Path("runs") / loaded.name
-    asked = loaded.part(row or (), column or (), seed or ())
-    results = run_table(loaded, folder, jobs, ForkRunner(), console, resume, asked)
+    part = (row or (), column or (), seed or ())
+    results = run_table(loaded, folder, jobs, ForkRunner(), console, resume, loaded.part(*part), check)
     written = write_results(results, folder)
-    print_results(results, console)
+    print_results(results.part(*part) if any(part) else results, console)
     for path in written:
         console.print(f"written  {path}", soft_wrap=True)
     if results.interrupted:

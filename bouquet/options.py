@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from bouquet.console import errors
+from common.sections import StrategySettings
 from common.settings import Settings, load_settings, parse_settings
 
 SettingsFile = Annotated[
@@ -149,8 +151,11 @@ def read_settings(
     rounds: Rounds = None,
     seed: Seed = None,
 ) -> Settings:
-    """The settings file, ``--set`` over it, and the short options over both."""
-    return load_settings(
+    """The settings file, ``--set`` over it, and the short options over both.
+
+    With another ``--strategy`` than the file's, hyper-parameters of the file that it does not have are left out.
+    """
+    found = load_settings(
         settings,
         set_ or [],
         strategy__name=strategy,
@@ -163,6 +168,18 @@ def read_settings(
         run__rounds=rounds,
         run__seed=seed,
     )
+    return found if strategy is None or settings is None else _without_foreign_options(found, set_ or [])
+
+
+def _without_foreign_options(settings: Settings, explicit: list[str]) -> Settings:
+    from strategies.registry import option_names
+
+    name, options = settings.strategy.name, settings.strategy.options
+    known = {*option_names(name), *(text.partition("=")[0].strip().removeprefix("strategy.") for text in explicit)}
+    if foreign := [key for key in options if key not in known]:
+        errors.print(f"left out  {', '.join(f'strategy.{key}' for key in foreign)}: {name} has no such setting")
+    kept = {key: value for key, value in options.items() if key in known}
+    return settings.model_copy(update={"strategy": StrategySettings(name=name, **kept)})
 
 
 def takes_settings(command: Callable[..., None]) -> Callable[..., None]:

@@ -93,6 +93,23 @@ def row_ranks(results: Results) -> Ranks | None:
     return ranks(blocks)
 
 
+def equal_rows(results: Results) -> list[str]:
+    """A sentence for each row that has another's accuracies to the digit, in all columns in which both were run."""
+    found = []
+    rows = [row.label for row in results.table.rows]
+    accuracies = {row: {d: by_seed(results, row, d) for d in results.table.data} for row in rows}
+    runs = {row: [run for data in results.table.data for run in results.runs(row, data)] for row in rows}
+    for place, row in enumerate(rows):
+        for before in rows[:place]:
+            both = [d for d in results.table.data if accuracies[row][d] and accuracies[before][d]]
+            if both and all(accuracies[row][d] == accuracies[before][d] for d in both):
+                never = [one for one in (row, before) if {run.final("clusters") for run in runs[one]} == {1}]
+                why = f": {' and '.join(never)} ended with one cluster in each run" if never else ""
+                found.append(f"{row} is equal to {before} to the last digit{why}.")
+                break
+    return found
+
+
 def difference_text(difference: Difference | None) -> str:
     """``+.012 [.004, .020]``, with ``≈`` before it where nothing can be claimed; a dash where nothing is known."""
     if difference is None:

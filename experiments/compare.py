@@ -12,10 +12,10 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -27,6 +27,7 @@ from common.cores import available_cores
 from common.errors import BouquetError
 from common.files import make_folder
 from common.folder_lock import locked
+from common.settings import Settings
 from experiments.cell_runner import CellFailed, Runner
 from experiments.measures import Metric
 from experiments.record import RecordError, Run, read_run
@@ -77,6 +78,12 @@ class Results:
         """Whether this comparison was to run the cell."""
         return self.asked is None or cell.slug in self.asked
 
+    def part(self, rows: Sequence[str], columns: Sequence[str], seeds: Sequence[int]) -> Results:
+        """These rows, columns and seeds alone, where some were asked for."""
+        table = self.table.narrowed(rows, columns, seeds)
+        slugs = {cell.slug for cell in table.cells}
+        return replace(self, table=table, cells=[one for one in self.cells if one.cell.slug in slugs])
+
     def runs(self, strategy: str, data: str) -> list[Run]:
         """The finished runs of one row and column, in the order of the seeds."""
         return [result.run for result in self.cells_of(strategy, data) if result.run is not None]
@@ -102,14 +109,16 @@ def run_table(
     console: Console,
     resume: bool = False,
     asked: frozenset[str] | None = None,
+    check: Callable[[Settings], None] | None = None,
 ) -> Results:
     """Run the cells that are not done, ``jobs`` at once, and read them all.
 
     A cell that fails is reported and the others go on. Ctrl-C, or SIGTERM, ends the cells that are running, keeps those
     that are done, and returns what there is. With ``resume``, a cell that is half-done, or was run for fewer rounds,
     goes on from its last checkpoint; otherwise it starts anew. With ``asked`` (`Table.part`) only these cells are run,
-    and the others are read where they are done. Raises `BouquetError` when ``out`` is in use by another
-    comparison or holds what is not a run.
+    and the others are read where they are done. ``check`` is called with the settings of a cell of each row and of each
+    column before the first runs. Raises `BouquetError` when ``out`` is in use by another comparison or holds what is
+    not a run, and for what does not pass the ``check``.
     """
     folder = make_folder(out / "cells", "the folder of the runs")
     with locked(out, "the comparison's folder", ALONE), _terminated_like_interrupted():
@@ -121,6 +130,8 @@ def run_table(
                 result.run = read_run(folder / result.cell.slug)
             elif results.asks_for(result.cell):
                 todo.append((result, state))
+        if check is not None:
+            _check_all([result.cell for result, _ in todo], check)
         for result, state in todo:
             _check_removable(folder / result.cell.slug)
             if state == "other settings" or (state == "shorter" and not resume):
@@ -132,6 +143,22 @@ def run_table(
             at_once = min(jobs or default_jobs([result.cell for result, _ in todo]), len(todo))
             _run_all(results, [result for result, _ in todo], folder, at_once, runner, console, resume)
     return results
+
+
+def _check_all(cells: Sequence[Cell], check: Callable[[Settings], None]) -> None:
+    """Check the first cell of each row and of each column and seed: a whole grid would take minutes."""
+    seen: set[object] = set()
+    wrong = []
+    for cell in cells:
+        if {cell.strategy, (cell.data, cell.seed)} <= seen:
+            continue
+        seen |= {cell.strategy, (cell.data, cell.seed)}
+        try:
+            check(cell.settings)
+        except BouquetError as error:
+            wrong.append(f"{cell.slug}: {error}")
+    if wrong:
+        raise BouquetError("\n".join(["Nothing was run, because cells of the table cannot be:", *wrong]))
 
 
 def cell_state(cell: Cell, folder: Path) -> State:

@@ -1,38 +1,7 @@
 """The file of `bouquet compare`: a grid of strategies × data × partitions × seeds, each cell a run of its own.
 
-    name = "fesem-digits"
-    seeds = [0, 1, 2]
-    metrics = ["accuracy_macro", "purity", "bytes_up", "rounds_to_accuracy_0.8"]
-
-    [base.run]                      # what all cells share: the sections of a settings file
-    rounds = 15
-
-    [[strategy]]                    # one row of the tables each
-    label = "FeSEM (4)"
-    name = "fesem"
-    num_clusters = 4                # hyper-parameters, as in the section [strategy] of a settings file
-    set = { "train.local_epochs" = 1 }
-    tested = "trained"              # optional: after local training in a device's last round, not the method's own test
-
-    [[data]]                        # one column each: keys of the section [data]
-    label = "digits"
-    dataset = "digits"
-    clients = 20
-    set = { "model.name" = "mlp" }
-
-    [[partition]]                   # optional: every data set is divided in each of these ways
-    label = "rotated"
-    partition = "rotated"
-    groups = 4
-
-A cell's settings are the base, then the data, the partition and the strategy laid over it, then its seed. A row that
-differs from another only in what is tested is read from the same cells.
-
-``[[paper]]`` holds what a paper reports for these rows and columns, and is printed beside ours
-(`experiments.paper_figures`).
-
-``rows = "standard"`` puts before these the rows that every table needs to be fair: each device alone, FedAvg as
-received and after local training, FedPer and Ditto (`STANDARD_ROWS`); one that the table has is not repeated.
+The format: docs/comparing.md. A cell's settings are the base, then the data, the partition and the strategy laid over it,
+then its seed. A row that differs from another only in what is tested is read from the same cells.
 """
 
 from __future__ import annotations
@@ -41,7 +10,7 @@ import re
 import tomllib
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -139,6 +108,22 @@ class Table:
         data, numbers = columns or self.data, seeds or self.seeds
         wanted = (cell for cell in self.cells if cell.data in data and cell.seed in numbers)
         return frozenset(cell.slug for cell in wanted if cell.strategy in strategies)
+
+    def narrowed(self, rows: Sequence[str], columns: Sequence[str], seeds: Sequence[int]) -> Table:
+        """The table of these rows, columns and seeds alone, of an empty one all; without what a paper reports."""
+        kept = self.part(rows, columns, seeds)
+        data = tuple(one for one in self.data if one in (columns or self.data))
+        panels = {name: {c: label for c, label in found.items() if c in data} for name, found in self.panels.items()}
+        return replace(
+            self,
+            seeds=tuple(one for one in self.seeds if one in (seeds or self.seeds)),
+            strategies=tuple(one for one in self.strategies if one in (rows or self.strategies)),
+            data=data,
+            cells=tuple(cell for cell in self.cells if cell.slug in kept),
+            rows=tuple(row for row in self.rows if not rows or row.label in rows),
+            paper=(),
+            panels={name: found for name, found in panels.items() if found},
+        )
 
 
 class _File(BaseModel):

@@ -20,6 +20,7 @@ from experiments.claims import (
     claims_json,
     difference_text,
     differences,
+    equal_rows,
     gains,
     references,
     row_ranks,
@@ -214,6 +215,7 @@ def notes(results: Results) -> list[str]:
         said.append(f"{len(results.unrun)} of {len(results.cells)} cells have not been run yet.")
     if results.failed or results.unrun:
         said.append("Rows do not all have the same seeds: differences are over the seeds that both rows have.")
+    said += equal_rows(results)
     if lacking := missing_rows(results.table):
         said.append(
             f"The table lacks {'; '.join(lacking)}, without which it does not say whether federation pays; "

@@ -40,11 +40,17 @@ def hyper_parameters(
     return parameters
 
 
+def option_names(name: str) -> list[str]:
+    """The hyper-parameters that a method's settings may have."""
+    kind, preset = strategy_class(name)
+    return [key for key in hyper_parameters(kind) if key not in preset]
+
+
 def create_strategy(name: str, options: Mapping[str, Any], **sampling: Any) -> ClusteredStrategy[Any]:
     """Build a strategy by name; raises `BouquetError` that names an unknown or ill-typed hyper-parameter."""
     kind, preset = strategy_class(name)
     parameters = hyper_parameters(kind, find_method(name).defaults)
-    allowed = [key for key in parameters if key not in preset]
+    allowed = option_names(name)
     for key in options:
         if key not in allowed:
             listed = ", ".join(allowed) or "none"

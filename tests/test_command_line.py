@@ -49,6 +49,18 @@ def test_simulate_report_and_the_folder_it_leaves(tmp_path):
     assert "holds a run already" in again.stderr
 
 
+def test_another_strategy_over_somebodys_settings_takes_what_it_has_and_says_what_it_leaves(tmp_path):
+    (tmp_path / "plants.toml").write_text('[strategy]\nname = "fesem"\nnum_clusters = 2\nproximal_weight = 0.5\n')
+    small = ("--clients", "2", "--rounds", "1", "--settings", "plants.toml", *INLINE)
+    done = bouquet(tmp_path, "simulate", "--strategy", "ditto", "--out", "run", *small)
+    assert done.returncode == 0, done.stderr
+    assert "left out  strategy.num_clusters: ditto has no such setting" in done.stderr
+    settings = json.loads((tmp_path / "run" / "settings.json").read_text())
+    assert settings["strategy"] == {"name": "ditto", "proximal_weight": 0.5}
+    typed = bouquet(tmp_path, "simulate", "--strategy", "ditto", "--set", "strategy.num_clusters=3", *small)
+    assert (typed.returncode, "Unknown setting strategy.num_clusters" in typed.stderr) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

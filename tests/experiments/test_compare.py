@@ -14,7 +14,7 @@ from experiments.cell_runner import CellFailed
 from experiments.claims import gains
 from experiments.compare import Results, cell_state, default_jobs, run_table
 from experiments.table import load_table
-from experiments.tabulate import print_results, render_csv, render_json, render_markdown, write_results
+from experiments.tabulate import notes, print_results, render_csv, render_json, render_markdown, write_results
 from server import run_folder
 
 GRID = """
@@ -374,6 +374,45 @@ def test_the_standard_rows_come_first_and_those_that_are_there_are_not_repeated(
         "FeSEM",
         "Fed|Avg",
     )
+
+
+def test_what_cannot_be_run_is_said_before_the_first_cell(tmp_path, table, write_run):
+    runner = FakeRunner(write_run)
+
+    def check(settings):
+        if settings.strategy.name == "fedavg":
+            raise BouquetError("This cannot be.")
+
+    with pytest.raises(BouquetError, match=r"(?s)Nothing was run.*fed-avg-digits-s0: This cannot be\."):
+        run_table(table(), tmp_path / "out", 1, runner, Console(file=io.StringIO()), check=check)
+    assert runner.ran == []
+
+
+def test_every_row_and_every_column_with_each_seed_is_checked_once(tmp_path, table, write_run):
+    checked = []
+    more = table("[[data]]", '[[data]]\nlabel = "others"\n[[data]]')
+    console = Console(file=io.StringIO())
+    run_table(more, tmp_path / "out", 1, FakeRunner(write_run), console, check=lambda s: checked.append(s.run.name))
+    # The second row's second column is of a row and of a column that were looked at.
+    assert checked == ["fesem-others-s0", "fed-avg-others-s0", "fesem-digits-s0", "fesem-others-s1", "fesem-digits-s1"]
+
+
+def test_a_part_is_shown_alone(compare):
+    results, _, _ = compare()
+    part = results.part(["Fed|Avg"], [], [1])
+    text = render_markdown(part)
+    assert "Seed 1 only." in text
+    assert "| Fed\\|Avg | .620 |" in text
+    assert "FeSEM" not in text
+
+
+def test_a_row_that_equals_another_to_the_digit_says_why(compare):
+    twin = '[[strategy]]\nlabel = "twin"\nname = "fedavg"\nset = { "server.round_timeout" = 500 }\n[[data]]'
+    results, _, _ = compare("[[data]]", twin)
+    clusters = {run.final("clusters") for run in results.runs("twin", "digits")}
+    said = [note for note in notes(results) if "last digit" in note]
+    why = ": Fed|Avg and twin ended with one cluster in each run" if clusters == {1} else ""
+    assert said == [f"twin is equal to Fed|Avg to the last digit{why}."]
 
 
 def test_a_gain_is_over_all_of_the_reference_rows(compare):
