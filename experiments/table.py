@@ -1,7 +1,7 @@
 """The file of `bouquet compare`: a grid of strategies × data × partitions × seeds, each cell a run of its own.
 
-The format: docs/comparing.md. A cell's settings are the base, then the data, the partition and the strategy laid over it,
-then its seed. A row that differs from another only in what is tested is read from the same cells.
+The format: docs/comparing.md. A cell's settings are the base, then the data, the partition and the strategy laid over
+it, then its seed. A row that differs from another only in what is tested is read from the same cells.
 """
 
 from __future__ import annotations
