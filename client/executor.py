@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import os
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -24,10 +25,12 @@ from typing import Any, NoReturn
 
 import httpx
 import numpy as np
+from flwr.common.constant import APP_DIR, FAB_HASH_TRUNCATION
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.constant import TaskType
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.utils import get_flwr_home
 from flwr.supernode.runtime import run_clientapp as runtime
 
 from client.app import app
@@ -39,6 +42,8 @@ from common.torchvision_ops import import_torchvision
 
 # SuperNode says when there is a message; should that be lost, it is found so late.
 LOOK_SECONDS = 60.0
+KEPT_APPS = 2  # unpacked, beside those in use
+TASKS = "tasks"  # folders of the programs that are running, in Flower's part of the state folder
 ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
@@ -60,6 +65,8 @@ class Executor:
     cold: bool = False
     running: dict[int, int] = field(default_factory=dict)
     own: set[str] = field(default_factory=set)
+    home: Path = field(default_factory=get_flwr_home)
+    using: dict[int, str] = field(default_factory=dict)  # task → hash of the app that a fresh program runs
 
     def run(self) -> NoReturn:
         """Work until this process is ended."""
@@ -129,15 +136,36 @@ class Executor:
     def start(self, task: Any, token: str) -> int:
         """Start the process of a task; its process id."""
         if task.fab_hash not in self.own:
-            where = ["--runtime-api-address", self.address, "--token", token, "--insecure"]
-            command = [find_program("flwr-clientapp"), *where, "--parent-pid", str(os.getpid())]
-            return os.posix_spawn(command[0], command, os.environ)  # a Popen would reap it behind our back
+            return self.start_fresh(task, token)
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
         if pid == 0:
             self.work(token)
         return pid
+
+    def start_fresh(self, task: Any, token: str) -> int:
+        """Start a fresh program for a task; its process id.
+
+        What it unpacks on its way lies in a folder that goes with it. Of the apps themselves few stay, for the server
+        can make ever new ones: the same files compressed otherwise have another hash.
+        """
+        self.using[task.task_id] = task.fab_hash
+        used = tuple(f".{fab_hash[:FAB_HASH_TRUNCATION]}" for fab_hash in self.using.values())
+        unused = [folder for folder in (self.home / APP_DIR).glob("*") if not folder.name.endswith(used)]
+        for folder in sorted(unused, key=lambda folder: folder.stat().st_mtime, reverse=True)[KEPT_APPS:]:
+            shutil.rmtree(folder, ignore_errors=True)
+        place = self._place(task.task_id)
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True, mode=0o700)
+        (place / "token").write_text(token)  # not on a command line, which all users of the device see
+        where = ["--runtime-api-address", self.address, "--token-file", str(place / "token"), "--insecure"]
+        command = [find_program("flwr-clientapp"), *where, "--parent-pid", str(os.getpid())]
+        # A Popen would reap it behind our back.
+        return os.posix_spawn(command[0], command, {**os.environ, "TMPDIR": str(place)})
+
+    def _place(self, task: int) -> Path:
+        return self.home / TASKS / str(task)
 
     def work(self, token: str) -> NoReturn:
         """In the forked process: one message, and the end."""
@@ -175,6 +203,8 @@ class Executor:
             if pid == 0:
                 return
             if (task := self.running.pop(pid, None)) is not None:
+                if self.using.pop(task, None) is not None:
+                    shutil.rmtree(self._place(task), ignore_errors=True)
                 tell_failure(self.link, f"The process that worked on it {ended(status)}.", task)
 
 

@@ -261,7 +261,8 @@ def _command(settings: SuperNodeSettings) -> list[str]:
     arguments += ["--health-server-address", settings.health_address] if settings.health_address else []
 
     # An app that was half copied when the power failed would count as installed.
-    shutil.rmtree(home / "apps", ignore_errors=True)
+    for left in ("apps", "tasks"):
+        shutil.rmtree(home / left, ignore_errors=True)
     make_folder(home, "the state folder's part for Flower")
     if node_config := {**settings.node_config, **settings.trust.node_config}:
         # Flower's key=value form cannot hold every text.

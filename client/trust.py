@@ -37,7 +37,8 @@ from common.torchvision_ops import TORCHVISION
 SHA256 = re.compile(r"[0-9a-f]{64}")
 MANIFEST = ".info/CONTENT"  # Flower's list of hashes, removed on installation; not code
 NAMED_FILES = 3
-LARGEST_APP_BYTES = 64 * 2**20  # unpacked, of an app that is looked at for its signature
+LARGEST_APP_BYTES = 64 * 2**20  # unpacked: Bouquet has less than one
+MOST_APP_FILES = 5_000
 DAMAGED = (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, EOFError, zlib.error)
 # Settings that can name code of the user's own, what it is called, and the option that allows it.
 OWN_CODE = {
@@ -105,7 +106,11 @@ class AppTrust:
         Returns what the device's log should say of it; nothing of the app that is installed here.
         """
         digest = hashlib.sha256(bundle).hexdigest()
-        if self.anything or digest in self.hashes:
+        if digest in self.hashes:
+            return ""
+        if too_large := _too_large(bundle):
+            raise AppRefused(f"The server's app is refused before it is unpacked: {too_large}.")
+        if self.anything:
             return ""
         difference = _difference(bundle, self.own_files)
         if self.signers:
@@ -163,8 +168,6 @@ class AppTrust:
                     raise SignatureError("it holds a file of a name that nobody signs")
                 if archive.getinfo(SIGNATURE_FILE).file_size > LARGEST_BYTES:
                     raise SignatureError(f"its signature has more than {LARGEST_BYTES} bytes")
-                if sum(entry.file_size for entry in archive.infolist()) > LARGEST_APP_BYTES:
-                    raise SignatureError(f"it has more than {LARGEST_APP_BYTES} bytes")
                 files = {name: hashlib.sha256(archive.read(name)).digest() for name in names if name != MANIFEST}
                 return verify(archive.read(SIGNATURE_FILE), files_digest(files), self.signers)
         except DAMAGED as error:
@@ -231,6 +234,22 @@ def _release() -> str:
     from common.bundle import DISTRIBUTION
 
     return f"{DISTRIBUTION} {importlib.metadata.version(DISTRIBUTION)}"
+
+
+def _too_large(bundle: bytes) -> str:
+    """In words, what is too much of an app; empty for one that can be unpacked, and for what is no bundle.
+
+    No file unpacks to more than its entry says: the rest of it would be left where it is.
+    """
+    try:
+        with zipfile.ZipFile(BytesIO(bundle)) as archive:
+            entries = archive.infolist()
+    except DAMAGED:
+        return ""
+    if len(entries) > MOST_APP_FILES:
+        return f"it has more than {MOST_APP_FILES} files"
+    size = sum(entry.file_size for entry in entries)
+    return f"it has more than {LARGEST_APP_BYTES >> 20} MB" if size > LARGEST_APP_BYTES else ""
 
 
 def _difference(bundle: bytes, own: Mapping[str, tuple[int, bytes]]) -> str:

@@ -61,18 +61,44 @@ def test_a_message_of_the_own_app_is_a_fork_whatever_becomes_of_it(link, monkeyp
 def test_an_app_of_another_origin_never_meets_what_is_imported_here(link, monkeypatch, tmp_path):
     """Its modules may have our names: it gets a fresh program, as Flower would start it."""
     program = tmp_path / "flwr-clientapp"
-    program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\n')
+    program.write_text(
+        f'#!/bin/sh\necho "$@" > {tmp_path}/asked\ncat $4 > {tmp_path}/token\nmktemp > {tmp_path}/made\n'
+    )
     program.chmod(0o755)
     monkeypatch.setattr(module, "find_program", lambda name: str(tmp_path / name))
     monkeypatch.setattr(module.runtime, "run_clientapp", lambda *_, **__: (tmp_path / "forked").touch())
-    executor = Executor("127.0.0.1:1", b"secret", link[1], own={"own"})
+    home = tmp_path / "flower"
+    executor = Executor("127.0.0.1:1", b"secret", link[1], own={"own"}, home=home)
     working(executor, 6, "another")
     failure = news(link[0], executor)
     assert failure is not None
     assert failure.task == 6
-    asked = f"--runtime-api-address 127.0.0.1:1 --token token --insecure --parent-pid {os.getpid()}"
+    place = home / "tasks" / "6"
+    asked = f"--runtime-api-address 127.0.0.1:1 --token-file {place}/token --insecure --parent-pid {os.getpid()}"
     assert (tmp_path / "asked").read_text().strip() == asked
+    assert (tmp_path / "token").read_text() == "token"
+    assert (tmp_path / "made").read_text().startswith(f"{place}/")
+    assert not place.exists(), "what it unpacked goes with it"
     assert not (tmp_path / "forked").exists()
+
+
+def test_of_ever_new_apps_few_stay_unpacked(link, monkeypatch, tmp_path):
+    """As of one app that is compressed otherwise in each message, which a device that is started cold unpacks."""
+    program = tmp_path / "flwr-clientapp"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(module, "find_program", lambda name: str(tmp_path / name))
+    executor = Executor("127.0.0.1:1", b"secret", link[1], cold=True, home=tmp_path)
+    executor.using[99] = "in-use-since-long-ago"
+    names = ["in-use-s", *(f"{number:08d}" for number in range(20))]
+    for number, name in enumerate(names):
+        (tmp_path / "apps" / f"bouquet.bouquet-fl.0.1.0.{name}").mkdir(parents=True)
+        os.utime(tmp_path / "apps" / f"bouquet.bouquet-fl.0.1.0.{name}", (number, number))
+        working(executor, number, f"{name}more")
+        news(link[0], executor)
+    left = sorted(path.name.rpartition(".")[2] for path in (tmp_path / "apps").iterdir())
+    assert left == ["00000017", "00000018", "00000019", "in-use-s"]
+    assert not list((tmp_path / "tasks").iterdir())
 
 
 def test_only_what_supernode_calls_own_is_forked(link):

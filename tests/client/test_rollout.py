@@ -103,7 +103,6 @@ def spoiled(app, **changes):
         (lambda files: spoiled(signed(files), signature="!!"), "its signature cannot be read"),
         (lambda files: spoiled(signed(files), release="0\x1b[2J"), "its signature cannot be read"),
         (lambda files: {**signed(files), f"a.py\n{'0' * 64}  b.py": b""}, "a file of a name that nobody signs"),
-        (lambda files: {**files, "big.py": b"0" * (65 * 2**20), SIGNATURE_FILE: b"{}"}, "it has more than 67108864"),
     ],
 )
 def test_what_is_not_the_owners_is_refused_and_forgotten(trust, newer, make, reason):

@@ -57,6 +57,21 @@ def test_another_app_is_refused_with_what_differs_and_its_hash(own, change, diff
     AppTrust(anything=True).check_app(content)
 
 
+@pytest.mark.parametrize("trust", [AppTrust(), AppTrust(anything=True)])
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ([(".info/CONTENT", bytes(65 * 2**20))], "it has more than 64 MB"),
+        ([(f"empty-{number}", b"") for number in range(5_001)], "it has more than 5000 files"),
+    ],
+)
+def test_an_app_that_would_fill_the_disk_is_refused_before_it_is_unpacked(own, trust, more, reason):
+    content = bundle([*own.items(), *more])
+    assert len(content) < 2**20
+    with pytest.raises(AppRefused, match=f"refused before it is unpacked: {reason}"):
+        trust.check_app(content)
+
+
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_a_file_that_hides_behind_one_of_the_same_name(own):
     with pytest.raises(AppRefused, match="it holds a file twice"):
