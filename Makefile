@@ -5,6 +5,7 @@
 #   make docs        the pages of docs/ as a site, in build/docs
 #   make bench       benchmarks, some minutes; docs/performance.md says what they measure
 #   make test-containers, make test-arm64   the images and compose.yaml; need Docker with compose
+#   make lock        the hashes of what images and deploy/install-client.sh install, after a change of a version
 #
 # PyTorch: by default pip's own choice for this machine. On x86-64 without a GPU, its CPU build saves several GB:
 #   make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
@@ -16,7 +17,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := bouquet client common experiments server strategies
 
-.PHONY: demo bench test lint types docs unit malformed faults test-containers test-arm64 install clean
+.PHONY: demo bench test lint types docs unit malformed faults test-containers test-arm64 lock install clean
 
 demo: $(VENV)/installed
 	$(BIN)/bouquet demo
@@ -59,6 +60,18 @@ bench: $(VENV)/installed-dev
 # Emulates the processor of a Raspberry Pi, where binfmt_misc has QEMU for it.
 test-arm64: $(VENV)/installed-dev
 	$(BIN)/pytest -m arm64 tests/containers
+
+# Hashes for every processor, system and Python from 3.11 on, of the versions in constraints.txt. Not of PyTorch and
+# torchvision: the wheels of one version differ between indexes (CPU, CUDA, NVIDIA's for a Jetson), so that only their
+# versions are pinned. What PyTorch needs is named here; CUDA's libraries come with a PyTorch that has CUDA.
+TORCH_NEEDS := filelock fsspec jinja2 networkx sympy typing-extensions
+LOCK = $(BIN)/uv pip compile - -c constraints.txt --universal --python-version 3.11 --generate-hashes --no-annotate \
+	--upgrade --custom-compile-command "make lock" --quiet --output-file
+lock: $(VENV)/installed
+	$(BIN)/python -c "import re, tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
+	print(*(name for name in project['dependencies'] if not re.match('torch|matplotlib', name)), 'setuptools>=77', \
+	*'$(TORCH_NEEDS)'.split(), sep='\n')" | $(LOCK) requirements.lock
+	echo matplotlib | $(LOCK) requirements-report.lock
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; set PYTHON=.")'

@@ -11,7 +11,8 @@
 #   --name NAME          name of this device where it has no key; its host's name by default
 #   --memory-max SIZE    the client is restarted when it needs more, e.g. 700M
 #   --source PATH        checkout or wheel; by default the checkout, or else the wheel, that this script lies beside
-#   --constraints FILE   tested versions; by default constraints.txt there
+#   --constraints FILE   other versions, whose hashes are not checked; by default those of constraints.txt and
+#                        requirements*.lock there, packages by their hashes (PyTorch's wheels differ between indexes)
 #   --python PROGRAM     Python 3.11 or newer; python3 by default
 #   --torch-index URL    take PyTorch from this index (NVIDIA's, on a Jetson); a PyTorch that is there is kept
 #   --torch-pre          ... its pre-releases, too
@@ -32,7 +33,7 @@ NEEDED_MB=2000 # docs/deploy-raspberry-pi.md says what was measured
 
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 server='' keys='' insecure='' data='' name='' memory_max='' source='' constraints='' python=python3
-torch_index='' torch_pre='' dry_run='' uninstall='' purge=''
+torch_index='' torch_pre='' dry_run='' uninstall='' purge='' own_versions='' locks=()
 
 say() { echo "install-client: $*"; }
 fail() { echo "install-client: $*" >&2; exit 1; }
@@ -57,7 +58,7 @@ while (($#)); do
     --name) value "$@"; name=$2; shift ;;
     --memory-max) value "$@"; memory_max=$2; shift ;;
     --source) value "$@"; source=$2; shift ;;
-    --constraints) value "$@"; constraints=$2; shift ;;
+    --constraints) value "$@"; constraints=$2 own_versions=yes; shift ;;
     --python) value "$@"; python=$2; shift ;;
     --torch-index) value "$@"; torch_index=$2; shift ;;
     --torch-pre) torch_pre=--pre ;;
@@ -120,6 +121,11 @@ find_source() {
     [[ -n $constraints || ! -f $folder/constraints.txt ]] || constraints=$folder/constraints.txt
   done
   [[ -f $constraints ]] || fail "There is no constraints.txt with the tested versions; give --constraints FILE."
+  if [[ $own_versions ]]; then return; fi
+  for lock in "$(dirname "$constraints")"/requirements{,-report}.lock; do
+    [[ -f $lock ]] || fail "There is no $lock with the packages' hashes beside constraints.txt; --constraints FILE installs without."
+    locks+=(-r "$lock")
+  done
 }
 
 check_options() {
@@ -177,7 +183,7 @@ install_torch() {
 }
 
 install_bouquet() {
-  local pinned=$PREFIX/constraints.txt what
+  local pinned=$PREFIX/constraints.txt built=() what
   # The PyTorch that is there is part of the constraints, so that nothing replaces it.
   if [[ ! $dry_run ]]; then
     grep -vE '^torch(vision)?==' "$constraints" >"$pinned"
@@ -194,9 +200,13 @@ for name in ("torch", "torchvision"):
     run install -d "$what"
     run cp -R "$source"/{pyproject.toml,README.md,LICENSE,bouquet,client,common,experiments,server,strategies} "$what"
   fi
-  pip -c "$pinned" "$what"
+  if ((${#locks[@]})); then
+    pip --require-hashes --no-deps "${locks[@]}"
+    built=(--no-build-isolation) # by the setuptools of the lock
+  fi
+  pip -c "$pinned" ${built[@]+"${built[@]}"} "$what"
   # The same version may hold other code.
-  pip --no-deps --force-reinstall "$what"
+  pip --no-deps ${built[@]+"${built[@]}"} --force-reinstall "$what"
   run rm -rf "$PREFIX/tmp"
   run ln -sfn "$VENV/bin/bouquet" "$COMMAND"
 }

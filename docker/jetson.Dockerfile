@@ -8,7 +8,7 @@ ARG BASE=nvcr.io/nvidia/pytorch:25.12-py3
 
 FROM ${BASE}
 WORKDIR /build
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml requirements.lock README.md LICENSE ./
 COPY bouquet bouquet
 COPY client client
 COPY common common
@@ -19,12 +19,10 @@ COPY strategies strategies
 RUN unset PIP_CONSTRAINT \
     && python3 -c "import torch; print('PyTorch', torch.__version__)" \
     && python3 -m venv --without-pip --system-site-packages /opt/bouquet \
-    && python3 -c "import re, tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
-print(*(name for name in project['dependencies'] if not re.match('torch|matplotlib', name)), sep='\n')" > requirements.txt \
-    && grep -vE '^(torch|torchvision|numpy)==' constraints.txt > versions.txt \
+    && awk '/^[^ ]/ { skip = /^numpy==/ } !skip' requirements.lock > versions.lock \
     && pip="python3 -m pip --python /opt/bouquet/bin/python install --no-cache-dir --disable-pip-version-check" \
-    && $pip -c versions.txt -r requirements.txt \
-    && $pip --no-deps . \
+    && $pip --require-hashes --no-deps -r versions.lock \
+    && $pip --no-deps --no-build-isolation . \
     && rm -f /opt/bouquet/bin/uv /opt/bouquet/bin/uvx
 RUN (getent passwd 1000 || useradd --uid 1000 --user-group --no-create-home --shell /usr/sbin/nologin bouquet) \
     && install -d -o 1000 -g 1000 /state /keys

@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ import typer
 
 from bouquet.cli import app
 
-DEPLOY = Path(__file__).parents[1] / "deploy"
+ROOT = Path(__file__).parents[1]
+DEPLOY = ROOT / "deploy"
 SCRIPT = DEPLOY / "install-client.sh"
 
 
@@ -142,3 +144,34 @@ def test_the_script_sets_every_variable_of_the_service():
     unit = (DEPLOY / "bouquet-client.service").read_text()
     variables = set(re.findall(r"BOUQUET_[A-Z]+", unit))
     assert variables == set(re.findall(r"^(BOUQUET_[A-Z]+)=", SCRIPT.read_text(), re.MULTILINE))
+
+
+LOCKS = [ROOT / "requirements.lock", ROOT / "requirements-report.lock"]
+
+
+def test_every_package_is_locked_in_the_tested_version_by_hashes_and_by_no_index():
+    tested = dict(line.lower().split("==") for line in (ROOT / "constraints.txt").read_text().split() if "==" in line)
+    locked = {}
+    for lock in LOCKS:
+        text = lock.read_text()
+        assert "://" not in text
+        for entry in re.split(r"\n(?=[a-z])", text.partition("make lock\n")[2].replace("\\\n", "")):
+            (name, version), hashes = (
+                entry.split(None, 1)[0].split("=="),
+                re.findall(r"--hash=sha256:([0-9a-f]{64})", entry),
+            )
+            assert hashes, name
+            assert tested.get(name.replace("-", "_"), tested.get(name, version)) == version
+            locked[name] = version
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    names = {re.split(r"[<>=]", text)[0] for text in needed}
+    assert names - set(locked) == {"torch", "torchvision"}  # the wheels of one version differ between indexes
+
+
+def test_what_is_installed_as_root_is_checked_by_its_hashes(machine, tmp_path):
+    lines = [line for line in machine().stdout.splitlines() if "pip install" in line and "torch==" not in line]
+    locks = " ".join(f"-r {lock}" for lock in LOCKS)
+    assert f"--require-hashes --no-deps {locks}" in lines[0]
+    assert all("--no-build-isolation" in line for line in lines[1:])
+    (tmp_path / "constraints.txt").touch()
+    assert "--require-hashes" not in machine("--constraints", tmp_path / "constraints.txt").stdout
