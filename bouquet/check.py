@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -50,6 +50,7 @@ def check_device(
     keys: Path | None,
     insecure: bool,
     leave_out: bool = False,
+    owner: Mapping[str, float] | None = None,
 ) -> list[Line]:
     """Everything that can be checked with what was given, in the order in which it would go wrong."""
     chosen = load_settings(settings) if settings else None
@@ -58,6 +59,8 @@ def check_device(
         lines.append(Line("model", WARNING, "Not timed: give the server's settings file (--settings)."))
     else:
         lines += _step(chosen, data, leave_out)
+    if owner:
+        lines.append(_privacy(owner, chosen, state_dir))
     if server is None:
         lines.append(Line("server", WARNING, "Not asked: give its address (--server HOST:PORT)."))
     else:
@@ -283,6 +286,23 @@ def _step(settings: Settings, path: Path | None, leave_out: bool) -> Iterator[Li
     if available and grown > available // 2:
         text = f"That is most of the {available // 10**6} MB that were available: lower train.batch_size on the server."
         yield Line("", WARNING, text)
+
+
+def _privacy(owner: Mapping[str, float], settings: Settings | None, state_dir: Path) -> Line:
+    """Whether the run protects the device as its owner demands, and what is spent of its budget."""
+    from flwr.app import Context, RecordDict
+
+    from client.budget import Budget
+    from client.node import MOST_EPSILON, STATE_DIR, Node
+
+    spent = f"{Budget(state_dir, owner.get(MOST_EPSILON)).told()}."
+    if settings is None:
+        return Line("privacy", WARNING, f"{spent} Not compared: give the server's settings file (--settings).")
+    try:
+        Node(settings, Context(0, 0, {**owner, STATE_DIR: str(state_dir)}, RecordDict(), {})).check_privacy()
+    except BouquetError as error:
+        return Line("privacy", WRONG, str(error))
+    return Line("privacy", OK, spent)
 
 
 def _samples(path: Path, settings: Settings, leave_out: bool) -> int:

@@ -157,6 +157,7 @@ def client(
     allow_procedure: options.AllowProcedure = None,
     allow_data: options.AllowData = None,
     least_noise: options.LeastNoise = None,
+    most_epsilon: options.MostEpsilon = None,
     health: options.Health = None,
     cold: options.Cold = False,
 ) -> None:
@@ -174,7 +175,9 @@ def client(
     from common.log_file import stamp
     from common.signature import read_signer
 
-    config = device_config(data, state_dir, name, partition_id, leave_out_unreadable, least_noise, report_classes)
+    config = device_config(
+        data, state_dir, name, partition_id, leave_out_unreadable, least_noise, report_classes, most_epsilon
+    )
     own = device_keys(keys, insecure)
     trust = AppTrust(
         frozenset(trust_app or ()),

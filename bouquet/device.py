@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from pathlib import Path
 
-from client.node import DATA, LEAST_NOISE, LEAVE_OUT, NAME, PARTITION_ID, REPORT_CLASSES, STATE_DIR
+from client.node import DATA, LEAST_NOISE, LEAVE_OUT, MOST_EPSILON, NAME, PARTITION_ID, REPORT_CLASSES, STATE_DIR
 from common.errors import BouquetError
 
 
@@ -17,6 +18,7 @@ def device_config(
     leave_out: bool = False,
     least_noise: float | None = None,
     report_classes: bool = False,
+    most_epsilon: float | None = None,
 ) -> dict[str, str | int | float | bool]:
     """The node config of a device. Raises `BouquetError` when it has no data, or a folder that is not there or empty.
 
@@ -32,8 +34,7 @@ def device_config(
         config[REPORT_CLASSES] = True
     if leave_out:
         config[LEAVE_OUT] = True
-    if least_noise is not None:
-        config[LEAST_NOISE] = least_noise
+    config |= device_demands(least_noise, most_epsilon)
     if partition_id is not None:
         config[PARTITION_ID] = partition_id
     if data is not None:
@@ -45,6 +46,14 @@ def device_config(
             )
         config[DATA] = str(data.absolute())
     return config
+
+
+def device_demands(least_noise: float | None, most_epsilon: float | None) -> dict[str, float]:
+    """What a device's owner demands of a run, as part of its node config. Raises `BouquetError` for no budget."""
+    if most_epsilon is not None and not 0 < most_epsilon < math.inf:
+        raise BouquetError(f"--most-epsilon is {most_epsilon:g}; it must be above 0 and finite.")
+    demands = {LEAST_NOISE: least_noise, MOST_EPSILON: most_epsilon}
+    return {key: value for key, value in demands.items() if value is not None}
 
 
 def host_name() -> str:

@@ -52,6 +52,8 @@ def check(
     keys: options.DeviceKeys = None,
     insecure: options.DeviceInsecure = False,
     leave_out_unreadable: options.LeaveOut = False,
+    least_noise: options.LeastNoise = None,
+    most_epsilon: options.MostEpsilon = None,
 ) -> None:
     """Check a device before it joins: data, keys, clock, disk and memory, a step of training, the server.
 
@@ -59,6 +61,7 @@ def check(
     the device has it, says the classes and the model. The exit status is 1 when something is wrong.
     """
     from bouquet.check import check_device, print_checks
+    from bouquet.device import device_demands
 
     found = check_device(
         server=server,
@@ -68,6 +71,7 @@ def check(
         keys=keys,
         insecure=insecure,
         leave_out=leave_out_unreadable,
+        owner=device_demands(least_noise, most_epsilon),
     )
     print_checks(console, found)
     if any(line.wrong for line in found):

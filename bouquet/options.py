@@ -128,6 +128,14 @@ LeastNoise = Annotated[
         help="Send nothing to a run whose privacy.noise_multiplier is below Z, or that wants scores.",
     ),
 ]
+MostEpsilon = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        metavar="E",
+        help="Let noised uploads of (E, 1e-5) leave in all, over all runs and restarts, and nothing else.",
+    ),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the run folder after its last round.")]
 KeepGoing = Annotated[
     bool,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from client import device_log
 from client.leaving import leave_at_once
 from client.node import Node
 from common import protocol
-from common.errors import BouquetError
+from common.errors import SAYS_MORE, BouquetError
 from common.records import config_of
 from common.refusals import OwnerRefusal, refusal
 from common.settings import Settings
@@ -39,28 +40,50 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
             node = Node(own, context, state_folder, durable=state_folder is None)
             return how(message, node)
         except BouquetError as error:
-            # As an error reply, so that the server can name client and reason; anything else is a bug and raises.
+            # As an error reply, so that the server can name client and reason.
             device_log.failed(message, str(error), tell)
+            if state_folder is not None:  # in a simulation nothing is hidden from anybody
+                error.public = str(error)
             return refusal(message, error)
-        except Exception as error:
+        except Exception as error:  # a bug
+            if state_folder is not None:
+                raise
+            traceback.print_exc()
             device_log.failed(message, f"{type(error).__name__}: {error}", tell)
-            raise
+            return refusal(message, f"{type(error).__name__} on the device. {SAYS_MORE}")
 
     def work(message: Message, node: Node) -> Message:
         # Imported here, because saying who one is must not cost the import of PyTorch.
-        from client.procedures import procedure
+        from client.blank import BlankSession
+        from client.procedures import check_measured, procedure
         from client.session import Session
         from client.trust import ALLOWED_PROCEDURES, allowed_procedures
 
-        node.check_privacy()
+        trains = message.metadata.message_type == MessageType.TRAIN
+        node.check_privacy(uploads=trains)
         session = Session.open(message, node)
-        device_log.began(node, message, session.run, tell)
         # Whoever gives the settings in this process, as a simulation does, answers for what it runs.
         allowed = None if settings else allowed_procedures(str(node.config.get(ALLOWED_PROCEDURES, "")))
         asked = procedure(session.received.procedure, allowed)
-        handler = asked.train if message.metadata.message_type == MessageType.TRAIN else asked.evaluate
-        reply: Message = handler(session)
-        device_log.ended(node, message, session.metrics, tell)
+        handler = asked.train if trains else asked.evaluate
+        if node.demands_privacy:
+            check_measured(asked, session.received)
+        reply: Message
+        try:
+            device_log.began(node, message, session.run, tell)
+            reply = handler(session)
+        except OwnerRefusal:
+            raise
+        except Exception as error:
+            if not node.demands_privacy:
+                raise
+            # That it went wrong may depend on the data, and would leave with no noise on it.
+            device_log.hidden(message, error, tell)
+            reply = handler(BlankSession.of(session))
+        else:
+            device_log.ended(node, message, session.metrics, tell)
+        if session.private is not None and trains and node.budget is not None:
+            tell(f"Privacy: {node.budget.told()}.")
         return reply
 
     @client_app.train()

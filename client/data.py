@@ -251,5 +251,6 @@ def _check_enough(what: str, num_train: int, num_test: int) -> None:
     if num_train < MINIMUM_TRAIN or num_test < 1:
         raise BouquetError(
             f"{what} has too few samples, {num_train} to train on and {num_test} to test on; at least "
-            f"{MINIMUM_TRAIN} and 1 are needed."
+            f"{MINIMUM_TRAIN} and 1 are needed.",
+            public="This device has too few samples.",
         )

@@ -123,7 +123,10 @@ def check_samples(arrays: dict[str, NDArray[Any]], key: str, input_shape: tuple[
     if x.ndim == 3 and len(input_shape) == 3 and input_shape[0] == 1:
         x = x[:, None]  # grey images are commonly kept without their channel
     if x.shape[1:] != input_shape or x.ndim == 0:
-        raise BouquetError(f"{file}: {key!r} has shape {arrays[key].shape}, expected (samples, *{input_shape}).")
+        raise BouquetError(
+            f"{file}: {key!r} has shape {arrays[key].shape}, expected (samples, *{input_shape}).",
+            public=f"This device's samples do not have the shape (data.input_shape) {input_shape}.",
+        )
     if x.dtype == np.uint8:
         return x
     if not np.issubdtype(x.dtype, np.floating):
@@ -144,7 +147,8 @@ def _labels(
     if samples and not (y.min() >= 0 and y.max() < len(classes)):
         raise BouquetError(
             f"{file}: {key!r} holds labels {y.min()} to {y.max()}; the {len(classes)} classes ({', '.join(classes)}) "
-            f"allow 0 to {len(classes) - 1}."
+            f"allow 0 to {len(classes) - 1}.",
+            public=f"This device has samples of other classes (data.classes) than {', '.join(classes)}.",
         )
     return y.astype(np.int64)
 
@@ -186,7 +190,8 @@ def _read_class_folders(
             if isinstance(read, BouquetError):
                 if not leave_out:
                     raise BouquetError(
-                        f"{read} Or let the client go on without such photos: --leave-out-unreadable."
+                        f"{read} Or let the client go on without such photos: --leave-out-unreadable.",
+                        public="A photo on this device cannot be read.",
                     ) from None
                 unreadable.append(str(read))
             else:
@@ -248,7 +253,10 @@ def find_photos(folder: Path, classes: tuple[str, ...]) -> Photos:
     """
     found = sorted(e for e in folder.iterdir() if e.is_dir() and (e.name in classes or not is_clutter(e.name)))
     if unknown := [entry for entry in found if entry.name not in classes]:
-        raise BouquetError(f"The folder {unknown[0]} is not one of the classes {', '.join(classes)}.")
+        raise BouquetError(
+            f"The folder {unknown[0]} is not one of the classes {', '.join(classes)}.",
+            public=f"A folder of this device's data is none of the classes (data.classes) {', '.join(classes)}.",
+        )
     photos: list[tuple[Path, int]] = []
     passed_over: Counter[str] = Counter()
     empty = []

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import Message, MessageType
 
 from common import protocol
+from common.errors import BouquetError
 from common.metrics import written
 from common.records import config_of
 from common.texts import plain
@@ -78,6 +79,12 @@ def failed(message: Message, reason: str, tell: Say) -> None:
     """Why the device is left out of a round."""
     what = f"{round_of(message)} failed" if message.metadata.message_type != protocol.IDENTIFY else "Failed"
     tell(f"{what}, and the run goes on without this device: {reason}")
+
+
+def hidden(message: Message, error: Exception, tell: Say) -> None:
+    """Why a device whose owner demands noise sends noise alone: nobody else may know."""
+    kind = "" if isinstance(error, BouquetError) else f"{type(error).__name__}: "
+    tell(f"{round_of(message)} failed; the server is sent noise alone, and is not told: {kind}{error}")
 
 
 def _numbers(metrics: Mapping[str, Any]) -> str:

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context
 
+from client.budget import Budget
 from client.state import ContextStore, DeviceState, FolderStore
 from common import protocol
 from common.bundle import DISTRIBUTION
 from common.dataset_table import dataset_info
 from common.datasets import DATA_DIR_VARIABLE
-from common.errors import BouquetError
+from common.errors import SAYS_MORE, BouquetError
 from common.model_card import ModelCard
 from common.refusals import OwnerRefusal
 from common.sections import OWN_DATA
@@ -38,6 +39,7 @@ NAME = "name"
 PARTITION_ID = "partition-id"
 LEAVE_OUT = "leave-out-unreadable"
 LEAST_NOISE = "least-noise"
+MOST_EPSILON = "most-epsilon"
 REPORT_CLASSES = "report-classes"
 NUM_PARTITIONS = "num-partitions"
 
@@ -56,17 +58,40 @@ class Node:
         """The node config that the SuperNode was started with."""
         return self.context.node_config
 
-    def check_privacy(self) -> None:
-        """Raise `OwnerRefusal` where the run protects the device less than its owner demands (`--least-noise`)."""
-        least, asked = self.config.get(LEAST_NOISE), self.settings.privacy
-        if least is None or (asked.withholds and asked.noise_multiplier >= float(least)):
+    def check_privacy(self, uploads: bool = True) -> None:
+        """Raise `OwnerRefusal` where the run protects the device less than its owner demands.
+
+        That is `--least-noise` and `--most-epsilon`, whose budget is asked where the device is to upload something.
+        """
+        if not self.demands_privacy:
             return
+        least, asked = self.config.get(LEAST_NOISE, 0.0), self.settings.privacy
+        if asked.withholds and asked.noise_multiplier >= float(least):
+            if uploads and self.budget is not None:
+                self.budget.check(asked.noise_multiplier)
+            return
+        demanded = "--least-noise" if LEAST_NOISE in self.config else "--most-epsilon"
         has = f"clip_norm = {asked.clip_norm}, scores = {asked.scores!r}, noise_multiplier = {asked.noise_multiplier:g}"
         raise OwnerRefusal(
             f"This device's owner sends nothing without privacy.clip_norm, privacy.scores = 'withhold' and a "
-            f"privacy.noise_multiplier of {least} or more (--least-noise); this run has "
+            f"privacy.noise_multiplier of {least} or more ({demanded}); this run has "
             f"{has if asked.is_on else 'no [privacy]'}."
         )
+
+    @property
+    def demands_privacy(self) -> bool:
+        """Whether the device's owner lets nothing leave that is made of its data and has no noise."""
+        return LEAST_NOISE in self.config or MOST_EPSILON in self.config
+
+    @cached_property
+    def budget(self) -> Budget | None:
+        """The count of all that was released with noise; None where there is no folder that outlasts a restart."""
+        most = self.config.get(MOST_EPSILON)
+        if self.folder is None and (state_dir := self.config.get(STATE_DIR)):
+            return Budget(Path(str(state_dir)), None if most is None else float(most))
+        if most is not None:
+            raise OwnerRefusal("--most-epsilon counts in a state folder, and this device has none.")
+        return None
 
     @property
     def is_simulated(self) -> bool:
@@ -110,7 +135,11 @@ class Node:
         """The device's own folder, or its part of the data set that the settings name."""
         if folder := self.config.get(DATA):
             leave_out = bool(self.config.get(LEAVE_OUT, False))
-            return self._kept([Path(str(folder))], own_data, self.settings, str(folder), leave_out)
+            try:
+                return self._kept([Path(str(folder))], own_data, self.settings, str(folder), leave_out)
+            except BouquetError as error:  # its text names files and folders of the owner's
+                what = error.public if error.public != str(error) else "This device's own data do not fit this run."
+                raise BouquetError(str(error), public=f"{what} {SAYS_MORE}") from error
         if self._own and (not self.settings.data.data_dir or PARTITION_ID not in self.config):
             raise BouquetError("This device was given no data: start its client with --data FOLDER.")
         if self._own:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from client.budget import Budget
 from client.state import DeviceState
 from common.layout import ParameterLayout, Vector
 from common.privacy import RELEASES, check_model
@@ -49,8 +50,13 @@ def gaussian(count: int, read: Read) -> NDArray[np.float64]:
 
 
 def clipped(update: NDArray[np.float64], norm: float) -> NDArray[np.float64]:
-    """The update scaled down to an L2 norm of at most ``norm``, as a whole."""
+    """The update scaled down to an L2 norm of at most ``norm``, as a whole; zero where a value is not finite.
+
+    Which values are not would leave with no noise on them: infinity times anything is no number.
+    """
     length = float(np.linalg.norm(update))
+    if not np.isfinite(length):
+        return np.zeros_like(update)
     return update if length <= norm else update * (norm / length)
 
 
@@ -58,11 +64,18 @@ class PrivateUploads:
     """What leaves one device while it answers one message, and the count of its releases.
 
     ``seed`` makes the noise reproducible, in a simulation only: of a real device nobody may be able to draw it again.
-    Raises `BouquetError` for a model that cannot be noised.
+    ``budget`` counts the releases of all runs, and can refuse one. Raises `BouquetError` for a model that cannot be
+    noised.
     """
 
     def __init__(
-        self, settings: PrivacySettings, state: DeviceState, layout: ParameterLayout, run: str, seed: int | None
+        self,
+        settings: PrivacySettings,
+        state: DeviceState,
+        layout: ParameterLayout,
+        run: str,
+        seed: int | None,
+        budget: Budget | None = None,
     ) -> None:
         check_model(layout)
         assert settings.clip_norm is not None
@@ -72,6 +85,8 @@ class PrivateUploads:
         self.layout = layout
         self.run = run
         self.seed = seed
+        self.noise_multiplier = settings.noise_multiplier
+        self.budget = budget
         self._counters = np.zeros(layout.dim, dtype=bool)
         for spec in layout.tensors:
             self._counters[spec.columns] = spec.kind == "counter"
@@ -85,6 +100,8 @@ class PrivateUploads:
         ``base`` is the record that training began with, of this message or of the one before it in the same round, or
         None for what is no model, such as a gradient. Counters go back as they came: they count the device's samples.
         """
+        if self.budget is not None and self.noise_multiplier:
+            self.budget.spend(self.noise_multiplier)
         columns = self.layout.columns(layers)
         floats = columns[~self._counters[columns]]
         origin = np.zeros(self.layout.dim, dtype=np.float32) if base is None else self._base(received, initial, base)

@@ -14,9 +14,24 @@ import importlib
 from collections.abc import Container
 from types import ModuleType
 
-from common.errors import BouquetError
+from common.errors import SAYS_MORE, BouquetError
 from common.methods import outside_procedure, procedure_modules
-from common.protocol import STANDARD, ProtocolError
+from common.protocol import STANDARD, ProtocolError, Received
+from common.refusals import OwnerRefusal
+
+
+def check_measured(module: ModuleType, received: Received) -> None:
+    """Raise `OwnerRefusal` where what the device sends would be measured from a model that its data choose.
+
+    What is measured is clipped and noised, and what it is measured from is not: it would tell the choice. A procedure
+    that does so says it by a function ``chooses`` of a `Received`.
+    """
+    chooses = getattr(module, "chooses", None)
+    if chooses is not None and chooses(received):
+        raise OwnerRefusal(
+            f"This device's owner demands noise on all that is made of its data, and in what the server asks for "
+            f"({received.procedure}) the model that the device chooses by them would show through it."
+        )
 
 
 def procedure(name: str, allowed: Container[str] | None = ()) -> ModuleType:
@@ -44,9 +59,8 @@ def procedure(name: str, allowed: Container[str] | None = ()) -> ModuleType:
                 f"{asked}it is neither a name that a package installed here offers by an entry point, nor a module "
                 "here, as package.module."
             ) from None
-        raise BouquetError(
-            f"The procedure {name!r}, {module}, cannot be imported: {type(error).__name__}: {error}."
-        ) from error
+        reason = f"The procedure {name!r}, {module}, cannot be imported: {type(error).__name__}"
+        raise BouquetError(f"{reason}: {error}.", public=f"{reason}. {SAYS_MORE}") from error
     if missing := [wanted for wanted in ("train", "evaluate") if not callable(getattr(found, wanted, None))]:
         raise BouquetError(f"The procedure {name!r}, {module}, lacks the function {missing[0]}(session).")
     return found

@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from common.errors import BouquetError
+from common.errors import SAYS_MORE, BouquetError
 
 # Of smaller files no more than a few dozen are ever kept.
 _SMALL_BYTES = 1 << 20
@@ -23,7 +23,8 @@ def check_room(folder: Path, more: int) -> None:
     if taken + more > free - more:
         raise BouquetError(
             f"The server asks this device to keep {more >> 20} MB more. Its state folder {folder} has {taken >> 20} MB "
-            f"and its disk {free >> 20} MB free: the folder may take no more than it leaves free."
+            f"and its disk {free >> 20} MB free: the folder may take no more than it leaves free.",
+            public=f"The server asks this device to keep {more >> 20} MB more than its disk has room for. {SAYS_MORE}",
         )
 
 

@@ -64,7 +64,7 @@ class Session:
         private = None
         if node.settings.privacy.is_on:
             seed = node.seed(received.round, "privacy") if node.is_simulated else None
-            private = PrivateUploads(node.settings.privacy, node.state, built.layout, run, seed)
+            private = PrivateUploads(node.settings.privacy, node.state, built.layout, run, seed, node.budget)
         return cls(message, node, built, device, received, run, copies, private)
 
     # --- data -----------------------------------------------------------------------------------------------

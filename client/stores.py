@@ -57,7 +57,10 @@ class FolderStore:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise BouquetError(f"The state folder {self.folder} cannot be made: {error.strerror}.") from None
+            reason = f"cannot be made: {error.strerror}."
+            raise BouquetError(
+                f"The state folder {self.folder} {reason}", public=f"The state folder {reason}"
+            ) from None
 
     def read(self, name: str) -> bytes | None:
         """The file's bytes, or None."""
@@ -94,7 +97,10 @@ class FolderStore:
                 sync_folder(self.folder)
         except OSError as error:
             temporary.unlink(missing_ok=True)
-            raise BouquetError(f"The device's state cannot be written to {self.folder}: {error.strerror}.") from None
+            raise BouquetError(
+                f"The device's state cannot be written to {self.folder}: {error.strerror}.",
+                public=f"The device's state cannot be written: {error.strerror}.",
+            ) from None
 
     def _is_all_ours(self, name: str) -> bool:
         try:

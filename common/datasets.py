@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from common.dataset_files import DatasetFileError, map_idx, read_cifar, read_npz, read_svhn, read_uci_har_folder
 from common.dataset_table import DATASETS, DatasetInfo, dataset_info
 from common.dataset_table import described as described
-from common.errors import BouquetError
+from common.errors import SAYS_MORE, BouquetError
 from common.methods import load_object
 from common.partitions import split_train_test
 
@@ -168,7 +168,9 @@ def _load(name: str, data_dir: Path) -> Dataset:
                 dataset = _mnist_like(name, data_dir / info.folder, "train", "t10k")
         _check(dataset)
     except DatasetFileError as error:
-        raise BouquetError(f"Data set {name!r}: {error} To get it: {info.origin}.") from error
+        get = f"To get it: {info.origin}."
+        public = f"Data set {name!r} cannot be read from this device's data folder. {get}"
+        raise BouquetError(f"Data set {name!r}: {error} {get}", public=public) from error
     return dataset
 
 
@@ -180,7 +182,8 @@ def _load_own(name: str, data_dir: Path | None) -> Dataset:
     except BouquetError:
         raise
     except Exception as error:
-        raise BouquetError(f"Data set {name!r} failed: {type(error).__name__}: {error}") from error
+        reason = f"Data set {name!r} failed: {type(error).__name__}"
+        raise BouquetError(f"{reason}: {error}", public=f"{reason}. {SAYS_MORE}") from error
     if not isinstance(dataset, Dataset):
         raise BouquetError(f"Data set {name!r} returned a {type(dataset).__name__}; it must return a Dataset.")
     dataset = replace(dataset, name=name)

@@ -1,10 +1,20 @@
 """The one exception a user is meant to read: what is wrong, what was found, what is allowed."""
 
+SAYS_MORE = "The device's log says more."
+
 
 class BouquetError(Exception):
-    """A problem that the user can act on; the command line prints it alone, without a traceback, and exits with 2."""
+    """A problem that the user can act on; the command line prints it alone, without a traceback, and exits with 2.
+
+    ``public`` is what others than this machine's owner are told in its place, where the text names what is theirs:
+    files and folders.
+    """
 
     status = 2
+
+    def __init__(self, text: str = "", *, public: str = "") -> None:
+        super().__init__(text)
+        self.public = public or text
 
 
 class RunFailed(BouquetError):

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from common.errors import BouquetError
+from common.errors import SAYS_MORE, BouquetError
 
 GROUP = "bouquet.methods"  # of entry points
 
@@ -173,7 +173,8 @@ def load_object(name: str, what: str) -> Any:
         return getattr(module, attribute)
     except Exception as error:  # the module's own code runs, and can fail in any way
         kind = "" if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: "
-        raise BouquetError(f"{what} {name!r} cannot be imported: {kind}{error}.") from error
+        reason = f"{what} {name!r} cannot be imported"
+        raise BouquetError(f"{reason}: {kind}{error}.", public=f"{reason}. {SAYS_MORE}") from error
 
 
 def accepted(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:

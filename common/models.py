@@ -14,7 +14,7 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from common.errors import BouquetError
+from common.errors import SAYS_MORE, BouquetError
 from common.methods import accepted, load_object
 from common.torchvision_models import build_torchvision
 from common.torchvision_ops import TORCHVISION, import_torchvision
@@ -215,7 +215,8 @@ def _build_own(name: str, input_shape: Shape, num_classes: int) -> nn.Module:
     try:
         model = factory(**accepted(factory, {"input_shape": input_shape, "num_classes": num_classes}))
     except Exception as error:
-        raise BouquetError(f"Model {name!r} failed: {type(error).__name__}: {error}") from error
+        reason = f"Model {name!r} failed: {type(error).__name__}"
+        raise BouquetError(f"{reason}: {error}", public=f"{reason}. {SAYS_MORE}") from error
     if not isinstance(model, nn.Module):
         raise BouquetError(f"Model {name!r} returned a {type(model).__name__}; it must return a torch.nn.Module.")
     try:

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common import partition_rules as rules
-from common.errors import BouquetError
+from common.errors import SAYS_MORE, BouquetError
 from common.methods import accepted, load_object
 
 Indices = NDArray[np.int64]
@@ -248,7 +248,8 @@ def _own_parts(
     except BouquetError:
         raise
     except Exception as error:
-        raise BouquetError(f"Partition {name!r} failed: {type(error).__name__}: {error}") from error
+        reason = f"Partition {name!r} failed: {type(error).__name__}"
+        raise BouquetError(f"{reason}: {error}", public=f"{reason}. {SAYS_MORE}") from error
     if len(parts) != num_clients:
         raise BouquetError(f"Partition {name!r} gives {len(parts)} parts for {num_clients} clients.")
     owner = np.full(len(labels), -1)

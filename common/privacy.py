@@ -36,7 +36,11 @@ def epsilon_spent(releases: int, noise_multiplier: float, delta: float) -> float
         return 0.0
     if noise_multiplier == 0:
         return math.inf
-    mu = math.sqrt(releases) * SENSITIVITY / noise_multiplier
+    return epsilon_at(math.sqrt(releases) * SENSITIVITY / noise_multiplier, delta)
+
+
+def epsilon_at(mu: float, delta: float) -> float:
+    """The least ε for which a μ-Gaussian differentially private mechanism is (ε, δ) differentially private."""
     if delta_at(0.0, mu) <= delta:
         return 0.0
     low, high = 0.0, 1.0

@@ -23,10 +23,11 @@ class OwnerRefusal(BouquetError):
 
 
 def refusal(message: Message, reason: BouquetError | str) -> Message:
-    """A reply that carries an error, so that the server can name the reason."""
+    """A reply that carries an error, so that the server can name the reason: of a `BouquetError` what is public."""
     codes = {LostCopyError: _LOST_COPY_ERROR, LostBackboneError: _LOST_BACKBONE_ERROR, OwnerRefusal: _OWNER_ERROR}
     code = next((code for kind, code in codes.items() if isinstance(reason, kind)), _CLIENT_APP_ERROR)
-    return Message(Error(code=code, reason=str(reason)), reply_to=message)
+    told = reason.public if isinstance(reason, BouquetError) else reason
+    return Message(Error(code=code, reason=told), reply_to=message)
 
 
 def says_copy_is_lost(message: Message) -> bool:

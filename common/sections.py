@@ -300,10 +300,16 @@ class PrivacySettings(Section):
     """Clipping and noise on the device, before anything leaves it (docs/reliability.md); off by default."""
 
     clip_norm: float | None = Field(
-        None, gt=0, description="Devices clip their update to this L2 norm and noise it; none: neither."
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Devices clip their update to this L2 norm and noise it; none: neither.",
     )
     noise_multiplier: float = Field(
-        1.0, ge=0, description="Deviation of the Gaussian noise, in multiples of clip_norm; 0 only clips."
+        1.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Deviation of the Gaussian noise, in multiples of clip_norm; 0 only clips.",
     )
     delta: float = Field(1e-5, gt=0, lt=1, description="δ of the (ε, δ) in the record.")
     scores: Literal["withhold", "send"] = Field(

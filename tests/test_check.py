@@ -11,6 +11,7 @@ from bouquet import check
 from bouquet.check import check_device
 from bouquet.cli import app
 from bouquet.keys import add_device, init_keys
+from client.budget import Budget
 from common.processes import free_port
 
 SETTINGS = """
@@ -123,3 +124,17 @@ def test_what_is_wrong_and_the_exit_status(device):
         assert said[name].split()[1] == "WRONG", said[name]
     assert f"nothing listens on port {port}" in said["server"]
     assert done.output.splitlines()[-1].endswith("checks failed.")
+
+
+def test_what_an_owner_demands_is_compared_with_the_settings(device):
+    noise = {"least-noise": 1.0, "most-epsilon": 12.0}
+    assert "no [privacy]" in by_name(lines(device, owner=noise))["privacy"].text
+    assert by_name(lines(device, owner=noise, settings=None))["privacy"].state == "look"
+    plain = (device / "plants.toml").read_text()
+    (device / "plants.toml").write_text(plain + "\n[privacy]\nclip_norm = 1.0\n")
+    assert by_name(lines(device, owner=noise))["privacy"].text == "ε = 0 of 12 spent, over all runs (δ = 1e-05)."
+    assert not (device / "state").exists()
+    Budget(device / "state").spend(1.0)
+    found = by_name(lines(device, owner=noise))["privacy"]
+    assert found.wrong
+    assert "9.997 is spent, over all runs, and one more" in found.text

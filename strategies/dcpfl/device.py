@@ -23,10 +23,16 @@ from client.state import PERSONAL, Kept
 from common import protocol
 from common.errors import BouquetError
 from common.layout import Vector
+from common.protocol import Received
 from strategies.dcpfl.wire import DIVERGED, LOSS_NEW, LOSS_OLD, NEW, TAKE, WHOLE_ROUND
 
 TRIED = "tried"  # a fact: the slots whose models a trial has trained; one that diverged is not among them
 _METRICS = {PERSONAL: "metrics-old", NEW: "metrics-new"}  # facts: what the second reply reports, by slot
+
+
+def chooses(received: Received) -> bool:
+    """In a trial: whether its models diverge on the data decides what goes up."""
+    return TAKE in received.config or NEW in received.models
 
 
 def train(session: Session) -> Message:

@@ -141,7 +141,7 @@ def test_stock_flower_messages_are_understood(model):
             ["train.learning_rate=1e9", "train.max_gradient_norm=none"],
             "diverged",
         ),
-        ({"data": "/nowhere/at/all"}, [], "/nowhere/at/all"),
+        ({"data": "/nowhere/at/all"}, [], "own data do not fit this run. The device's log says more."),
     ],
 )
 def test_what_is_wrong_on_the_device_comes_back_as_the_reason(model, config, changes, message):
