@@ -31,7 +31,15 @@ from server.record import RunRecord, check_new
 from server.run_folder import FAILURE, ROUNDS, SERVER_LOG, SERVERAPP, SUMMARY, SUPERLINK, holds_run
 from server.status import STOPPED, read_status
 from server.stop import RunStopped
-from server.superlink import Certificates, RunLog, SuperLink, run_status, start_superlink, submit_run
+from server.superlink import (
+    LEAST_MESSAGE_BYTES,
+    Certificates,
+    RunLog,
+    SuperLink,
+    run_status,
+    start_superlink,
+    submit_run,
+)
 
 # How soon Flower's process launcher looks for a task: its default of a second is much of a short round, and every look
 # costs a request.
@@ -87,13 +95,14 @@ def start_server(
     durable: bool = True,
     current: Path | None = None,
     on_line: Callable[[str], None] | None = None,
+    message_bytes: int = LEAST_MESSAGE_BYTES,
 ) -> SuperLink:
     """Start the SuperLink of a run, which devices reach at ``host:port`` over gRPC.
 
     With ``certificates`` it speaks TLS and admits only devices that an `Admission` has registered, from the folder
     ``registered``. Only where it is ``durable`` does it know its devices after a restart; it then works several times
     as long on each message. ``current`` is a file that names the run in hand, where there are several. ``on_line`` is
-    told what SuperLink logs.
+    told what SuperLink logs. No call of a device may hold more than ``message_bytes``.
     """
     directory = make_folder(folder / SUPERLINK, "SuperLink's folder")
     database = directory / DATABASE_FILE
@@ -115,6 +124,7 @@ def start_server(
         certificates=certificates,
         supernode_auth=certificates is not None,
         on_line=on_line,
+        message_bytes=message_bytes,
     )
 
 

@@ -44,11 +44,15 @@ from server.fleet import Twins
 from server.record import RunRecord
 from server.run_folder import REPORT, SUMMARY
 from server.stop import RunStopped
-from server.superlink import SuperLink
+from server.superlink import LEAST_MESSAGE_BYTES, SuperLink
 
 HINT = "A run has one server; another run needs another --out."
 LOOK_SECONDS = 1.0
 SIGNATURE = "release.sig"
+TOO_LARGE = (
+    "The model of {name} takes {bytes} bytes, more than this server lets a device send at once: it was started for a "
+    "smaller one. Start a server with this run as its first."
+)
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ def serve(first: NextRun, resume: bool, options: Options, ended: bool = False) -
         )
     if over and not options.keep_waiting:
         return
-    check_settings(first.settings, first.folder if resume else None)
+    model_bytes = check_settings(first.settings, first.folder if resume else None)
     if signed := signed_app_files(options.owners_signature)[1]:
         console.print(f"Signed: {signed}.", soft_wrap=True, highlight=False)
     with locked(first.folder, "the run folder", HINT), ProcessGroup() as group:
@@ -109,6 +113,7 @@ def serve(first: NextRun, resume: bool, options: Options, ended: bool = False) -
             health=options.health,
             current=queue_of(first.folder) / CURRENT if options.keep_waiting else None,
             on_line=one_key_twice.on_line,
+            message_bytes=LEAST_MESSAGE_BYTES + model_bytes,
         )
         if registered is not None and superlink.database is not None:
             one_key_twice.twins = Twins(superlink.database)
@@ -214,7 +219,9 @@ def _wait_for_next(superlink: SuperLink, server: Path, console: Console, look: C
             raise BouquetError(f"SuperLink ended.\n{superlink.process.tail()}")
         try:
             if (found := take_next(server)) is not None:
-                check_settings(found.settings)
+                model_bytes = check_settings(found.settings)
+                if found.settings.wire.compresses and not superlink.takes(model_bytes):
+                    raise BouquetError(TOO_LARGE.format(bytes=model_bytes, name=found.settings.run.name))
                 check_folder(found.folder, found.settings, resume=False)
                 return found
         except BouquetError as error:

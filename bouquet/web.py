@@ -23,6 +23,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse
 
 from bouquet.metrics import metrics_text
+from bouquet.page_door import BriefConnection, listeners
 from bouquet.status import collect, columns, headline
 from common.errors import BouquetError
 from common.files import make_folder
@@ -162,8 +163,9 @@ def serving(
     secured = None if local else certificates
     config = uvicorn.Config(
         make_app(current, Access(token)),
-        host=host,
-        port=port,
+        loop="asyncio",
+        http=BriefConnection,
+        ws="none",
         log_level="error",
         access_log=False,
         lifespan="off",
@@ -172,7 +174,8 @@ def serving(
         ssl_keyfile=None if secured is None else secured.key,
     )
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, name="live page", daemon=True)
+    sockets = listeners(host, port)
+    thread = threading.Thread(target=server.run, args=(sockets,), name="live page", daemon=True)
     thread.start()
     deadline = time.monotonic() + START_SECONDS
     while not server.started and thread.is_alive() and time.monotonic() < deadline:

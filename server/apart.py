@@ -84,12 +84,14 @@ def starting_point(settings: Settings, resumed: Path | None = None) -> Start | P
     return PlainStart(settings, *initial_parameters(settings))
 
 
-def check_settings(settings: Settings, resumed: Path | None = None) -> None:
-    """Raise `BouquetError` unless strategy and model can be made as the settings say.
+def check_settings(settings: Settings, resumed: Path | None = None) -> int:
+    """How many bytes the model takes that travels, each value as a float32.
 
-    ``resumed`` is the folder of a run that goes on.
+    Raises `BouquetError` unless strategy and model can be made as the settings say. ``resumed`` is the folder of a run
+    that goes on.
     """
-    _ask("check", settings, *([] if resumed is None else [str(resumed)]))
+    values: int = _ask("check", settings, *([] if resumed is None else [str(resumed)]))
+    return 4 * values
 
 
 def initial_parameters(settings: Settings) -> Parameters:
@@ -122,8 +124,9 @@ def _answer(settings: Settings, what: str, resumed: str = "") -> Any:
     from server.preparing import build_strategy
 
     if what == "check":
-        build_strategy(settings, start.starting_point(settings, Path(resumed) if resumed else None))
-        return None
+        begun = start.starting_point(settings, Path(resumed) if resumed else None)
+        build_strategy(settings, begun)
+        return begun.layout.dim
     model = initial_model(settings)
     return state_arrays(model.state_dict()), parameter_names(model)
 

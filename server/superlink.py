@@ -47,8 +47,10 @@ from server.open_files import raise_open_files
 POLLS = re.compile(
     r'\[uvicorn\.access\].*" [23]\d\d\b|\[Fleet\.(PullMessages|SendNodeHeartbeat|PullObject|PushObject)\]'
 )
-# A part of a model is at most 5 MiB (Flower's chunks); a packed model is one block, and may be more (`server.apart`).
-LEAST_MESSAGE_BYTES = 16 * 1024**2
+# Of a model as arrays no part is above 5 MiB (Flower's chunks). A packed one is one block: for it its size is added,
+# and this leaves room for the further runs of a server that began with a small one.
+LEAST_MESSAGE_BYTES = 32 * 1024**2
+BESIDE_BYTES = 8 * 1024**2  # in a message that holds a model as one block
 CONNECTION = "bouquet"
 LOCAL_HOST = "127.0.0.1"
 LAST_LINES_SECONDS = 5.0
@@ -73,6 +75,11 @@ class SuperLink:
     directory: Path
     certificates: Certificates | None
     database: Path | None = None
+    message_bytes: int = LEAST_MESSAGE_BYTES
+
+    def takes(self, model_bytes: int) -> bool:
+        """Whether a device may send a model of so many bytes as one block."""
+        return model_bytes + BESIDE_BYTES <= self.message_bytes
 
 
 @dataclass(frozen=True)
@@ -119,7 +126,8 @@ def start_superlink(
     restart; without it a restarted SuperLink refuses the devices it knew, and they must connect anew.
     ``health_address`` (``host:port``) serves gRPC's health protocol, without TLS. Runs get ``environment``: it is
     inherited down to the ServerApp. The log is ``directory/superlink.log``; ``on_line`` is told each line of it.
-    No call of a device may hold more than ``message_bytes``. This process's limit of open files is raised for them all.
+    No call of a device may hold more than ``message_bytes`` (-1: as much as it likes). This process's limit of open
+    files is raised, for all of them.
     Raises `BouquetError` when a port is taken, a file is missing, or SuperLink does not come up in time.
     """
     directory = directory.absolute()
@@ -162,7 +170,9 @@ def start_superlink(
         on_line,
         POLLS,
     )
-    superlink = SuperLink(process, fleet_address, connection["address"], directory, certificates, database)
+    superlink = SuperLink(
+        process, fleet_address, connection["address"], directory, certificates, database, message_bytes
+    )
     deadline = time.monotonic() + timeout
     try:
         wait_for_port(LOCAL_HOST, runtime_port, timeout, lambda: process.alive)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from common.errors import BouquetError
-from common.initial import initial_model, parameter_names
+from common.initial import initial_model, parameter_names, state_vector
 from common.settings import load_settings
 from server.apart import check_settings, initial_parameters
 
@@ -36,7 +36,8 @@ def test_the_initial_model_is_the_one_that_devices_have(tmp_path, monkeypatch, c
 
 
 def test_what_is_wrong_is_said_here():
-    check_settings(load_settings(None, []))
+    settings = load_settings(None, [])
+    assert check_settings(settings) == 4 * state_vector(initial_model(settings))[0].dim
     with pytest.raises(BouquetError, match="nowhere"):
         check_settings(load_settings(None, ["model.name=nowhere:make"]))
 
