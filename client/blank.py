@@ -8,7 +8,7 @@ has the same parts, is noised and is counted. What went wrong is in the device's
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,6 @@ from client import local_sgd
 from client.local_sgd import SGDOptions, TrainingLoss
 from client.objective import Term
 from client.session import Session
-from client.state import Arrays
 from common import protocol
 from common.initial import model_shape
 from common.layout import Vector
@@ -30,7 +29,10 @@ Samples = tuple[Tensor, Tensor]
 
 @dataclass
 class BlankSession(Session):
-    """A session of the same message: its data are blank, training ends where it began, and nothing is kept."""
+    """A session of the same message: its data are blank, and training ends where it began.
+
+    That is kept, as a round's model is: a device that had kept nothing would say so in the next round.
+    """
 
     @classmethod
     def of(cls, session: Session) -> BlankSession:
@@ -76,8 +78,3 @@ class BlankSession(Session):
     def gradient(self, vector: Vector, data: Samples | None = None, stream: str = "") -> Vector:
         """None: zero (d,)."""
         return np.zeros(self.layout.dim, dtype=np.float32)
-
-    def keep(
-        self, personal: Vector, slots: Mapping[str, Arrays] | None = None, facts: Mapping[str, Any] | None = None
-    ) -> None:
-        """Leave the device's state as it was."""

@@ -95,6 +95,20 @@ def test_training_that_diverges_is_told_by_nothing_but_the_devices_own_log(tmp_p
     assert "diverged" in log or "not finite" in log
 
 
+def test_a_round_that_failed_is_not_told_by_the_next_one_either(tmp_path):
+    """A device that kept nothing said that it had lost its layers."""
+    steep = {"learning-rate": 1e30, "max-gradient-norm": 1e30}
+    devices = [Device(tmp_path / str(number), NOISE, samples()) for number in range(2)]
+    _, initial = devices[0].model()
+    some = Instruction({ARRAYS: Payload(initial, ("fc1",))}, upload=("fc1",))
+    for device, config in zip(devices, ({}, steep), strict=True):
+        device.ask(some, config=config)
+    calm, wild = (device.ask(some, round_=2) for device in devices)
+    assert said(calm) == said(wild)
+    calm, wild = (device.ask(some, round_=2, kind="evaluate") for device in devices)
+    assert said(calm) == said(wild)
+
+
 # --- everything else that may go wrong --------------------------------------------------------------------------------
 
 
