@@ -140,6 +140,31 @@ def test_running_out_of_memory_looks_like_a_round(tmp_path, monkeypatch):
     assert config["client"] == normal[2]["client"] | {RELEASES: 2}
 
 
+@pytest.mark.parametrize(
+    ("procedure", "config"),
+    [
+        ("standard", {"batch-size": 1, "local-epochs": 1}),
+        ("standard", {"batch-size": 0}),
+        ("standard", {"local-epochs": 0}),
+        ("standard", {"learning-rate": np.nan}),
+        ("standard", {"validation-fraction": 0.99}),
+        ("per-fedavg", {"adaptation-rate": 1e30, "adaptation-steps": 3}),
+        ("per-fedavg", {"adaptation-rate": np.inf, "adaptation-steps": 1}),
+        ("pfedme", {"proximal-weight": 1e30, "outer-rate": 1e30, "inner-steps": 2}),
+        ("pfedme", {"proximal-weight": 1.0, "outer-rate": np.nan, "inner-steps": 1, "learning-rate": 1e20}),
+        ("ditto", {"learning-rate": 1e20}),
+    ],
+)
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_whatever_the_server_asks_a_device_without_data_answers_alike(tmp_path, procedure, config, kind):
+    replies = []
+    for number, own in enumerate((samples(), None)):
+        device = Device(tmp_path / str(number), NOISE, own)
+        replies.append(said(device.ask(whole(device.model()[1], procedure=procedure), kind=kind, config=config)))
+    assert replies[0] == replies[1]
+    assert len(replies[0]) == 3  # no error
+
+
 PRIVATE = ("privacy.clip_norm=0.05", "privacy.noise_multiplier=1.0")
 NUMBERS = ("strategy.num_clusters=2", "strategy.model_share=0.5")
 METHODS = {
