@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import grpc
 
 from common.public_keys import fingerprint_of
-from server.open_files import most_connections
+from server import open_files
 
 WORKERS = 1000  # calls at a time, as Flower has it
 CALLS_OF_A_CONNECTION = 32  # a device has six at most
@@ -168,7 +168,9 @@ def fleet_server(
     servicer, add_servicer = servicer_and_add_fn
     states = servicer.state_factory
     asked = KnownKeys(lambda key: states.state().get_node_id_by_public_key(key) is not None)
-    door = Doorkeeper(asked if servicer.enable_supernode_auth else None, Refusals(partial(log, logging.WARNING)))
+    say = partial(log, logging.WARNING)
+    open_files.watch(say)
+    door = Doorkeeper(asked if servicer.enable_supernode_auth else None, Refusals(say))
     server = grpc.server(
         ThreadPoolExecutor(WORKERS),
         interceptors=[door, *(interceptors or ())],
@@ -191,7 +193,7 @@ def door_options(message_bytes: int) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", message_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", CALLS_OF_A_CONNECTION),
-        ("grpc.max_allowed_incoming_connections", most_connections()),
+        ("grpc.max_allowed_incoming_connections", open_files.most_connections()),
         ("grpc.server_handshake_timeout_ms", 1000 * HANDSHAKE_SECONDS),
         ("grpc.max_connection_idle_ms", 1000 * IDLE_SECONDS),
         # As Flower has them: a peer that is gone is noticed within four minutes.

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
+import threading
+from collections.abc import Callable
 
 # Enough for tens of thousands of devices; some programs walk through all that they are allowed.
 ENOUGH = 65_536
+LOOK_SECONDS = 10.0
 
 
 def raise_open_files() -> None:
@@ -22,3 +26,25 @@ def most_connections() -> int:
     """Three quarters of what this process may have open: the rest is for its files and its own connections."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return (ENOUGH if soft == resource.RLIM_INFINITY else min(ENOUGH, soft)) * 3 // 4
+
+
+def watch(say: Callable[[str], None]) -> None:
+    """Look from a thread of its own, as long as the process lives, and say when connections are turned away."""
+
+    def keep_looking() -> None:
+        full = False
+        while not threading.Event().wait(LOOK_SECONDS):
+            with contextlib.suppress(OSError):
+                full = look(say, full)
+
+    threading.Thread(target=keep_looking, name="open files", daemon=True).start()
+
+
+def look(say: Callable[[str], None], was_full: bool) -> bool:
+    """Whether devices' connections have used up their part; said when that begins and when it ends. Linux only."""
+    now, most = len(os.listdir("/proc/self/fd")), most_connections()
+    if now >= most and not was_full:
+        say(f"[door] {now} files are open: no more than {most} connections are taken. ss -tn shows whose they are.")
+    elif now < most and was_full:
+        say(f"[door] {now} files are open: connections are taken again.")
+    return now >= most

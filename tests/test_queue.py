@@ -1,6 +1,7 @@
 """The runs that a server with --keep-waiting is to do next."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -21,6 +22,9 @@ from bouquet.queue import (
 from common.errors import BouquetError
 from common.folder_lock import locked
 from common.settings import load_settings
+from server.superlink import LEAST_MESSAGE_BYTES, SuperLink
+
+WIRES = {"plain": [], "packed": ["wire.up=float16"]}
 
 
 def run(folder, *changes):
@@ -125,3 +129,16 @@ def test_a_report_that_was_not_drawn_before_the_server_went_down_is_drawn(server
         (second.folder / name).write_text(content)
     serve._report_last(server, Console(quiet=True))
     assert found == [second.folder] * drawn
+
+
+def test_a_run_whose_model_devices_could_not_send_at_once_is_not_begun(server, monkeypatch):
+    """This server was started for a smaller one; as arrays a model of any size comes in parts."""
+    monkeypatch.setattr(serve, "check_settings", lambda settings: LEAST_MESSAGE_BYTES)
+    link = SuperLink(SimpleNamespace(alive=True), "", "", server, None)
+    plain, packed = (load_settings(None, [f"run.name={name}", *more]) for name, more in WIRES.items())
+    console = Console(record=True, width=300)
+    enqueue(server, NextRun(packed, server.parent / "packed"))
+    enqueue(server, NextRun(plain, server.parent / "plain"))
+    assert serve._wait_for_next(link, server, console, lambda: None).settings.run.name == "plain"
+    assert "The model of packed takes 33554432 bytes, more than this server lets a device send" in console.export_text()
+    assert SuperLink(link.process, "", "", server, None, None, 2 * LEAST_MESSAGE_BYTES).takes(LEAST_MESSAGE_BYTES)

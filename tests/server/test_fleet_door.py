@@ -23,7 +23,7 @@ from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_
 from flwr.superlink.federation import NoOpFederationManager
 
 from client.registration import REGISTERED_CODE
-from server import fleet_door
+from server import fleet_door, open_files
 from server.fleet_door import KnownKeys, Refusals
 
 SUPERLINK = importlib.import_module("flwr.superlink.cli.flower_superlink")
@@ -235,7 +235,7 @@ def test_connections_without_a_call_are_closed_after_a_while(monkeypatch, said):
 
 
 def test_of_too_many_connections_the_last_are_closed_and_those_before_work_on(monkeypatch, said):
-    monkeypatch.setattr(fleet_door, "most_connections", lambda: 4)
+    monkeypatch.setattr(open_files, "most_connections", lambda: 4)
     monkeypatch.setattr(SUPERLINK, "generic_create_grpc_server", None)
     fleet_door.install(MESSAGE_BYTES)
     door = Door()
@@ -274,3 +274,17 @@ def test_a_storm_of_refusals_is_a_few_lines():
     now[0] = 61.0
     refusals.add(Peer, "/flwr.proto.Fleet/PullMessages", "no valid signature")
     assert lines[6:] == ["[door] 994 more calls were refused in the meantime.", lines[0]]
+
+
+def test_that_connections_are_turned_away_is_said_once_and_that_it_is_over(monkeypatch):
+    lines = []
+    monkeypatch.setattr(open_files, "most_connections", lambda: 1)
+    assert open_files.look(lines.append, was_full=False)
+    assert open_files.look(lines.append, was_full=True)
+    monkeypatch.setattr(open_files, "most_connections", lambda: 10_000)
+    assert not open_files.look(lines.append, was_full=True)
+    assert not open_files.look(lines.append, was_full=False)
+    assert [line.partition(": ")[2][:25] for line in lines] == [
+        "no more than 1 connection",
+        "connections are taken aga",
+    ]
