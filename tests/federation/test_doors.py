@@ -35,11 +35,11 @@ def most_memory(pid):
 
 
 def superlink_of(port):
-    """The process that listens on the port, which `free_port` gave to no other."""
+    """The process that listens on the port; its supervisor has the same words behind its own."""
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             words = entry.read_bytes().decode(errors="replace").split("\0")
-            if "server.patient_superlink" in words and f"127.0.0.1:{port}" in words and "supervisor" not in words[1]:
+            if words[1:4] == ["-P", "-m", "server.patient_superlink"] and f"127.0.0.1:{port}" in words:
                 return int(entry.parent.name)
     raise AssertionError("no SuperLink")
 
