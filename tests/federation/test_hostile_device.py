@@ -5,7 +5,9 @@ Many attacks share a server, a device for each: a server's start is what takes t
 
 import json
 
+import numpy as np
 import pytest
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from wire_device import Reply
 
 from common import protocol
@@ -50,32 +52,66 @@ def of_no_object(instruction, reply):
     return reply
 
 
-def test_nobody_replies_as_another_and_nothing_unreadable_ends_the_run(wired):
-    garbage = {
-        "record": body("ConfigRecord", b"\xff" * 40),
-        "message": body("Message", b"\xff" * 40),
-        "bomb": one_chunk_again_and_again,
-        "nothing": of_no_object,
+def in_turn(*scripts):
+    """One after another, round by round; honest when it is asked anything else."""
+
+    def script(instruction, reply):
+        if instruction.metadata.message_type != "train":
+            return reply
+        return scripts[(instruction.content["config"]["server-round"] - 1) % len(scripts)](instruction, reply)
+
+    return script
+
+
+def tensor(name):
+    """A model of one tensor, of a name that no model has."""
+
+    def script(instruction, reply):
+        content = RecordDict({"arrays": ArrayRecord({name: Array(np.ones((2, 2), dtype=np.float32))})})
+        content["metrics"] = MetricRecord({protocol.NUM_EXAMPLES: 10})
+        return Message(content, reply_to=instruction)
+
+    return script
+
+
+def error(reason):
+    return lambda instruction, reply: Reply.error(instruction, reason)
+
+
+def boasts(instruction, reply):
+    """More samples than all others together, and half a megabyte of release."""
+    told = {protocol.RELEASE: "9" * 500_000}
+    metrics = {protocol.NUM_EXAMPLES: 10**9}
+    return protocol.reply(instruction, "x" * 400_000, metrics, instruction.content.array_records.get("arrays"), told)
+
+
+def test_nobody_replies_as_another_and_nothing_that_is_sent_ends_the_run(wired):
+    refused = {
+        "garbage": in_turn(
+            body("ConfigRecord", b"\xff" * 40), body("Message", b"\xff" * 40), one_chunk_again_and_again
+        ),
+        "names": in_turn(tensor("$\\frac{$.weight"), tensor("9" * 5000), tensor("x\x1b[31m\n.y")),
+        "words": in_turn(error("x" * 40_000_000), error("x" * 900_000), error("\x1b[31m\nround 9 ended")),
+        "nothing": in_turn(of_no_object),
     }
-    run = wired("mallory", "nobody", "claims", *garbage, rounds=5)
+    run = wired("mallory", "claims", "boasts", *refused, rounds=4, more="\n[protection]\nlimit_norm = 3.0\n")
     garden = run.devices["garden-pi"].node.node_id
     as_garden = scripted_client("garden-pi", run.layout, lambda model, _: model + 1, {protocol.NUM_EXAMPLES: 77})
 
     def claims(instruction, reply):
         return inside(src_node_id=12345)(instruction, Reply.of(as_garden(instruction)))
 
-    run.answer(
-        {"mallory": inside(src_node_id=garden), "nobody": inside(src_node_id=12345), "claims": claims, **garbage}
-    )
+    run.answer({"mallory": inside(src_node_id=garden), "claims": claims, "boasts": boasts, **refused})
     lines = run.end()
-    trained = {"garden-pi", "porch-pi", "mallory", "nobody", "claims"}  # each of them as itself, whatever it says
+    # Each as itself, whatever it says.
+    samples = {"garden-pi": 10, "porch-pi": 10, "mallory": 10, "claims": 77, "boasts": 10**9}
     for line in lines:
-        assert trained <= set(line["by_client"]) <= trained | {"bomb"}, line
-        assert {name: line["by_client"][name]["samples"] for name in trained} == {
-            **dict.fromkeys(trained, 10),
-            "claims": 77,
-        }
-        assert set(line["failed"]) == set(garbage), line["failed"]
-    assert all("cannot be read" in lines[0]["failed"][name] for name in ("record", "message", "bomb")), lines[0]
-    assert "left out" in lines[3]["failed"]["bomb"]
-    assert (run.folder / "report.html").exists()
+        assert {name: told["samples"] for name, told in line["by_client"].items()} == samples, line
+        assert set(line["failed"]) == set(refused), line["failed"]
+        texts = [*line["failed"].values(), *line["other_releases"].values()]
+        assert all(len(text) <= 300 and text.isprintable() for text in texts), line
+    assert all("cannot be read" in line["failed"]["garbage"] for line in lines[:3]), lines[0]["failed"]
+    assert "left out" in lines[3]["failed"]["garbage"]
+    assert (run.folder / "report.html").stat().st_size > 10_000
+    assert sum(file.stat().st_size for file in run.folder.glob("*.json*")) < 300_000
+    assert "\x1b[31m\nround 9" not in run.commands.log("server")

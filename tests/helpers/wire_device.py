@@ -51,7 +51,7 @@ from flwr.supercore.interceptors import RuntimeVersionClientInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 Honest = Callable[[Message], "Message | None"]
-LOOK = 0.1  # seconds between two questions for a message
+LOOK = 0.2  # seconds between two questions for a message
 GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
