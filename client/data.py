@@ -7,7 +7,7 @@ a device starts a fresh Python for each message, and torchvision's import is the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from client.data_folder import read_folder
 from common.datasets import Dataset, Floats, Labels, hold_out, load_dataset
 from common.errors import BouquetError
 from common.model_card import OWN_MEAN, OWN_STD, standardise_bytes
+from common.partition_rules import apportion_at_random, deal
 from common.partitions import ClientPart, split_train_test
 from common.partitions import partition as partition_by_rule
 from common.settings import Settings
@@ -85,6 +86,7 @@ def load_partition(
     *,
     data_dir: Path | str | None = None,
     test_fraction: float = 0.2,
+    test_samples: int | None = None,
     public_fraction: float = 0.0,
     standardise: bool = True,
     **options: Any,
@@ -98,7 +100,8 @@ def load_partition(
         num_partitions: how many parts there are.
         seed: of the partition and the split; every client and the server must use the same.
         data_dir: folder that holds the data set; None for embedded data.
-        test_fraction: share of the client's samples that it tests on.
+        test_fraction: share of the client's samples that it tests on, and never trains on.
+        test_samples: it tests on at most so many fresh samples instead, see `_fresh`; what it trains on is the same.
         public_fraction: share that the server holds out as public data where there is no official test part.
         standardise: False leaves images from 0 to 1.
         options: the keyword arguments of `common.partitions.partition`, hashable.
@@ -120,16 +123,14 @@ def load_partition(
         tuple(sorted(options.items())),
     )
     part = parts[partition_id]
-    train, test = _split(
-        f"Part {partition_id} of data set {dataset!r}",
-        part.indices,
-        data.y,
-        (seed, partition_id),
-        test_fraction,
-        data.segments,
-    )
+    what = f"Part {partition_id} of data set {dataset!r}"
+    train, test = _split(what, part.indices, data.y, (seed, partition_id), test_fraction, data.segments)
+    tested = data
+    if test_samples is not None:
+        tested, test = _fresh(data, parts, partition_id, train, test_samples, seed)
+        _check_enough(f"{what}, with data.test_samples = {test_samples},", len(train), len(test))
     return ClientData(
-        *_transformed(data, part, train), *_transformed(data, part, test), data.info.num_classes, part.group
+        *_transformed(data, part, train), *_transformed(tested, part, test), data.info.num_classes, part.group
     )
 
 
@@ -218,6 +219,36 @@ def _partitioned(
     if any(part.rotation_degrees for part in parts) and len(data.info.input_shape) != 3:
         raise BouquetError(f"Partition {rule!r} turns images, and data set {name!r} has none; take another partition.")
     return data, parts
+
+
+def _fresh(
+    data: Dataset, parts: Sequence[ClientPart], number: int, train: NDArray[np.int64], count: int, seed: int
+) -> tuple[Dataset, NDArray[np.int64]]:
+    """At most ``count`` samples for client ``number`` to test on that no client trains on: of what, and which, sorted.
+
+    They are of the official test part, or what was held out as such, in the mix of classes that the client's samples
+    were drawn from; fewer than ``count`` where it would need more of a class than there are. Clients may have some in
+    common. In a partition by owner, where the test part is other people's, they are random ones of the owner's that
+    the client does not train on, and nobody else has; of no stretch that anybody trains on, where samples overlap.
+    """
+    part, rng = parts[number], np.random.default_rng((seed, number, 1))
+    if part.owner is not None and data.owners is not None:
+        held = np.concatenate([train, *(other.indices for i, other in enumerate(parts) if i != number)])
+        stretches = np.arange(len(data.y)) if data.segments is None else data.segments
+        pool = np.flatnonzero((data.owners == part.owner) & ~np.isin(stretches, stretches[held]))
+        return data, np.sort(rng.choice(pool, min(count, len(pool)), replace=False))
+    if data.test_x is None or data.test_y is None:
+        raise BouquetError(
+            f"Setting data.test_samples = {count}: data set {data.name!r} has no test part to take fresh samples from. "
+            "Leave it out, set data.public_fraction, e.g. to 0.2, to hold samples out of all clients' parts, or take "
+            "partition 'natural' where the data set has owners."
+        )
+    assert part.mix is not None
+    there = np.bincount(data.test_y, minlength=len(part.mix))[: len(part.mix)]
+    most = min((there * part.mix.sum() // np.maximum(part.mix, 1))[part.mix > 0])
+    counts = apportion_at_random(part.mix, min(count, int(most)), rng)
+    fresh = replace(data, x=data.test_x, y=data.test_y, owners=None, populations=None, segments=None)
+    return fresh, deal(data.test_y, counts[None], rng)[0]
 
 
 def _transformed(data: Dataset, part: ClientPart, indices: NDArray[np.int64]) -> tuple[Floats, Labels]:

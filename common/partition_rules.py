@@ -76,12 +76,14 @@ def dominant(
     groups: int | None = None,
     samples_per_client: int | None = None,
     heterogeneity: str | None = None,
-) -> list[Indices]:
+) -> tuple[list[Indices], Counts]:
     """A primary class with share σp, a secondary one with σs, the rest evenly over the others (DC-PFL, section V).
 
     All clients hold equally many samples: as many as every class's supply allows, at most ``samples_per_client``.
     With ``groups``, only that many distributions, no two of them with the same pair of classes. ``heterogeneity``
     picks one of 100 draws by the third of their range that it lies in; None takes the first.
+
+    Returns the clients' indices, and (num_clients, C) each class's share that was drawn for them, in millionths.
     """
     rng = np.random.default_rng(seed)
     supply = np.bincount(labels)
@@ -95,14 +97,16 @@ def dominant(
     if groups is not None and groups > comb(len(supply), 2):
         raise BouquetError(f"groups is {groups}; {len(supply)} classes have only {comb(len(supply), 2)} pairs.")
     size = min(len(labels) // num_clients, samples_per_client or len(labels))
-    draws = []
-    for _ in range(1 if heterogeneity is None else _DRAWS_FOR_LEVEL):
-        shares = _draw_shares(rng, len(supply), groups or num_clients, primary_share, secondary_share, groups)
-        draws.append(_equal_sized_counts(shares, supply, num_clients, size))
+    draws = [
+        _draw_shares(rng, len(supply), groups or num_clients, primary_share, secondary_share, groups)
+        for _ in range(1 if heterogeneity is None else _DRAWS_FOR_LEVEL)
+    ]
+    counts = [_equal_sized_counts(shares, supply, num_clients, size) for shares in draws]
     chosen = 0
     if heterogeneity is not None:
-        chosen = draw_at_level([heterogeneity_of_counts(counts) for counts in draws], heterogeneity)
-    return deal(labels, draws[chosen], rng)
+        chosen = draw_at_level([heterogeneity_of_counts(one) for one in counts], heterogeneity)
+    drawn = draws[chosen][np.arange(num_clients) % len(draws[chosen])]
+    return deal(labels, counts[chosen], rng), np.rint(drawn * 10**6).astype(np.int64)
 
 
 def class_groups(
@@ -166,6 +170,25 @@ def apportion(shares: NDArray[Any], total: int) -> Counts:
     counts = np.floor(exact).astype(np.int64)
     order = np.argsort(counts - exact, kind="stable")
     counts[order[: total - int(counts.sum())]] += 1
+    return counts
+
+
+def systematic(sizes: NDArray[Any], total: int, start: int) -> Counts:
+    """Whole numbers (n,) that add up to ``total``, each its share by ``sizes`` (n,) rounded down or up.
+
+    Systematic sampling: every N/total-th of N = Σ sizes samples in a row. Over the N starts, from 0 to N − 1, each
+    number is on average exactly its share, which by largest remainder a small one is not.
+    """
+    until = np.cumsum(sizes, dtype=np.int64)
+    counts: Counts = np.diff((until * total + start) // until[-1], prepend=0)
+    return counts
+
+
+def apportion_at_random(sizes: NDArray[Any], total: int, rng: np.random.Generator) -> Counts:
+    """`systematic` in a random order from a random start: no two labels are tied to each other by their numbers."""
+    order = rng.permutation(len(sizes))
+    counts = np.empty(len(sizes), dtype=np.int64)
+    counts[order] = systematic(np.asarray(sizes)[order], total, int(rng.integers(np.sum(sizes))))
     return counts
 
 

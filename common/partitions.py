@@ -45,6 +45,8 @@ class ClientPart:
         rotation_degrees: counter-clockwise, applied to its images.
         label_permutation: the new label of each label; None leaves them as they are.
         owner: whose samples they are (writer, subject) in a natural partition.
+        mix: (C,) how the classes weigh, in whole numbers, in what the samples were drawn from: not what a few samples
+            happen to hold, but the client's part before ``samples_per_client`` cut it; `partition` fills it in.
     """
 
     indices: Indices
@@ -52,6 +54,7 @@ class ClientPart:
     rotation_degrees: float = 0.0
     label_permutation: tuple[int, ...] | None = None
     owner: int | None = None
+    mix: NDArray[np.int64] | None = None
 
 
 def partition(
@@ -116,6 +119,7 @@ def partition(
         _check_sizes(name, [part.indices for part in own], minimum)
         return own
     _check(name, labels, num_clients, groups, minimum, samples_per_client)
+    mixes: NDArray[np.int64] | None = None
     if groups is None and name in ALWAYS_GROUPED:
         groups = min(DEFAULT_GROUPS, num_clients)
     turns = groups or 1
@@ -129,7 +133,7 @@ def partition(
         case "pathological":
             parts = rules.pathological(labels, num_clients, seed, classes_per_client=classes_per_client, groups=groups)
         case "dominant":
-            parts = rules.dominant(
+            parts, mixes = rules.dominant(
                 labels,
                 num_clients,
                 seed,
@@ -157,11 +161,18 @@ def partition(
         rotations = [group * 360 / turns for group in range(turns)]
     if name == "label-permuted":
         permutations = [*rules.label_permutations(num_classes or int(labels.max()) + 1, turns, seed)]
+    if mixes is None:
+        mixes = np.stack([np.bincount(labels[part], minlength=int(labels.max()) + 1) for part in parts])
     parts = [_capped(part, samples_per_client, (seed, i)) for i, part in enumerate(parts)]
     _check_sizes(name, parts, minimum)
     return [
         ClientPart(
-            parts[i], group_of[i], rotations[i % len(rotations)], permutations[i % len(permutations)], owner_of[i]
+            parts[i],
+            group_of[i],
+            rotations[i % len(rotations)],
+            permutations[i % len(permutations)],
+            owner_of[i],
+            mixes[i],
         )
         for i in range(num_clients)
     ]
@@ -176,6 +187,10 @@ def split_train_test(
     segments: NDArray[Any] | None = None,
 ) -> tuple[Indices, Indices]:
     """Split a client's samples into train and test with the same label distribution, as far as whole samples go.
+
+    Every sample is equally likely to be tested, so that what is rare on the client is tested as often as it is there:
+    in each split a label has its share of the test part, rounded up or down at random. Only segments, which go as a
+    whole, are drawn for each label until its share is nearest.
 
     Args:
         indices: (n,) the client's samples.
@@ -202,9 +217,9 @@ def split_train_test(
 
 
 def _stratified(labels: NDArray[Any], test_fraction: float, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Mask (n,) of the test samples: each label's share of them is its share of all, by largest remainder."""
+    """Mask (n,) of the test samples: each label's share of them is its share of all, rounded up or down at random."""
     total = min(max(round(len(labels) * test_fraction), 1), len(labels) - 1)
-    wanted = rules.apportion(np.bincount(labels), total)
+    wanted = rules.apportion_at_random(np.bincount(labels), total, rng)
     chosen = np.zeros(len(labels), dtype=bool)
     for label in np.flatnonzero(wanted):
         chosen[rng.permutation(np.flatnonzero(labels == label))[: wanted[label]]] = True
@@ -272,7 +287,11 @@ def _own_parts(
         owner[indices] = client
     cap = offered["samples_per_client"]
     return [
-        replace(part, indices=_capped(np.sort(part.indices).astype(np.int64), cap, (seed, i)))
+        replace(
+            part,
+            indices=_capped(np.sort(part.indices).astype(np.int64), cap, (seed, i)),
+            mix=np.bincount(labels[part.indices]) if part.mix is None else part.mix,
+        )
         for i, part in enumerate(parts)
     ]
 

@@ -89,6 +89,12 @@ class DataSettings(Section):
     samples_per_client: int | None = Field(None, ge=2, description="At most this many samples a client.")
     min_samples: int = Field(10, ge=2, description="At least this many samples a client.")
     test_fraction: float = Field(0.2, gt=0, lt=1, description="Part of a client's samples that it tests on.")
+    test_samples: int | None = Field(
+        None,
+        ge=1,
+        description="Test on at most this many fresh samples instead, which nobody trains on: of the data set's test "
+        "part, in the client's mix of classes; in a natural partition of its owner's others.",
+    )
     public_fraction: float = Field(
         0.0, ge=0, lt=1, description="Part that no client gets, for the server, of a data set without a test part."
     )
@@ -110,6 +116,7 @@ class DataSettings(Section):
             "samples_per_client": self.samples_per_client,
             "minimum": self.min_samples,
             "test_fraction": self.test_fraction,
+            "test_samples": self.test_samples,
             "public_fraction": self.public_fraction,
             "standardise": self.standardise,
         }
@@ -126,6 +133,11 @@ class DataSettings(Section):
             raise ValueError(
                 "dataset 'own' needs data.classes (names in label order) and data.input_shape (e.g. [3, 32, 32]): "
                 "the server builds the model without seeing any data"
+            )
+        if self.dataset == OWN_DATA and self.test_samples is not None:
+            raise ValueError(
+                f"data.test_samples = {self.test_samples} takes fresh samples of a named data set, and dataset 'own' "
+                "has none but the devices'; leave it out, they test on data.test_fraction of theirs"
             )
         return self
 

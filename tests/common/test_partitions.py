@@ -15,7 +15,7 @@ from common.heterogeneity import (
     label_counts,
     label_kld_matrix,
 )
-from common.partition_rules import apportion, label_permutations
+from common.partition_rules import apportion, label_permutations, systematic
 from common.partitions import ALWAYS_GROUPED, PARTITIONS, partition, split_train_test
 
 LABELS = np.random.default_rng(0).permutation(np.arange(600) % 10)
@@ -268,6 +268,42 @@ def test_a_split_keeps_the_shares_of_the_labels() -> None:
     assert np.bincount(labels[test]).tolist() == [2, 1]
     assert sorted([*train, *test]) == list(range(15))
     assert split_train_test(np.arange(15), labels, seed=0)[1].tolist() == test.tolist()
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=8).filter(any), st.integers(1, 40))
+def test_systematic_numbers_are_the_shares_over_all_starts_and_next_to_them_at_each(sizes, total) -> None:
+    n, every = sum(sizes), [systematic(np.array(sizes), total, start) for start in range(sum(sizes))]
+    assert all(counts.sum() == total for counts in every)
+    assert sum(every).tolist() == [size * total for size in sizes]  # n times the share: on average it is the share
+    for counts in every:
+        shares = zip(counts, [size * total for size in sizes], strict=True)
+        assert all(share // n <= count <= -(-share // n) for count, share in shares)
+
+
+# Twenty samples, four to test on: the two most frequent labels have shares of 1.4 and 1.2, the others of .6 to .2.
+TWENTY = np.repeat([3, 0, 7, 5, 9], [7, 6, 3, 3, 1])
+
+
+def test_every_sample_is_equally_likely_to_be_tested_and_every_label_as_its_share() -> None:
+    seeds, samples = 4000, np.random.default_rng(1).permutation(TWENTY)
+    tests = [split_train_test(np.arange(20), samples, seed)[1] for seed in range(seeds)]
+    assert {len(test) for test in tests} == {4}
+    # Each of 20 frequencies is within 4.5 standard errors of 1/5: by chance one of them is not in 1 of 7,000 cases.
+    tested = np.bincount(np.concatenate(tests), minlength=20) / seeds
+    assert np.abs(tested - 0.2).max() < 4.5 * math.sqrt(0.2 * 0.8 / seeds)
+    counts = np.stack([np.bincount(samples[test], minlength=10) for test in tests])
+    shares = np.bincount(samples, minlength=10) / 5
+    # A count is floor or ceil of the share: above the floor it is 0 or 1, with the share's fraction as its mean.
+    above, fraction = counts - np.floor(shares), shares - np.floor(shares)
+    assert ((above >= 0) & (counts <= np.ceil(shares))).all()
+    assert (np.abs(above.mean(axis=0) - fraction) <= 4.5 * np.sqrt(fraction * (1 - fraction) / seeds)).all()
+
+
+@given(st.lists(st.integers(0, 4), min_size=2, max_size=60), st.floats(0.05, 0.95), st.integers(0, 99))
+def test_a_split_gives_each_label_its_share_up_to_one_sample(labels: list[int], fraction: float, seed: int) -> None:
+    _, test = split_train_test(np.arange(len(labels)), np.array(labels), seed, test_fraction=fraction)
+    shares = np.bincount(labels) * len(test) / len(labels)
+    assert (np.abs(np.bincount(np.array(labels)[test], minlength=len(shares)) - shares) < 1).all()
 
 
 @given(st.lists(st.integers(0, 4), min_size=2, max_size=60), st.floats(0.05, 0.95), st.integers(0, 99))

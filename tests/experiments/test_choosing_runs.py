@@ -11,7 +11,8 @@ from common.settings import load_settings
 from experiments import simulation
 from experiments.simulation import STATE_FOLDER, simulate
 
-BASE = ["data.clients=5", "data.public_fraction=0.1", "data.samples_per_client=60", "run.rounds=3"]
+# A seed at which no device keeps what it trained alone in an earlier round, which is not what standalone ends with.
+BASE = ["data.clients=5", "data.public_fraction=0.1", "data.samples_per_client=60", "run.rounds=3", "run.seed=1"]
 BASE += ["simulation.engine=inline", "model.hidden=16"]
 CHOOSE = "personal.choose=true"
 
