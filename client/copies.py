@@ -15,13 +15,13 @@ import numpy as np
 
 from client.state import Arrays, DeviceState
 from common.layout import ParameterLayout, Vector
+from common.packed import UPLOADED
 from common.packing import Copy, PackedModel, nearest, pack_model
 from common.protocol import ARRAYS, Received
 
 _NAME = "copies"
 _STEPS = 16  # messages to a device in one round, at most
 _ERROR = "error"
-UPLOADED = "uploaded"  # the copy of what the device itself sent last; no record of a message is called so
 
 
 @dataclass(frozen=True)

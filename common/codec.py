@@ -15,6 +15,9 @@ Communication-Efficient Federated Learning From Non-i.i.d. Data. IEEE TNNLS 31, 
 
 A coded tensor says itself how it is coded. One that does not fit its codec (values that are not finite, or too large
 for 16 bits) is kept as float32, so that what is wrong with it can be seen at the other end.
+
+Whoever decodes knows how many values there are, and trusts nothing else: every count, length and width that is read is
+held against that number before anything is made of it, so that no bytes take more memory than some values for each.
 """
 
 from __future__ import annotations
@@ -79,12 +82,13 @@ class Codec:
         return _encode_sparse(values, self)
 
 
-def decode(content: bytes, size: int) -> tuple[Values, int]:
+def decode(content: bytes | memoryview, size: int) -> tuple[Values, int]:
     """The values (``size``,) at the beginning of ``content``, and how many bytes they took.
 
-    Raises `CodecError` for bytes that are cut off or make no sense. The values may be infinite or no numbers.
+    Raises `CodecError` for bytes that are cut off, make no sense or are not the ones that `Codec.encode` would have
+    given for these positions. The values may be infinite or no numbers.
     """
-    reader = _Reader(content)
+    reader = _Reader(memoryview(content))
     tag = reader.take(1)[0]
     if tag == _ZERO:
         return np.zeros(size, dtype=np.float32), reader.position
@@ -109,7 +113,7 @@ def _planes(values: NDArray[np.floating]) -> bytes:
     return values.astype(">f2").view(np.uint8).reshape(-1, 2).T.tobytes()
 
 
-def _from_planes(content: bytes) -> Values:
+def _from_planes(content: memoryview) -> Values:
     planes = np.frombuffer(content, dtype=np.uint8).reshape(2, -1)
     return np.ascontiguousarray(planes.T).view(">f2").reshape(-1).astype(np.float32)
 
@@ -141,6 +145,8 @@ def _decode_int8(reader: _Reader, size: int) -> Values:
 def _decode_int4(reader: _Reader, size: int) -> Values:
     (scale,) = reader.unpack("<f")
     pairs = np.frombuffer(reader.take((size + 1) // 2), dtype=np.uint8)
+    if size % 2 and pairs[-1] & 15 != _LEVELS["int4"]:
+        raise CodecError("The value that fills up the last byte is not 0.")
     nibbles = np.stack([pairs >> 4, pairs & 15], axis=1).reshape(-1)[:size]
     return (nibbles.astype(np.float32) - np.float32(_LEVELS["int4"])) * np.float32(scale)
 
@@ -165,7 +171,7 @@ def _encode_sparse(values: Values, codec: Codec) -> bytes:
 def _decode_ternary(reader: _Reader, size: int) -> Values:
     (mean,) = reader.unpack("<f")
     kept = _read_positions(reader, size)
-    positive = np.unpackbits(np.frombuffer(reader.take((len(kept) + 7) // 8), dtype=np.uint8))[: len(kept)]
+    positive = _read_bits(reader, len(kept))
     values = np.zeros(size, dtype=np.float32)
     values[kept] = np.where(positive, np.float32(mean), -np.float32(mean))
     return values
@@ -208,18 +214,26 @@ def encode_positions(positions: NDArray[np.int64], size: int) -> bytes:
 
 
 def _read_positions(reader: _Reader, size: int) -> NDArray[np.int64]:
+    """Positions that rise and are below ``size``: gaps are not negative, and what they come to is bounded.
+
+    `golomb_parameter` never gives a b with k · 2^b above the size, and all gaps together are at most size - k.
+    """
     count, length, bits = reader.unpack("<IIB")
-    if not 0 < count <= size or bits > 32:
+    if not 0 < count <= size or count << bits > size:
         raise CodecError(f"{count} of {size} values are said to be kept, with {bits} bits for a remainder.")
-    unary = np.unpackbits(np.frombuffer(reader.take(length), dtype=np.uint8))
-    ends = np.flatnonzero(unary == 0)[:count]
-    if len(ends) < count:
-        raise CodecError(f"There are {len(ends)} positions, not {count}.")
-    quotients = np.diff(ends, prepend=-1) - 1
-    packed = np.frombuffer(reader.take((count * bits + 7) // 8), dtype=np.uint8)
-    digits = np.unpackbits(packed)[: count * bits].reshape(count, bits).astype(np.int64)
+    if length > (count + (size - count >> bits) + 7) // 8:
+        raise CodecError(f"The gaps between {count} of {size} values are said to take {length} bytes.")
+    zeros = np.unpackbits(~np.frombuffer(reader.take(length), dtype=np.uint8)).view(np.bool_).nonzero()[0]
+    if len(zeros) < count:
+        raise CodecError(f"There are {len(zeros)} positions, not {count}.")
+    ends = zeros[:count]
+    if not len(zeros) - count == 8 * length - ends[-1] - 1 < 8:
+        raise CodecError(f"More follows the last of {count} positions.")
+    digits = _read_bits(reader, count * bits).reshape(count, bits).astype(np.int64)
     remainders = digits @ (1 << np.arange(bits - 1, -1, -1, dtype=np.int64))
-    positions: NDArray[np.int64] = np.cumsum((quotients << bits) + remainders + 1) - 1
+    # Before the i-th end there are i others; all else are the ones of the quotients so far, in a sum.
+    order = np.arange(count)
+    positions: NDArray[np.int64] = (ends - order << bits) + np.cumsum(remainders) + order
     if positions[-1] >= size:
         raise CodecError(f"Position {positions[-1]} is beyond the {size} values.")
     return positions
@@ -228,14 +242,22 @@ def _read_positions(reader: _Reader, size: int) -> NDArray[np.int64]:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
+def _read_bits(reader: _Reader, count: int) -> NDArray[np.uint8]:
+    """Zeros and ones (``count``,), of whole bytes; what fills up the last one is zero."""
+    content = reader.take((count + 7) // 8)
+    if count % 8 and content[-1] & 0xFF >> count % 8:
+        raise CodecError(f"More follows the last of {count} bits.")
+    return np.unpackbits(np.frombuffer(content, dtype=np.uint8), count=count)
+
+
 class _Reader:
     """Takes bytes from the front; too few of them are an error."""
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content: memoryview) -> None:
         self.content = content
         self.position = 0
 
-    def take(self, count: int) -> bytes:
+    def take(self, count: int) -> memoryview:
         taken = self.content[self.position : self.position + count]
         if len(taken) < count:
             raise CodecError(f"The coded values end after {len(self.content)} bytes.")

@@ -6,6 +6,7 @@ the round, and nothing else is lost.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,9 +30,11 @@ from common.protocol import (
     VALIDATION_ACCURACY,
     ClientReply,
     ProtocolError,
+    check_size,
     client_id,
     decoded,
-    separate,
+    refusing,
+    separate_of,
 )
 from common.records import config_of, records_of
 from common.refusals import cannot_be_read
@@ -42,8 +45,6 @@ MOST_EXAMPLES = 10**9
 MOST_CLASSES = 10_000
 LARGEST_METRIC = 1e39
 LARGEST_VALUE = 1e9  # of a tensor: running statistics of unscaled inputs are far below
-# Bytes that a reply's arrays may take beside the model's own, for each tensor: the header of its serialised form.
-_HEADER_BYTES = 4096
 _SHARES = (ACCURACY, F1, ACCURACY_TRAINED, VALIDATION_ACCURACY)
 
 
@@ -63,6 +64,7 @@ def told(reason: str) -> str:
     return plain(f"The device reported: {reason}")
 
 
+@refusing
 def read_reply(
     message: Message,
     layout: ParameterLayout,
@@ -73,12 +75,13 @@ def read_reply(
 ) -> ClientReply:
     """Check a train reply at the server: exactly the layers asked for, right shapes, finite, a positive weight.
 
-    ``find`` gives a copy by its digest, in a run that compresses. Raises `BouquetError` with the reason; the caller
-    leaves the client out of the round.
+    ``find`` gives a copy by its digest, in a run that compresses. Raises `BouquetError` with the reason, whatever was
+    sent, and takes no more memory for it than some times the layout's; the caller leaves the client out of the round.
     """
     if message.has_error():
         raise ProtocolError(reported(message))
     content = message.content
+    check_size(content, layout)
     layers = layout.layers if upload is None else layout.check_layers(upload)
     records = records_of(content, ArrayRecord)
     # A stock ClientApp may name its only record as it likes.
@@ -106,15 +109,7 @@ def _read_vector(record: ArrayRecord | None, layout: ParameterLayout, layers: tu
     """The layers of a record as a vector (d,). Raises `BouquetError`, naming the tensor, for what does not fit."""
     if record is None:
         return layout.flatten({}, layers)
-    # Before anything is decoded: a tensor is refused by what it takes up, not by what it turns out to be.
-    largest = {spec.name: spec.size * np.dtype(spec.dtype).itemsize for spec in layout.tensors}
-    arrays = separate(record)
-    for name, array in arrays.items():
-        if len(array.data) > 2 * largest.get(name, 0) + _HEADER_BYTES:
-            raise ProtocolError(
-                f"Tensor {name!r} takes {len(array.data)} bytes; in this model it has {largest.get(name, 0)}."
-            )
-    return layout.flatten(decoded(arrays, copy=False), layers)
+    return layout.flatten(decoded(separate_of(record, layout), copy=False), layers)
 
 
 def _check_values(vector: Vector, layout: ParameterLayout) -> None:
@@ -135,10 +130,12 @@ def _weight(metrics: Mapping[str, float], weighted_by: str) -> int:
     return int(weight)
 
 
+@refusing
 def read_metrics(message: Message, weighted_by: str = NUM_EXAMPLES) -> dict[str, float]:
     """Check an evaluate reply and return its metrics. Raises `ProtocolError` with the reason."""
     if message.has_error():
         raise ProtocolError(reported(message))
+    check_size(message.content, None)
     metrics = _metrics(message.content)
     _weight(metrics, weighted_by)
     return metrics
@@ -167,7 +164,7 @@ def _metrics(content: RecordDict) -> dict[str, float]:
             if isinstance(value, list):
                 continue
             name = plain(given)
-            if not np.isfinite(value) or abs(value) > LARGEST_METRIC:
+            if not math.isfinite(value) or abs(value) > LARGEST_METRIC:
                 raise ProtocolError(f"Metric {name!r} is {value}.")
             if name in _SHARES and not 0 <= value <= 1:
                 raise ProtocolError(f"Metric {name!r} is {value}; it must be from 0 to 1.")

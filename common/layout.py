@@ -33,6 +33,7 @@ Rows = TypeVar("Rows", bound=NDArray[Any])
 Kind = Literal["parameter", "buffer", "counter"]
 
 SUPPORTED = "numbers that can be sent (floats of 16, 32 or 64 bits, integers, truth values)"
+HEADER_BYTES = 4096  # that a tensor may take in a message beside its numbers: the header of its serialised form
 _STATISTICS = ("running_mean", "running_var")  # of batch and instance normalisation
 
 
@@ -60,6 +61,11 @@ class TensorSpec:
     def width(self) -> int:
         """Number of columns: one for each element, and more for integers of 32 and 64 bits."""
         return self.size * (integers.num_digits(np.dtype(self.dtype)) if self.kind == "counter" else 1)
+
+    @cached_property
+    def num_bytes(self) -> int:
+        """Bytes of its numbers in its own dtype."""
+        return self.size * np.dtype(self.dtype).itemsize
 
     @cached_property
     def columns(self) -> slice:
@@ -123,6 +129,16 @@ class ParameterLayout:
     def layers(self) -> tuple[str, ...]:
         """Layer names from input to output."""
         return tuple(dict.fromkeys(spec.layer for spec in self.tensors))
+
+    @cached_property
+    def num_bytes(self) -> dict[str, int]:
+        """Bytes of each tensor by its name."""
+        return {spec.name: spec.num_bytes for spec in self.tensors}
+
+    @cached_property
+    def most_bytes(self) -> int:
+        """Bytes that a model takes at most in a message, whichever way it is written: twice its own, and headers."""
+        return sum(2 * max(spec.num_bytes, 4 * spec.width) + HEADER_BYTES for spec in self.tensors)
 
     @cached_property
     def layer_columns(self) -> dict[str, NDArray[np.int64]]:

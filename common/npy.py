@@ -23,6 +23,8 @@ from common.layout import contiguous
 
 _JOINED, _BETWEEN = "bouquet.joined", ","  # the kind of an array that holds others, and what is between their names
 _NUMPY, _NPY_1_0 = "numpy.ndarray", b"\x93NUMPY\x01\x00"  # flwr.app.message's SType.NUMPY; magic and version
+# A header, magic and version included: NumPy fills it up to a multiple of 64, and of 32 dimensions it takes 704.
+_SHORTEST_HEADER, _LONGEST_HEADER = 64, 1024
 
 
 def record_of(arrays: Mapping[str, Array | Part]) -> ArrayRecord:
@@ -65,7 +67,7 @@ def sizes_of(record: Mapping[str, Array]) -> Iterator[tuple[str, int]]:
     """Name and bytes of all arrays in a record, those that are joined one by one.
 
     Raises `ValueError` for joined bytes that do not hold as many arrays as there are names, each whole; for a header
-    that is none whatever NumPy raises, which parses it as Python.
+    that is none whatever NumPy raises, which parses it as Python. What is made is bounded by the bytes that there are.
     """
     for name, array in record.items():
         if array.stype != _JOINED:
@@ -78,6 +80,8 @@ def sizes_of(record: Mapping[str, Array]) -> Iterator[tuple[str, int]]:
 def _spans(names: str, data: bytes) -> Iterator[tuple[str, int, int]]:
     """Where each of the joined arrays begins and ends."""
     at = 0
+    if (count := names.count(_BETWEEN) + 1) * _SHORTEST_HEADER > len(data):
+        raise ValueError(f"there is no array where one should begin: {len(data)} bytes are said to hold {count}")
     for name in names.split(_BETWEEN):
         end = at + _length(data, at)
         yield name, at, end
@@ -88,21 +92,25 @@ def _spans(names: str, data: bytes) -> Iterator[tuple[str, int, int]]:
 
 def _length(data: bytes, at: int) -> int:
     """Bytes of the array that begins there, its header included."""
-    start = at + 10 + int.from_bytes(data[at + 8 : at + 10], "little")
+    start = _header_end(data, at)
     size = _bytes_after(data[at:start])
     if size > len(data) - start:
         raise ValueError("an array is cut off")
     return start - at + size
 
 
+def _header_end(data: bytes | memoryview, at: int = 0) -> int:
+    """Where the header of the array that begins there ends."""
+    end = at + 10 + int.from_bytes(data[at + 8 : at + 10], "little")
+    if data[at : at + 8] != _NPY_1_0 or end - at > _LONGEST_HEADER:
+        raise ValueError("there is no array where one should begin")
+    return end
+
+
 @lru_cache(maxsize=1024)
 def _bytes_after(header: bytes) -> int:
     """Bytes of the numbers that follow a header, magic and version included."""
-    if header[:8] != _NPY_1_0:
-        raise ValueError("there is no array where one should begin")
     shape, _, dtype = _read_header(header[8:])
-    if dtype.hasobject or min(shape, default=0) < 0:
-        raise ValueError("a header is of no array of numbers")
     return dtype.itemsize * math.prod(shape)
 
 
@@ -117,15 +125,22 @@ def encode_part(array: NDArray[Any]) -> Part:
 
 
 def decode(array: Array | Part, copy: bool = True) -> NDArray[Any]:
-    """An array that may be written to, or without ``copy`` may not. Raises whatever NumPy does for spoiled bytes."""
+    """An array that may be written to, or without ``copy`` may not.
+
+    Of exactly the bytes that its header says, of which nothing is made before: `numpy.load` would also open archives,
+    and allocate whatever a header claims. Raises `ValueError`, and whatever NumPy does for a header that is none.
+    """
+    if isinstance(array, HeldArray):
+        return array.numpy()
     data = array.data
-    end = 10 + int.from_bytes(data[8:10], "little")
-    if array.stype == _NUMPY and data[:8] == _NPY_1_0 and len(data) > end:
-        shape, is_fortran, dtype = _read_header(bytes(data[8:end]))
-        if not dtype.hasobject and len(data) - end == dtype.itemsize * math.prod(shape):
-            values = np.frombuffer(data, dtype, offset=end)
-            return (values.copy() if copy else values).reshape(shape, order="F" if is_fortran else "C")
-    return (array.alone() if isinstance(array, Part) else array).numpy()
+    if array.stype != _NUMPY:
+        raise ValueError(f"it is of the kind {array.stype[:80]!r}")
+    end = _header_end(data)
+    shape, is_fortran, dtype = _read_header(bytes(data[8:end]))
+    if len(data) - end != dtype.itemsize * math.prod(shape):
+        raise ValueError(f"{len(data) - end} bytes follow the header of {dtype} {shape}")
+    values = np.frombuffer(memoryview(data)[end:], dtype)
+    return (values.copy() if copy else values).reshape(shape, order="F" if is_fortran else "C")
 
 
 class HeldArray(Array):
@@ -157,6 +172,8 @@ def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _read_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, order and dtype. Raises `ValueError` for what is no header."""
+    """Shape, order and dtype. Raises `ValueError` for what is no header, or not one of numbers."""
     found: tuple[tuple[int, ...], bool, np.dtype[Any]] = np.lib.format.read_array_header_1_0(BytesIO(header))
+    if found[2].hasobject or not found[2].itemsize or min(found[0], default=0) < 0:
+        raise ValueError("a header is of no array of numbers")
     return found

@@ -18,7 +18,7 @@ from flwr.app.typing import ConfigRecordValues
 
 from common.codec import Codec
 from common.layout import ParameterLayout, Vector
-from common.packing import Copy, Find, PackedModel, PackingError, from_bytes, to_bytes, unpack_model
+from common.packing import MOST_MODELS, Copy, Find, PackedModel, PackingError, from_bytes, to_bytes, unpack_model
 from common.records import records_of
 
 _BLOCK = "packed"  # in the config, and in the reply's: the models
@@ -27,6 +27,7 @@ _STEP = "step"  # from 0
 _KNOWN = "known"  # digests: against no others may the device code its reply
 _HOLDS = "holds"  # copies by record, as one text
 _REPLY = "arrays"  # the name of the reply's only model
+UPLOADED = "uploaded"  # of the copies that a device holds, that of what it sent last; no record is called so
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def from_config(config: MutableMapping[str, Any], layout: ParameterLayout, find:
         codec = Codec(sent[0], float(sent[1]))
     except (TypeError, ValueError, IndexError):
         raise PackingError(f"The server asks for the codec {sent!r}; expected a method and a share.") from None
-    packed = _read_block(block, layout)
+    packed = _read_block(block, layout, MOST_MODELS)
     unpacked = {name: unpack_model(layout, model, find) for name, model in packed.items()}
     return Unpacked(
         models={name: (vector, layout.check_layers(packed[name].layers)) for name, (vector, _) in unpacked.items()},
@@ -123,7 +124,7 @@ def from_reply(
     held = {name: digest for name, _, digest in pairs if name and digest}
     if block is None:
         return UnpackedReply(layout.flatten({}, ()), None, held)
-    models = _read_block(block, layout)
+    models = _read_block(block, layout, 1)
     if list(models) != [_REPLY]:
         raise PackingError(f"The reply holds the packed models {', '.join(models) or 'none'}, not {_REPLY!r} alone.")
     if (sent := layout.check_layers(models[_REPLY].layers)) != layers:
@@ -137,7 +138,7 @@ def packed_blocks(content: RecordDict) -> list[bytes]:
     return [block for block in found if isinstance(block, bytes)]
 
 
-def _read_block(block: Any, layout: ParameterLayout) -> dict[str, PackedModel]:
+def _read_block(block: Any, layout: ParameterLayout, most: int) -> dict[str, PackedModel]:
     if not isinstance(block, bytes):
         raise PackingError(f"The packed models are of type {type(block).__name__}, not bytes.")
-    return from_bytes(block, layout)
+    return from_bytes(block, layout, most)

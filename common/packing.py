@@ -30,6 +30,9 @@ _EXACT = Codec("float32")
 _DIFFERENCE = 0x80  # of a tensor's first byte: add to the copy
 _DEFLATED, _PLAIN = 1, 0
 _MOST_SPARE_BYTES = 64  # a coded tensor is at most so much larger than its float32 values
+MOST_MODELS = 1024  # in one message
+# What a block says of one model, before the models themselves, and of each of its layers.
+_MOST_HEAD_BYTES, _MOST_LAYER_BYTES = 256, 32
 
 
 class PackingError(BouquetError):
@@ -102,7 +105,8 @@ def unpack_model(layout: ParameterLayout, packed: PackedModel, find: Find) -> tu
     specs = layout.tensors
     for layer in layers:
         own = [spec for spec in specs if spec.layer == layer]
-        content = _inflated(packed.layers[layer], sum(4 * s.size + _MOST_SPARE_BYTES for s in own), layer)
+        inflated = _inflated(packed.layers[layer], sum(4 * s.width + _MOST_SPARE_BYTES for s in own), layer)
+        content = memoryview(bytearray(inflated))
         for spec in own:
             content = content[_unpack_tensor(spec, content, base, vector) :]
         if content:
@@ -138,10 +142,12 @@ def to_bytes(models: Mapping[str, PackedModel], layout: ParameterLayout) -> byte
     return struct.pack("<I", len(text)) + text + b"".join(b for p in models.values() for b in p.layers.values())
 
 
-def from_bytes(content: bytes, layout: ParameterLayout) -> dict[str, PackedModel]:
-    """The inverse of `to_bytes`. Raises `PackingError` when it is none of its blocks."""
+def from_bytes(content: bytes, layout: ParameterLayout, most: int = MOST_MODELS) -> dict[str, PackedModel]:
+    """The inverse of `to_bytes`, of at most so many models. Raises `PackingError` when it is none of its blocks."""
     try:
         (length,) = struct.unpack_from("<I", content)
+        if length > (limit := most * (_MOST_HEAD_BYTES + _MOST_LAYER_BYTES * len(layout.layers))):
+            raise ValueError(f"what they are takes {length} bytes, and at most {limit} for {most}")
         models: dict[str, PackedModel] = {}
         position = 4 + length
         for name, base, places, lengths, not_kept in json.loads(content[4:position]):
@@ -151,7 +157,11 @@ def from_bytes(content: bytes, layout: ParameterLayout) -> dict[str, PackedModel
                     raise ValueError(f"layer {place} of {size} bytes")
                 layers[layout.layers[place]] = content[position : position + size]
                 position += size
+            if len(layers) != len(places) or str(name) in models or len(models) == most:
+                raise ValueError(f"more than {most}, or one of them twice")
             models[str(name)] = PackedModel(str(base), layers, bool(not_kept))
+        if position != len(content):
+            raise ValueError(f"{len(content) - position} bytes follow the last")
     except (struct.error, ValueError, TypeError, RecursionError) as error:
         raise PackingError(f"The packed models cannot be read: {error}.") from None
     return models
@@ -171,15 +181,17 @@ def _pack_tensor(spec: TensorSpec, vector: Vector, base: Copy | None, codec: Cod
     return bytes([difference[0] | _DIFFERENCE]) + difference[1:]
 
 
-def _unpack_tensor(spec: TensorSpec, content: bytes, base: Copy | None, vector: Vector) -> int:
-    """Write a tensor's values into the vector; returns how many bytes they took."""
-    is_difference = bool(content[:1]) and bool(content[0] & _DIFFERENCE)
+def _unpack_tensor(spec: TensorSpec, content: memoryview, base: Copy | None, vector: Vector) -> int:
+    """Write a tensor's values into the vector; returns how many bytes they took. Its mark is cleared in place."""
+    is_difference = bool(content) and bool(content[0] & _DIFFERENCE)
+    if is_difference:
+        content[0] &= ~_DIFFERENCE
     try:
-        values, taken = decode(
-            bytes([content[0] & ~_DIFFERENCE]) + content[1:] if is_difference else content, spec.width
-        )
+        values, taken = decode(content, spec.width)
     except CodecError as error:
         raise PackingError(f"Tensor {spec.name!r} cannot be decoded: {error}") from None
+    except Exception as error:  # whatever a codec does not check itself
+        raise PackingError(f"Tensor {spec.name!r} cannot be decoded: {type(error).__name__}.") from error
     if is_difference:
         if base is None or spec.layer not in base.layers:
             raise PackingError(f"Tensor {spec.name!r} is a difference, and there is no copy to add it to.")
@@ -203,6 +215,8 @@ def _deflated(content: bytes) -> bytes:
 
 def _inflated(content: bytes, most: int, layer: str) -> bytes:
     """The inverse; never more than ``most`` bytes, whatever was sent."""
+    if len(content) > 1 + most:
+        raise PackingError(f"Layer {layer!r} is too long: {len(content)} bytes, and at most {1 + most}.")
     if content[:1] == bytes([_PLAIN]):
         return content[1:]
     try:
@@ -210,6 +224,6 @@ def _inflated(content: bytes, most: int, layer: str) -> bytes:
         inflated = inflate.decompress(content[1:], most)
     except zlib.error as error:
         raise PackingError(f"Layer {layer!r} cannot be inflated: {error}.") from None
-    if content[:1] != bytes([_DEFLATED]) or not inflate.eof:
+    if content[:1] != bytes([_DEFLATED]) or not inflate.eof or inflate.unused_data:
         raise PackingError(f"Layer {layer!r} is cut off, too long or of an unknown form.")
     return inflated

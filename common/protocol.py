@@ -17,7 +17,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.app.typing import ConfigRecordValues
@@ -25,11 +26,11 @@ from numpy.typing import NDArray
 
 from common import npy, packed
 from common.errors import BouquetError
-from common.layout import LayoutError, ParameterLayout, Vector
+from common.layout import HEADER_BYTES, LayoutError, ParameterLayout, Vector
 from common.npy import Part
 from common.packed import Packing, Unpacked
-from common.packing import Copy
-from common.records import config_of, records_of
+from common.packing import MOST_MODELS, Copy
+from common.records import config_of, records_of, size_of
 from common.texts import plain, plain_values
 
 VERSION = 1
@@ -91,7 +92,12 @@ _JOINED = "joined-tensors"
 # How `client.trust` says what is installed on a device that does not run the server's app.
 _INSTALLED = re.compile(r"the app of its own installation \(bouquet-fl ([^\s()]{1,64})\)")
 
+# Bytes of all that is no model in a message, whatever the model: the counts of 10,000 classes are a quarter of it.
+_MOST_BESIDE = 2**20
+
 Scalar = ConfigRecordValues
+Asked = ParamSpec("Asked")
+Found = TypeVar("Found")
 
 
 class ProtocolError(BouquetError):
@@ -257,6 +263,33 @@ def _record_of(arrays: Mapping[str, NDArray[Any]], joined: bool) -> ArrayRecord:
     return npy.record_of({name: npy.encode(array) for name, array in arrays.items()})
 
 
+def refusing(read: Callable[Asked, Found]) -> Callable[Asked, Found]:
+    """Make whatever fails while a message is read a `ProtocolError`: the sender's fault, which ends nothing else."""
+
+    @wraps(read)
+    def clearly(*args: Asked.args, **kwargs: Asked.kwargs) -> Found:
+        try:
+            return read(*args, **kwargs)
+        except BouquetError:
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {plain(str(error))}"
+            raise ProtocolError(f"The message cannot be read: {reason}.") from error
+
+    return clearly
+
+
+def most_bytes(layout: ParameterLayout | None, models: int = 1) -> int:
+    """Bytes that the content of a message with so many models may take; without a layout, of one that has none."""
+    return _MOST_BESIDE + (models * layout.most_bytes if layout else 0)
+
+
+def check_size(content: Mapping[str, Mapping[str, Any]], layout: ParameterLayout | None, models: int = 1) -> None:
+    """Raise `ProtocolError` for a content of more than `most_bytes`, before anything of it is decoded."""
+    if (size := size_of(content)) > (most := most_bytes(layout, models)):
+        raise ProtocolError(f"The message takes {size} bytes; with this model it has at most {most}.")
+
+
 def from_record(record: Mapping[str, Array]) -> dict[str, NDArray[Any]]:
     """The arrays of an ArrayRecord by name; one that cannot be decoded is an error that names it."""
     return decoded(separate(record))
@@ -275,10 +308,28 @@ def decoded(encoded: Mapping[str, Array | Part], copy: bool = True) -> dict[str,
 
 def separate(record: Mapping[str, Array]) -> dict[str, Array | Part]:
     """The arrays of an ArrayRecord by name, not decoded yet, also of one in which they are joined."""
+    found: dict[str, Array | Part] = {}
     try:
-        return dict(npy.arrays_of(record))
+        for name, array in npy.arrays_of(record):
+            if name in found:
+                raise ValueError(f"{name[:80]!r} is there twice")
+            found[name] = array
     except Exception as error:  # as above: a header is parsed
         raise ProtocolError(f"The tensors cannot be decoded: {error}.") from None
+    return found
+
+
+def separate_of(record: Mapping[str, Array], layout: ParameterLayout) -> dict[str, Array | Part]:
+    """What `separate` gives, of a model. Raises `ProtocolError`, naming the tensor, for one that is too large.
+
+    Before anything is decoded: a tensor is refused by what it takes up, not by what it turns out to be.
+    """
+    arrays = separate(record)
+    for name, array in arrays.items():
+        own = layout.num_bytes.get(name, 0)
+        if len(array.data) > 2 * own + HEADER_BYTES:
+            raise ProtocolError(f"Tensor {name!r} takes {len(array.data)} bytes; in this model it has {own}.")
+    return arrays
 
 
 def tensor_bytes(record: Mapping[str, Array]) -> dict[str, int]:
@@ -289,6 +340,7 @@ def tensor_bytes(record: Mapping[str, Array]) -> dict[str, int]:
         return {}
 
 
+@refusing
 def read_instruction(
     message: Message, layout: ParameterLayout, find: Callable[[str, str], Copy | None] | None = None
 ) -> Received:
@@ -307,7 +359,10 @@ def read_instruction(
             "install the same release of Bouquet at both ends."
         )
     records = records_of(content, ArrayRecord)
-    kept = records.pop(BACKBONE, None)
+    kept = records.pop(BACKBONE, None)  # of layers that the layout does not have
+    if len(records) > MOST_MODELS:
+        raise ProtocolError(f"The server sends {len(records)} models, and at most {MOST_MODELS} go into a message.")
+    check_size({n: r for n, r in content.items() if n != BACKBONE}, layout, len(records) or MOST_MODELS)
     digest = str(config.pop(_BACKBONE_DIGEST, ""))
     models = {name: _read_model(name, record, layout) for name, record in records.items()}
     run = str(config.pop(_RUN, ""))
@@ -342,7 +397,7 @@ def read_instruction(
 
 
 def _read_model(name: str, record: ArrayRecord, layout: ParameterLayout) -> Payload:
-    arrays = decoded(separate(record), copy=False)
+    arrays = decoded(separate_of(record, layout), copy=False)
     owner = {spec.name: spec.layer for spec in layout.tensors}
     if unknown := [tensor for tensor in arrays if tensor not in owner]:
         raise LayoutError(

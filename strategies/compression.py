@@ -19,7 +19,7 @@ from flwr.app import Message
 
 from common.codec import Codec
 from common.layout import ParameterLayout, Vector
-from common.packed import Packing
+from common.packed import UPLOADED, Packing
 from common.packing import Copy, PackedModel, nearest, pack_model
 from common.protocol import ClientReply, Instruction, Payload
 from common.refusals import says_copy_is_lost
@@ -40,6 +40,7 @@ class Compression:
         self.down = down
         self.seed = seed
         self.held: dict[str, dict[str, str]] = {}  # client → record → digest
+        self._records = {UPLOADED}  # names under which a device may hold a copy: what was sent, and its own
         self._copies: dict[str, Copy] = {}  # by digest
         self._sent: dict[str, set[str]] = {}  # client → digests that it was sent in this round
         self._awaited: set[str] = set()  # digests to which a late reply may be a difference
@@ -69,6 +70,7 @@ class Compression:
             models[name] = replace(packed, not_kept=payload.exact)
             received[name] = replace(payload, vector=copy.vector)
             if is_train and not payload.exact:
+                self._records.add(name)
                 self._copies[copy.digest] = copy
                 self._sent.setdefault(client, set()).add(copy.digest)
         step = self._steps.get(client, 0)
@@ -81,10 +83,14 @@ class Compression:
         return self._copies.get(digest)
 
     def accept(self, reply: ClientReply) -> ClientReply:
-        """Note what the device says it holds, as far as it is known here; the reply without its own copy."""
+        """Note what the device says it holds, as far as it is known here; the reply without its own copy.
+
+        One copy for each record that there is: whatever a device says, the server keeps no more copies for it.
+        """
         if reply.copy is not None and reply.copy.digest in reply.holds.values():
             self._copies[reply.copy.digest] = reply.copy
-        self.held[reply.client] = {name: digest for name, digest in reply.holds.items() if digest in self._copies}
+        known = ((name, digest) for name, digest in reply.holds.items() if name in self._records)
+        self.held[reply.client] = {name: digest for name, digest in known if digest in self._copies}
         return replace(reply, copy=None)
 
     def refuse(self, client: str, message: Message) -> None:
@@ -106,6 +112,7 @@ class Compression:
         """Continue from what `dump` gave."""
         self._copies = {digest: Copy(vector, tuple(rest["layers"][digest])) for digest, vector in copies.items()}
         self.held = {client: dict(held) for client, held in rest["held"].items()}
+        self._records |= {name for held in self.held.values() for name in held}
 
     def _pack(self, layout: ParameterLayout, client: str, payload: Payload) -> tuple[PackedModel, Copy]:
         layers = layout.layers if payload.layers is None else payload.layers

@@ -7,6 +7,7 @@ that version, its p directions as records of one model each and its p offsets. D
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -63,7 +64,9 @@ def read_question(received: Received) -> tuple[int, LowRankMap | None]:
     offset = received.config.get(_OFFSET)
     if offset is None:
         return version, None
-    names = [f"{_DIRECTION}{i}" for i in range(len(offset))]  # type: ignore[arg-type]
+    if not isinstance(offset, list) or not all(isinstance(value, float) for value in offset):
+        raise ProtocolError(f"The server sends a low-rank map and says {_OFFSET}, which is no list of numbers.")
+    names = [f"{_DIRECTION}{i}" for i in range(len(offset))]
     if missing := [name for name in names if name not in received.models]:
         raise ProtocolError(f"The low-rank map has {len(names)} offsets, but record {missing[0]!r} is missing.")
     directions = np.stack([received.models[name].vector for name in names])
@@ -75,13 +78,11 @@ def read_numbers(config: Mapping[str, Scalar], num_dims: int) -> Reduced | None:
 
     Raises `ProtocolError` for another count than ``num_dims`` and for numbers that are not finite.
     """
-    numbers = config.get(NUMBERS)
+    numbers: Any = config.get(NUMBERS)
     if numbers is None:
         return None
-    try:
-        reduced = np.array(numbers, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ProtocolError(f"The reduced model is {numbers!r}, not {num_dims} numbers.") from None
-    if reduced.shape != (num_dims,) or not np.isfinite(reduced).all():
-        raise ProtocolError(f"The reduced model is {numbers!r}; it must be {num_dims} finite numbers.")
-    return reduced
+    is_list = isinstance(numbers, list) and len(numbers) == num_dims
+    if not is_list or not all(isinstance(n, int | float) and math.isfinite(n) for n in numbers):
+        said = repr(numbers[:8] if isinstance(numbers, list | str | bytes) else numbers)[:80]
+        raise ProtocolError(f"The reduced model is {said}; it must be {num_dims} finite numbers.")
+    return np.array(numbers, dtype=np.float64)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from common.packing import MOST_MODELS
 from common.protocol import ProtocolError, Received, Scalar
 
 PROCEDURE = "gradient-loss"
@@ -82,7 +83,7 @@ class Choice:
                 memory=float(config.get("choice-memory", 0.0)),
                 relocations=_relocations(config.get("relocations", [])),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ProtocolError(f"The question which cluster is this device's is not complete: {error}.") from None
         for key, value, allowed in (
             ("similarity", choice.similarity, get_args(Similarity)),
@@ -90,6 +91,8 @@ class Choice:
         ):
             if value not in allowed:
                 raise ProtocolError(f"The server sent {key} = {value!r}; this device knows {', '.join(allowed)}.")
+        if not 1 <= choice.num_clusters <= MOST_MODELS:
+            raise ProtocolError(f"The server sent num-clusters = {choice.num_clusters}; it is from 1 to {MOST_MODELS}.")
         clusters = range(choice.num_clusters)
         if any(k not in clusters or j not in clusters for _, k, j in choice.relocations):
             raise ProtocolError(

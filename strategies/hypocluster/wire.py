@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from common.packing import MOST_MODELS
 from common.protocol import ProtocolError, Received
 
 PROCEDURE = "hypocluster"
@@ -17,10 +18,11 @@ def center_record(cluster: int) -> str:
 
 def offered(received: Received) -> list[int]:
     """The clusters whose models are in the message, in order. Raises `ProtocolError` where there is none."""
-    numbers = [name.removeprefix(_PREFIX) for name in received.models if name.startswith(_PREFIX)]
-    if not numbers or not all(number.isdecimal() for number in numbers):
+    sent = [name for name in received.models if name.startswith(_PREFIX)]
+    numbers = [k for k in range(MOST_MODELS) if center_record(k) in received.models]
+    if not numbers or len(numbers) < len(sent):
         raise ProtocolError(
             f"The server asks this device to choose a cluster and sent no models of clusters, but "
             f"{', '.join(received.models) or 'nothing'}."
         )
-    return sorted(int(number) for number in numbers)
+    return numbers
