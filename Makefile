@@ -42,7 +42,7 @@ unit: $(VENV)/installed-dev
 
 # Malformed replies, 2,000 against every method: some minutes.
 malformed: $(VENV)/installed-dev
-	OMP_NUM_THREADS=1 BOUQUET_MALFORMED=2000 $(BIN)/pytest tests/strategies/test_malformed.py tests/server/test_malformed_bytes.py --timeout 3600
+	OMP_NUM_THREADS=1 BOUQUET_MALFORMED=2000 $(BIN)/pytest tests/strategies/base/test_malformed.py tests/server/superlink/test_malformed_bytes.py --timeout 3600
 
 # Two hundred schedules of faults, some hours; as root, also with cut links and full disks. SEEDS=17 replays one.
 SEEDS ?= 0-199

@@ -28,10 +28,10 @@ from typing import Any
 
 import numpy as np
 
-from client.data import ClientData, part_of
-from common.initial import initial_model, state_vector
+from client.data.loading import ClientData, part_of
+from common.model.build import initial_model, state_vector
 from common.settings import Settings, load_settings
-from experiments.simulation import simulate
+from experiments.simulation.run import simulate
 from strategies.mathematics.initialisation import random_models
 
 INSIDE = Path(__file__).with_name("inside_others.py")

@@ -15,11 +15,11 @@ from functools import partial
 
 import torch
 
-from client import local_sgd
-from client.samples import augmentation, standardising
-from common.model_card import ModelCard
-from common.models import build_model
-from common.sections import ModelSettings
+from client.training import sgd
+from client.training.transforms import augmentation, standardising
+from common.model.architectures import build_model
+from common.model.card import ModelCard
+from common.settings.sections import ModelSettings
 
 KINDS = (("crop",), ("flip",), ("color",), ("crop", "flip", "color"))
 
@@ -52,14 +52,14 @@ def row(side: int, batch: int, name: str) -> str:
     y = torch.arange(batch) % 2
     model = build_model(name, shape, 2, 0)
     model.register_forward_pre_hook(standardising(card), prepend=True)
-    options = local_sgd.SGDOptions(1, batch, 0.01, 0.9)
+    options = sgd.SGDOptions(1, batch, 0.01, 0.9)
     costs = []
     for kind in KINDS:
         augment = augmentation(kind, card, x, raw_floats=True)
         assert augment is not None
         costs.append(milliseconds(partial(augment, x), batch))
     generator = torch.Generator().manual_seed(0)
-    costs.append(milliseconds(partial(local_sgd.train, model, x, y, options, [], generator), batch))
+    costs.append(milliseconds(partial(sgd.train, model, x, y, options, [], generator), batch))
     return f"| {side} × {side} | " + " | ".join(f"{cost:.2f} ms" for cost in costs) + " |"
 
 

@@ -1,4 +1,5 @@
-"""Which rule chooses best what a device keeps? The scores, priors and margins that ``common/choosing.py`` could have.
+"""Which rule chooses best what a device keeps? The scores, priors and margins that ``common/model_selection.py`` could
+have.
 
 FedAvg in a bare loop, 20 devices, an MLP 784-64-10, 10 rounds of 2 epochs on four fifths of each device's training
 data; beside it each device alone, on all of its training data (the model that would be served) and on four fifths (the
@@ -26,9 +27,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from client.data import load_partition
-from common import choosing
-from common.choosing import Posterior
+from client.data.loading import load_partition
+from common import model_selection
+from common.model_selection import Posterior
 
 PARTITIONS: list[tuple[str, dict[str, Any]]] = [
     ("iid", {}),
@@ -109,11 +110,11 @@ def brier(p: NDArray[Any], y: NDArray[Any]) -> Scores:
 
 def both(p: NDArray[Any], y: NDArray[Any]) -> Scores:
     """The mean of errors and Brier."""
-    return 0.5 * (choosing.errors(p, y) + brier(p, y))
+    return 0.5 * (model_selection.errors(p, y) + brier(p, y))
 
 
 SCORES: dict[str, Callable[[NDArray[Any], NDArray[Any]], Scores]] = {
-    "errors": choosing.errors,
+    "errors": model_selection.errors,
     "cross-entropy": cross_entropy,
     "Brier": brier,
     "errors and Brier": both,
@@ -123,15 +124,15 @@ SCORES: dict[str, Callable[[NDArray[Any], NDArray[Any]], Scores]] = {
 def chosen(devices: list[dict[str, Any]], score: str, fleet: bool, margin: float) -> list[str]:
     """The kind that each device keeps by a rule."""
     scores = [{k: SCORES[score](p, d["labels"]) for k, p in d["outputs"].items()} for d in devices]
-    reports = [(len(s["alone"]), {k: choosing.difference(s[k], s["alone"]) for k in KINDS}) for s in scores]
-    prior = choosing.pool(reports) if fleet else {}
+    reports = [(len(s["alone"]), {k: model_selection.difference(s[k], s["alone"]) for k in KINDS}) for s in scores]
+    prior = model_selection.pool(reports) if fleet else {}
     places = []
     for samples, own in reports:
         if fleet:
-            beliefs = {k: choosing.posterior(own[k], samples, prior[k]) for k in KINDS}
+            beliefs = {k: model_selection.posterior(own[k], samples, prior[k]) for k in KINDS}
         else:
             beliefs = {k: Posterior(own[k].mean, (own[k].variance / samples) ** 0.5) for k in KINDS}
-        places.append(choosing.choose(beliefs, margin))
+        places.append(model_selection.choose(beliefs, margin))
     return places
 
 

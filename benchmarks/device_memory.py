@@ -33,7 +33,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 from processes import memory_bytes, tree
 
-from common.processes import free_port
+from common.system.ports import free_port
 
 # name → settings: the digits' MLP with 90 samples a device, LeNet with 500 images of 32×32
 MODELS = {
@@ -156,10 +156,10 @@ def measure(model: str, rounds: int, cold: bool, folder: Path) -> dict[str, floa
 
 def photo_step(model: str, side: int, batch: int, frozen: str) -> None:
     """In a process of its own: train on two mini-batches of bytes, test, and print the peak and the time of a step."""
-    from client import local_sgd
-    from client.samples import standardising
-    from common.initial import initial_model
-    from common.model_card import ModelCard
+    from client.training import evaluation, sgd
+    from client.training.transforms import standardising
+    from common.model.build import initial_model
+    from common.model.card import ModelCard
     from common.settings import load_settings
 
     torch.set_num_threads(1)
@@ -172,12 +172,12 @@ def photo_step(model: str, side: int, batch: int, frozen: str) -> None:
     x = torch.randint(0, 256, (2 * batch + 2, 3, side, side), dtype=torch.uint8, generator=generator)
     y = torch.randint(0, 5, (len(x),), generator=generator)
     before = peak_resident()
-    options = local_sgd.SGDOptions(1, batch, 0.01, 0.9, 0.0, 2.0)
+    options = sgd.SGDOptions(1, batch, 0.01, 0.9, 0.0, 2.0)
     clock = time.monotonic()
-    local_sgd.train(net, x, y, options, [], generator)
+    sgd.train(net, x, y, options, [], generator)
     seconds = (time.monotonic() - clock) / len(x)
     trained = peak_resident()
-    local_sgd.test(net, x, y)
+    evaluation.test(net, x, y)
     print(json.dumps({"before": before, "training": trained, "testing": peak_resident(), "seconds": seconds}))
 
 

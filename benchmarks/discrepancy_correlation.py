@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from client.data import part_of
-from common.heterogeneity import label_counts, label_kld_matrix
+from client.data.loading import part_of
+from common.data.heterogeneity import label_counts, label_kld_matrix
 from common.settings import Settings, load_settings
-from experiments.record import read_run
-from experiments.simulation import simulate
+from experiments.simulation.run import simulate
+from server.record.reader import read_run
 from strategies.dcpfl.discrepancy import model_discrepancy
 from strategies.dcpfl.strategy import DCPFL
 from strategies.mathematics.meetings import add_meeting, mean_distances

@@ -23,10 +23,10 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from common.errors import BouquetError
-from common.initial import initial_model
 from common.methods import METHODS, outside_methods
+from common.model.build import initial_model
 from common.settings import Settings, load_settings
-from experiments.simulation import simulate
+from experiments.simulation.run import simulate
 
 MODELS = {
     "mlp": ("model.name=mlp",),

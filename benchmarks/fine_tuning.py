@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from client import local_sgd
-from client.local_sgd import SGDOptions
-from common.datasets import load_dataset
-from common.model_card import OWN_MEAN, OWN_STD, standardise_bytes
-from common.models import build_model
+from client.training import evaluation, sgd
+from client.training.sgd import SGDOptions
+from common.data.datasets import load_dataset
+from common.model.architectures import build_model
+from common.model.card import OWN_MEAN, OWN_STD, standardise_bytes
 from common.settings import load_settings
-from experiments.simulation import simulate
+from experiments.simulation.run import simulate
 
 BEFORE, FLEET = range(5), range(5, 10)
 SHAPE, MODEL = (1, 28, 28), "cnn-dcpfl"
@@ -46,10 +46,10 @@ def train_centrally(file: Path) -> None:
     model = build_model(MODEL, SHAPE, len(BEFORE), 0)
     inputs = torch.as_tensor(standardise_bytes(x, OWN_MEAN, OWN_STD))
     options = SGDOptions(CENTRAL_EPOCHS, 32, 0.01, 0.9, 0.0, 2.0)
-    local_sgd.train(model, inputs, torch.as_tensor(y), options, [], torch.Generator().manual_seed(0))
+    sgd.train(model, inputs, torch.as_tensor(y), options, [], torch.Generator().manual_seed(0))
     test_x, test_y = images(1, 2000, BEFORE, test=True)
     tested = torch.as_tensor(standardise_bytes(test_x, OWN_MEAN, OWN_STD))
-    scores = local_sgd.test(model, tested, torch.as_tensor(test_y))
+    scores = evaluation.test(model, tested, torch.as_tensor(test_y))
     print(f"trained centrally on classes 0 to 4: accuracy {scores.accuracy:.3f} there", flush=True)
     save_file({name: t for name, t in model.state_dict().items() if not name.startswith("fc3")}, file)
 

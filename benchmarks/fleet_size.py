@@ -32,7 +32,7 @@ import numpy as np
 from benchmarks.processes import cpu_seconds, own_cpu_seconds, tree
 from benchmarks.soak import database, program, resident
 from benchmarks.wire import Link, programs, written_lines
-from common.processes import free_port
+from common.system.ports import free_port
 
 STEP_SECONDS = 0.1
 BEFORE = 2  # rounds that are not counted: the first also sends who one is, the app and the whole model
@@ -178,10 +178,10 @@ def be(clients: int, server: str, sets: list[str], every: float | None) -> None:
     import grpc
     from flwr.supercore.task_identity import TaskIdentity
 
-    from common.initial import initial_model, state_vector
-    from common.pulling import pull_soon
+    from common.model.build import initial_model, state_vector
     from common.settings import load_settings
-    from experiments.inline import scripted_client
+    from common.system.flower_backoff import pull_soon
+    from experiments.simulation.inline_grid import scripted_client
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, DESCRIPTORS), hard), hard))
@@ -227,7 +227,7 @@ def answer_messages(server: str, handler: Any, rest: Callable[[], float] | None 
     from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects
     from flwr.supernode.start_client_internal import _make_fleet_connection_retry_invoker
 
-    from client.waiting import Patience
+    from client.supernode.polling import Patience
 
     with grpc_request_response(server, True, _make_fleet_connection_retry_invoker()) as connection:
         node, receive, send, _, _, pull, push, confirm = connection

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 
 from common.settings import Settings, load_settings
-from experiments.record import read_run
-from experiments.simulation import simulate
+from experiments.simulation.run import simulate
+from server.record.reader import read_run
 from strategies.fedtsdp.hopkins import hopkins_statistic
 from strategies.fedtsdp.strategy import HOPKINS_STREAM, FedTSDP
 

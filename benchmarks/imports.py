@@ -3,9 +3,9 @@
     python benchmarks/imports.py [--packages 8]
     docker run --rm -v "$PWD/benchmarks:/benchmarks:ro" --entrypoint python bouquet-client-arm64 /benchmarks/imports.py
 
-The steps are those of `client.warm`: what SuperNode and the executor share, and then PyTorch and the client. Each is
-the median of three fresh processes whose files the machine has in its cache; memory is resident. Seconds by package are
-what its own modules took, from ``python -X importtime``.
+The steps are those of `client.supernode.prefork`: what SuperNode and the executor share, and then PyTorch and the
+client. Each is the median of three fresh processes whose files the machine has in its cache; memory is resident.
+Seconds by package are what its own modules took, from ``python -X importtime``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 
-from client.warm import OURS, SHARED
+from client.supernode.prefork import OURS, SHARED
 
 STEP = """
 import importlib, json, sys, time
@@ -37,7 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--packages", type=int, default=8)
     arguments = parser.parse_args()
-    modules = ["client.warm", *SHARED, *OURS]
+    modules = ["client.supernode.prefork", *SHARED, *OURS]
     runs = []
     for _ in range(TIMES):
         done = subprocess.run([sys.executable, "-c", STEP, *modules], capture_output=True, text=True, check=True)

@@ -15,10 +15,11 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from client.built import Built
-from client.data import part_of
-from client.local_sgd import SGDOptions, sgd_options, test, train
-from common.layout import Vector
+from client.data.loading import part_of
+from client.rounds.model import Built
+from client.training.evaluation import test
+from client.training.sgd import SGDOptions, sgd_options, train
+from common.parameters.layout import Vector
 from common.settings import Settings, load_settings
 from strategies.fesem.matching import match_rows
 from strategies.mathematics.aggregation import weighted_mean

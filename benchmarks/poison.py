@@ -21,14 +21,14 @@ os.environ.setdefault("FLWR_LOG_LEVEL", "ERROR")
 
 from flwr.app import ArrayRecord, Context, Message, MessageType, RecordDict
 
-from client import node
+from client import context as device_context
 from client.app import make_client_app
 from common import protocol
-from common.initial import initial_model, state_vector
-from common.records import records_of
+from common.model.build import initial_model, state_vector
+from common.protocol.records import records_of
 from common.settings import parse_settings
-from experiments import simulation
-from experiments.inline import InlineGrid
+from experiments.simulation import run as simulation
+from experiments.simulation.inline_grid import InlineGrid
 from server.app import make_server_app
 
 ATTACKS = ("none", "sign", "hundredfold", "labels")
@@ -113,7 +113,7 @@ class flipped_labels:
     """While it lasts, the bad clients' training labels are y → 9 − y."""
 
     def __init__(self, parts):
-        self.parts, self.original = parts, node._part
+        self.parts, self.original = parts, device_context._part
 
     def __enter__(self):
         def part(given, partition_id, count):
@@ -121,10 +121,10 @@ class flipped_labels:
             bad = partition_id in self.parts
             return replace(data, train_y=data.num_classes - 1 - data.train_y) if bad else data
 
-        node._part = part
+        device_context._part = part
 
     def __exit__(self, *_):
-        node._part = self.original
+        device_context._part = self.original
 
 
 def main():

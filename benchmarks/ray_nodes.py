@@ -16,9 +16,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from common.processes import free_port
 from common.settings import load_settings
-from experiments.simulation import simulate
+from common.system.ports import free_port
+from experiments.simulation.run import simulate
 
 
 def start_node(log: Path, *arguments: str) -> subprocess.Popen[bytes]:

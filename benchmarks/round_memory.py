@@ -20,12 +20,12 @@ from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 
 from common import protocol
-from common.initial import initial_model, state_vector
+from common.model.build import initial_model, state_vector
 from common.settings import load_settings
-from experiments.inline import InlineGrid, scripted_client
-from server.preparing import build_strategy
-from server.record import RunRecord
-from server.rounds import run_rounds
+from experiments.simulation.inline_grid import InlineGrid, scripted_client
+from server.record.writer import RunRecord
+from server.run.build import build_strategy
+from server.run.loop import run_rounds
 
 LAYERS = 10
 ROUNDS = 2

@@ -35,8 +35,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from processes import cpu_seconds, memory_bytes, tree
 from wire import Link
 
-from common.processes import ProcessGroup, free_port, program_environment
-from server.superlink import SuperLink, start_superlink, submit_run
+from common.system.ports import free_port
+from common.system.process_group import ProcessGroup
+from common.system.programs import program_environment
+from server.superlink.process import SuperLink, start_superlink, submit_run
 
 KINDS = ("stock", "cold", "warm")
 AS_SHIPPED = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "1.0"}
@@ -82,9 +84,9 @@ def main(grid, context):
 """
 STOCK_TRAINING = f"""
 import torch
-from client import local_sgd
-from client.data import load_partition
-from common.models import build_model
+from client.training import sgd
+from client.data.loading import load_partition
+from common.model.architectures import build_model
 
 def model():
     return build_model("mlp", (1, 8, 8), 10, 0, hidden=[64])
@@ -93,9 +95,9 @@ def part(number, of):
     return load_partition("digits", partition="iid", partition_id=number, num_partitions=of, seed=0)
 
 def train(net, data):
-    options = local_sgd.SGDOptions(**{SGD!r})
+    options = sgd.SGDOptions(**{SGD!r})
     x, y = torch.as_tensor(data.train_x), torch.as_tensor(data.train_y)
-    return local_sgd.train(net, x, y, options, (), torch.Generator().manual_seed(0))
+    return sgd.train(net, x, y, options, (), torch.Generator().manual_seed(0))
 """
 
 
@@ -321,11 +323,12 @@ def idle(options: argparse.Namespace) -> None:
 def photos(options: argparse.Namespace) -> None:
     """Seconds to have a device's photos ready, for the first message and for later ones, in processes of their own."""
     code = (
-        "import sys,time;started=time.perf_counter();from types import SimpleNamespace;from client.node import Node;"
-        "from common.settings import parse_settings;import client.prepared,torch;imported=time.perf_counter();"
+        "import sys,time;started=time.perf_counter();from types import SimpleNamespace;"
+        "from client.context import ClientContext;"
+        "from common.settings import parse_settings;import client.data.cache,torch;imported=time.perf_counter();"
         "values={'data.dataset':'own','data.classes':'[\"a\",\"b\"]','data.input_shape':'[3,64,64]'};"
         "c=SimpleNamespace(node_config={'state-dir':sys.argv[1],'data':sys.argv[2]});"
-        "data=Node(parse_settings({},values),c).data;s=float(data.train_x.sum(dtype='float64'));"
+        "data=ClientContext(parse_settings({},values),c).data;s=float(data.train_x.sum(dtype='float64'));"
         "print('SECONDS',time.perf_counter()-imported,len(data.train_y),s)"
     )
     import numpy as np
@@ -350,8 +353,8 @@ def photos(options: argparse.Namespace) -> None:
 
 def keys(options: argparse.Namespace) -> None:
     """Seconds until a server has admitted all keys of a folder."""
-    from bouquet.keys import add_device, init_keys, server_keys
-    from server.admission import Admission
+    from bouquet.keys.store import add_device, init_keys, server_keys
+    from server.fleet.admission import Admission
 
     with tempfile.TemporaryDirectory() as folder, ProcessGroup() as group:
         made = Path(folder) / "keys"

@@ -12,10 +12,10 @@ import time
 import numpy as np
 import torch
 
-from common.initial import state_vector
-from common.models import build_model
-from server.inference import Inference
-from server.public_samples import PublicSamples
+from common.model.architectures import build_model
+from common.model.build import state_vector
+from server.public_data.inference import Inference
+from server.public_data.samples import PublicSamples
 
 SHAPES = {"resnet18": (3, 32, 32)}
 GREY = (1, 28, 28)

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from processes import memory_bytes, tree
 
-from common.processes import free_port
+from common.system.ports import free_port
 
 SETTINGS = """
 [run]

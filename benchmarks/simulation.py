@@ -26,11 +26,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from client.batched_sgd import CPU_BYTES
-from common.cores import available_cores
-from common.initial import initial_model
+from common.model.build import initial_model
 from common.settings import Settings, load_settings
-from experiments.simulation import simulate
+from common.system.resources import available_cores
+from experiments.simulation.batched_sgd import CPU_BYTES
+from experiments.simulation.run import simulate
 
 Clock = Callable[[], float]
 MODELS = {
@@ -63,7 +63,7 @@ def seconds_of_rounds(settings: Settings, clock: Clock = time.perf_counter) -> l
 
 def bare_rounds(settings: Settings, clock: Clock) -> list[float]:
     """The loop's seconds a round, after one that warms up."""
-    from client.data import part_of
+    from client.data.loading import part_of
 
     train = settings.train
     parts = [part_of(settings, i) for i in range(settings.data.clients)]

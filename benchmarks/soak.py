@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.processes import PAGE, tree
-from common.processes import free_port, program_environment
 from common.settings import Settings, parse_settings
+from common.system.ports import free_port
+from common.system.programs import program_environment
 
 LOOK_SECONDS = 0.1
 PROGRAMS = {
@@ -33,7 +34,7 @@ PROGRAMS = {
     "flwr-serverapp": "serverapp",
     "bouquet-node": "supernode",
     "bouquet-exec": "executor",
-    "client.warm": "device's first process",
+    "client.supernode.prefork": "device's first process",
 }
 TINY = {
     "data.dataset": "digits",
@@ -90,7 +91,7 @@ def database(run: Path) -> int:
 
 def simulation(options: argparse.Namespace) -> list[dict[str, float]]:
     """All in this process."""
-    from experiments.simulation import simulate
+    from experiments.simulation.run import simulate
 
     samples: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:

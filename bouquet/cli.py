@@ -12,9 +12,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from bouquet import device_commands, fleet_commands, options
+from bouquet.commands import fleet, models, options
+from bouquet.commands.keys import keys_app
 from bouquet.console import console, errors
-from bouquet.keys_commands import keys_app
 from common.errors import BouquetError
 from common.settings import Settings
 
@@ -60,9 +60,9 @@ def simulate(
 
     Example: bouquet simulate --strategy fesem --dataset digits --partition rotated --clients 20 --groups 4 --rounds 15
     """
-    from bouquet.live import RoundTable, print_summary
-    from experiments.report import report_line
-    from experiments.simulation import simulate as run
+    from bouquet.monitor.round_table import RoundTable, print_summary
+    from experiments.report.run_report import report_line
+    from experiments.simulation.run import simulate as run
 
     folder = out or Path("runs") / chosen.run.name
     title = f"{chosen.strategy.name} on {chosen.data.dataset}, {chosen.data.partition}"
@@ -84,7 +84,7 @@ def demo(
 
     The clients hold handwritten digits, turned by 0, 120 or 240 degrees; nobody tells the server which is which.
     """
-    from bouquet.demo import DEMO, run_demo, unused_folder
+    from bouquet.federation.demo import DEMO, run_demo, unused_folder
     from common.settings import parse_settings
 
     given = [f"{key}={value}" for key, value in (("run.rounds", rounds), ("run.seed", seed)) if value is not None]
@@ -117,11 +117,11 @@ def server(
 
     Connections are encrypted and only registered devices take part; "bouquet keys" makes what that needs.
     """
-    from bouquet.federation import check_folder
-    from bouquet.keys import server_keys
-    from bouquet.queue import NextRun, was_stopped
-    from bouquet.serve import Options, serve
-    from server.record import holds_rounds
+    from bouquet.federation.queue import NextRun, was_stopped
+    from bouquet.federation.serve import Options, serve
+    from bouquet.federation.start import check_folder
+    from bouquet.keys.store import server_keys
+    from server.record.writer import holds_rounds
 
     folder = out or Path("runs") / chosen.run.name
     if resume:  # before anything else that may be wrong: a run that is not there cannot go on
@@ -166,14 +166,14 @@ def client(
     The device's data and personal layers stay in its folders; what is sent is what the strategy asks for. It connects
     again by itself when the server was restarted. It runs no code from the server but Bouquet's own, as installed here.
     """
-    from bouquet.device import device_config
-    from bouquet.keys import device_keys
-    from client.foreground import become_foreground
-    from client.rollout import ROLLOUT_FILE
-    from client.supernode import SuperNodeSettings
-    from client.trust import AppTrust
-    from common.log_file import stamp
-    from common.signature import read_signer
+    from bouquet.device.config import device_config
+    from bouquet.keys.store import device_keys
+    from client.supernode.foreground import become_foreground
+    from client.supernode.launcher import SuperNodeSettings
+    from client.trust.policy import AppTrust
+    from client.trust.rollback import ROLLOUT_FILE
+    from common.system.log_file import stamp
+    from common.trust.signature import read_signer
 
     config = device_config(
         data, state_dir, name, partition_id, leave_out_unreadable, least_noise, report_classes, most_epsilon
@@ -238,11 +238,11 @@ def compare(
     A comparison that was stopped goes on where it was when it is started again. With --row, --column or --seed only a
     part is run and shown; what is written is of the whole table.
     """
-    from experiments.cell_runner import ForkRunner
-    from experiments.compare import run_table
-    from experiments.simulation import check
-    from experiments.table import load_table
-    from experiments.tabulate import print_results, write_results
+    from experiments.comparison.cell_process import ForkRunner
+    from experiments.comparison.grid import load_table
+    from experiments.comparison.run import run_table
+    from experiments.comparison.tables import print_results, write_results
+    from experiments.simulation.run import check
 
     loaded = load_table(table)
     folder = out or Path("runs") / loaded.name
@@ -263,17 +263,17 @@ def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, finished or not.")],
 ) -> None:
     """Write report.html, with plots, into a run folder."""
-    from experiments.report import write_report
+    from experiments.report.run_report import write_report
 
     console.print(f"report   {write_report(folder)}", soft_wrap=True)
 
 
-app.command()(fleet_commands.status)
-app.command()(fleet_commands.check)
-app.command("run")(fleet_commands.run)
-app.command()(fleet_commands.stop)
-app.command()(device_commands.predict)
-app.command()(device_commands.export)
+app.command()(fleet.status)
+app.command()(fleet.check)
+app.command("run")(fleet.run)
+app.command()(fleet.stop)
+app.command()(models.predict)
+app.command()(models.export)
 
 
 def main() -> None:

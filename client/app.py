@@ -10,17 +10,17 @@ from flwr.app import Context, Message, MessageType
 from flwr.clientapp import ClientApp
 
 from client import device_log
-from client.leaving import leave_at_once
-from client.node import Node
+from client.context import ClientContext
+from client.exits import leave_at_once
 from common import protocol
 from common.errors import SAYS_MORE, BouquetError
-from common.records import config_of
-from common.refusals import OwnerRefusal, refusal
+from common.protocol.error_replies import OwnerRefusal, refusal
+from common.protocol.records import config_of
 from common.settings import Settings
 from common.texts import plain
 
 LONGEST_NOTICE = 500
-Answer = Callable[[Message, Node], Message]
+Answer = Callable[[Message, ClientContext], Message]
 
 
 def make_client_app(settings: Settings | None = None, state_folder: Path | None = None) -> ClientApp:
@@ -37,7 +37,7 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
             leave_at_once()
         try:
             own = settings or Settings.from_run_config(context.run_config)
-            node = Node(own, context, state_folder, durable=state_folder is None)
+            node = ClientContext(own, context, state_folder, durable=state_folder is None)
             return how(message, node)
         except BouquetError as error:
             # As an error reply, so that the server can name client and reason.
@@ -52,12 +52,12 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
             device_log.failed(message, f"{type(error).__name__}: {error}", tell)
             return refusal(message, f"{type(error).__name__} on the device. {SAYS_MORE}")
 
-    def work(message: Message, node: Node) -> Message:
+    def work(message: Message, node: ClientContext) -> Message:
         # Imported here, because saying who one is must not cost the import of PyTorch.
-        from client.blank import BlankSession
-        from client.procedures import check_measured, procedure
-        from client.session import Session
-        from client.trust import ALLOWED_PROCEDURES, allowed_procedures
+        from client.procedures.registry import check_measured, procedure
+        from client.rounds.blank_session import BlankSession
+        from client.rounds.session import Session
+        from client.trust.policy import ALLOWED_PROCEDURES, allowed_procedures
 
         trains = message.metadata.message_type == MessageType.TRAIN
         node.check_privacy(uploads=trains)
@@ -94,7 +94,7 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
     def evaluate(message: Message, context: Context) -> Message:
         return answer(message, context, work)
 
-    def say_who(message: Message, node: Node) -> Message:
+    def say_who(message: Message, node: ClientContext) -> Message:
         said = node.about
         try:
             node.check_privacy()

@@ -2,7 +2,7 @@
 
 A device stands where nobody looks for months, so its log must answer by itself: is it connected, what did it train
 on, what came of it, what went wrong. Printed by the process that does the work; times are put before the lines where
-they come together (`common.log_file.stamp`).
+they come together (`common.system.log_file.stamp`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from flwr.app import Message, MessageType
 from common import protocol
 from common.errors import BouquetError
 from common.metrics import written
-from common.records import config_of
+from common.protocol.records import config_of
 from common.texts import plain
 
 if TYPE_CHECKING:
-    from client.node import Node
+    from client.context import ClientContext
 
 Say = Callable[[str], None]
 SHOWN_CLASSES = 20
@@ -45,7 +45,7 @@ def round_of(message: Message) -> str:
     return f"Test after round {number}" if number is not None else "A test"
 
 
-def began(node: Node, message: Message, run: str, tell: Say) -> None:
+def began(node: ClientContext, message: Message, run: str, tell: Say) -> None:
     """A round begins; what the device holds is said before it, once for each run and whenever it has changed."""
     if tell is silent:
         return
@@ -64,7 +64,7 @@ def began(node: Node, message: Message, run: str, tell: Say) -> None:
     tell(f"{round_of(message)} of {node.settings.run.rounds} begins ({node.settings.run.name}).")
 
 
-def ended(node: Node, message: Message, metrics: Mapping[str, Any], tell: Say) -> None:
+def ended(node: ClientContext, message: Message, metrics: Mapping[str, Any], tell: Say) -> None:
     """A round has ended, with its numbers, also those that do not leave; after the last test, the run, too."""
     if tell is silent:
         return

@@ -12,20 +12,21 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from common.errors import BouquetError, RunFailed
-from common.files import make_folder, write_atomically
-from common.folder_lock import hold
 from common.settings import Settings
-from server.apart import PlainStart, starting_point
-from server.arriving import as_they_arrive
-from server.fleet import Names
-from server.record import RunRecord
-from server.rounds import Follow, run_rounds
+from common.system.files import make_folder, write_atomically
+from common.system.locks import hold
+from server.fleet.names import Names
+from server.initial_model.seed_model import PlainStart
+from server.record.status import FAILED, STOPPED, note_end
+from server.record.writer import RunRecord
+from server.run.loop import Follow, run_rounds
+from server.run.stop import RunStopped
+from server.run.torch_worker import starting_point
 from server.run_folder import FAILURE, SERVERAPP
-from server.status import FAILED, STOPPED, note_end
-from server.stop import RunStopped
+from server.superlink.grid import as_they_arrive
 
 if TYPE_CHECKING:
-    from server.start import Start
+    from server.initial_model.torch_model import Start
 
 RUN_FOLDER = "BOUQUET_RUN_DIR"  # set by `bouquet server`; the devices never learn where the server keeps its record
 RESUME = "BOUQUET_RESUME"
@@ -53,10 +54,17 @@ def make_server_app(
         try:
             if settings is None:
                 hold(make_folder(target, "the run folder") / SERVERAPP, str(context.run_id))
-            start = _start(own, target if again else None, apart=settings is None)
+            torch_model = _start(own, target if again else None, apart=settings is None)
             names = None if settings else _names(target, again)
             run_rounds(
-                as_they_arrive(grid, start.layout), own, start.record, RunRecord(target), again, follow, names, start
+                as_they_arrive(grid, torch_model.layout),
+                own,
+                torch_model.record,
+                RunRecord(target),
+                again,
+                follow,
+                names,
+                torch_model,
             )
         except RunStopped as stopped:
             note_end(target, STOPPED, str(stopped))
@@ -78,9 +86,9 @@ def _start(settings: Settings, resumed: Path | None, apart: bool) -> Start | Pla
     """What the run starts from; in a simulation, whose devices have PyTorch in this process, it is used here, too."""
     if apart:
         return starting_point(settings, resumed)
-    from server import start
+    from server.initial_model import torch_model
 
-    return start.starting_point(settings, resumed)
+    return torch_model.starting_point(settings, resumed)
 
 
 def _where(settings: Settings) -> tuple[Path, bool]:

@@ -1,21 +1,32 @@
 """Federated methods as Flower strategies: one folder a method, a small baseline one file, and what they share.
 
-``from strategies import FeSEM``, and for a method of your own ``from strategies import ClusteredStrategy, one_model``.
+``from strategies import FeSEM``, and for a method of your own ``from strategies import MethodStrategy, one_model``.
 A name is imported when it is asked for, so that nobody loads more than is needed.
 """
 
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
+import common.renamed  # noqa: F401 – modules under the names that they had before
+
 if TYPE_CHECKING:
-    from common.layout import ParameterLayout as ParameterLayout
-    from common.layout import Vector as Vector
+    from common.parameters.layout import ParameterLayout as ParameterLayout
+    from common.parameters.layout import Vector as Vector
     from common.protocol import Instruction as Instruction
     from common.protocol import Payload as Payload
     from common.protocol import Proximal as Proximal
     from strategies.anchored.strategy import Anchored as Anchored
+    from strategies.base.method import Outcome as Outcome
+    from strategies.base.method import Similarity as Similarity
+    from strategies.base.method import one_model as one_model
+    from strategies.base.options import check_options as check_options
+    from strategies.base.replies import Matrix as Matrix
+    from strategies.base.replies import Replies as Replies
+    from strategies.base.sampling import Sampling as Sampling
+    from strategies.base.strategy import MethodStrategy as MethodStrategy
     from strategies.baselines.cfl import CFL as CFL
     from strategies.baselines.clusterfl import ClusterFL as ClusterFL
     from strategies.baselines.fedavg import FedAvg as FedAvg
@@ -28,7 +39,6 @@ if TYPE_CHECKING:
     from strategies.baselines.robust_tkm import RobustTKM as RobustTKM
     from strategies.baselines.standalone import Standalone as Standalone
     from strategies.cgpfl.strategy import CGPFL as CGPFL
-    from strategies.clustered import ClusteredStrategy as ClusteredStrategy
     from strategies.dcpfl.strategy import DCPFL as DCPFL
     from strategies.ditto.strategy import Ditto as Ditto
     from strategies.fedac.strategy import FedAC as FedAC
@@ -39,31 +49,25 @@ if TYPE_CHECKING:
     from strategies.fesem.strategy import FeSEM as FeSEM
     from strategies.gradient_loss.strategy import GradientLoss as GradientLoss
     from strategies.hypocluster.strategy import HypoCluster as HypoCluster
-    from strategies.method import Outcome as Outcome
-    from strategies.method import Similarity as Similarity
-    from strategies.method import one_model as one_model
-    from strategies.options import check_options as check_options
     from strategies.perfedavg.strategy import PerFedAvg as PerFedAvg
     from strategies.pfedme.strategy import PFedMe as PFedMe
-    from strategies.replies import Matrix as Matrix
-    from strategies.replies import Replies as Replies
-    from strategies.sampling import Sampling as Sampling
 
+OLD_BASE = "ClusteredStrategy"  # until 0.1; methods of outside packages may have it
 # What the author of a method needs, and where it is.
 _CONTRACT = {
-    "ClusteredStrategy": "strategies.clustered",
     "Instruction": "common.protocol",
-    "Matrix": "strategies.replies",
-    "Outcome": "strategies.method",
-    "ParameterLayout": "common.layout",
+    "Matrix": "strategies.base.replies",
+    "MethodStrategy": "strategies.base.strategy",
+    "Outcome": "strategies.base.method",
+    "ParameterLayout": "common.parameters.layout",
     "Payload": "common.protocol",
     "Proximal": "common.protocol",
-    "Replies": "strategies.replies",
-    "Sampling": "strategies.sampling",
-    "Similarity": "strategies.method",
-    "Vector": "common.layout",
-    "check_options": "strategies.options",
-    "one_model": "strategies.method",
+    "Replies": "strategies.base.replies",
+    "Sampling": "strategies.base.sampling",
+    "Similarity": "strategies.base.method",
+    "Vector": "common.parameters.layout",
+    "check_options": "strategies.base.options",
+    "one_model": "strategies.base.method",
 }
 
 
@@ -71,6 +75,9 @@ def __getattr__(name: str) -> Any:
     from common.methods import METHODS
 
     classes = {class_name: home for home, class_name in (m.strategy.split(":") for m in METHODS.values())}
+    if name == OLD_BASE:
+        warnings.warn(f"strategies.{name} is strategies.MethodStrategy now.", DeprecationWarning, stacklevel=2)
+        name = "MethodStrategy"
     module = (_CONTRACT | classes).get(name)
     if module is None:
         raise AttributeError(f"module 'strategies' has no attribute {name!r}")

@@ -9,22 +9,23 @@ from typing import Any, get_type_hints
 from pydantic import ConfigDict, ValidationError, create_model
 
 from common.errors import BouquetError
-from common.methods import find_method, load_object
-from strategies.clustered import ClusteredStrategy
-from strategies.sampling import Sampling
+from common.methods import find_method
+from common.plugins import load_object
+from strategies.base.sampling import Sampling
+from strategies.base.strategy import MethodStrategy
 
 
-def strategy_class(name: str) -> tuple[type[ClusteredStrategy[Any]], dict[str, Any]]:
+def strategy_class(name: str) -> tuple[type[MethodStrategy[Any]], dict[str, Any]]:
     """The class behind a name (`common.methods.find_method`), with the options the name stands for."""
     method = find_method(name)
     found = load_object(method.strategy, "Strategy")
-    if not (isinstance(found, type) and issubclass(found, ClusteredStrategy)):
-        raise BouquetError(f"Strategy {name!r} is not a subclass of strategies.ClusteredStrategy.")
+    if not (isinstance(found, type) and issubclass(found, MethodStrategy)):
+        raise BouquetError(f"Strategy {name!r} is not a subclass of strategies.MethodStrategy.")
     return found, dict(method.presets)
 
 
 def hyper_parameters(
-    kind: type[ClusteredStrategy[Any]], defaults: Mapping[str, Any] | None = None
+    kind: type[MethodStrategy[Any]], defaults: Mapping[str, Any] | None = None
 ) -> dict[str, tuple[Any, Any]]:
     """Name → (type, default) of a strategy's own keyword parameters, without those of `Sampling`.
 
@@ -46,7 +47,7 @@ def option_names(name: str) -> list[str]:
     return [key for key in hyper_parameters(kind) if key not in preset]
 
 
-def create_strategy(name: str, options: Mapping[str, Any], **sampling: Any) -> ClusteredStrategy[Any]:
+def create_strategy(name: str, options: Mapping[str, Any], **sampling: Any) -> MethodStrategy[Any]:
     """Build a strategy by name; raises `BouquetError` that names an unknown or ill-typed hyper-parameter."""
     kind, preset = strategy_class(name)
     parameters = hyper_parameters(kind, find_method(name).defaults)

@@ -12,10 +12,12 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord
 
 from common import protocol
-from common.datasets import DATA_DIR_VARIABLE
-from common.layout import ParameterLayout
-from experiments.inline import Handler, InlineGrid, scripted_client
-from strategies.exchange import exchange
+from common.data.datasets import DATA_DIR_VARIABLE
+from common.parameters.layout import ParameterLayout
+from experiments.simulation.inline_grid import Handler, InlineGrid, scripted_client
+from strategies.base.exchange import exchange
+from tests.helpers.made_runs import edit_round as edit_round
+from tests.helpers.made_runs import write_run as write_run
 
 # A shell starts background jobs with SIGINT ignored, which children inherit, and CI may be such a job.
 signal.signal(signal.SIGINT, signal.default_int_handler)

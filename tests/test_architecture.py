@@ -1,8 +1,14 @@
-"""The arrows of the house: which package may import which, and in a method's folder, which file."""
+"""The arrows of the house: which package may import which, which room of it which, and in a method's folder, which
+file.
+
+A room is a folder of a package, and so is each file at a package's root.
+"""
 
 import ast
 import subprocess
 import sys
+from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,26 +24,243 @@ MAY_IMPORT = {
     "experiments": {"common", "strategies", "client", "server"},
     "bouquet": {"common", "strategies", "client", "server", "experiments"},
 }
+# Which rooms of its own package a room imports. What every room of a package may import is not said: `EVERYWHERE`.
+EVERYWHERE = {
+    "common.errors",
+    "common.plugins",
+    "common.torchvision_compat",
+    "common.renamed",
+    "common.texts",
+    "server.run_folder",
+}
+ARROWS = {
+    "bouquet.__main__": ["bouquet.cli"],
+    "bouquet.cli": [
+        "bouquet.commands",
+        "bouquet.console",
+        "bouquet.device",
+        "bouquet.federation",
+        "bouquet.keys",
+        "bouquet.monitor",
+    ],
+    "bouquet.commands": [
+        "bouquet.console",
+        "bouquet.device",
+        "bouquet.federation",
+        "bouquet.keys",
+        "bouquet.models",
+        "bouquet.monitor",
+    ],
+    "bouquet.device": ["bouquet.keys"],
+    "bouquet.federation": ["bouquet.keys", "bouquet.monitor"],
+    "client.app": [
+        "client.context",
+        "client.device_log",
+        "client.exits",
+        "client.procedures",
+        "client.rounds",
+        "client.trust",
+    ],
+    "client.context": ["client.data", "client.state", "client.uploads"],
+    "client.data": ["client.state"],
+    "client.procedures": ["client.rounds"],
+    "client.rounds": ["client.context", "client.state", "client.training", "client.uploads"],
+    "client.supernode": ["client.app", "client.device_log", "client.exits", "client.procedures", "client.trust"],
+    "client.uploads": ["client.state"],
+    "common.compression": ["common.parameters"],
+    "common.model": ["common.data", "common.parameters", "common.settings"],
+    "common.privacy_accounting": ["common.parameters"],
+    "common.protocol": ["common.compression", "common.parameters"],
+    "common.settings": ["common.compression", "common.data"],
+    "common.trust": ["common.settings"],
+    "experiments.comparison": ["experiments.plots", "experiments.report", "experiments.simulation"],
+    "experiments.plots.methods": ["experiments.plots"],
+    "experiments.report": ["experiments.plots"],
+    "server.app": ["server.fleet", "server.initial_model", "server.record", "server.run", "server.superlink"],
+    "server.fleet": ["server.superlink"],
+    "server.initial_model": ["server.record"],
+    "server.record": ["server.fleet", "server.monitoring", "server.superlink"],
+    "server.run": ["server.fleet", "server.initial_model", "server.monitoring", "server.public_data", "server.record"],
+    "strategies.base": ["strategies.mathematics"],
+    "strategies.baselines": ["strategies.base", "strategies.mathematics"],
+    "strategies.registry": ["strategies.base"],
+}
+# Folders of methods have arrows of their own: the base, the mathematics, and methods that they extend.
+METHODS_MAY_IMPORT = {"strategies.base", "strategies.mathematics", "strategies.baselines", "strategies.fesem"}
+MOST_FILES = 16
+# Packages whose __init__ is more than a sentence: faces, lazy names, and where old names are found.
+FACES = {"common.protocol", "common.settings", "strategies", "strategies.mathematics", "bouquet"}
+RENAMED = {"client", "common", "experiments", "strategies"}
+
 # In a method's folder a file's name says what else it may import, and what it must do without.
-ALSO = {"device.py": {"client"}, "plots.py": {"experiments"}}
+ALSO = {"device.py": {"client"}}
 NEVER = {
     "device.py": {"scipy", "sklearn", "matplotlib"},
     "wire.py": {"torch", "scipy", "sklearn", "matplotlib", "strategies"},
-    "plots.py": {"torch"},
+    "torch_distances.py": {"matplotlib"},  # imported where it is needed, and by nothing but `similarity`
 }
 SERVER_SIDE_NEVER = {"torch", "torchvision", "matplotlib"}
 
+# What Flower says is for everybody; the rest may be gone with its next release, and is taken by these files alone.
+PUBLIC_FLOWER = ("flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.simulation", "flwr.common.logger")
+PRIVATE_ROOMS = {
+    "client.supernode",
+    "client.exits",  # the app has to end Flower's program, and `client.supernode` imports the app
+    "common.system",
+    "common.trust",
+    "experiments.simulation",  # where a grid of ours stands for a SuperLink
+    "server.superlink",
+}
+PRIVATE_FLOWER = {
+    "client.exits": ["flwr.supernode.runtime.run_clientapp"],
+    "client.supernode.app_check": [
+        "flwr.cli.config_utils.get_fab_metadata",
+        "flwr.common.config.get_fused_config_from_fab",
+        "flwr.supercore.constant.TaskType",
+    ],
+    "client.supernode.executor": [
+        "flwr.common.constant.APP_DIR",
+        "flwr.common.constant.FAB_HASH_TRUNCATION",
+        "flwr.proto.runtime_pb2.AcquireTaskRequest",
+        "flwr.supercore.constant.TaskType",
+        "flwr.supercore.interceptors.RuntimeVersionHttpInterceptor",
+        "flwr.supercore.interceptors.SuperExecAuthHttpInterceptor",
+        "flwr.supercore.runtime.RuntimeHttpClient",
+        "flwr.supercore.utils.get_flwr_home",
+        "flwr.supernode.runtime.run_clientapp",
+    ],
+    "client.supernode.main": [
+        "flwr.supercore.logger.console_handler",
+        "flwr.supernode.cli.flower_supernode.flower_supernode",
+        "flwr.supernode.start_client_internal",
+    ],
+    "client.supernode.polling": ["flwr.common.constant.Status"],
+    "client.supernode.registration": [
+        "flwr.client.grpc_rere_client.node_auth_client_interceptor.NodeAuthClientInterceptor",
+        "flwr.proto.fleet_pb2.ActivateNodeRequest",
+        "flwr.proto.fleet_pb2_grpc.FleetStub",
+        "flwr.supercore.grpc.create_channel",
+        "flwr.supercore.interceptors.RuntimeVersionClientInterceptor",
+        "flwr.supercore.primitives.asymmetric.public_key_to_bytes",
+    ],
+    "common.system.flower_backoff": ["flwr.supercore.inflatable.inflatable_utils"],
+    "common.trust.app_bundle": ["flwr.cli.build.build_fab_from_disk"],
+    "experiments.simulation.inline_grid": [
+        "flwr.common.constant.SUPERLINK_NODE_ID",
+        "flwr.supercore.run.Run",
+        "flwr.supercore.task_identity.TaskIdentity",
+    ],
+    "experiments.simulation.run": ["flwr.common.constant.SUPERLINK_NODE_ID"],
+    "server.superlink.control_api": [
+        "flwr.cli.build.build_fab_from_disk",
+        "flwr.cli.config_utils.load_and_validate",
+        "flwr.cli.utils.flwr_cli_exc_handler",
+        "flwr.common.serde.fab_to_proto",
+        "flwr.common.serde.user_config_to_proto",
+        "flwr.proto.control_pb2.ListRunsRequest",
+        "flwr.proto.control_pb2.RegisterNodeRequest",
+        "flwr.proto.control_pb2.StartRunRequest",
+        "flwr.proto.control_pb2.StreamLogsRequest",
+        "flwr.proto.control_pb2.UnregisterNodeRequest",
+        "flwr.proto.run_pb2.Run",
+        "flwr.supercore.control.ControlHttpClient",
+        "flwr.supercore.fab.Fab",
+        "flwr.supercore.interceptors.RuntimeVersionHttpInterceptor",
+    ],
+    "server.superlink.fleet_door": [
+        "flwr.common.constant.PUBLIC_KEY_HEADER",
+        "flwr.supercore.error.ApiErrorCode",
+        "flwr.supercore.error.catalog.API_ERROR_MAP",
+        "flwr.supercore.log",
+        "flwr.supercore.utils.get_metadata_bytes",
+    ],
+    "server.superlink.grid": [
+        "flwr.common.serde_utils.metadata_from_proto",
+        "flwr.proto.message_pb2.ConfirmMessageReceivedRequest",
+        "flwr.proto.message_pb2.PullObjectRequest",
+        "flwr.proto.message_pb2.PullObjectResponse",
+        "flwr.proto.message_pb2.PushObjectRequest",
+        "flwr.proto.message_pb2.PushObjectResponse",
+        "flwr.proto.runtime_pb2.PullAppMessagesRequest",
+        "flwr.proto.runtime_pb2.PullAppMessagesResponse",
+        "flwr.superlink.grid.http_grid.HttpGrid",
+    ],
+    "server.superlink.main": ["flwr.supercore.sql_mixin", "flwr.superlink.cli.flower_superlink"],
+    "server.superlink.message_size": ["flwr.common.serde.recorddict_to_proto"],
+    "server.superlink.reply_size": [
+        "flwr.proto.message_pb2.ObjectTree",
+        "flwr.proto.recorddict_pb2.ConfigRecordValue",
+        "flwr.supercore.constant.HEAD_BODY_DIVIDER",
+        "flwr.supercore.inflatable.inflatable_object.get_object_head_values_from_object_content",
+        "flwr.supercore.inflatable.inflatable_object.iterate_object_tree",
+    ],
+}
+
+
+@cache
+def tree_of(file):
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+@cache
+def modules():
+    """Module → file, of all packages."""
+    files = [file for package in MAY_IMPORT for file in (ROOT / package).rglob("*.py")]
+    named = {".".join(file.relative_to(ROOT).with_suffix("").parts): file for file in files}
+    return {name.removesuffix(".__init__"): file for name, file in named.items()}
+
+
+def for_types_only(file):
+    return {
+        id(inner)
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+
 
 def imported(file):
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(file)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             yield node.module
 
 
+def imported_modules(file):
+    """The modules of ours that a file imports when it runs, also inside of its functions."""
+    skipped = for_types_only(file)
+    for node in ast.walk(tree_of(file)):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name if name in modules() else node.module for name in names]
+        else:
+            continue
+        yield from (name for name in names if name in modules())
+
+
+def room_of(module):
+    if modules()[module].name == "__init__.py" or module.count(".") == 1:
+        return module
+    return module.rpartition(".")[0]
+
+
 def packages(file):
     return {name.partition(".")[0] for name in imported(file)}
+
+
+def circles(graph):
+    """Nodes that are on a circle: what is left when leaves are taken off until there are none."""
+    left = {node: set(targets) for node, targets in graph.items()}
+    while True:
+        leaves = {node for node, targets in left.items() if not targets & set(left)}
+        if not leaves:
+            return sorted(left)
+        left = {node: targets for node, targets in left.items() if node not in leaves}
 
 
 @pytest.mark.parametrize("package", MAY_IMPORT)
@@ -51,6 +274,68 @@ def test_a_package_imports_only_what_it_may(package):
         if found := forbidden & packages(file):
             wrong[str(file.relative_to(ROOT))] = found
     assert wrong == {}
+
+
+def arrows():
+    found = defaultdict(set)
+    for module, file in modules().items():
+        for other in imported_modules(file):
+            ours, theirs = room_of(module), room_of(other)
+            if ours != theirs and ours.partition(".")[0] == theirs.partition(".")[0]:
+                found[ours].add(theirs)
+    return found
+
+
+def test_a_room_imports_only_the_rooms_of_its_package_that_it_may():
+    """Also none that it no longer imports: the table says what is."""
+    found = {room: rooms - EVERYWHERE - {room.partition(".")[0]} for room, rooms in arrows().items()}
+    found = {room: rooms for room, rooms in found.items() if rooms and "." in room}
+    methods = {f"strategies.{file.parent.name}" for file in (ROOT / "strategies").glob("*/strategy.py")} - {
+        "strategies.base"
+    }
+    assert {room: sorted(rooms) for room, rooms in found.items() if room not in methods} == ARROWS
+    for method in methods:
+        assert found.get(method, set()) <= METHODS_MAY_IMPORT, method
+
+
+def test_no_arrow_goes_in_a_circle():
+    between_modules = {module: set(imported_modules(file)) - {module} for module, file in modules().items()}
+    # What a package's __init__ does to find old names leads nowhere.
+    lazy = {"strategies", "strategies.mathematics"}
+    assert circles({m: set() if m in lazy else targets for m, targets in between_modules.items()}) == []
+    assert circles(arrows()) == []
+
+
+def test_a_room_is_small_and_says_what_lives_there():
+    for folder in sorted({file.parent for file in modules().values()}):
+        room = ".".join(folder.relative_to(ROOT).parts)
+        file = folder / "__init__.py"
+        assert file.exists(), room
+        assert len([f for f in folder.glob("*.py") if f.name != "__init__.py"]) <= MOST_FILES, room
+        assert ast.get_docstring(tree_of(file)), room
+        if room not in FACES:
+            assert set(imported(file)) <= ({"common.renamed"} if room in RENAMED else set()), room
+
+
+def test_what_is_private_to_flower_is_known_in_few_rooms():
+    """Each private module with what is taken of it stands in one list, so that a new release is looked through at
+    once.
+    """
+    found = defaultdict(set)
+    for module, file in modules().items():
+        for node in ast.walk(tree_of(file)):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = {f"{node.module}.{alias.name}" for alias in node.names}
+            elif isinstance(node, ast.Import):
+                names = {alias.name for alias in node.names}
+            else:
+                continue
+            names = {name for name in names if name.startswith("flwr.")}
+            found[module] |= {
+                name for name in names if not f"{name}.".startswith(tuple(f"{p}." for p in PUBLIC_FLOWER))
+            }
+    assert {module: sorted(names) for module, names in found.items() if names} == PRIVATE_FLOWER
+    assert {room_of(module) for module in PRIVATE_FLOWER} == PRIVATE_ROOMS
 
 
 def test_in_a_methods_folder_a_files_name_says_what_it_may_import():
@@ -82,7 +367,7 @@ def test_nothing_of_a_method_is_imported_before_it_is_asked_for():
     modules = {method.strategy.partition(":")[0] for method in METHODS.values()}
     devices = {module for method in METHODS.values() for module in method.procedures.values()}
     program = (
-        "import sys, strategies, strategies.mathematics, strategies.registry, client.procedures\n"
+        "import sys, strategies, strategies.mathematics, strategies.registry, client.procedures.registry\n"
         "print(*sorted(name for name in sys.modules))"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
@@ -99,8 +384,16 @@ def test_a_device_loads_its_own_procedure_and_neither_scipy_nor_another_method(m
     program = f"import sys, importlib; importlib.import_module({module!r}); print(*sorted(sys.modules))"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
     loaded = set(run.stdout.split())
-    assert not loaded & {"scipy", "sklearn", "matplotlib", "strategies.clustered", "strategies.registry"}
+    assert not loaded & {"scipy", "sklearn", "matplotlib", "strategies.base.strategy", "strategies.registry"}
     assert not loaded & (set(DEVICES) - {module})
+
+
+def test_a_device_is_sent_nothing_that_only_the_server_or_a_simulation_draws_or_batches():
+    from common.trust.app_bundle import own_app_files
+
+    sent = {name for name in own_app_files() if name.endswith(".py")}
+    assert len(sent) > 100
+    assert [name for name in sent if "batched" in name or "plots" in name] == []
 
 
 def test_importing_a_package_by_name_gives_its_classes():

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bouquet.reference import settings_reference
+from bouquet.settings_reference import settings_reference
 from common.methods import METHODS
-from common.models import model_names
+from common.model.architectures import model_names
 from common.settings import Settings, load_settings, section_class
-from experiments.simulation import simulate
+from experiments.simulation.run import simulate
 from strategies.registry import hyper_parameters, strategy_class
 
 ROOT = Path(__file__).parents[1]
@@ -20,7 +20,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 def test_the_reference_of_settings_is_up_to_date():
     assert (ROOT / "docs" / "settings.md").read_text() == settings_reference(), (
-        "run: python -m bouquet.reference > docs/settings.md"
+        "run: python -m bouquet.settings_reference > docs/settings.md"
     )
 
 

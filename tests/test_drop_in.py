@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
-from experiments.inline import InlineGrid, app_handlers
+from experiments.simulation.inline_grid import InlineGrid, app_handlers
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "drop_in"
 

@@ -23,9 +23,9 @@ import tomli_w
 
 from benchmarks.faults.schedule import DEVICES, ROUNDS
 from benchmarks.wire import Link
-from common.datasets import load_dataset
-from common.processes import free_port
+from common.data.datasets import load_dataset
 from common.settings import Settings, parse_settings
+from common.system.ports import free_port
 
 TAG = "BOUQUET_FAULTS"  # in the environment of every process, so that one that is left is found
 CLASSES = [str(digit) for digit in range(10)]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.faults.fleet import FILLER, Device, Fleet
 from benchmarks.faults.schedule import UPLOAD, Fault
-from server.status import TESTING, TRAINING, read_status
+from server.record.status import TESTING, TRAINING, read_status
 
 LOOK_SECONDS, LINE_SECONDS = 0.05, 0.003
 CHUNK = 1 << 16

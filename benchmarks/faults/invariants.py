@@ -14,14 +14,15 @@ from safetensors.numpy import load_file
 from benchmarks.faults.fleet import Device, Fleet
 from benchmarks.faults.inject import lines
 from benchmarks.faults.schedule import Schedule
-from client import local_sgd
-from client.node import own_data
-from client.state import PERSONAL, DeviceState, FolderStore, Kept
-from common.files import TEMPORARY
-from common.initial import initial_model
+from client.context import own_data
+from client.state.device_state import PERSONAL, DeviceState, Kept
+from client.state.store import FolderStore
+from client.training import evaluation
+from common.model.build import initial_model
 from common.settings import Settings
-from server.checkpoint import load_checkpoint
-from server.status import FINISHED, read_status
+from common.system.files import TEMPORARY
+from server.record.status import FINISHED, read_status
+from server.run.checkpoint import load_checkpoint
 
 SLOWEST_ROUND = 150.0  # seconds; the settings' deadlines are 45 s for each of its up to three exchanges
 WORSE_MEAN, WORSE_DEVICE = 0.06, 0.15  # accuracy below that of the run without faults
@@ -131,7 +132,7 @@ def test(settings: Settings, device: Device, kept: Kept) -> float:
     tensors = {name: torch.as_tensor(array) for name, array in kept.slots[PERSONAL].items()}
     model.load_state_dict(tensors)
     data = own_data(settings, str(device.data))
-    return local_sgd.test(model, torch.as_tensor(data.test_x), torch.as_tensor(data.test_y)).accuracy
+    return evaluation.test(model, torch.as_tensor(data.test_x), torch.as_tensor(data.test_y)).accuracy
 
 
 def _same(one: Kept | None, other: Kept | None) -> bool:

@@ -18,11 +18,11 @@ from typing import Any
 from benchmarks.faults import inject, invariants
 from benchmarks.faults.fleet import Fleet, command, fleet, program, run_settings
 from benchmarks.faults.schedule import DEVICES, NEEDS_ROOT, STRATEGIES, Schedule, draw
-from bouquet.queue import NextRun, enqueue
+from bouquet.federation.queue import NextRun, enqueue
 from common.errors import BouquetError
-from common.folder_lock import is_locked
 from common.settings import Settings
-from server.status import FINISHED, read_status
+from common.system.locks import is_locked
+from server.record.status import FINISHED, read_status
 
 PATIENCE_SECONDS = 900.0  # of a run, which takes 15 s on two quiet cores without a fault, and 315 s at a load of 20
 RESTART_SECONDS = 1.0

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from flwr.app import Message
 
-from client import asked, standard
-from client.objective import ProximalTerm
-from client.session import Session
-from client.starting import starting_model
+from client.procedures import config, standard
+from client.rounds.session import Session
+from client.rounds.start_model import starting_model
+from client.training.objective import ProximalTerm
 from common import protocol
 from common.protocol import ARRAYS
 from strategies.anchored.wire import ANCHOR_WEIGHT
@@ -22,7 +22,7 @@ evaluate = standard.evaluate
 def train(session: Session) -> Message:
     """Answer a train message: test the personal model, train both, keep the personal one, send the center."""
     center = session.whole(ARRAYS)
-    weight = asked.number(session.received, ANCHOR_WEIGHT)
+    weight = config.number(session.received, ANCHOR_WEIGHT)
     personal, lost = starting_model(session)
     session.metrics[protocol.STATE_LOST] = int(lost)
     session.report_start(personal)

@@ -18,10 +18,10 @@ from typing import Literal, Unpack
 
 from common.protocol import Instruction
 from strategies.anchored.wire import ANCHOR_WEIGHT, PROCEDURE
+from strategies.base.options import Weighting, check_options, weights
+from strategies.base.sampling import Sampling
 from strategies.fesem.state import FeSEMState
 from strategies.fesem.strategy import FeSEM
-from strategies.options import Weighting, check_options, weights
-from strategies.sampling import Sampling
 
 
 class Anchored(FeSEM):
@@ -43,7 +43,7 @@ class Anchored(FeSEM):
     restarts, weighting, warmup_rounds, candidates
         See `strategies.fesem.strategy.FeSEM`.
     **sampling
-        See `strategies.sampling.Sampling`.
+        See `strategies.base.sampling.Sampling`.
     """
 
     def __init__(

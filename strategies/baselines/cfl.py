@@ -34,16 +34,16 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from common.layout import ParameterLayout, Vector
+from common.parameters.layout import ParameterLayout, Vector
 from common.protocol import Instruction
-from strategies.clustered import ClusteredStrategy
+from strategies.base.method import Similarity, one_model
+from strategies.base.options import above_0, check_options, counts, shares
+from strategies.base.replies import Matrix, Replies
+from strategies.base.sampling import Sampling
+from strategies.base.strategy import MethodStrategy
 from strategies.mathematics.aggregation import Assignment
 from strategies.mathematics.clustering import hierarchical_clusters
 from strategies.mathematics.similarity import Distances, cosine_similarity, cosine_to
-from strategies.method import Similarity, one_model
-from strategies.options import above_0, check_options, counts, shares
-from strategies.replies import Matrix, Replies
-from strategies.sampling import Sampling
 
 OF_LARGEST = 0.25  # ε₁, as a part of the greatest norm of a mean update so far; ε₂ is that norm
 
@@ -80,7 +80,7 @@ class Bipartition(NamedTuple):
     cross_similarity: float
 
 
-class CFL(ClusteredStrategy[CFLState]):
+class CFL(MethodStrategy[CFLState]):
     """FedAvg in each cluster; a cluster whose model has settled while its clients still pull at it is divided in two.
 
     Parameters
@@ -95,7 +95,7 @@ class CFL(ClusteredStrategy[CFLState]):
     memory : int, default 5
         Rounds for which an update counts, where not all clients are asked in each round.
     **sampling
-        See `strategies.sampling.Sampling`.
+        See `strategies.base.sampling.Sampling`.
     """
 
     state_class = CFLState

@@ -32,16 +32,16 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from common.layout import ParameterLayout, Vector
+from common.parameters.layout import ParameterLayout, Vector
 from common.protocol import ARRAYS, Instruction, Proximal
-from strategies.clustered import ClusteredStrategy
+from strategies.base.method import Similarity, one_model
+from strategies.base.options import check_options, counts, weights
+from strategies.base.replies import Matrix, Replies
+from strategies.base.sampling import Sampling
+from strategies.base.strategy import MethodStrategy
 from strategies.mathematics.aggregation import Assignment
 from strategies.mathematics.clustering import kmeans
 from strategies.mathematics.similarity import euclidean_distances
-from strategies.method import Similarity, one_model
-from strategies.options import check_options, counts, weights
-from strategies.replies import Matrix, Replies
-from strategies.sampling import Sampling
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class ClusterFLState:
     spread: float | None = None  # Σ_i ‖w_i − w̄_k(i)‖² of the parameters
 
 
-class ClusterFL(ClusteredStrategy[ClusterFLState]):
+class ClusterFL(MethodStrategy[ClusterFLState]):
     """Personal models, each held near the mean of its cluster; the clusters are those of k-means of the models.
 
     What leaves a device in a round: its personal model. What it is sent: the mean of its cluster.
@@ -71,7 +71,7 @@ class ClusterFL(ClusteredStrategy[ClusterFLState]):
     restarts : int, default 20
         Random restarts of k-means.
     **sampling
-        See `strategies.sampling.Sampling`.
+        See `strategies.base.sampling.Sampling`.
     """
 
     state_class = ClusterFLState

@@ -14,13 +14,13 @@ from flwr.app import Message, MetricRecord, RecordDict
 from flwr.serverapp import strategy as flower
 
 from common import protocol
-from common.layout import ParameterLayout, Vector
-from common.npy import HeldArray, record_of
+from common.parameters.layout import ParameterLayout, Vector
 from common.protocol import Instruction
-from strategies.clustered import ClusteredStrategy
-from strategies.method import one_model
-from strategies.replies import Matrix, Replies
-from strategies.sampling import Sampling
+from common.protocol.tensors import HeldArray, record_of
+from strategies.base.method import one_model
+from strategies.base.replies import Matrix, Replies
+from strategies.base.sampling import Sampling
+from strategies.base.strategy import MethodStrategy
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class GlobalState:
     clients: list[str]
 
 
-class FedAvg(ClusteredStrategy[GlobalState]):
+class FedAvg(MethodStrategy[GlobalState]):
     """Flower's `FedAvg`: one model, the mean of the clients' weighted by their number of samples."""
 
     state_class = GlobalState

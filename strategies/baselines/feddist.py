@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import Unpack
 
+from strategies.base.options import Weighting, above_0_to_1, check_options, one_of
+from strategies.base.sampling import Sampling
 from strategies.baselines.global_model import GlobalModel
-from strategies.options import Weighting, above_0_to_1, check_options, one_of
-from strategies.sampling import Sampling
 
 
 class FedDist(GlobalModel):
@@ -28,7 +28,7 @@ class FedDist(GlobalModel):
     weighting : {"uniform", "examples"}, default "uniform"
         ``"uniform"`` is FedDist; ``"examples"``, by the clients' numbers of samples, is FedDWS.
     **sampling
-        See `strategies.sampling.Sampling`.
+        See `strategies.base.sampling.Sampling`.
     """
 
     def __init__(self, step_size: float = 0.5, weighting: Weighting = "uniform", **sampling: Unpack[Sampling]) -> None:

@@ -23,13 +23,13 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from strategies.base.options import check_options, counts, weights
+from strategies.base.replies import Matrix, Replies
+from strategies.base.sampling import Sampling
 from strategies.baselines.one_shot import OneShotClustering, OneShotState
 from strategies.mathematics.aggregation import Assignment
 from strategies.mathematics.clustering import kmeans
 from strategies.mathematics.similarity import gram_matrix
-from strategies.options import check_options, counts, weights
-from strategies.replies import Matrix, Replies
-from strategies.sampling import Sampling
 
 
 class FedGroup(OneShotClustering):
@@ -48,7 +48,7 @@ class FedGroup(OneShotClustering):
     gather_rounds : int | None, default None
         Rounds of pre-training; none is one where all clients are asked, else 2 / ``fraction_train``.
     **sampling
-        See `strategies.sampling.Sampling`.
+        See `strategies.base.sampling.Sampling`.
     """
 
     def __init__(

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Unpack
 
 from common.errors import BouquetError
-from common.layout import ParameterLayout, Vector
+from common.parameters.layout import ParameterLayout, Vector
 from common.protocol import ARRAYS, Instruction, Payload
-from strategies.clustered import ClusteredStrategy
-from strategies.replies import Matrix, Replies
-from strategies.sampling import Sampling
+from strategies.base.replies import Matrix, Replies
+from strategies.base.sampling import Sampling
+from strategies.base.strategy import MethodStrategy
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class FedPerState:
     clients: list[str]
 
 
-class FedPer(ClusteredStrategy[FedPerState]):
+class FedPer(MethodStrategy[FedPerState]):
     """One base for all, W_B, averaged by number of samples; personal layers W_P on each device (Algorithms 1 and 2).
 
     What leaves a device in a round: the base layers as it trained them, its number of samples, its losses and
@@ -38,7 +38,7 @@ class FedPer(ClusteredStrategy[FedPerState]):
     personal_layers : int | tuple[str, ...], default 1
         K_P, so many layers at the output, or the names of the layers.
     **sampling
-        See `strategies.sampling.Sampling`.
+        See `strategies.base.sampling.Sampling`.
     """
 
     state_class = FedPerState

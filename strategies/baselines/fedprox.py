@@ -13,10 +13,10 @@ from typing import Unpack
 from flwr.serverapp import strategy as flower
 
 from common.protocol import Instruction
+from strategies.base.method import one_model
+from strategies.base.options import check_options, weights
+from strategies.base.sampling import Sampling
 from strategies.baselines.fedavg import FedAvg, GlobalState
-from strategies.method import one_model
-from strategies.options import check_options, weights
-from strategies.sampling import Sampling
 
 
 class FedProx(FedAvg):
@@ -27,7 +27,7 @@ class FedProx(FedAvg):
     proximal_mu : float, default 0.01
         μ; the device minimises its loss + (μ/2)·‖w − w_t‖².
     **sampling
-        See `strategies.sampling.Sampling`.
+        See `strategies.base.sampling.Sampling`.
     """
 
     def __init__(self, proximal_mu: float = 0.01, **sampling: Unpack[Sampling]) -> None:

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from common.protocol import Instruction
+from strategies.base.method import one_model
 from strategies.baselines.fedavg import FedAvg, GlobalState
-from strategies.method import one_model
 
 ALL_SAMPLES = 2**31 - 1  # B = ∞, as a batch size that Flower's records can hold
 
@@ -29,7 +29,7 @@ class FedSGD(FedAvg):
     Parameters
     ----------
     **sampling
-        See `strategies.sampling.Sampling`.
+        See `strategies.base.sampling.Sampling`.
     """
 
     takes_late_replies = False  # a step of the model before would not be one of this model's gradient

@@ -19,13 +19,13 @@ from typing import Any, Literal, Unpack
 import numpy as np
 from scipy.spatial.distance import cdist
 
+from strategies.base.options import check_options, counts, one_of, weights
+from strategies.base.replies import Matrix
+from strategies.base.sampling import Sampling
 from strategies.baselines.one_shot import OneShotClustering
 from strategies.mathematics.aggregation import Assignment
 from strategies.mathematics.clustering import hierarchical_clusters
 from strategies.mathematics.similarity import Distances, cosine_similarity, cosine_to, distances_to, euclidean_distances
-from strategies.options import check_options, counts, one_of, weights
-from strategies.replies import Matrix
-from strategies.sampling import Sampling
 
 Distance = Literal["l2", "l1", "cosine"]
 Linkage = Literal["ward", "complete", "average", "single"]
@@ -49,7 +49,7 @@ class FLHC(OneShotClustering):
     gather_rounds : int | None, default None
         Rounds in which updates are gathered; none is one where all clients are asked, else 2 / ``fraction_train``.
     **sampling
-        See `strategies.sampling.Sampling`.
+        See `strategies.base.sampling.Sampling`.
     """
 
     def __init__(

@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from common.layout import ParameterLayout, Vector
+from common.parameters.layout import ParameterLayout, Vector
 from common.protocol import Instruction
+from strategies.base.method import one_model
+from strategies.base.options import Weighting
+from strategies.base.replies import Matrix, Replies
+from strategies.base.strategy import MethodStrategy
 from strategies.baselines.fedavg import GlobalState
-from strategies.clustered import ClusteredStrategy
 from strategies.mathematics.aggregation import reptile_step
-from strategies.method import one_model
-from strategies.options import Weighting
-from strategies.replies import Matrix, Replies
 
 
-class GlobalModel(ClusteredStrategy[GlobalState]):
+class GlobalModel(MethodStrategy[GlobalState]):
     """One model w for all, moved by ``step_size`` of the way to the mean of the clients' models.
 
     Methods whose clients do something else than FedAvg's override `plan`. ``weighting`` says whether all clients weigh

@@ -19,15 +19,15 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from common.layout import ParameterLayout, Vector
+from common.parameters.layout import ParameterLayout, Vector
 from common.protocol import Instruction, Scalar
-from strategies.clustered import ClusteredStrategy
+from strategies.base.method import one_model
+from strategies.base.options import check_options, counts
+from strategies.base.replies import Matrix, Replies
+from strategies.base.sampling import Sampling
+from strategies.base.strategy import MethodStrategy
 from strategies.mathematics.aggregation import Assignment
 from strategies.mathematics.similarity import cosine_to
-from strategies.method import one_model
-from strategies.options import check_options, counts
-from strategies.replies import Matrix, Replies
-from strategies.sampling import Sampling
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class OneShotState:
     last: dict[str, Any] = field(default_factory=dict)  # what `record` tells
 
 
-class OneShotClustering(ClusteredStrategy[OneShotState]):
+class OneShotClustering(MethodStrategy[OneShotState]):
     """FedAvg for some rounds, one clustering, FedAvg inside each cluster. Subclasses say how to cluster.
 
     Parameters
@@ -55,7 +55,7 @@ class OneShotClustering(ClusteredStrategy[OneShotState]):
         Rounds of gathering; none is one where all clients are asked, else 2 / ``fraction_train``, after which 92 of 100
         have been asked if half of them are each time.
     **sampling
-        See `strategies.sampling.Sampling`.
+        See `strategies.base.sampling.Sampling`.
     """
 
     state_class = OneShotState

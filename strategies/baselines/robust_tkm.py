@@ -22,15 +22,15 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from common.layout import Vector
+from common.parameters.layout import Vector
 from common.protocol import Scalar
+from strategies.base.options import check_options, counts
+from strategies.base.replies import Matrix
+from strategies.base.sampling import Sampling
 from strategies.baselines.one_shot import OneShotClustering, OneShotState
 from strategies.mathematics.aggregation import Assignment
 from strategies.mathematics.similarity import distances_to
 from strategies.mathematics.trimming import trimmed_kmeans, trimmed_mean
-from strategies.options import check_options, counts
-from strategies.replies import Matrix
-from strategies.sampling import Sampling
 
 
 class RobustTKM(OneShotClustering):
@@ -50,7 +50,7 @@ class RobustTKM(OneShotClustering):
     gather_rounds : int | None, default None
         Rounds of the first stage; none is one where all devices are asked, else 2 / ``fraction_train``.
     **sampling
-        See `strategies.sampling.Sampling`.
+        See `strategies.base.sampling.Sampling`.
     """
 
     def __init__(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from common.layout import ParameterLayout, Vector
+from common.parameters.layout import ParameterLayout, Vector
 from common.protocol import Instruction
-from strategies.clustered import ClusteredStrategy
-from strategies.replies import Replies
+from strategies.base.replies import Replies
+from strategies.base.strategy import MethodStrategy
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class StandaloneState:
     clients: list[str]
 
 
-class Standalone(ClusteredStrategy[StandaloneState]):
+class Standalone(MethodStrategy[StandaloneState]):
     """Each device goes on from its own model and uploads nothing but its metrics. Parameters: `Sampling`."""
 
     state_class = StandaloneState

@@ -8,11 +8,11 @@ from __future__ import annotations
 import numpy as np
 from flwr.app import Message
 
-from client import standard
-from client.local_sgd import sgd_options
-from client.objective import ProximalTerm
-from client.session import Session
-from client.starting import starting_model
+from client.procedures import standard
+from client.rounds.session import Session
+from client.rounds.start_model import starting_model
+from client.training.objective import ProximalTerm
+from client.training.sgd import sgd_options
 from common import protocol
 from common.protocol import ARRAYS, Payload
 from strategies.cgpfl.wire import Envelope

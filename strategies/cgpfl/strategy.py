@@ -33,14 +33,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from common.protocol import ARRAYS, Instruction, Proximal
+from strategies.base.method import one_model
+from strategies.base.options import above_0, above_0_to_1, check_options, counts
+from strategies.base.replies import Matrix, Replies
+from strategies.base.sampling import Sampling
 from strategies.baselines.one_shot import OneShotClustering, OneShotState
 from strategies.cgpfl.wire import PROCEDURE, Envelope
 from strategies.mathematics.aggregation import Assignment
 from strategies.mathematics.clustering import assign_to_nearest, kmeans
-from strategies.method import one_model
-from strategies.options import above_0, above_0_to_1, check_options, counts
-from strategies.replies import Matrix, Replies
-from strategies.sampling import Sampling
 
 
 class CGPFL(OneShotClustering):
@@ -66,7 +66,7 @@ class CGPFL(OneShotClustering):
     gather_rounds : int | None, default None
         Rounds of the common start; none is one where all clients are asked, else 2 / ``fraction_train``.
     **sampling
-        See `strategies.sampling.Sampling`.
+        See `strategies.base.sampling.Sampling`.
     """
 
     def __init__(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from strategies.base.replies import Matrix, Replies
 from strategies.dcpfl.state import DCPFLState, rows_of
 from strategies.mathematics.robust import Aggregation
-from strategies.replies import Matrix, Replies
 
 
 def group_means(state: DCPFLState, usable: Replies, aggregation: Aggregation) -> tuple[Matrix, dict[int, list[int]]]:

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from flwr.app import Message
 
-from client import local_sgd
-from client.session import Session
-from client.starting import compose
-from client.state import PERSONAL, Kept
+from client.rounds.session import Session
+from client.rounds.start_model import compose
+from client.state.device_state import PERSONAL, Kept
+from client.training import evaluation
 from common import protocol
 from common.errors import BouquetError
-from common.layout import Vector
+from common.parameters.layout import Vector
 from common.protocol import Received
 from strategies.dcpfl.wire import DIVERGED, LOSS_NEW, LOSS_OLD, NEW, TAKE, WHOLE_ROUND
 
@@ -137,7 +137,7 @@ def _trained(session: Session, model: Vector) -> tuple[Vector, float, dict[str, 
     if not np.isfinite(trained).all():
         raise BouquetError("Local training diverged: the trained model holds values that are not finite.")
     session.report_trained(trained, loss)
-    return trained, local_sgd.mean_loss(session.load(trained), *session.judging_data), session.metrics
+    return trained, evaluation.mean_loss(session.load(trained), *session.judging_data), session.metrics
 
 
 def _take(session: Session) -> Message:

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from common.layout import ParameterLayout
+from common.parameters.layout import ParameterLayout
 from strategies.mathematics.aggregation import Matrix, Vector, column_blocks
 
 Scaling = Literal["model", "layer"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from common.protocol import ARRAYS, Instruction, Payload, Scalar
+from strategies.base.method import one_model
 from strategies.dcpfl.state import DCPFLState
 from strategies.dcpfl.wire import PROCEDURE, WHOLE_ROUND
-from strategies.method import one_model
 
 
 def instruction(

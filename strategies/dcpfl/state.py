@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.layout import Vector
+from common.parameters.layout import Vector
+from strategies.base.replies import Matrix, Replies
 from strategies.dcpfl.discrepancy import groups_of_at_least
 from strategies.dcpfl.wire import DIVERGED
 from strategies.mathematics.aggregation import Assignment, weighted_mean
 from strategies.mathematics.clustering import linkage_matrix
 from strategies.mathematics.meetings import add_meeting, mean_distances
 from strategies.mathematics.similarity import Distances, cosine_to
-from strategies.replies import Matrix, Replies
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,13 @@ from typing import Any, Unpack
 import numpy as np
 
 from common import protocol
-from common.layout import ParameterLayout, Vector
+from common.parameters.layout import ParameterLayout, Vector
 from common.protocol import Instruction
-from strategies.clustered import ClusteredStrategy
+from strategies.base.method import Ask, Similarity
+from strategies.base.options import above_0_to_1, check_options, counts, one_of, shares
+from strategies.base.replies import Matrix, Replies
+from strategies.base.sampling import Sampling
+from strategies.base.strategy import MethodStrategy
 from strategies.dcpfl import trial
 from strategies.dcpfl.aggregation import group_means
 from strategies.dcpfl.discrepancy import Discrepancy, model_discrepancy, sampled_columns
@@ -47,13 +51,9 @@ from strategies.dcpfl.state import (
     with_whole_models,
 )
 from strategies.dcpfl.wire import PROCEDURE, TAKE
-from strategies.method import Ask, Similarity
-from strategies.options import above_0_to_1, check_options, counts, one_of, shares
-from strategies.replies import Matrix, Replies
-from strategies.sampling import Sampling
 
 
-class DCPFL(ClusteredStrategy[DCPFLState]):
+class DCPFL(MethodStrategy[DCPFLState]):
     """Groups that split as training goes on, and slow layers that stay on the devices.
 
     Parameters
@@ -91,7 +91,7 @@ class DCPFL(ClusteredStrategy[DCPFLState]):
     min_group_samples : int | None, default None
         Training samples that a group has at least; None, as in the paper, divides to single devices.
     **sampling
-        See `strategies.sampling.Sampling`.
+        See `strategies.base.sampling.Sampling`.
     """
 
     state_class = DCPFLState

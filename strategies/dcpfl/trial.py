@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from common.protocol import ARRAYS, Instruction, Payload, Scalar
+from strategies.base.replies import Matrix, Replies
+from strategies.base.sampling import fewest_replies
 from strategies.dcpfl.discrepancy import next_split
 from strategies.dcpfl.state import DCPFLState, Proposal, Verdict, restructured, rows_of
 from strategies.dcpfl.wire import LOSS_NEW, LOSS_OLD, NEW, PROCEDURE
 from strategies.mathematics.robust import Aggregation
-from strategies.replies import Matrix, Replies
-from strategies.sampling import fewest_replies
 
 UNDECIDED_TRIALS = 3  # in a row, after which the next one is put off
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from flwr.app import Message
 
-from client import standard
-from client.session import Session
-from client.starting import starting_model
+from client.procedures import standard
+from client.rounds.session import Session
+from client.rounds.start_model import starting_model
 from common import protocol
 from common.protocol import ARRAYS
 

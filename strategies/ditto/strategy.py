@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import Unpack
 
 from common.protocol import ARRAYS, Instruction, Proximal
+from strategies.base.method import one_model
+from strategies.base.options import check_options, weights
+from strategies.base.sampling import Sampling
 from strategies.baselines.fedavg import FedAvg, GlobalState
-from strategies.method import one_model
-from strategies.options import check_options, weights
-from strategies.sampling import Sampling
 
 
 class Ditto(FedAvg):
@@ -31,7 +31,7 @@ class Ditto(FedAvg):
     proximal_weight : float, default 1.0
         λ; 0 trains every device alone beside FedAvg.
     **sampling
-        See `strategies.sampling.Sampling`.
+        See `strategies.base.sampling.Sampling`.
     """
 
     def __init__(self, proximal_weight: float = 1.0, **sampling: Unpack[Sampling]) -> None:

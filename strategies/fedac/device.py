@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from flwr.app import Message
 
-from client import standard
-from client.session import Session
+from client.procedures import standard
+from client.rounds.session import Session
 from common import protocol
 from strategies.fedac.wire import NUMBERS, LowRankMap, read_question
 

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import BouquetError
-from common.layout import ParameterLayout, Vector
+from common.parameters.layout import ParameterLayout, Vector
 from common.protocol import ProtocolError
+from strategies.base.replies import Matrix, Replies
 from strategies.fedac.reduction import Remembered, fit_map
 from strategies.fedac.tuning import Change, ratios
 from strategies.fedac.wire import LowRankMap, Reduced, read_numbers
 from strategies.mathematics.aggregation import Assignment
-from strategies.replies import Matrix, Replies
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,13 @@ from typing import Any, Literal, Unpack
 
 import numpy as np
 
-from common.layout import ParameterLayout, Vector
+from common.parameters.layout import ParameterLayout, Vector
 from common.protocol import Instruction
-from strategies.clustered import ClusteredStrategy
+from strategies.base.method import Outcome, Similarity
+from strategies.base.options import above_0_to_1, check_options, counts, one_of, weights
+from strategies.base.replies import Matrix, Replies
+from strategies.base.sampling import Sampling
+from strategies.base.strategy import MethodStrategy
 from strategies.fedac.reduction import most_similar, unit_rows
 from strategies.fedac.sending import drawn_for_numbers, instruction, to_personal_model
 from strategies.fedac.state import (
@@ -41,10 +45,6 @@ from strategies.fedac.tuning import Tuner
 from strategies.mathematics.aggregation import Assignment
 from strategies.mathematics.clustering import assign_to_nearest, kmeans
 from strategies.mathematics.similarity import cosine_similarity
-from strategies.method import Outcome, Similarity
-from strategies.options import above_0_to_1, check_options, counts, one_of, weights
-from strategies.replies import Matrix, Replies
-from strategies.sampling import Sampling
 
 UPLOAD_STREAM = 2  # of the seed: whose model is uploaded
 
@@ -53,7 +53,7 @@ TuningRule = Literal["silhouette", "ratio", "off"]
 Tested = Literal["personal", "center"]
 
 
-class FedAC(ClusteredStrategy[FedACState]):
+class FedAC(MethodStrategy[FedACState]):
     """Each device keeps a model of its own, near its cluster's center and, in the embedding, near that of all (Eq. 3).
 
     Parameters
@@ -91,7 +91,7 @@ class FedAC(ClusteredStrategy[FedACState]):
     tested : {"personal", "center"}, default "personal"
         What a device tests after the last round, its ``"personal"`` model or the ``"center"`` of its cluster.
     **sampling
-        See `strategies.sampling.Sampling`.
+        See `strategies.base.sampling.Sampling`.
     """
 
     state_class = FedACState

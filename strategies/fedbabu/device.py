@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from flwr.app import Message
 
-from client import asked
-from client.session import Session
-from client.starting import compose
-from common.layout import Vector
+from client.procedures import config
+from client.rounds.session import Session
+from client.rounds.start_model import compose
+from common.parameters.layout import Vector
 from strategies.fedbabu.wire import FINE_TUNED, FINE_TUNING_EPOCHS
 
 
@@ -34,8 +34,8 @@ def evaluate(session: Session) -> Message:
 
 def fine_tune(session: Session, model: Vector) -> tuple[Vector, float]:
     """Some epochs of local training, of the whole model or of the head; the model and its training loss."""
-    epochs = asked.count(session.received, FINE_TUNING_EPOCHS)
-    what = asked.text(session.received, FINE_TUNED, ("all", "head"))
+    epochs = config.count(session.received, FINE_TUNING_EPOCHS)
+    what = config.text(session.received, FINE_TUNED, ("all", "head"))
     body = session.received.upload
     head = None if what == "all" else [layer for layer in session.layout.layers if layer not in body]
     return session.train(model, layers=head, local_epochs=epochs, stream="fine-tuning")

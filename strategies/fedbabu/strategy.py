@@ -15,10 +15,10 @@ from dataclasses import replace
 from typing import Literal, Unpack
 
 from common.protocol import Instruction, Scalar
+from strategies.base.options import check_options, counts, one_of
+from strategies.base.sampling import Sampling
 from strategies.baselines.fedper import FedPer, FedPerState
 from strategies.fedbabu.wire import FINE_TUNED, FINE_TUNING_EPOCHS, PROCEDURE
-from strategies.options import check_options, counts, one_of
-from strategies.sampling import Sampling
 
 FineTuned = Literal["all", "head"]
 
@@ -39,7 +39,7 @@ class FedBABU(FedPer):
     fine_tuned : {"all", "head"}, default "all"
         ``"all"``, body and head, or the ``"head"`` alone.
     **sampling
-        See `strategies.sampling.Sampling`.
+        See `strategies.base.sampling.Sampling`.
     """
 
     def __init__(

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from flwr.app import Message
 
-from client import standard
-from client.objective import LinearTerm
-from client.session import Session
+from client.procedures import standard
+from client.rounds.session import Session
+from client.training.objective import LinearTerm
 from common import protocol
 from common.protocol import ARRAYS, Payload
 from strategies.feddane.wire import GRADIENT

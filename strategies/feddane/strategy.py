@@ -15,14 +15,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Unpack
 
-from common.layout import ParameterLayout, Vector
+from common.parameters.layout import ParameterLayout, Vector
 from common.protocol import ARRAYS, Instruction, Payload, Proximal
-from strategies.clustered import ClusteredStrategy
+from strategies.base.method import Ask, one_model
+from strategies.base.options import check_options, weights
+from strategies.base.replies import Matrix, Replies
+from strategies.base.sampling import Sampling, fewest_replies
+from strategies.base.strategy import MethodStrategy
 from strategies.feddane.wire import GRADIENT, PROCEDURE
-from strategies.method import Ask, one_model
-from strategies.options import check_options, weights
-from strategies.replies import Matrix, Replies
-from strategies.sampling import Sampling, fewest_replies
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class FedDANEState:
     asked: list[str] | None = None
 
 
-class FedDANE(ClusteredStrategy[FedDANEState]):
+class FedDANE(MethodStrategy[FedDANEState]):
     """Each device minimises F_k(w') + ⟨g − ∇F_k(w), w' − w⟩ + (μ/2)·‖w' − w‖², where g is the devices' mean ∇F_k(w).
 
     What leaves a device in a round: its gradient at the global model, then that model as it trained it; its number of
@@ -46,7 +46,7 @@ class FedDANE(ClusteredStrategy[FedDANEState]):
     proximal_weight : float, default 0.1
         μ.
     **sampling
-        See `strategies.sampling.Sampling`.
+        See `strategies.base.sampling.Sampling`.
     """
 
     state_class = FedDANEState

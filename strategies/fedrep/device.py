@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from flwr.app import Message
 
-from client import asked, standard
-from client.session import Session
-from client.starting import starting_model
+from client.procedures import config, standard
+from client.rounds.session import Session
+from client.rounds.start_model import starting_model
 from common import protocol
 from strategies.fedrep.wire import BODY_EPOCHS, HEAD_EPOCHS
 
@@ -21,7 +21,7 @@ def train(session: Session) -> Message:
     """Answer a train message. The body φ is the layers that are asked for, the head h_i the others."""
     body = session.received.upload
     head = [layer for layer in session.layout.layers if layer not in body]
-    head_epochs, body_epochs = (asked.count(session.received, key) for key in (HEAD_EPOCHS, BODY_EPOCHS))
+    head_epochs, body_epochs = (config.count(session.received, key) for key in (HEAD_EPOCHS, BODY_EPOCHS))
     start, lost = starting_model(session)
     session.metrics[protocol.STATE_LOST] = int(lost)
     session.report_start(start)

@@ -15,10 +15,10 @@ from dataclasses import replace
 from typing import Unpack
 
 from common.protocol import Instruction, Scalar
+from strategies.base.options import check_options, counts
+from strategies.base.sampling import Sampling
 from strategies.baselines.fedper import FedPer, FedPerState
 from strategies.fedrep.wire import BODY_EPOCHS, HEAD_EPOCHS, PROCEDURE
-from strategies.options import check_options, counts
-from strategies.sampling import Sampling
 
 
 class FedRep(FedPer):
@@ -36,7 +36,7 @@ class FedRep(FedPer):
     body_epochs : int, default 1
         Epochs of training the body. ``train.local_epochs`` is without effect.
     **sampling
-        See `strategies.sampling.Sampling`.
+        See `strategies.base.sampling.Sampling`.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.cluster import DBSCAN
 
-from common.layout import ParameterLayout
+from common.parameters.layout import ParameterLayout
 from strategies.mathematics.aggregation import Assignment, Matrix
 from strategies.mathematics.clustering import canonical_labels
 from strategies.mathematics.similarity import Distances, euclidean_distances

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from strategies.base.replies import Matrix, Replies
 from strategies.fedtsdp.hopkins import Weights
 from strategies.mathematics.similarity import Distances
-from strategies.replies import Matrix, Replies
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import BouquetError
-from common.layout import ParameterLayout, Vector
+from common.parameters.layout import ParameterLayout, Vector
 from common.protocol import ARRAYS, SPARE, Instruction, Payload
-from strategies.clustered import ClusteredStrategy
+from strategies.base.method import Ask, Outcome, Similarity, one_model
+from strategies.base.options import above_0, above_0_to_1, check_options, counts, one_of, shares, weights
+from strategies.base.replies import Matrix, PublicData, Replies
+from strategies.base.sampling import Sampling
+from strategies.base.strategy import MethodStrategy
 from strategies.fedtsdp.decoupling import (
     QUANTILES,
     UNKNOWN,
@@ -36,17 +40,13 @@ from strategies.fedtsdp.hopkins import draw_batch, entropy, hopkins_statistic, r
 from strategies.fedtsdp.state import FedTSDPState, Observed, answered
 from strategies.mathematics.aggregation import Assignment, weighted_mean
 from strategies.mathematics.similarity import Distances, jensen_shannon_divergence
-from strategies.method import Ask, Outcome, Similarity, one_model
-from strategies.options import above_0, above_0_to_1, check_options, counts, one_of, shares, weights
-from strategies.replies import Matrix, PublicData, Replies
-from strategies.sampling import Sampling
 
-BATCH_STREAM, HOPKINS_STREAM = 2, 3  # of the seed, beside the streams of `strategies.sampling`
+BATCH_STREAM, HOPKINS_STREAM = 2, 3  # of the seed, beside the streams of `strategies.base.sampling`
 
 Stages = Literal["both", "one", "two"]
 
 
-class FedTSDP(ClusteredStrategy[FedTSDPState]):
+class FedTSDP(MethodStrategy[FedTSDPState]):
     """Clients are clustered by their models' outputs on public data, then by weights; deep layers become personal.
 
     What leaves a device in a round: its whole trained model, personal layers too, because the server compares outputs;
@@ -55,7 +55,7 @@ class FedTSDP(ClusteredStrategy[FedTSDPState]):
     of its own: one that is new, or said that it lost them, is sent all layers; one that failed to reply when it was
     last asked is sent the personal ones as a spare, in case that it comes back without its own.
 
-    Needs public, unlabelled data: `public` has to be set (`server.preparing.build_strategy` does).
+    Needs public, unlabelled data: `public` has to be set (`server.run.build.build_strategy` does).
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class FedTSDP(ClusteredStrategy[FedTSDPState]):
         What Eq. 7 adds to the weight of a public sample; None is its |D_pub| / B. As W is normalised, that puts nearly
         all of it on the one batch, which is then drawn again and again; 1 / B puts half of it there.
     **sampling
-        See `strategies.sampling.Sampling`.
+        See `strategies.base.sampling.Sampling`.
     """
 
     state_class = FedTSDPState
@@ -285,7 +285,7 @@ class FedTSDP(ClusteredStrategy[FedTSDPState]):
         if self.public is None:
             raise BouquetError(
                 "FedTSDP compares the clients' models on public, unlabelled data: set its attribute `public` "
-                "(server.inference.public_data makes one of the settings) before the first round."
+                "(server.public_data.inference.public_data makes one of the settings) before the first round."
             )
         return self.public
 

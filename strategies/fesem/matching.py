@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from common.errors import BouquetError
-from common.layout import ParameterLayout, TensorSpec
+from common.parameters.layout import ParameterLayout, TensorSpec
 from strategies.mathematics.aggregation import Matrix, Vector
 
 

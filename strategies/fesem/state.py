@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from common.layout import ParameterLayout, Vector
+from common.parameters.layout import ParameterLayout, Vector
+from strategies.base.replies import Matrix
 from strategies.mathematics.aggregation import Assignment
 from strategies.mathematics.clustering import assign_to_nearest
-from strategies.replies import Matrix
 
 
 @dataclass(frozen=True)

@@ -19,17 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common import protocol
-from common.layout import ParameterLayout, Vector
+from common.parameters.layout import ParameterLayout, Vector
 from common.protocol import ARRAYS, Instruction, Proximal
-from strategies.clustered import ClusteredStrategy
+from strategies.base.method import Similarity, one_model
+from strategies.base.options import Weighting, check_options, counts, is_count, one_of, weights
+from strategies.base.replies import Matrix, Replies, stacked
+from strategies.base.sampling import Sampling
+from strategies.base.strategy import MethodStrategy
 from strategies.fesem.matching import match_rows
 from strategies.fesem.state import FeSEMState, Trial, matched_to, mean_distance, nearest_centers
 from strategies.mathematics.clustering import choose_num_clusters, elbow, kmeans
 from strategies.mathematics.similarity import euclidean_distances
-from strategies.method import Similarity, one_model
-from strategies.options import Weighting, check_options, counts, is_count, one_of, weights
-from strategies.replies import Matrix, Replies, stacked
-from strategies.sampling import Sampling
 
 SELECTION_CLIENTS = 100  # section 5.2: at most so many sampled clients decide on K
 SELECTION_ROUNDS = 3  # section 5.2: communication rounds a candidate K is tried for
@@ -38,7 +38,7 @@ VALIDATION_FRACTION = 0.2
 Selection = Literal["silhouette", "elbow", "accuracy"]
 
 
-class FeSEM(ClusteredStrategy[FeSEMState]):
+class FeSEM(MethodStrategy[FeSEMState]):
     """Multi-center aggregation: every client belongs to the nearest of K centers, which are means of their clients.
 
     Parameters
@@ -60,7 +60,7 @@ class FeSEM(ClusteredStrategy[FeSEMState]):
         clients' models after three common rounds, or the ``"accuracy"`` on training samples held out on the devices,
         after three rounds with each candidate.
     **sampling
-        See `strategies.sampling.Sampling`.
+        See `strategies.base.sampling.Sampling`.
     """
 
     state_class = FeSEMState

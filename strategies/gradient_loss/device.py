@@ -19,13 +19,13 @@ from flwr.app import Message
 from numpy.typing import NDArray
 from torch import Tensor
 
-from client import local_sgd
-from client.local_sgd import sgd_options
-from client.session import Session
-from client.state import Arrays, Kept
+from client.rounds.session import Session
+from client.state.device_state import Arrays, Kept
+from client.training import evaluation, sgd
+from client.training.sgd import sgd_options
 from common import protocol
-from common.freezing import training_mode
-from common.layout import Vector
+from common.model.freezing import training_mode
+from common.parameters.layout import Vector
 from common.protocol import Received
 from strategies.gradient_loss.wire import (
     CHOSEN,
@@ -122,7 +122,7 @@ def evaluate(session: Session) -> Message:
     chosen = next(iter(centers))
     if len(centers) > 1:
         x, y = session.train_data
-        losses = [float(session.loss_of.of_logits(local_sgd.predict(session.load(c), x), y)) for c in centers.values()]
+        losses = [float(session.loss_of.of_logits(evaluation.predict(session.load(c), x), y)) for c in centers.values()]
         chosen = list(centers)[choose_identity(losses, [0.0] * len(losses), gradient_weight=0.0)]
     session.metrics[CHOSEN] = chosen
     return session.reply_evaluation(centers[chosen])
@@ -133,7 +133,7 @@ def choose_identity(losses: Sequence[float], similarities: Sequence[float], grad
 
     A model whose loss is not finite is not chosen. Raises `BouquetError` when that is so of all.
     """
-    usable = local_sgd.finite_losses(dict(enumerate(losses)))
+    usable = evaluation.finite_losses(dict(enumerate(losses)))
     scores = {k: gradient_weight * similarities[k] - (1 - gradient_weight) * losses[k] for k in usable}
     return max(usable, key=lambda k: (scores[k], -losses[k]))
 
@@ -203,7 +203,7 @@ def _loss_and_gradient(
                 with torch.no_grad():
                     losses.append(float(loss_of(model, *batch)))
                 continue
-            loss, gradients = local_sgd.loss_and_gradients(model, *batch, loss_of)
+            loss, gradients = sgd.loss_and_gradients(model, *batch, loss_of)
             losses.append(loss)
             flat = torch.cat([g.flatten() for g in gradients.values()]).float().cpu().numpy() * np.float32(
                 shares[place]
@@ -244,7 +244,7 @@ def _mini_batches(session: Session, count: int) -> Batches:
     x, y = session.train_data
     generator = torch.Generator().manual_seed(session.node.seed(session.received.round))
     size = sgd_options(session.received.config, session.node.settings.train).batch_size
-    return [(x[part], y[part]) for part in islice(local_sgd.mini_batches(len(y), size, generator), count)]
+    return [(x[part], y[part]) for part in islice(sgd.mini_batches(len(y), size, generator), count)]
 
 
 def _train(session: Session, asked: Choice, start: Vector, batch: tuple[Tensor, Tensor]) -> tuple[Vector, float]:

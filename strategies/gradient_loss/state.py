@@ -7,11 +7,11 @@ from typing import Any
 
 from common import protocol
 from common.protocol import ClientReply
+from strategies.base.replies import Matrix
 from strategies.gradient_loss import wire as choice
 from strategies.gradient_loss.division import Apart
 from strategies.gradient_loss.wire import Relocation
 from strategies.mathematics.similarity import Distances
-from strategies.replies import Matrix
 
 
 @dataclass(frozen=True)

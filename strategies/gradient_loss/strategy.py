@@ -28,18 +28,18 @@ from typing import Any, Literal, Unpack
 import numpy as np
 
 from common import protocol
-from common.layout import ParameterLayout, Vector
+from common.parameters.layout import ParameterLayout, Vector
 from common.protocol import ClientReply, Instruction, Payload
-from strategies.clustered import ClusteredStrategy
+from strategies.base.method import Outcome
+from strategies.base.options import check_options, counts, one_of, shares
+from strategies.base.replies import Matrix, Replies
+from strategies.base.sampling import Sampling
+from strategies.base.strategy import MethodStrategy
 from strategies.gradient_loss import wire as choice
 from strategies.gradient_loss.division import Division, clearest, compare_steps, divide
 from strategies.gradient_loss.state import GradientLossState, learned
 from strategies.gradient_loss.wire import Choice, LocalUpdate, Relocation, Similarity, center_record, step_record
 from strategies.mathematics.initialisation import random_models
-from strategies.method import Outcome
-from strategies.options import check_options, counts, one_of, shares
-from strategies.replies import Matrix, Replies
-from strategies.sampling import Sampling
 
 Broadcast = Literal["full", "adaptive"]
 EmptyCluster = Literal["tell", "split", "leave"]
@@ -47,7 +47,7 @@ EmptyCluster = Literal["tell", "split", "leave"]
 TOLD_STREAM = 2  # beside the base's streams of sampling
 
 
-class GradientLoss(ClusteredStrategy[GradientLossState]):
+class GradientLoss(MethodStrategy[GradientLossState]):
     """All K models go to the devices; each chooses its cluster and trains that one's model (Algorithm 1).
 
     Parameters
@@ -77,7 +77,7 @@ class GradientLoss(ClusteredStrategy[GradientLossState]):
         rounds or more, is divided, and the empty one is where its smaller half is. The larger of two such clusters is
         divided first; without one, the empty cluster stays as it is.
     **sampling
-        See `strategies.sampling.Sampling`.
+        See `strategies.base.sampling.Sampling`.
     """
 
     state_class = GradientLossState

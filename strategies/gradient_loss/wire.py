@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from common.packing import MOST_MODELS
+from common.compression.delta import MOST_MODELS
 from common.protocol import ProtocolError, Received, Scalar
 
 PROCEDURE = "gradient-loss"

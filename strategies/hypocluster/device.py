@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from flwr.app import Message
 
-from client import local_sgd
-from client.session import Session
-from common.layout import Vector
+from client.rounds.session import Session
+from client.training import evaluation
+from common.parameters.layout import Vector
 from common.protocol import Received
 from strategies.hypocluster.wire import CHOSEN, LOSS_GAP, center_record, offered
 
@@ -45,8 +45,8 @@ def _choose(session: Session) -> tuple[int, Vector]:
     x, y = session.train_data
     centers = {k: session.whole(center_record(k)) for k in offered(session.received)}
     loss_of = session.loss_of.of_logits
-    losses = {k: float(loss_of(local_sgd.predict(session.load(c), x), y)) for k, c in centers.items()}
-    usable = local_sgd.finite_losses(losses)
+    losses = {k: float(loss_of(evaluation.predict(session.load(c), x), y)) for k, c in centers.items()}
+    usable = evaluation.finite_losses(losses)
     session.metrics[LOSS_GAP] = max(usable.values()) - min(usable.values())
     chosen = min(usable, key=lambda k: usable[k])
     return chosen, centers[chosen]

@@ -22,15 +22,15 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from common.layout import ParameterLayout, Vector
+from common.parameters.layout import ParameterLayout, Vector
 from common.protocol import Instruction, Payload
-from strategies.clustered import ClusteredStrategy
+from strategies.base.method import Outcome
+from strategies.base.options import check_options, counts
+from strategies.base.replies import Matrix, Replies
+from strategies.base.sampling import Sampling
+from strategies.base.strategy import MethodStrategy
 from strategies.hypocluster.wire import CHOSEN, LOSS_GAP, PROCEDURE, center_record
 from strategies.mathematics.initialisation import random_models
-from strategies.method import Outcome
-from strategies.options import check_options, counts
-from strategies.replies import Matrix, Replies
-from strategies.sampling import Sampling
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class HypoClusterState:
     last: dict[str, Any] = field(default_factory=dict)  # what `record` tells of the last round
 
 
-class HypoCluster(ClusteredStrategy[HypoClusterState]):
+class HypoCluster(MethodStrategy[HypoClusterState]):
     """All K models go to the devices; each takes the one with the least loss on its training data, and trains it.
 
     Parameters
@@ -50,7 +50,7 @@ class HypoCluster(ClusteredStrategy[HypoClusterState]):
     num_clusters : int, default 4
         q, the number of hypotheses.
     **sampling
-        See `strategies.sampling.Sampling`.
+        See `strategies.base.sampling.Sampling`.
     """
 
     state_class = HypoClusterState

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.packing import MOST_MODELS
+from common.compression.delta import MOST_MODELS
 from common.protocol import ProtocolError, Received
 
 PROCEDURE = "hypocluster"

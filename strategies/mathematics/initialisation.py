@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from common.errors import BouquetError
-from common.layout import ParameterLayout, Vector
+from common.parameters.layout import ParameterLayout, Vector
 from strategies.mathematics.aggregation import Matrix
 
 DrawModel = Callable[[int], Vector]

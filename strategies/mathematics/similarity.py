@@ -137,7 +137,7 @@ def l1_discrepancy(
     distances: Callable[[NDArray[np.float64]], NDArray[Any]] = partial(pdist, metric="cityblock")
     threads: AbstractContextManager[None] = nullcontext()
     if len(total) * d >= _WORTH_PYTORCH:
-        from common.large_distances import cityblock, one_thread_each  # imports PyTorch
+        from strategies.mathematics.torch_distances import cityblock, one_thread_each  # imports PyTorch
 
         distances, threads = cityblock, one_thread_each()
     with threads:

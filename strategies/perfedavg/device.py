@@ -14,9 +14,10 @@ import torch
 from flwr.app import Message
 from torch import Tensor
 
-from client import asked, local_sgd
-from client.session import Session
-from common.layout import Vector
+from client.procedures import config
+from client.rounds.session import Session
+from client.training import sgd
+from common.parameters.layout import Vector
 from common.protocol import ARRAYS
 from strategies.perfedavg.wire import ADAPTATION_RATE, ADAPTATION_STEPS, DIFFERENCE
 
@@ -44,8 +45,8 @@ def evaluate(session: Session) -> Message:
 
 def adapt(session: Session, model: Vector) -> Vector:
     """w − α ∇f(w) on all training data, once or more."""
-    rate = np.float32(asked.number(session.received, ADAPTATION_RATE))
-    for _ in range(asked.count(session.received, ADAPTATION_STEPS)):
+    rate = np.float32(config.number(session.received, ADAPTATION_RATE))
+    for _ in range(config.count(session.received, ADAPTATION_STEPS)):
         model = model - rate * session.gradient(model, stream="adapt")
     return model
 
@@ -70,17 +71,17 @@ def meta_gradient(gradient: GradientAt, w: Parameters, rate: float, difference: 
 def _meta_train(session: Session, start: Vector) -> tuple[Vector, float]:
     """As many meta-steps as local training has steps: w ← w − β · meta-gradient, and the last epoch's mean f(w̃, D')."""
     received, options = session.received, session.options()
-    rate = asked.number(received, ADAPTATION_RATE)
-    difference = asked.number(received, DIFFERENCE) if DIFFERENCE in received.config else None
+    rate = config.number(received, ADAPTATION_RATE)
+    difference = config.number(received, DIFFERENCE) if DIFFERENCE in received.config else None
     model = session.load(start)
     samples = session.train_data[1]
     parameters = list(model.parameters())
     trainable = [p for p in parameters if p.requires_grad]
     generators = [session.generator(stream) for stream in (_BATCHES if difference is not None else _BATCHES[:2])]
-    momentum, mean = local_sgd.no_momentum(parameters), float("nan")
+    momentum, mean = sgd.no_momentum(parameters), float("nan")
     for epoch in range(options.local_epochs):
         total = 0.0
-        shuffled = [local_sgd.mini_batches(len(samples), options.batch_size, generator) for generator in generators]
+        shuffled = [sgd.mini_batches(len(samples), options.batch_size, generator) for generator in generators]
         for step, batches in enumerate(zip(*shuffled, strict=True)):
             gradient = _Gradient(session, trainable, batches, f"{epoch}/{step}")
             w = [p.detach().clone() for p in trainable]
@@ -88,10 +89,10 @@ def _meta_train(session: Session, start: Vector) -> tuple[Vector, float]:
             _put(trainable, w)
             for parameter, along in zip(trainable, direction, strict=True):
                 parameter.grad = along
-            local_sgd.sgd_step(parameters, momentum, options)
+            sgd.sgd_step(parameters, momentum, options)
             total += gradient.losses[1] * len(batches[1])
         mean = total / len(samples)
-        local_sgd.check_finite(mean, options)
+        sgd.check_finite(mean, options)
     return session.built.vector(), mean
 
 
@@ -111,7 +112,7 @@ class _Gradient:
         # One seed a mini-batch: the finite difference must not be that of two draws of dropout.
         with self.session.seeded(f"{self.place}/{k}"):
             batch, loss_of = self.batches[k], self.session.loss_of
-            found = local_sgd.loss_and_gradients(self.session.model, x[batch], y[batch], loss_of)
+            found = sgd.loss_and_gradients(self.session.model, x[batch], y[batch], loss_of)
         self.losses[k] = found[0]
         return list(found[1].values())
 

@@ -16,12 +16,12 @@ from collections.abc import Mapping, Sequence
 from typing import Unpack
 
 from common.protocol import Instruction, Scalar
+from strategies.base.method import one_model
+from strategies.base.options import above_0, check_options, counts
+from strategies.base.sampling import Sampling
 from strategies.baselines.fedavg import GlobalState
 from strategies.baselines.global_model import GlobalModel
-from strategies.method import one_model
-from strategies.options import above_0, check_options, counts
 from strategies.perfedavg.wire import ADAPTATION_RATE, ADAPTATION_STEPS, DIFFERENCE, PROCEDURE
-from strategies.sampling import Sampling
 
 
 class PerFedAvg(GlobalModel):
@@ -43,7 +43,7 @@ class PerFedAvg(GlobalModel):
     difference : float, default 0.001
         δ of HF.
     **sampling
-        See `strategies.sampling.Sampling`.
+        See `strategies.base.sampling.Sampling`.
     """
 
     def __init__(

@@ -9,13 +9,14 @@ import torch
 from flwr.app import Message
 from torch import Tensor
 
-from client import asked, local_sgd, standard
-from client.objective import ProximalTerm, objective
-from client.session import Session
-from client.starting import starting_model
+from client.procedures import config, standard
+from client.rounds.session import Session
+from client.rounds.start_model import starting_model
+from client.training import sgd
+from client.training.objective import ProximalTerm, objective
 from common import protocol
-from common.freezing import training_mode
-from common.layout import Vector
+from common.model.freezing import training_mode
+from common.parameters.layout import Vector
 from common.protocol import ARRAYS
 from strategies.pfedme.wire import INNER_STEPS, OUTER_RATE, PROXIMAL_WEIGHT
 
@@ -40,8 +41,8 @@ def solve(session: Session, start: Vector) -> tuple[Vector, Vector, float]:
     A local round is a mini-batch D: K gradient steps on f(θ, D) + (λ/2)·‖θ − w‖² give θ̃, from the θ̃ of the round
     before, then w ← w − η λ (w − θ̃), a step along the gradient of the Moreau envelope. Buffers go with θ̃.
     """
-    weight, rate = (asked.number(session.received, key) for key in (PROXIMAL_WEIGHT, OUTER_RATE))
-    steps = asked.count(session.received, INNER_STEPS)
+    weight, rate = (config.number(session.received, key) for key in (PROXIMAL_WEIGHT, OUTER_RATE))
+    steps = config.count(session.received, INNER_STEPS)
     alpha = session.options().learning_rate
     # θ ← (θ − α ∇f(θ) + α λ w) / (1 + α λ): the pull is solved exactly, so that no λ is too stiff for α.
     options = session.options(momentum=0.0, learning_rate=alpha / (1 + alpha * weight))
@@ -55,18 +56,18 @@ def solve(session: Session, start: Vector) -> tuple[Vector, Vector, float]:
     with session.seeded():
         for _ in range(options.local_epochs):
             total = 0.0
-            for batch in local_sgd.mini_batches(len(y), options.batch_size, generator):
+            for batch in sgd.mini_batches(len(y), options.batch_size, generator):
                 loss = torch.zeros(())
                 for _ in range(steps):
                     loss = session.loss_of(model, x[batch], y[batch])
                     model.zero_grad(set_to_none=True)
                     objective(model, loss, [near_w]).backward()
-                    local_sgd.sgd_step(parameters, local_sgd.no_momentum(parameters), options)
+                    sgd.sgd_step(parameters, sgd.no_momentum(parameters), options)
                 for name, parameter in trainable.items():
                     w[name] -= rate * weight * (w[name] - parameter.detach())
                 total += loss.item() * len(batch)
             mean = total / len(y)
-            local_sgd.check_finite(mean, options)
+            sgd.check_finite(mean, options)
     personal = session.built.vector()
     with torch.no_grad():
         for name, parameter in trainable.items():

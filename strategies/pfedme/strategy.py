@@ -17,12 +17,12 @@ from collections.abc import Mapping, Sequence
 from typing import Unpack
 
 from common.protocol import Instruction, Scalar
+from strategies.base.method import one_model
+from strategies.base.options import above_0, check_options, counts
+from strategies.base.sampling import Sampling
 from strategies.baselines.fedavg import GlobalState
 from strategies.baselines.global_model import GlobalModel
-from strategies.method import one_model
-from strategies.options import above_0, check_options, counts
 from strategies.pfedme.wire import INNER_STEPS, OUTER_RATE, PROCEDURE, PROXIMAL_WEIGHT
-from strategies.sampling import Sampling
 
 
 class PFedMe(GlobalModel):
@@ -43,7 +43,7 @@ class PFedMe(GlobalModel):
     mixing : float, default 1.0
         β; the server takes (1 − β) w + β · the mean of the devices'.
     **sampling
-        See `strategies.sampling.Sampling`.
+        See `strategies.base.sampling.Sampling`.
     """
 
     def __init__(

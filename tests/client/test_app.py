@@ -8,13 +8,14 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from client.app import make_client_app
-from client.starting import compose
-from client.state import PERSONAL, Kept
-from common import incoming, protocol
-from common.initial import initial_model, state_vector
+from client.rounds.start_model import compose
+from client.state.device_state import PERSONAL, Kept
+from common import protocol
+from common.model.build import initial_model, state_vector
 from common.protocol import ARRAYS, Encoder, Instruction, Payload, Proximal
 from common.settings import load_settings
-from experiments.inline import InlineGrid
+from experiments.simulation.inline_grid import InlineGrid
+from strategies.base import reply_checks
 
 SETTINGS = load_settings(None, ["data.clients=10", "train.local_epochs=1", "data.partition=rotated", "data.groups=2"])
 InlineGrid({})  # gives Flower's Message its sender
@@ -40,7 +41,7 @@ def whole(model, **more):
 
 def test_it_trains_reports_and_replies_with_all_layers(model):
     app = make_client_app(SETTINGS)
-    reply = incoming.read_reply(app(ask(model, whole(model)), context()), model[0])
+    reply = reply_checks.read_reply(app(ask(model, whole(model)), context()), model[0])
     assert reply.client == "client-3"
     assert reply.num_examples == 144
     assert reply.metrics["group"] == 1
@@ -52,7 +53,8 @@ def test_it_trains_reports_and_replies_with_all_layers(model):
 def test_the_same_message_gives_the_same_model_and_another_round_another(model):
     app = make_client_app(SETTINGS)
     vectors = [
-        incoming.read_reply(app(ask(model, whole(model), round_), context()), model[0]).vector for round_ in (1, 1, 2)
+        reply_checks.read_reply(app(ask(model, whole(model), round_), context()), model[0]).vector
+        for round_ in (1, 1, 2)
     ]
     np.testing.assert_array_equal(vectors[0], vectors[1])
     assert not np.array_equal(vectors[0], vectors[2])
@@ -65,9 +67,9 @@ def test_settings_arrive_by_run_config(model):
 
 def test_a_strong_proximal_term_holds_the_device_at_its_anchor(model):
     app = make_client_app(SETTINGS)
-    free = incoming.read_reply(app(ask(model, whole(model)), context()), model[0]).vector
+    free = reply_checks.read_reply(app(ask(model, whole(model)), context()), model[0]).vector
     held = whole(model, proximal=(Proximal(ARRAYS, 5.0),), config={"momentum": 0.0})
-    bound = incoming.read_reply(app(ask(model, held), context()), model[0]).vector
+    bound = reply_checks.read_reply(app(ask(model, held), context()), model[0]).vector
     assert np.linalg.norm(bound - model[1]) < 0.5 * np.linalg.norm(free - model[1])
 
 
@@ -78,14 +80,14 @@ def test_layers_that_do_not_travel_live_on_the_device(model):
     shared = Instruction({ARRAYS: Payload(initial, (first,))}, upload=(first,))
     reply = app(ask(model, shared, 1), ctx)
     assert list(reply.content.array_records[ARRAYS]) == list(layout.names([first]))
-    assert incoming.read_reply(reply, layout, (first,)).metrics["state-lost"] == 0
+    assert reply_checks.read_reply(reply, layout, (first,)).metrics["state-lost"] == 0
     # nothing trains in round 2, so the personal layer that is asked for is the one that round 1 left
     still = Instruction({ARRAYS: Payload(initial, (first,))}, upload=(last,), config={"learning-rate": 1e-30})
-    kept = incoming.read_reply(app(ask(model, still, 2), ctx), layout, (last,)).vector
+    kept = reply_checks.read_reply(app(ask(model, still, 2), ctx), layout, (last,)).vector
     columns = layout.columns([last])
     assert not np.array_equal(kept[columns], initial[columns])
     # a device without its state says so and begins with the initial layer
-    lost = incoming.read_reply(app(ask(model, still, 2), context()), layout, (last,))
+    lost = reply_checks.read_reply(app(ask(model, still, 2), context()), layout, (last,))
     assert lost.metrics["state-lost"] == 1
     np.testing.assert_allclose(lost.vector[columns], initial[columns], atol=1e-6)
 
@@ -110,14 +112,14 @@ def test_compose_by_hand(layout):
 def test_validation_holds_a_part_out_of_training(model):
     instruction = whole(model, config=protocol.holding_out(0.25))
     reply = make_client_app(SETTINGS)(ask(model, instruction), context())
-    metrics = incoming.read_reply(reply, model[0]).metrics
+    metrics = reply_checks.read_reply(reply, model[0]).metrics
     assert (metrics["num-examples"], metrics["validation-examples"]) == (108, 36)
     assert 0 <= metrics["validation-accuracy"] <= 1
 
 
 def test_evaluation_tests_what_the_device_would_use(model):
     reply = make_client_app(SETTINGS)(ask(model, whole(model), kind="evaluate"), context())
-    metrics = incoming.read_metrics(reply)
+    metrics = reply_checks.read_metrics(reply)
     assert metrics["num-examples"] == 36
     assert "arrays" not in reply.content
 
@@ -165,7 +167,7 @@ import sys
 from flwr.app import Context, Message, RecordDict
 from client.app import make_client_app
 from common.settings import Settings
-from experiments.inline import InlineGrid
+from experiments.simulation.inline_grid import InlineGrid
 InlineGrid({})
 context = Context(1, 2, {"state-dir": sys.argv[1]}, RecordDict(), {})
 reply = make_client_app(Settings())(Message(RecordDict(), dst_node_id=2, message_type="query.identify"), context)

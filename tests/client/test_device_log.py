@@ -7,13 +7,14 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from client.app import make_client_app
+from client.context import ClientContext
 from client.device_log import connection_watcher
-from client.node import Node
-from common import incoming, protocol
-from common.initial import initial_model, state_vector
+from common import protocol
+from common.model.build import initial_model, state_vector
 from common.protocol import ARRAYS, Encoder, Instruction, Payload
 from common.settings import load_settings
-from experiments.inline import InlineGrid
+from experiments.simulation.inline_grid import InlineGrid
+from strategies.base import reply_checks
 
 InlineGrid({})  # gives Flower's Message its sender
 SETTINGS = load_settings(
@@ -57,7 +58,7 @@ def test_a_round_and_the_end_of_the_run(device):
         "Data: 16 samples to train on, 4 to test on; healthy 20, rust none.",
         "Round 1 of 2 begins (plants).",
     ]
-    metrics = incoming.read_metrics(reply)
+    metrics = reply_checks.read_metrics(reply)
     assert device.said[2] == (
         f"Round 1 ended: loss {metrics['loss']:.3f}, {metrics['train-loss']:.3f} while training, "
         f"accuracy {metrics['accuracy']:.3f} as received, {metrics['accuracy-trained']:.3f} after training."
@@ -76,7 +77,7 @@ def test_why_it_is_left_out(device, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("client.stores.os.replace", full)
+    monkeypatch.setattr("client.state.store.os.replace", full)
     device("train", settings=SETTINGS.with_overrides({"run.seed": 5}))
     assert device.said[-1].endswith(f"state cannot be written to {tmp_path / 'state'}: No space left on device.")
     (tmp_path / "data.npz").write_bytes(b"torn")
@@ -85,7 +86,7 @@ def test_why_it_is_left_out(device, tmp_path, monkeypatch):
 
 
 def test_a_bug_is_in_the_log_too(device, monkeypatch):
-    monkeypatch.setattr("client.session.Session.open", lambda *_: 1 / 0)
+    monkeypatch.setattr("client.rounds.session.Session.open", lambda *_: 1 / 0)
     assert device("train").error.reason == "ZeroDivisionError on the device. The device's log says more."
     assert device.said[-1].endswith("ZeroDivisionError: division by zero")
 
@@ -106,7 +107,7 @@ def test_it_says_who_it_is_and_which_release_it_runs(device):
 def test_a_device_that_is_renamed_has_the_randomness_it_had(tmp_path):
     def seeds(name):
         config = {"data": "photos", "state-dir": str(tmp_path), "name": name}
-        return [Node(SETTINGS, Context(1, 2, config, RecordDict(), {})).seed(round_) for round_ in (0, 1)]
+        return [ClientContext(SETTINGS, Context(1, 2, config, RecordDict(), {})).seed(round_) for round_ in (0, 1)]
 
     assert seeds("garden-pi") == seeds("balcony-pi")
     assert len(set(seeds("garden-pi"))) == 2

@@ -107,7 +107,7 @@ def test_images_stop_at_once_and_say_whether_they_are_well(federation):
     ).strip()
     try:
         local.wait_for(lambda: "cannot be reached" in local.logs(client), "a look for the server")
-        probe = "from common.health import main; print(main([]))"
+        probe = "from common.system.health import main; print(main([]))"
         assert "does not answer" in local.docker("exec", client, "python", "-c", probe)
         local.docker("stop", client)
         # SIGTERM sufficed; SIGKILL would have been 137

@@ -16,13 +16,13 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from wire_device import Script, WireDevice, answering
 
-from bouquet.keys import add_device, init_keys
-from common.initial import initial_model, state_vector
-from common.processes import free_port
+from bouquet.keys.store import add_device, init_keys
+from common.model.build import initial_model, state_vector
 from common.settings import load_settings
-from experiments.inline import scripted_client
+from common.system.ports import free_port
+from experiments.simulation.inline_grid import scripted_client
+from tests.helpers.wire_device import Script, WireDevice, answering
 
 HONEST = ("garden-pi", "porch-pi")
 QUICK = """

@@ -5,7 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from real_processes import processes_tagged
+
+from tests.helpers.real_processes import processes_tagged
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(600)]
 
@@ -25,7 +26,7 @@ def test_the_demo_trains_finds_the_groups_and_leaves_nothing_running(tmp_path):
 def running_below(folder):
     """Command lines of processes that still name the folder."""
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    programs = ("flower-", "client.warm")
+    programs = ("flower-", "client.supernode.prefork")
     return [line for line in listed.splitlines() if str(folder) in line and any(name in line for name in programs)]
 
 

@@ -13,10 +13,10 @@ from flwr.client.grpc_rere_client.node_auth_client_interceptor import NodeAuthCl
 from flwr.proto.fleet_pb2 import ActivateNodeRequest
 from flwr.proto.fleet_pb2_grpc import FleetStub
 from flwr.supercore.primitives.asymmetric import generate_key_pairs
-from wire_device import WireDevice
 
-from common.processes import free_port
-from server.stop import ask_to_stop
+from common.system.ports import free_port
+from server.run.stop import ask_to_stop
+from tests.helpers.wire_device import WireDevice
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(600)]
 
@@ -39,7 +39,7 @@ def superlink_of(port):
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             words = entry.read_bytes().decode(errors="replace").split("\0")
-            if words[1:4] == ["-P", "-m", "server.patient_superlink"] and f"127.0.0.1:{port}" in words:
+            if words[1:4] == ["-P", "-m", "server.superlink.main"] and f"127.0.0.1:{port}" in words:
                 return int(entry.parent.name)
     raise AssertionError("no SuperLink")
 

@@ -8,10 +8,10 @@ import json
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
-from wire_device import Reply
 
 from common import protocol
-from experiments.inline import scripted_client
+from experiments.simulation.inline_grid import scripted_client
+from tests.helpers.wire_device import Reply
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(600)]
 

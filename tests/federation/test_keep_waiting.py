@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from common.supervisor import descendants
+from common.system.supervisor import descendants
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(900)]
 

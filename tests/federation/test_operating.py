@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from common.bundle import package_folder
-from common.processes import free_port
+from common.system.ports import free_port
+from common.trust.app_bundle import package_folder
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(1800)]
 
@@ -85,7 +85,8 @@ class Film:
 
     def end(self, name, number):
         if name in DEVICES:
-            # Between two rounds; what comes of a reply that is being uploaded is in tests/server/test_arriving.py.
+            # Between two rounds; what comes of a reply that is being uploaded is in
+            # tests/server/superlink/test_grid.py.
             log = self.root / f"{name}.log"
             said = log.read_text().count(" ended: loss")
             self.commands.wait_for(lambda: log.read_text().count(" ended: loss") > said)

@@ -9,15 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from bouquet.keys import init_keys, remove_device
-from client.state import DeviceState, FolderStore
-from client.supernode import SuperNodeSettings, run_supernode_foreground
+from bouquet.keys.store import init_keys, remove_device
+from client.state.device_state import DeviceState
+from client.state.store import FolderStore
+from client.supernode.launcher import SuperNodeSettings, run_supernode_foreground
 from common.errors import BouquetError
-from common.initial import initial_model
-from common.processes import ProcessGroup
+from common.model.build import initial_model
 from common.settings import load_settings
-from server.admission import Admission
-from server.superlink import Certificates, start_superlink
+from common.system.process_group import ProcessGroup
+from server.fleet.admission import Admission
+from server.superlink.process import Certificates, start_superlink
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(1200)]
 

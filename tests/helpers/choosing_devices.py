@@ -3,15 +3,15 @@
 import numpy as np
 
 from common import protocol
-from common.layout import ParameterLayout
+from common.parameters.layout import ParameterLayout
 from common.protocol import ClientReply
-from common.refusals import refusal
-from experiments.inline import InlineGrid
+from common.protocol.error_replies import refusal
+from experiments.simulation.inline_grid import InlineGrid
+from strategies.base.replies import Replies
 from strategies.gradient_loss import wire as choice
 from strategies.gradient_loss.state import GradientLossState
 from strategies.gradient_loss.strategy import GradientLoss
 from strategies.gradient_loss.wire import Choice, center_record
-from strategies.replies import Replies
 
 POINT = ParameterLayout.of({"w.weight": np.zeros((1, 2), dtype=np.float32)})
 CENTERS = np.array([[0, 0], [10, 10]], dtype=np.float32)

@@ -7,15 +7,17 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from torch import nn
 
 from client.app import make_client_app
-from client.node import Node
-from client.session import Session
-from common import incoming, protocol
-from common.initial import initial_model, state_vector
+from client.context import ClientContext
+from client.rounds.session import Session
+from common import protocol
+from common.model.build import initial_model, state_vector
 from common.protocol import Encoder
 from common.settings import load_settings
-from experiments.inline import InlineGrid, app_handlers
-from server.preparing import build_strategy, train_config
-from strategies.exchange import Patience, exchange
+from experiments.simulation.inline_grid import InlineGrid, app_handlers
+from server.run.build import build_strategy
+from server.run.round_config import train_config
+from strategies.base import reply_checks
+from strategies.base.exchange import Patience, exchange
 
 SMALL = ["data.clients=4", "data.samples_per_client=40", "data.partition=pathological", "model.hidden=[8]"]
 SMALL += ["train.momentum=0.0", "train.local_epochs=1"]
@@ -79,13 +81,13 @@ class Federation:
     def session(self, instruction, round_=1, kind="train", part=0):
         """A device's session for an instruction."""
         return Session.open(
-            self.message(instruction, round_, kind), Node(self.settings, self.contexts[2 + part], self.folder)
+            self.message(instruction, round_, kind), ClientContext(self.settings, self.contexts[2 + part], self.folder)
         )
 
     def ask(self, instruction, round_=1, part=0):
         """A device's checked reply to an instruction."""
         reply = self.client_app(self.message(instruction, round_), self.contexts[2 + part])
-        return incoming.read_reply(reply, self.layout, instruction.upload)
+        return reply_checks.read_reply(reply, self.layout, instruction.upload)
 
     def play(self, *rounds):
         """Rounds of training, as the server's loop has them; returns the first of its models (d,)."""

@@ -3,10 +3,10 @@
 import time
 from pathlib import Path
 
-from client.supernode import SuperNode
+from client.supernode.launcher import SuperNode
 from common.errors import BouquetError
-from common.processes import GROUP_VARIABLE
-from server.superlink import RunLog, RunStatus, SuperLink, run_status
+from common.system.process_group import GROUP_VARIABLE
+from server.superlink.process import RunLog, RunStatus, SuperLink, run_status
 
 
 def processes_tagged(tag: str) -> list[int]:

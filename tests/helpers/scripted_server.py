@@ -4,10 +4,10 @@ import numpy as np
 from flwr.app import Context, Message, RecordDict
 
 from client.app import make_client_app
-from common.initial import initial_model, state_vector
+from common.model.build import initial_model, state_vector
 from common.protocol import ARRAYS, Encoder, Instruction, Payload
 from common.settings import parse_settings
-from experiments.inline import InlineGrid
+from experiments.simulation.inline_grid import InlineGrid
 
 CLASSES = ["healthy", "mildew", "rust"]
 SETTINGS = {

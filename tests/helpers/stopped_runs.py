@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from experiments.simulation import simulate
+from experiments.simulation.run import simulate
 
 
 class Stopped(Exception):

@@ -12,10 +12,10 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.grid.http_grid import HttpGrid
 from flwr.superlink.servicer.runtime import runtime_handlers
-from wire_device import Reply
 
-from common.layout import ParameterLayout
-from server.arriving import as_they_arrive
+from common.parameters.layout import ParameterLayout
+from server.superlink.grid import as_they_arrive
+from tests.helpers.wire_device import Reply
 
 
 class Link:

@@ -1,9 +1,9 @@
 """Four scripted devices in two pairs, for DC-PFL."""
 
 import pytest
-from dcpfl_device import LASTS, Device
 
-from experiments.inline import InlineGrid
+from experiments.simulation.inline_grid import InlineGrid
+from tests.helpers.dcpfl_device import LASTS, Device
 
 
 @pytest.fixture

@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord
 
-from common.layout import ParameterLayout
+from common.parameters.layout import ParameterLayout
 from common.protocol import ClientReply, to_record
-from experiments.inline import InlineGrid
+from experiments.simulation.inline_grid import InlineGrid
+from strategies.base.method import one_model
+from strategies.base.protection import Protection
+from strategies.base.replies import Replies
 from strategies.baselines.fedgroup import mix_groups
 from strategies.dcpfl.layerwise import layer_discrepancies
 from strategies.dcpfl.state import DCPFLState, Group, with_newcomers
@@ -20,10 +23,7 @@ from strategies.fesem.matching import match_rows
 from strategies.fesem.strategy import FeSEM
 from strategies.mathematics import kmeans, random_models
 from strategies.mathematics.robust import Aggregation
-from strategies.method import one_model
-from strategies.protection import Protection
 from strategies.registry import create_strategy
-from strategies.replies import Replies
 
 TENSORS = {
     "a.weight": np.zeros((2, 2), dtype=np.float32),

@@ -2,7 +2,7 @@ import pytest
 
 from common.errors import BouquetError
 from common.methods import METHODS
-from strategies.clustered import ClusteredStrategy
+from strategies.base.strategy import MethodStrategy
 from strategies.fesem.strategy import FeSEM
 from strategies.registry import create_strategy, hyper_parameters, strategy_class
 
@@ -10,7 +10,7 @@ from strategies.registry import create_strategy, hyper_parameters, strategy_clas
 @pytest.mark.parametrize("name", METHODS)
 def test_every_name_builds_with_its_defaults(name):
     strategy = create_strategy(name, {}, seed=3, fraction_train=0.5)
-    assert isinstance(strategy, ClusteredStrategy)
+    assert isinstance(strategy, MethodStrategy)
     assert (strategy.seed, strategy.fraction_train) == (3, 0.5)
     assert strategy.__class__.__doc__
     assert "sampling" not in hyper_parameters(strategy_class(name)[0])
@@ -29,7 +29,7 @@ def test_options_are_read_as_their_types():
         ("bla", {}, "Unknown strategy 'bla'; there are fesem"),
         ("nowhere.at_all:X", {}, "'nowhere.at_all:X' cannot be imported"),
         ("strategies.fesem.strategy:Nothing", {}, "cannot be imported"),
-        ("strategies.fesem.strategy:Trial", {}, "is not a subclass of strategies.ClusteredStrategy"),
+        ("strategies.fesem.strategy:Trial", {}, "is not a subclass of strategies.MethodStrategy"),
         ("fesem", {"clusters": 3}, "Unknown setting strategy.clusters; .* of 'fesem' are: num_clusters"),
         ("fesem-ma", {"matching": False}, "Unknown setting strategy.matching"),
         ("standalone", {"x": 1}, "are: none"),

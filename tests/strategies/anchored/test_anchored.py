@@ -2,15 +2,15 @@
 
 import numpy as np
 import pytest
-from real_devices import Federation
 
-from client.objective import ProximalTerm
+from client.training.objective import ProximalTerm
 from common.errors import BouquetError
 from common.protocol import ARRAYS, Instruction, Payload, ProtocolError, Proximal
-from experiments.inline import InlineGrid
+from experiments.simulation.inline_grid import InlineGrid
 from strategies import one_model
 from strategies.anchored.strategy import Anchored
 from strategies.anchored.wire import ANCHOR_WEIGHT, PROCEDURE
+from tests.helpers.real_devices import Federation
 
 
 def towards(goal, rate=0.5):

@@ -3,15 +3,15 @@
 import json
 
 import numpy as np
-import points
 import pytest
-from points import half_way
 
 from common.errors import BouquetError
 from common.protocol import ARRAYS
-from experiments.inline import InlineGrid
+from experiments.simulation.inline_grid import InlineGrid
+from strategies.base.state_io import dump_state, load_state
 from strategies.baselines.cfl import CFL, optimal_bipartition, separation
-from strategies.state import dump_state, load_state
+from tests.helpers import points
+from tests.helpers.points import half_way
 
 GOALS = {"a": (1, 0), "b": (1, 0.2), "c": (-1, 0), "d": (-1, -0.2)}
 

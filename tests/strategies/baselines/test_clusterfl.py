@@ -3,12 +3,12 @@ from itertools import product
 
 import numpy as np
 import pytest
-from points import FOUR, begin, replies
 
 from common.errors import BouquetError
 from common.protocol import ARRAYS, Proximal
+from strategies.base.state_io import dump_state, load_state
 from strategies.baselines.clusterfl import ClusterFL, clustering_penalty, indicator_matrix
-from strategies.state import dump_state, load_state
+from tests.helpers.points import FOUR, begin, replies
 
 
 def update(strategy, state, rows, round_=1):

@@ -1,7 +1,7 @@
 import numpy as np
 
 from common import protocol
-from experiments.inline import InlineGrid
+from experiments.simulation.inline_grid import InlineGrid
 from strategies.baselines.fedavg import FedAvg
 from strategies.baselines.fedprox import FedProx
 from strategies.baselines.standalone import Standalone

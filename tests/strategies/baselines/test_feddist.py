@@ -3,7 +3,7 @@ import pytest
 
 from common import protocol
 from common.errors import BouquetError
-from experiments.inline import InlineGrid
+from experiments.simulation.inline_grid import InlineGrid
 from strategies.baselines.feddist import FedDist
 from strategies.registry import create_strategy
 

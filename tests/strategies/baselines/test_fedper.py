@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from common.errors import BouquetError
-from common.layout import ParameterLayout
+from common.parameters.layout import ParameterLayout
 from common.protocol import ARRAYS, ClientReply
-from experiments.inline import InlineGrid
+from experiments.simulation.inline_grid import InlineGrid
+from strategies.base.replies import Replies
+from strategies.base.state_io import dump_state, load_state
 from strategies.baselines.fedper import FedPer
 from strategies.registry import create_strategy
-from strategies.replies import Replies
-from strategies.state import dump_state, load_state
 
 
 def upload(layout, rows, examples):

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 import torch
-from real_devices import Federation
 from torch.nn import functional as F
 
-from client.data import load_partition
-from common.initial import initial_model
+from client.data.loading import load_partition
+from common.model.build import initial_model
+from tests.helpers.real_devices import Federation
 
 
 @pytest.mark.parametrize("partition", ["pathological", "dirichlet"], ids=["equal parts", "unequal parts"])

@@ -3,17 +3,17 @@
 import json
 
 import numpy as np
-import points
 import pytest
-from points import begin
 
 from common.errors import BouquetError
 from common.protocol import ARRAYS
-from experiments.inline import InlineGrid
+from experiments.simulation.inline_grid import InlineGrid
+from strategies.base.state_io import dump_state, load_state
 from strategies.baselines.fedgroup import FedGroup, decomposed_cosine, mix_groups
 from strategies.baselines.fl_hc import FLHC
 from strategies.baselines.robust_tkm import RobustTKM
-from strategies.state import dump_state, load_state
+from tests.helpers import points
+from tests.helpers.points import begin
 
 GOALS = {"a": (8, 0), "b": (8, 1), "c": (0, 8), "d": (1, 8), "e": (-8, 0), "f": (-8, 1)}
 THREE = [{"a", "b"}, {"c", "d"}, {"e", "f"}]

@@ -7,20 +7,21 @@ import types
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
-from points import FOUR, begin, replies
 from torch import nn
 
 from client.app import make_client_app
-from client.state import PERSONAL, DeviceState, FolderStore
-from common import incoming
+from client.state.device_state import PERSONAL, DeviceState
+from client.state.store import FolderStore
 from common.errors import BouquetError
-from common.initial import initial_model, state_vector
+from common.model.build import initial_model, state_vector
 from common.protocol import ARRAYS, Encoder, Instruction, Payload, Proximal
 from common.settings import load_settings
-from experiments.inline import InlineGrid
+from experiments.simulation.inline_grid import InlineGrid
+from strategies.base import reply_checks
+from strategies.base.state_io import dump_state, load_state
 from strategies.cgpfl.strategy import CGPFL
 from strategies.cgpfl.wire import PROCEDURE, Envelope
-from strategies.state import dump_state, load_state
+from tests.helpers.points import FOUR, begin, replies
 
 InlineGrid({})  # gives Flower's Message its sender
 
@@ -129,7 +130,7 @@ def device(monkeypatch, tmp_path):
         content = Encoder(layout).content(instruction, round_, "r", {})
         node = {"data": str(file), "name": "a", "state-dir": str(tmp_path / "state")}
         answer = app(Message(content, dst_node_id=2, message_type=kind), Context(1, 2, node, RecordDict(), {}))
-        return incoming.read_metrics(answer) if kind == "evaluate" else incoming.read_reply(answer, layout)
+        return reply_checks.read_metrics(answer) if kind == "evaluate" else reply_checks.read_reply(answer, layout)
 
     def personal():
         kept = DeviceState(FolderStore(tmp_path / "state", durable=False)).recall("r", 99)

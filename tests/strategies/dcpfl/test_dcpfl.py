@@ -5,16 +5,16 @@ import math
 
 import numpy as np
 import pytest
-from dcpfl_device import BOTH, FAST, LASTS, Device, strategy_of, trial_rounds
 
 from common.errors import BouquetError
-from common.layout import ParameterLayout
+from common.parameters.layout import ParameterLayout
 from common.protocol import ARRAYS, ClientReply
-from experiments.inline import InlineGrid
+from experiments.simulation.inline_grid import InlineGrid
+from strategies.base.replies import Replies
 from strategies.dcpfl.state import DCPFLState, Group
 from strategies.dcpfl.strategy import DCPFL
 from strategies.dcpfl.wire import WHOLE_ROUND
-from strategies.replies import Replies
+from tests.helpers.dcpfl_device import BOTH, FAST, LASTS, Device, strategy_of, trial_rounds
 
 
 def test_one_model_for_all_until_the_group_graph_is_made(devices, grid, play):

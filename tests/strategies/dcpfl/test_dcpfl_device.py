@@ -7,12 +7,14 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 
 from client.app import make_client_app
-from client.state import PERSONAL, DeviceState, FolderStore
-from common import incoming, protocol
-from common.initial import initial_model, state_vector
+from client.state.device_state import PERSONAL, DeviceState
+from client.state.store import FolderStore
+from common import protocol
+from common.model.build import initial_model, state_vector
 from common.protocol import ARRAYS, Encoder, Instruction, Payload
 from common.settings import load_settings
-from experiments.inline import InlineGrid
+from experiments.simulation.inline_grid import InlineGrid
+from strategies.base import reply_checks
 from strategies.dcpfl.wire import DIVERGED, LOSS_NEW, LOSS_OLD, NEW, PROCEDURE, TAKE, WHOLE_ROUND
 
 SETTINGS = load_settings(
@@ -40,7 +42,7 @@ class Device:
         return app(message, Context(1, 2, config, RecordDict(), {}))
 
     def reply(self, instruction, round_):
-        return incoming.read_reply(self.ask(instruction, round_), self.layout, instruction.upload)
+        return reply_checks.read_reply(self.ask(instruction, round_), self.layout, instruction.upload)
 
     def refusal(self, instruction, round_, kind="train"):
         return self.ask(instruction, round_, kind).error.reason
@@ -84,7 +86,7 @@ def part(model, since, **more):
 def test_losses_go_up_first_and_then_the_chosen_model_only(device, model, new):
     first = device.ask(both(model[1]), 4)
     assert "arrays" not in first.content
-    losses = incoming.read_reply(first, model[0], ()).metrics
+    losses = reply_checks.read_reply(first, model[0], ()).metrics
     assert losses[LOSS_OLD] != losses[LOSS_NEW]
     taken = device.reply(take(new), 4)
     # It is what an ordinary round from that model would have trained.
@@ -220,7 +222,7 @@ def test_alone_it_needs_no_model_and_says_when_it_has_none(device, model):
     trained = device.reply(whole(model[1]), 3).vector
     reply = device.ask(alone, 4)
     assert "arrays" not in reply.content
-    metrics = incoming.read_reply(reply, model[0], ()).metrics
+    metrics = reply_checks.read_reply(reply, model[0], ()).metrics
     assert metrics["state-lost"] == 0
     expected = Device(model[0], device.folder / "other").reply(whole(trained), 4)
     assert metrics["loss"] == expected.metrics["loss"]
@@ -231,9 +233,9 @@ def test_it_is_tested_with_its_own_slow_layers_or_not_at_all(device, model):
     test = part(model, since=1)
     assert "no model to test" in device.refusal(test, 1, "evaluate")
     device.reply(whole(model[1]), 1)
-    tested = incoming.read_metrics(device.ask(test, 1, "evaluate"))
+    tested = reply_checks.read_metrics(device.ask(test, 1, "evaluate"))
     start = device.own(2)
     columns = model[0].columns(model[0].layers[:1])
     start[columns] = model[1][columns]
-    same = incoming.read_metrics(device.ask(whole(start), 1, "evaluate"))
+    same = reply_checks.read_metrics(device.ask(whole(start), 1, "evaluate"))
     assert tested["test-loss"] == same["test-loss"]

@@ -4,12 +4,12 @@ import json
 import shutil
 
 import pytest
-from stopped_runs import cut_after, lines_of
 
 from common.settings import load_settings
-from experiments.plots import plots_of
-from experiments.record import read_run
-from experiments.simulation import STATE_FOLDER, simulate
+from experiments.plots.run import plots_of
+from experiments.simulation.run import STATE_FOLDER, simulate
+from server.record.reader import read_run
+from tests.helpers.stopped_runs import cut_after, lines_of
 
 SETTINGS = [
     "strategy.name=dc-pfl",

@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-from dcpfl_device import BOTH, FAST, strategy_of, trial_rounds
 
 from common.errors import BouquetError
 from common.protocol import ARRAYS
+from strategies.base.exchange import Patience
+from strategies.base.state_io import dump_state, load_state
 from strategies.dcpfl.state import DCPFLState
 from strategies.dcpfl.wire import DIVERGED, NEW, TAKE
-from strategies.exchange import Patience
-from strategies.state import dump_state, load_state
+from tests.helpers.dcpfl_device import BOTH, FAST, strategy_of, trial_rounds
 
 
 def test_the_period_ends_a_trial_is_won_and_each_group_goes_its_way(devices, grid, play):

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.layout import ParameterLayout
+from common.parameters.layout import ParameterLayout
 from strategies.dcpfl.layerwise import layer_discrepancies, slow_layers
 
 LAYOUT = ParameterLayout.of({"a.weight": np.zeros(2, dtype=np.float32), "b.weight": np.zeros(2, dtype=np.float32)})

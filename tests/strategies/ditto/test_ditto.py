@@ -3,7 +3,7 @@ import pytest
 
 from common.errors import BouquetError
 from common.protocol import ARRAYS, Proximal
-from experiments.inline import InlineGrid
+from experiments.simulation.inline_grid import InlineGrid
 from strategies.ditto.strategy import Ditto
 
 

@@ -9,13 +9,15 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 
 from client.app import make_client_app
-from client.starting import compose
-from client.state import PERSONAL, DeviceState, FolderStore, Kept
-from common import incoming, protocol
-from common.initial import initial_model, state_vector
+from client.rounds.start_model import compose
+from client.state.device_state import PERSONAL, DeviceState, Kept
+from client.state.store import FolderStore
+from common import protocol
+from common.model.build import initial_model, state_vector
 from common.protocol import ARRAYS, SPARE, Encoder, Instruction, Payload, Proximal
 from common.settings import load_settings
-from experiments.inline import InlineGrid
+from experiments.simulation.inline_grid import InlineGrid
+from strategies.base import reply_checks
 
 CHANGES = ["data.clients=10", "train.local_epochs=1", "train.momentum=0", "data.partition=rotated", "data.groups=2"]
 SETTINGS = load_settings(None, CHANGES)
@@ -39,7 +41,7 @@ def ask(model, instruction, round_=1, kind="train"):
 
 def answer(model, instruction, ctx, round_=1):
     reply = make_client_app(SETTINGS)(ask(model, instruction, round_), ctx)
-    return incoming.read_reply(reply, model[0], instruction.upload)
+    return reply_checks.read_reply(reply, model[0], instruction.upload)
 
 
 def ditto(vector, weight=1.0, **more):
@@ -83,7 +85,7 @@ def test_it_is_tested_with_its_personal_model(model, tmp_path):
     for round_ in (1, 2, 3):
         trained = answer(model, ditto(model[1], weight=0.01, config={"local-epochs": 3}), ctx, round_)
     evaluated = make_client_app(SETTINGS)(ask(model, ditto(np.zeros_like(model[1])), 3, "evaluate"), ctx)
-    metrics = incoming.read_metrics(evaluated)
+    metrics = reply_checks.read_metrics(evaluated)
     assert metrics["accuracy"] == trained.metrics["accuracy-trained"] > 0.5
     assert metrics["state-lost"] == 0
 
@@ -113,12 +115,12 @@ def test_spare_layers_are_for_a_device_that_has_none(layout):
 KILLED = """
 import os, signal, sys
 from flwr.app import Context, Message, RecordDict
-import client.local_sgd as local_sgd
+import client.training.sgd as local_sgd
 from client.app import make_client_app
-from common.initial import initial_model, state_vector
+from common.model.build import initial_model, state_vector
 from common.protocol import ARRAYS, Encoder, Instruction, Payload
 from common.settings import load_settings
-from experiments.inline import InlineGrid
+from experiments.simulation.inline_grid import InlineGrid
 InlineGrid({})
 settings = load_settings(None, sys.argv[2:])
 layout, initial = state_vector(initial_model(settings))

@@ -5,19 +5,19 @@ import shutil
 
 import numpy as np
 import pytest
-from fedac_replies import FOUR, WIDE, fixed, planted, replies, started
-from stopped_runs import cut_after
 
 from common.errors import BouquetError
-from common.layout import LayoutError, ParameterLayout
+from common.parameters.layout import LayoutError, ParameterLayout
 from common.protocol import ARRAYS, STANDARD
 from common.settings import load_settings
-from experiments.inline import InlineGrid
-from experiments.simulation import simulate
+from experiments.simulation.inline_grid import InlineGrid
+from experiments.simulation.run import simulate
+from strategies.base.state_io import dump_state, load_state
 from strategies.fedac.sending import GLOBAL_EMBEDDING
 from strategies.fedac.state import FedACState, embedding_layers
 from strategies.fedac.strategy import FedAC
-from strategies.state import dump_state, load_state
+from tests.helpers.fedac_replies import FOUR, WIDE, fixed, planted, replies, started
+from tests.helpers.stopped_runs import cut_after
 
 # --- what a device is sent ---------------------------------------------------------------------------------------
 

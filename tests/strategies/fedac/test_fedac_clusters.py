@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fedac_replies import WIDE, fixed, planted, replies, started
 
 from common.protocol import STANDARD
 from common.settings import load_settings
-from experiments.record import read_run
-from experiments.simulation import simulate
+from experiments.simulation.run import simulate
+from server.record.reader import read_run
+from strategies.base.protection import Protection
 from strategies.fedac.strategy import FedAC
 from strategies.fedac.wire import PROCEDURE
 from strategies.mathematics.robust import Aggregation
-from strategies.protection import Protection
+from tests.helpers.fedac_replies import WIDE, fixed, planted, replies, started
 
 # --- the number of clusters --------------------------------------------------------------------------------------
 

@@ -5,11 +5,11 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 
 from client.app import make_client_app
-from common import incoming
-from common.initial import initial_model, state_vector
+from common.model.build import initial_model, state_vector
 from common.protocol import ARRAYS, Encoder, Instruction, Payload, ProtocolError, Proximal
 from common.settings import load_settings
-from experiments.inline import InlineGrid
+from experiments.simulation.inline_grid import InlineGrid
+from strategies.base import reply_checks
 from strategies.fedac.wire import NUMBERS, PROCEDURE, LowRankMap, asking_for_numbers, read_numbers, sending_map
 
 SETTINGS = load_settings(
@@ -50,11 +50,11 @@ def for_numbers(version=1, with_map=True):
 
 def numbers_of(reply):
     assert ARRAYS not in reply.content  # no model leaves the device
-    return read_numbers(incoming.read_reply(reply, LAYOUT, ()).config, 3)
+    return read_numbers(reply_checks.read_reply(reply, LAYOUT, ()).config, 3)
 
 
 def test_the_numbers_are_those_of_the_model_that_it_would_have_sent(device):
-    trained = incoming.read_reply(device(for_model(), 1, "one"), LAYOUT).vector
+    trained = reply_checks.read_reply(device(for_model(), 1, "one"), LAYOUT).vector
     numbers = numbers_of(device(for_numbers(), 1, "other"))
     np.testing.assert_allclose(numbers, MAP.directions.astype(float) @ trained - MAP.offset, rtol=1e-9)
     np.testing.assert_allclose(numbers, MAP.reduce(trained[None, :])[0], rtol=1e-9)
@@ -64,9 +64,9 @@ def test_the_map_is_kept_and_the_personal_model_goes_on(device):
     device(for_numbers(), 1)
     small = for_numbers(with_map=False)
     numbers = numbers_of(device(small, 2))
-    trained = incoming.read_reply(device(for_model(), 2), LAYOUT).vector  # round 2 again, this time with the model
+    trained = reply_checks.read_reply(device(for_model(), 2), LAYOUT).vector  # round 2 again, this time with the model
     np.testing.assert_allclose(numbers, MAP.reduce(trained[None, :])[0], rtol=1e-9)
-    start = incoming.read_reply(device(for_model(config={"learning-rate": 1e-30}), 3), LAYOUT).vector
+    start = reply_checks.read_reply(device(for_model(config={"learning-rate": 1e-30}), 3), LAYOUT).vector
     np.testing.assert_allclose(start, trained, atol=1e-6)
 
 
@@ -75,11 +75,13 @@ def test_a_device_without_the_map_says_so_and_has_trained_all_the_same(device):
         device(for_numbers(with_map=False), 1, "never"),
         device(for_numbers(version=7, with_map=False), 2, "never"),
     ):
-        read = incoming.read_reply(reply, LAYOUT, ())
+        read = reply_checks.read_reply(reply, LAYOUT, ())
         assert (read.metrics["state-lost"], NUMBERS in read.config) == (1, False)
         assert read.metrics["accuracy-trained"] > 0
     assert numbers_of(device(for_numbers(version=7), 3, "never")) is not None
-    other = incoming.read_reply(device(for_numbers(version=7, with_map=False), 1, "never", run="another"), LAYOUT, ())
+    other = reply_checks.read_reply(
+        device(for_numbers(version=7, with_map=False), 1, "never", run="another"), LAYOUT, ()
+    )
     assert NUMBERS not in other.config
 
 
@@ -96,16 +98,16 @@ def test_the_last_three_maps_stay_beside_the_rounds(device, tmp_path):
 def test_it_starts_from_its_own_model_and_without_one_from_the_center(device):
     still = {"learning-rate": 1e-30}
     center = INITIAL + 1
-    first = incoming.read_reply(
+    first = reply_checks.read_reply(
         device(Instruction({ARRAYS: Payload(center)}, start="personal", config=still), 1), LAYOUT
     )
     np.testing.assert_allclose(first.vector, center, atol=1e-6)
-    own = incoming.read_reply(device(for_model(config=still), 2), LAYOUT)
+    own = reply_checks.read_reply(device(for_model(config=still), 2), LAYOUT)
     np.testing.assert_allclose(own.vector, center, atol=1e-6)
-    lost = incoming.read_reply(device(for_model(config=still), 2, "empty"), LAYOUT)
+    lost = reply_checks.read_reply(device(for_model(config=still), 2, "empty"), LAYOUT)
     np.testing.assert_allclose(lost.vector, INITIAL, atol=1e-6)
     assert (own.metrics["state-lost"], lost.metrics["state-lost"]) == (0, 1)
-    new = incoming.read_reply(device(for_model(config=still, newcomer=True), 2, "new"), LAYOUT)
+    new = reply_checks.read_reply(device(for_model(config=still, newcomer=True), 2, "new"), LAYOUT)
     assert new.metrics["state-lost"] == 0
 
 
@@ -119,7 +121,7 @@ def test_both_pulls_act_at_once(device):
         proximal=(Proximal(ARRAYS, 3.0), Proximal("global-embedding", 1.0)),
         config={"learning-rate": 0.1, "momentum": 0.0, "local-epochs": 5},
     )
-    trained = incoming.read_reply(device(instruction, 1), LAYOUT).vector
+    trained = reply_checks.read_reply(device(instruction, 1), LAYOUT).vector
     # (3 · 0 + 1 · 2) / (3 + 1), up to what the data pull; the decision has only the center, and the data, which raise
     # one class as much as they lower the others, do not pull its mean
     assert np.median(trained[columns]) == pytest.approx(0.5, abs=0.05)
@@ -127,8 +129,8 @@ def test_both_pulls_act_at_once(device):
 
 
 def test_it_is_tested_with_its_own_model(device):
-    trained = incoming.read_reply(device(for_model(), 1), LAYOUT)
-    metrics = incoming.read_metrics(device(Instruction({}, start="personal", upload=()), 1, kind="evaluate"))
+    trained = reply_checks.read_reply(device(for_model(), 1), LAYOUT)
+    metrics = reply_checks.read_metrics(device(Instruction({}, start="personal", upload=()), 1, kind="evaluate"))
     assert metrics["accuracy"] == pytest.approx(trained.metrics["accuracy-trained"])
 
 

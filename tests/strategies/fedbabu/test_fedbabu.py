@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from real_devices import Federation
 
 from common.errors import BouquetError
 from common.protocol import ARRAYS, Instruction, Payload, ProtocolError
 from strategies.fedbabu.device import fine_tune
 from strategies.fedbabu.strategy import FedBABU
 from strategies.fedbabu.wire import FINE_TUNED, FINE_TUNING_EPOCHS, PROCEDURE
+from tests.helpers.real_devices import Federation
 
 
 def instruction(federation, epochs=3, what="all"):

@@ -4,16 +4,16 @@ import json
 
 import numpy as np
 import pytest
-from real_devices import Federation
 
 from common.errors import BouquetError
 from common.protocol import ARRAYS, Instruction, Payload, Proximal
-from experiments.inline import InlineGrid
+from experiments.simulation.inline_grid import InlineGrid
 from strategies import one_model
+from strategies.base.state_io import dump_state, load_state
 from strategies.baselines.fedsgd import ALL_SAMPLES
 from strategies.feddane.strategy import FedDANE
 from strategies.feddane.wire import GRADIENT, PROCEDURE
-from strategies.state import dump_state, load_state
+from tests.helpers.real_devices import Federation
 
 FULL_BATCH = ("strategy.name=feddane", f"train.batch_size={ALL_SAMPLES}")
 

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from real_devices import Federation
 
 from common.errors import BouquetError
 from common.protocol import ARRAYS, Instruction, Payload, ProtocolError
 from strategies.fedrep.strategy import FedRep
 from strategies.fedrep.wire import BODY_EPOCHS, HEAD_EPOCHS, PROCEDURE
+from tests.helpers.real_devices import Federation
 
 
 def personal(federation, round_, part=0):

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.layout import ParameterLayout
+from common.parameters.layout import ParameterLayout
 from strategies.fedtsdp.decoupling import (
     density_clusters,
     join_nearest,

@@ -4,17 +4,17 @@ import json
 from functools import partial
 
 import numpy as np
-import points
 import pytest
 
 from common.errors import BouquetError
-from common.layout import ParameterLayout
+from common.parameters.layout import ParameterLayout
 from common.protocol import ARRAYS, SPARE, STATE_LOST
-from experiments.inline import InlineGrid
+from experiments.simulation.inline_grid import InlineGrid
+from strategies.base.replies import PublicData
+from strategies.base.state_io import dump_state, load_state
 from strategies.fedtsdp.hopkins import entropy
 from strategies.fedtsdp.strategy import FedTSDP
-from strategies.replies import PublicData
-from strategies.state import dump_state, load_state
+from tests.helpers import points
 
 FOUR = ParameterLayout.of({f"l{i}.weight": np.zeros(1, dtype=np.float32) for i in range(1, 5)})
 ALWAYS, NEVER = 0.0, 1.0  # thresholds that H is above, or not

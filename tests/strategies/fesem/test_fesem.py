@@ -1,15 +1,15 @@
 import numpy as np
 import pytest
-from points import FOUR, POINT, replies
 
 from common import protocol
 from common.errors import BouquetError
-from common.layout import ParameterLayout
+from common.parameters.layout import ParameterLayout
 from common.protocol import ARRAYS
-from experiments.inline import InlineGrid
+from experiments.simulation.inline_grid import InlineGrid
+from strategies.base.state_io import dump_state, load_state
 from strategies.fesem.state import FeSEMState
 from strategies.fesem.strategy import FeSEM
-from strategies.state import dump_state, load_state
+from tests.helpers.points import FOUR, POINT, replies
 
 
 def start(strategy, rows=None, layout=POINT, initial=None):

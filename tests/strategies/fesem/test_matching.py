@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from common.errors import BouquetError
-from common.layout import ParameterLayout
+from common.parameters.layout import ParameterLayout
 from strategies.fesem.matching import hidden_layers, match_rows
 from strategies.mathematics.aggregation import weighted_mean
 

@@ -1,19 +1,19 @@
 import numpy as np
 import pytest
-from choosing_devices import CENTERS, POINT, asked, begin, fresh, replies, steps
 from flwr.app import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common import protocol
 from common.errors import BouquetError
-from common.layout import ParameterLayout
+from common.parameters.layout import ParameterLayout
 from strategies.gradient_loss import wire as choice
 from strategies.gradient_loss.state import Device, GradientLossState
 from strategies.gradient_loss.strategy import GradientLoss
 from strategies.gradient_loss.wire import Choice
 from strategies.mathematics.initialisation import random_models
 from strategies.registry import create_strategy
+from tests.helpers.choosing_devices import CENTERS, POINT, asked, begin, fresh, replies, steps
 
 
 def test_each_cluster_becomes_the_plain_mean_of_its_members():

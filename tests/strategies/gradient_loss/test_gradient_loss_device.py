@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from client.app import make_client_app
-from common import incoming, protocol
+from common import protocol
 from common.errors import BouquetError
-from common.initial import initial_model, state_vector
+from common.model.build import initial_model, state_vector
 from common.protocol import Encoder, Instruction, Payload
 from common.settings import load_settings
-from experiments.inline import InlineGrid
+from experiments.simulation.inline_grid import InlineGrid
+from strategies.base import reply_checks
 from strategies.gradient_loss import wire as choice
 from strategies.gradient_loss.device import choose_identity, remembered, step_similarity
 from strategies.gradient_loss.wire import Choice, center_record, step_record
@@ -67,7 +68,7 @@ def device(settings, tmp_path):
                 Encoder(layout).content(instruction, round_, "r", sent or {}), dst_node_id=2, message_type=kind
             )
             reply = app(message, Context(1, 2, {"data": str(file), "name": name}, state, {}))
-            return incoming.read_metrics(reply) if kind == "evaluate" else incoming.read_reply(reply, layout)
+            return reply_checks.read_metrics(reply) if kind == "evaluate" else reply_checks.read_reply(reply, layout)
 
         return ask
 

@@ -2,11 +2,11 @@ import json
 
 import numpy as np
 import pytest
-from choosing_devices import POINTS, fresh, grid
 
+from strategies.base.state_io import dump_state, load_state
 from strategies.gradient_loss.state import GradientLossState
 from strategies.gradient_loss.wire import step_record
-from strategies.state import dump_state, load_state
+from tests.helpers.choosing_devices import POINTS, fresh, grid
 
 
 def test_devices_come_go_and_fail(play):

@@ -2,12 +2,12 @@ import json
 
 import numpy as np
 import pytest
-from choosing_devices import POINTS, asked, begin, fresh, grid, replies, steps
 
+from strategies.base.state_io import dump_state, load_state
 from strategies.gradient_loss import wire as choice
 from strategies.gradient_loss.state import GradientLossState
 from strategies.gradient_loss.strategy import GradientLoss
-from strategies.state import dump_state, load_state
+from tests.helpers.choosing_devices import POINTS, asked, begin, fresh, grid, replies, steps
 
 # Steps from cluster 0's model, along the one axis or the other.
 APART = {"a": (1, 0), "b": (0, 1), "c": (2, 0), "d": (0, 2), "e": (3, 0)}

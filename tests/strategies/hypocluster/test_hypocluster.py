@@ -10,16 +10,16 @@ from flwr.app import Context, Message, RecordDict
 from torch import nn
 
 from client.app import make_client_app
-from common import incoming
 from common.errors import BouquetError
-from common.initial import initial_model, state_vector
+from common.model.build import initial_model, state_vector
 from common.protocol import ClientReply, Encoder, Instruction, Payload
 from common.settings import load_settings
-from experiments.inline import InlineGrid
+from experiments.simulation.inline_grid import InlineGrid
+from strategies.base import reply_checks
+from strategies.base.replies import Replies
+from strategies.base.state_io import dump_state, load_state
 from strategies.hypocluster.strategy import HypoCluster
 from strategies.hypocluster.wire import CHOSEN, LOSS_GAP, PROCEDURE, center_record
-from strategies.replies import Replies
-from strategies.state import dump_state, load_state
 
 InlineGrid({})  # gives Flower's Message its sender
 
@@ -113,7 +113,7 @@ def device(monkeypatch, tmp_path):
         content = Encoder(layout).content(Instruction(payloads, procedure=PROCEDURE), 2, "r", {})
         message = Message(content, dst_node_id=2, message_type=kind)
         answer = app(message, Context(1, 2, {"data": str(file), "name": "a"}, RecordDict(), {}))
-        return incoming.read_metrics(answer) if kind == "evaluate" else incoming.read_reply(answer, layout)
+        return reply_checks.read_metrics(answer) if kind == "evaluate" else reply_checks.read_reply(answer, layout)
 
     return ask
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from real_devices import Federation
 
 from common.errors import BouquetError
 from common.protocol import ProtocolError
@@ -13,6 +12,7 @@ from strategies.perfedavg.device import adapt, meta_gradient
 from strategies.perfedavg.strategy import PerFedAvg
 from strategies.perfedavg.wire import ADAPTATION_RATE, ADAPTATION_STEPS, DIFFERENCE, PROCEDURE
 from strategies.registry import create_strategy
+from tests.helpers.real_devices import Federation
 
 # f(w) = ½ wᵀ A w − bᵀ w on each of the mini-batches D, D', D''
 A = torch.tensor([[[2.0, 0.0], [0.0, 4.0]], [[1.0, 1.0], [1.0, 3.0]], [[3.0, 0.0], [0.0, 1.0]]], dtype=torch.float64)
@@ -102,7 +102,7 @@ def test_it_is_tested_adapted_and_keeps_an_adapted_model(tmp_path):
 
 
 def test_all_devices_weigh_alike(scripted, play):
-    from experiments.inline import InlineGrid
+    from experiments.simulation.inline_grid import InlineGrid
 
     few = scripted("a", lambda sent, _: sent + 1, {"num-examples": 10})
     many = scripted("b", lambda sent, _: sent + 5, {"num-examples": 30})

@@ -2,16 +2,16 @@
 
 import numpy as np
 import pytest
-from real_devices import Federation
 
 from common.errors import BouquetError
 from common.protocol import ARRAYS, Instruction, Payload, ProtocolError
-from experiments.inline import InlineGrid
+from experiments.simulation.inline_grid import InlineGrid
 from strategies import one_model
 from strategies.baselines.fedsgd import ALL_SAMPLES
 from strategies.pfedme.device import solve
 from strategies.pfedme.strategy import PFedMe
 from strategies.pfedme.wire import INNER_STEPS, OUTER_RATE, PROCEDURE, PROXIMAL_WEIGHT
+from tests.helpers.real_devices import Federation
 
 FULL_BATCH = ("strategy.name=pfedme", f"train.batch_size={ALL_SAMPLES}", "train.learning_rate=0.1")
 

@@ -1,0 +1,1 @@
+"""The commands, by topic, and the options that they share."""

@@ -1,0 +1,125 @@
+"""The commands by which an owner looks after a fleet: ``bouquet status``, ``check``, ``run`` and ``stop``."""
+
+from __future__ import annotations
+
+import json as json_
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bouquet.commands import options
+from bouquet.console import console
+
+
+def status(
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="[RUN | SERVER]", help="A run folder, or the address of a server's page (--web)."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="For a program.")] = False,
+    token: Annotated[
+        str | None, typer.Option(envvar="BOUQUET_WEB_TOKEN", help="The page's token, where it wants one.")
+    ] = None,
+    authority: Annotated[
+        Path | None, typer.Option("--ca", metavar="FILE", help="ca.crt of the server; keys/ca.crt where that is there.")
+    ] = None,
+) -> None:
+    """Say which devices are there and how the run goes; by default of the run in runs/ that is newest.
+
+    The exit status is 1 when the run failed or its server was stopped.
+    """
+    from bouquet.monitor.status import WELL, collect, fetch, newest_run
+    from bouquet.monitor.status_table import print_status
+
+    if target is not None and target.startswith(("http://", "https://")):
+        default = Path("keys/ca.crt")
+        found = fetch(target, token, authority or (default if default.is_file() else None))
+    else:
+        found = collect(Path(target) if target else newest_run())
+    if json:
+        typer.echo(json_.dumps(found, indent=2))
+    else:
+        print_status(console, found)
+    if found["run"]["state"] not in WELL:
+        raise typer.Exit(1)
+
+
+def check(
+    server: Annotated[str | None, options.SERVER_ADDRESS] = None,
+    data: options.DeviceData = None,
+    state_dir: options.StateDir = options.STATE_DIR,
+    settings: options.SettingsFile = None,
+    keys: options.DeviceKeys = None,
+    insecure: options.DeviceInsecure = False,
+    leave_out_unreadable: options.LeaveOut = False,
+    least_noise: options.LeastNoise = None,
+    most_epsilon: options.MostEpsilon = None,
+) -> None:
+    """Check a device before it joins: data, keys, clock, disk and memory, a step of training, the server.
+
+    Its options are those of "bouquet client" that say who and where the device is. The server's settings file, where
+    the device has it, says the classes and the model. The exit status is 1 when something is wrong.
+    """
+    from bouquet.device.check import check_device, print_checks
+    from bouquet.device.config import device_demands
+
+    found = check_device(
+        server=server,
+        data=data,
+        state_dir=state_dir,
+        settings=settings,
+        keys=keys,
+        insecure=insecure,
+        leave_out=leave_out_unreadable,
+        owner=device_demands(least_noise, most_epsilon),
+    )
+    print_checks(console, found)
+    if any(line.wrong for line in found):
+        raise typer.Exit(1)
+
+
+def run(
+    chosen: Annotated[Path, typer.Argument(metavar="NEXT.toml", help="Settings of the run.")],
+    out: options.Out = None,
+    overrides: options.Overrides = None,
+    on: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Run folder that the server was started on; found below runs/ by default."),
+    ] = None,
+) -> None:
+    """Have a server that was started with --keep-waiting do a run, after those that it was asked for before.
+
+    Devices need no restart. The settings are checked here, at once.
+    """
+    from bouquet.federation.queue import NextRun, enqueue, waiting_server
+    from common.settings import load_settings
+    from server.run.build import build_strategy
+
+    settings = load_settings(chosen, overrides or [])
+    build_strategy(settings)
+    server = on or waiting_server()
+    folder = out or Path("runs") / settings.run.name
+    enqueue(server, NextRun(settings, folder))
+    console.print(f"asked    the server of {server} for the run {settings.run.name}; see {folder}", soft_wrap=True)
+
+
+def stop(
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="[RUN]", help="Run folder; the newest in runs/ by default.")
+    ] = None,
+) -> None:
+    """End a run after the round in hand; it goes on with bouquet server --resume.
+
+    A server with --keep-waiting then waits for the next run.
+    """
+    from bouquet.monitor.status import collect, is_alive, newest_run
+    from common.errors import BouquetError
+    from server.run.stop import ask_to_stop
+
+    folder = folder or newest_run()
+    status = collect(folder)["run"]
+    if not is_alive(status):
+        raise BouquetError(f"No run is going on in {folder}: it is {status['state']}.")
+    ask_to_stop(folder)
+    console.print(f"asked    the run {status['name']} to end after the round in hand.", soft_wrap=True)

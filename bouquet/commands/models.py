@@ -1,0 +1,76 @@
+"""The commands that use a model that a federation left: ``bouquet predict`` and ``bouquet export``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from common.errors import BouquetError
+
+if TYPE_CHECKING:
+    from bouquet.models.kept import KeptModel
+
+StateDir = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="State folder of this device's client; bouquet-state by default.")
+]
+Run = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Instead, on the server: the folder of a run that has ended.")
+]
+Cluster = Annotated[int | None, typer.Option(min=0, help="With --run: the cluster whose model to use.")]
+
+
+def predict(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="IMAGE…", help="Images, folders of images, or .npz files with x.")
+    ],
+    state_dir: StateDir = None,
+    run: Run = None,
+    cluster: Cluster = None,
+    top: Annotated[int, typer.Option(min=1, help="So many classes for each, the likeliest first.")] = 1,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
+    """Say what this device's own model sees in images: class and probability for each. No server is needed.
+
+    The model is the one that the device trained last; it is there after the first round. What cannot be read is named,
+    the others are predicted all the same, and the exit status is 1.
+    """
+    from bouquet.models.predict import predict as predictions
+
+    failed = False
+    for found in predictions(_model(state_dir, run, cluster), paths, top):
+        failed = failed or bool(found.error)
+        typer.echo(found.to_json() if json else found.text(), err=bool(found.error) and not json)
+    if failed:
+        raise typer.Exit(1)
+
+
+def export(
+    file: Annotated[Path, typer.Argument(metavar="FILE.onnx|FILE.pt", help="ONNX, or TorchScript, by its suffix.")],
+    state_dir: StateDir = None,
+    run: Run = None,
+    cluster: Cluster = None,
+) -> None:
+    """Write this device's own model as ONNX or TorchScript, for a program without Python.
+
+    Class names, input shape and preparation of images go into the file. ONNX needs the packages onnx and onnxscript
+    (the extra 'export').
+    """
+    from bouquet.models.export import export as write
+
+    kept = _model(state_dir, run, cluster)
+    write(kept, file)
+    typer.echo(f"written  {file} ({kept.card.model.name}, {len(kept.card.classes)} classes, from {kept.origin})")
+
+
+def _model(state_dir: Path | None, run: Path | None, cluster: int | None) -> KeptModel:
+    from bouquet.models.kept import cluster_model, device_model
+
+    if run is None:
+        if cluster is not None:
+            raise BouquetError("--cluster chooses a model of a run: give --run, too.")
+        return device_model(state_dir or Path("bouquet-state"))
+    if cluster is None or state_dir is not None:
+        raise BouquetError("--run takes --cluster, and not --state-dir.")
+    return cluster_model(run, cluster)

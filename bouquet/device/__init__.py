@@ -1,0 +1,1 @@
+"""What ``bouquet client`` and ``bouquet check`` need beside the client itself."""

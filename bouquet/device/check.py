@@ -1,0 +1,343 @@
+"""``bouquet check``: is this device ready to join? One screen of answers, each with what to do where it is no."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from bouquet.keys.store import CA_CERTIFICATE, DEFAULT, device_keys
+from common.data.images import IMAGE_SUFFIXES, is_clutter
+from common.errors import BouquetError
+from common.settings import Settings, load_settings
+from common.settings.sections import OWN_DATA
+from common.system.resources import available_bytes, peak_bytes, reset_peak
+
+OK, WARNING, WRONG = "ok", "look", "WRONG"
+LEAST_DISK_MB = 200  # for the state folder: two rounds of a model, and Flower's files
+LEAST_MEMORY_MB = 400  # docs/deploy-raspberry-pi.md says what was measured
+NEAR_DAYS = 30
+STEP_SAMPLES = 256
+
+
+@dataclass(frozen=True)
+class Line:
+    """An answer: ``state`` is ok, look or WRONG."""
+
+    what: str
+    state: str
+    text: str
+
+    @property
+    def wrong(self) -> bool:
+        """Whether the device cannot join like this."""
+        return self.state == WRONG
+
+
+def check_device(
+    *,
+    server: str | None,
+    data: Path | None,
+    state_dir: Path,
+    settings: Path | None,
+    keys: Path | None,
+    insecure: bool,
+    leave_out: bool = False,
+    owner: Mapping[str, float] | None = None,
+) -> list[Line]:
+    """Everything that can be checked with what was given, in the order in which it would go wrong."""
+    chosen = load_settings(settings) if settings else None
+    lines = [*_data(data, chosen, leave_out), *_keys(keys, insecure), *_machine(state_dir)]
+    if chosen is None:
+        lines.append(Line("model", WARNING, "Not timed: give the server's settings file (--settings)."))
+    else:
+        lines += _step(chosen, data, leave_out)
+    if owner:
+        lines.append(_privacy(owner, chosen, state_dir))
+    if server is None:
+        lines.append(Line("server", WARNING, "Not asked: give its address (--server HOST:PORT)."))
+    else:
+        lines += _server(server, keys, insecure)
+    return lines
+
+
+def print_checks(console: Console, lines: list[Line]) -> None:
+    """The answers, a line each."""
+    styles = {OK: "green", WARNING: "yellow", WRONG: "bold red"}
+    for line in lines:
+        text = Text(f"{line.what:<8}").append(f"{line.state:<6}", styles[line.state]).append(line.text)
+        console.print(text, soft_wrap=True)
+    count = sum(line.wrong for line in lines)
+    console.print("Ready to join." if not count else f"{count} of {len(lines)} checks failed.")
+
+
+def _data(path: Path | None, settings: Settings | None, leave_out: bool) -> Iterator[Line]:
+    if path is None:
+        yield Line("data", WARNING, "Not looked at: give the folder or .npz (--data).")
+        return
+    try:
+        if settings is not None and settings.data.dataset == OWN_DATA:
+            yield from _whole_data(path, settings, leave_out)
+        else:
+            yield from _photos(path)
+    except BouquetError as error:
+        yield Line("data", WRONG, str(error))
+
+
+def _whole_data(path: Path, settings: Settings, leave_out: bool) -> Iterator[Line]:
+    """The data as a round would read them."""
+    from client.data.loading import load_folder
+
+    about = settings.data
+    clock = time.monotonic()
+    found = load_folder(
+        path,
+        input_shape=about.input_shape,
+        classes=about.classes,
+        test_fraction=about.test_fraction,
+        seed=settings.run.seed,
+        leave_out=leave_out,
+        as_bytes=True,
+    )
+    counts = ", ".join(f"{n} {c or 'none'}" for n, c in zip(about.classes, found.samples_by_class(), strict=True))
+    took = time.monotonic() - clock
+    text = f"{len(found.train_y)} samples to train on, {len(found.test_y)} to test on; {counts}. Read in {took:.1f} s."
+    yield Line("data", OK, text)
+    for note in found.notes:
+        yield Line("", WARNING, note)
+
+
+def _photos(path: Path) -> Iterator[Line]:
+    """What can be said of a folder of photos without the federation's classes: every one is opened."""
+    from client.data.folder import find_photos
+    from client.data.loading import MINIMUM_TRAIN
+    from common.data.images import read_image
+
+    if path.suffix == ".npz" or (path / "data.npz").is_file():
+        yield Line("data", WARNING, f"{path} holds an .npz; what it must fit is in the server's settings (--settings).")
+        return
+    if not path.is_dir():
+        yield Line("data", WRONG, f"The data folder {path} is not there.")
+        return
+    parts = [path / part for part in ("train", "test") if (path / part).is_dir()] or [path]
+    for part in parts:
+        classes = tuple(sorted(e.name for e in part.iterdir() if e.is_dir() and not is_clutter(e.name)))
+        if not classes:
+            yield Line("data", WRONG, f"{part} has no folders for classes, with images ({', '.join(IMAGE_SUFFIXES)}).")
+            continue
+        found = find_photos(part, classes)
+        labels = [label for _, label in found.photos]
+        counts = ", ".join(f"{name} {labels.count(k) or 'none'}" for k, name in enumerate(classes))
+        needed = {"train": MINIMUM_TRAIN, "test": 1}[part.name] if len(parts) == 2 else MINIMUM_TRAIN + 1
+        few = f" A round needs {needed} at least." if len(labels) < needed else ""
+        yield Line("data", WRONG if few else OK, f"{len(labels)} images in {part}: {counts}.{few}")
+        bad, sizes = [], set()
+        for file, _ in found.photos:
+            try:
+                read_image(file, (3, 32, 32))
+                sizes.add(_size(file))
+            except BouquetError as error:
+                bad.append(str(error))
+        if sizes:
+            small, large = min(sizes, key=_area), max(sizes, key=_area)
+            yield Line("", OK, f"Sizes {small[0]} × {small[1]} to {large[0]} × {large[1]} pixels.")
+        if bad:
+            yield Line("", WRONG, f"{len(bad)} cannot be read. {bad[0]} Or leave such out: --leave-out-unreadable.")
+        for note in found.notes():
+            yield Line("", WARNING, note)
+
+
+def _size(file: Path) -> tuple[int, int]:
+    from PIL import Image
+
+    with Image.open(file) as image:
+        return image.size
+
+
+def _area(size: tuple[int, int]) -> int:
+    return size[0] * size[1]
+
+
+def _keys(directory: Path | None, insecure: bool) -> Iterator[Line]:
+    try:
+        own = device_keys(directory, insecure)
+    except BouquetError as error:
+        yield Line("keys", WRONG, str(error))
+        return
+    if own is None:
+        yield Line("keys", WARNING, "None (--insecure): nothing is encrypted, and the server takes whoever asks.")
+        return
+    from client.supernode.registration import read_private_key
+
+    try:
+        read_private_key(own.private_key)
+    except BouquetError as error:
+        yield Line("keys", WRONG, str(error))
+        return
+    yield Line("keys", OK, f"The key of {own.name or 'this device'} can be read.")
+    yield _clock(own.authority)
+
+
+def _clock(authority: Path) -> Line:
+    """The device's clock against the authority's certificate: a small device that was off is years behind."""
+    from cryptography import x509
+
+    now = datetime.now(UTC)
+    shown = f"{now.astimezone():%Y-%m-%d %H:%M %Z}"
+    try:
+        certificate = x509.load_pem_x509_certificate(authority.read_bytes())
+    except (OSError, ValueError) as error:
+        return Line("clock", WRONG, f"The certificate {authority} cannot be read ({error}).")
+    begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if now < begins:
+        return Line("clock", WRONG, f"It says {shown}, before {authority.name} was made ({begins:%Y-%m-%d}): set it.")
+    if now > ends:
+        return Line(
+            "clock", WRONG, f"{authority.name} has expired, on {ends:%Y-%m-%d}; this device's clock says {shown}."
+        )
+    state = WARNING if (ends - now).days < NEAR_DAYS else OK
+    return Line("clock", state, f"{shown}; {authority.name} is valid until {ends:%Y-%m-%d}.")
+
+
+def _machine(state_dir: Path) -> Iterator[Line]:
+    folder = state_dir.absolute()
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if not folder.is_dir():
+        yield Line("disk", WRONG, f"{folder} is a file; the state folder cannot be below it.")
+        return
+    draft = folder / ".bouquet-check"
+    try:
+        draft.write_bytes(b"")
+        draft.unlink()
+    except OSError as error:
+        yield Line("disk", WRONG, f"The state folder {state_dir} cannot be written to: {error.strerror}.")
+        return
+    free = shutil.disk_usage(folder).free // 10**6
+    yield Line(
+        "disk", OK if free >= LEAST_DISK_MB else WRONG, f"{free} MB free for {state_dir} ({LEAST_DISK_MB} needed)."
+    )
+    found = available_bytes()
+    if found is not None:
+        available = found // 10**6
+        enough = available >= LEAST_MEMORY_MB
+        yield Line(
+            "memory", OK if enough else WARNING, f"{available} MB available ({LEAST_MEMORY_MB} for a small model)."
+        )
+
+
+def _step(settings: Settings, path: Path | None, leave_out: bool) -> Iterator[Line]:
+    """An epoch of training on samples of the right shape, timed; scaled to the device's own data."""
+    import numpy as np
+    import torch
+
+    from client.training import evaluation, sgd
+    from client.training.memory import check_fits
+    from client.training.sgd import sgd_options
+    from common.model.build import initial_model, model_shape
+
+    train = settings.train
+    try:
+        model = initial_model(settings)
+        shape, num_classes = model_shape(settings)
+        device = sgd.choose_device(train.device)
+        if train.threads:
+            torch.set_num_threads(train.threads)
+        own = STEP_SAMPLES
+        if path is not None and settings.data.dataset == OWN_DATA:
+            with contextlib.suppress(BouquetError):  # said above
+                own = _samples(path, settings, leave_out)
+        x = torch.zeros(1, *shape)
+        count = max(train.batch_size, min(own, STEP_SAMPLES, evaluation.together(x)))
+        generator = np.random.default_rng(0)
+        x = torch.as_tensor(generator.normal(size=(count, *shape)).astype(np.float32)).to(device)
+        y = torch.as_tensor(generator.integers(0, num_classes, size=count)).to(device)
+        options = sgd_options({"local_epochs": 1}, train)
+        model.to(device)
+        order = torch.Generator().manual_seed(0)
+        reset_peak()
+        before, available = peak_bytes(), available_bytes() or 0
+        check_fits(model, x, train.batch_size)
+        # The first step pays for what PyTorch sets up.
+        sgd.train(model, x[: train.batch_size], y[: train.batch_size], options, (), order)
+        clock = time.monotonic()
+        sgd.train(model, x, y, options, (), order)
+        epoch = (time.monotonic() - clock) * own / count
+    except BouquetError as error:
+        yield Line("model", WRONG, str(error))
+        return
+    parameters = sum(p.numel() for p in model.parameters())
+    grown = peak_bytes() - before
+    took = epoch * train.local_epochs
+    yield Line(
+        "model",
+        OK,
+        f"{settings.model.name}, {parameters} parameters, on {device}: a round of {train.local_epochs} epochs over "
+        f"{own} samples trains for about {took:.1f} s; mini-batches of {train.batch_size} took {grown // 10**6} MB "
+        f"beside {before // 10**6} MB for the program.",
+    )
+    if available and grown > available // 2:
+        text = f"That is most of the {available // 10**6} MB that were available: lower train.batch_size on the server."
+        yield Line("", WARNING, text)
+
+
+def _privacy(owner: Mapping[str, float], settings: Settings | None, state_dir: Path) -> Line:
+    """Whether the run protects the device as its owner demands, and what is spent of its budget."""
+    from flwr.app import Context, RecordDict
+
+    from client.context import MOST_EPSILON, STATE_DIR, ClientContext
+    from client.uploads.privacy_budget import Budget
+
+    spent = f"{Budget(state_dir, owner.get(MOST_EPSILON)).told()}."
+    if settings is None:
+        return Line("privacy", WARNING, f"{spent} Not compared: give the server's settings file (--settings).")
+    try:
+        ClientContext(settings, Context(0, 0, {**owner, STATE_DIR: str(state_dir)}, RecordDict(), {})).check_privacy()
+    except BouquetError as error:
+        return Line("privacy", WRONG, str(error))
+    return Line("privacy", OK, spent)
+
+
+def _samples(path: Path, settings: Settings, leave_out: bool) -> int:
+    """How many samples of its own the device would train on."""
+    from client.data.loading import load_folder
+
+    about = settings.data
+    shape, classes = about.input_shape, about.classes
+    found = load_folder(path, input_shape=shape, classes=classes, leave_out=leave_out, as_bytes=True)
+    return len(found.train_y)
+
+
+def _server(address: str, directory: Path | None, insecure: bool) -> Iterator[Line]:
+    from client.supernode.reachability import check_server
+    from client.supernode.registration import is_registered
+
+    authority = None if insecure else (directory or DEFAULT) / CA_CERTIFICATE
+    try:
+        check_server(address, insecure=insecure, root_certificates=authority)
+        yield Line("server", OK, f"{address} answers" + ("." if insecure else ", with a certificate that is trusted."))
+        if insecure:
+            return
+        own = device_keys(directory, insecure)
+        if own is None:
+            return
+        known = is_registered(address, own.authority, own.private_key)
+    except BouquetError as error:
+        yield Line("server", WRONG, str(error))
+        return
+    if known:
+        yield Line("", OK, "It knows this device's key.")
+    else:
+        hint = (
+            "It did not say whether it knows this device's key."
+            if known is None
+            else ("It does not know this device's key: bouquet keys add, on the server.")
+        )
+        yield Line("", WARNING if known is None else WRONG, hint)

@@ -1,0 +1,61 @@
+"""What a device tells its SuperNode about itself."""
+
+from __future__ import annotations
+
+import math
+import socket
+from pathlib import Path
+
+from client.context import DATA, LEAST_NOISE, LEAVE_OUT, MOST_EPSILON, NAME, PARTITION_ID, REPORT_CLASSES, STATE_DIR
+from common.errors import BouquetError
+
+
+def device_config(
+    data: Path | None,
+    state_dir: Path,
+    name: str | None,
+    partition_id: int | None,
+    leave_out: bool = False,
+    least_noise: float | None = None,
+    report_classes: bool = False,
+    most_epsilon: float | None = None,
+) -> dict[str, str | int | float | bool]:
+    """The node config of a device. Raises `BouquetError` when it has no data, or a folder that is not there or empty.
+
+    Whether the data fits the federation's classes and shape is known once the server has said what they are; what
+    does not fit is then refused, with the file and the reason, in this device's log and at the server.
+    """
+    if (data is None) == (partition_id is None):
+        raise BouquetError("Give either --data DIR, this device's own data, or --partition-id N, a part of a data set.")
+    config: dict[str, str | int | float | bool] = {STATE_DIR: str(state_dir.absolute())}
+    if name or partition_id is None:
+        config[NAME] = name or host_name()
+    if report_classes:
+        config[REPORT_CLASSES] = True
+    if leave_out:
+        config[LEAVE_OUT] = True
+    config |= device_demands(least_noise, most_epsilon)
+    if partition_id is not None:
+        config[PARTITION_ID] = partition_id
+    if data is not None:
+        if not data.exists():
+            raise BouquetError(f"The data folder {data} is not there.")
+        if data.is_dir() and not any(data.iterdir()):
+            raise BouquetError(
+                f"The data folder {data} is empty; it holds a folder of images for each class, or a data.npz."
+            )
+        config[DATA] = str(data.absolute())
+    return config
+
+
+def device_demands(least_noise: float | None, most_epsilon: float | None) -> dict[str, float]:
+    """What a device's owner demands of a run, as part of its node config. Raises `BouquetError` for no budget."""
+    if most_epsilon is not None and not 0 < most_epsilon < math.inf:
+        raise BouquetError(f"--most-epsilon is {most_epsilon:g}; it must be above 0 and finite.")
+    demands = {LEAST_NOISE: least_noise, MOST_EPSILON: most_epsilon}
+    return {key: value for key, value in demands.items() if value is not None}
+
+
+def host_name() -> str:
+    """What this machine is called, without its domain."""
+    return socket.gethostname().partition(".")[0] or "device"

@@ -1,0 +1,1 @@
+"""A federation of real processes: starting it, its runs one after another, and the demo."""

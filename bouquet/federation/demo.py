@@ -1,0 +1,117 @@
+"""``bouquet demo``: a whole federation on loopback, real processes over gRPC, in about a minute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bouquet.federation.run import run_federation
+from bouquet.federation.start import QUICK, check_folder, start_server
+from bouquet.monitor.round_table import RoundTable, print_summary
+from client.context import NUM_PARTITIONS, PARTITION_ID, STATE_DIR
+from client.supernode.launcher import SuperNodeSettings, start_supernode
+from client.trust.policy import ANY_PROCEDURE, AppTrust
+from common.errors import BouquetError
+from common.settings import Settings
+from common.system.ports import free_port
+from common.system.process_group import ProcessGroup
+from experiments.report.run_report import report_line
+from experiments.report.units import human_bytes
+from experiments.simulation.run import check, simulate
+from server.run_folder import SINGLE_MODEL, STATE_FOLDER
+
+DEMO = {
+    "run.name": "demo",
+    "run.rounds": 5,
+    "data.dataset": "digits",
+    "data.partition": "rotated",
+    "data.clients": 6,
+    "data.groups": 3,
+    "strategy.name": "fesem",
+    "strategy.num_clusters": 3,
+    # Larger steps than the default ones: it has five rounds.
+    "train.learning_rate": 0.1,
+    "train.max_gradient_norm": None,
+    "server.round_timeout": 120.0,
+    "server.wait_for_clients": 120.0,
+}
+
+
+def run_demo(settings: Settings, folder: Path, console: Console) -> None:
+    """Start a SuperLink and a SuperNode per client, train, compare with one global model, and end everything."""
+    check_folder(folder, settings, resume=False)
+    settings = settings.with_overrides({"server.min_clients": settings.data.clients})
+    check(settings)
+    clients = settings.data.clients
+    port = free_port()
+    console.print(f"Starting a SuperLink and {clients} SuperNodes on 127.0.0.1:{port} (gRPC) …")
+    with ProcessGroup() as group:
+        superlink = start_server(group, folder, port=port, durable=False, message_bytes=-1)  # nobody else's
+        for part in range(clients):
+            state = (folder / STATE_FOLDER / f"device-{part}").absolute()
+            config: Mapping[str, Any] = {PARTITION_ID: part, NUM_PARTITIONS: clients, STATE_DIR: str(state)}
+            node = SuperNodeSettings(
+                f"127.0.0.1:{port}", state, config, insecure=True, environment=QUICK, trust=_own_code(settings)
+            )
+            start_supernode(group, node, f"SuperNode {part}")
+        title = f"{settings.strategy.name} on {settings.data.dataset}, {settings.data.partition}"
+        with RoundTable(console, settings.run.rounds, title) as table:
+            summary = run_federation(superlink, settings, folder, table)
+        console.print("Ending all processes …")
+    single = single_model(settings, folder / SINGLE_MODEL)
+    console.print(devices_table(summary, single))
+    print_summary(console, summary)
+    console.print(
+        f"A single global model (fedavg, same data and rounds, simulated): accuracy {single['accuracy_macro']:.3f}, "
+        f"{human_bytes(single['bytes_down'])} down, {human_bytes(single['bytes_up'])} up."
+    )
+    console.print(report_line(folder), soft_wrap=True)
+
+
+def _own_code(settings: Settings) -> AppTrust:
+    """Server and devices are the same person's: what the settings name of their own may run on both."""
+    data = {settings.data.dataset, settings.data.partition}
+    return AppTrust(
+        models=frozenset({settings.model.name} if ":" in settings.model.name else ()),
+        data=frozenset(name for name in data if ":" in name),
+        procedures=frozenset({ANY_PROCEDURE}),
+    )
+
+
+def single_model(settings: Settings, folder: Path) -> dict[str, Any]:
+    """The same devices with one model for all, FedAvg, simulated in this process."""
+    sections = settings.model_dump()
+    sections["strategy"] = {"name": "fedavg"}
+    sections["simulation"]["engine"] = "inline"
+    return simulate(Settings.model_validate(sections), folder)
+
+
+def devices_table(summary: Mapping[str, Any], single: Mapping[str, Any]) -> Table:
+    """Each device: its true group, the cluster it was found to be in, and its accuracy with either model."""
+    table = Table(title="Clusters found", title_justify="left")
+    for column in ("device", "true group", "cluster", f"accuracy, {summary['strategy']}", "accuracy, single model"):
+        table.add_column(column, justify="left" if column == "device" else "right")
+    groups = summary["groups"] or {}
+    order = sorted(summary["accuracy_by_client"], key=lambda c: (summary["assignment"].get(c, -1), c))
+    for client in order:
+        table.add_row(
+            client,
+            str(groups.get(client, "–")),
+            str(summary["assignment"].get(client, "–")),
+            f"{summary['accuracy_by_client'][client]:.3f}",
+            f"{single['accuracy_by_client'][client]:.3f}",
+        )
+    return table
+
+
+def unused_folder(wanted: Path) -> Path:
+    """The folder itself, or the first of ``demo-2``, ``demo-3`` … that is not there."""
+    for number in range(1, 1000):
+        folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
+        if not folder.exists():
+            return folder
+    raise BouquetError(f"There are a thousand folders like {wanted} already; remove some.")

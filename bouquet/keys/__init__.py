@@ -1,0 +1,1 @@
+"""A federation's keys, certificates and signatures."""

@@ -1,0 +1,1 @@
+"""Models that a federation left: finding, using and exporting them."""

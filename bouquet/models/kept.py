@@ -1,0 +1,122 @@
+"""Models that a federation left behind: the device's own in its state folder, a cluster's in a run folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_safetensors
+from torch import nn
+
+from client.rounds.model_selection import served_model
+from client.state.device_state import PERSONAL, DeviceState
+from client.state.store import FolderStore
+from common.data.datasets import Floats
+from common.errors import BouquetError
+from common.model.card import ModelCard
+from common.settings import Settings, parse_settings
+from server.run_folder import MODELS, SETTINGS
+
+# The server of these methods has none of the layers that make a device's model work. (FedBABU's head is everybody's.)
+ON_DEVICES_ONLY = ("fedper", "fedrep", "standalone")
+
+
+@dataclass(frozen=True)
+class KeptModel:
+    """A model that can be used: built and loaded, with its card and a few words on where it comes from."""
+
+    model: nn.Module
+    card: ModelCard
+    origin: str
+
+    @torch.inference_mode()
+    def probabilities(self, inputs: Floats) -> NDArray[Any]:
+        """Class probabilities (n, classes) of samples (n, *input_shape) that went through `ModelCard.inputs`."""
+        logits = self.model(torch.as_tensor(inputs))
+        found: NDArray[Any] = logits.float().softmax(dim=-1).numpy()
+        return found
+
+
+def device_model(state_dir: Path) -> KeptModel:
+    """The model that this device trained last, or where it chooses, chose last.
+
+    Raises `BouquetError` where there is none, and says how to get one.
+    """
+    try:
+        # Not made when it is not there: asking for a model must not leave the folder of a device behind.
+        there = state_dir.is_dir()
+        state = DeviceState(FolderStore(state_dir, durable=False)) if there else None
+        kept = state.latest() if state else None
+    except PermissionError:
+        raise BouquetError(
+            f"The state folder {state_dir} cannot be read by this user; run the command as the one that runs the "
+            "client, e.g. sudo -u bouquet."
+        ) from None
+    if kept is None or PERSONAL not in kept.slots:
+        what = "holds no model yet" if there else "is not there"
+        raise BouquetError(
+            f"The state folder {state_dir} {what}: a device keeps its model at the end of its first round. Give "
+            "--state-dir as bouquet client was given it."
+        )
+    if not kept.card:
+        raise BouquetError(
+            f"The model in {state_dir} was kept by an older release, without what is needed to use it alone; it is "
+            "there after the device's next round."
+        )
+    backbone: Mapping[str, NDArray[Any]] | None = {}
+    if kept.backbone:
+        backbone = DeviceState(FolderStore(state_dir, durable=False)).recall_backbone(kept.run, kept.backbone)
+    if backbone is None:
+        raise BouquetError(
+            f"The frozen layers of the model in {state_dir} are lost or damaged; the device is sent them again in its "
+            "next round."
+        )
+    chosen = served_model(state, kept.run, kept.round) if state else None
+    return _loaded(kept.card, {**backbone, **(chosen or kept.slots[PERSONAL])}, f"{state_dir}, round {kept.round}")
+
+
+def cluster_model(run: Path, cluster: int) -> KeptModel:
+    """The model of a cluster at the end of a run. Raises `BouquetError` where the run folder has none."""
+    settings = _run_settings(run)
+    if settings.strategy.name in ON_DEVICES_ONLY:
+        raise BouquetError(
+            f"The run {run} is of {settings.strategy.name!r}, whose models are on the devices: use --state-dir there."
+        )
+    file = run / MODELS / f"cluster-{cluster}.safetensors"
+    try:
+        tensors = load_safetensors(file.read_bytes())
+    except FileNotFoundError:
+        there = sorted(path.stem.removeprefix("cluster-") for path in run.glob(f"{MODELS}/cluster-*.safetensors"))
+        found = f"clusters {', '.join(there)}" if there else "no models; they are written at the end of a run"
+        raise BouquetError(f"There is no file {file}; the run has {found}.") from None
+    except (OSError, SafetensorError) as error:
+        raise BouquetError(f"The model {file} cannot be read ({error}).") from None
+    return _loaded(ModelCard.of(settings).to_json(), tensors, f"{run}, cluster {cluster}")
+
+
+def _run_settings(run: Path) -> Settings:
+    file = run / SETTINGS
+    try:
+        return parse_settings(json.loads(file.read_text(encoding="utf-8")), {})
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise BouquetError(f"{run} is no run folder: {file} cannot be read ({reason}).") from None
+
+
+def _loaded(card: str, tensors: Mapping[str, NDArray[Any]], origin: str) -> KeptModel:
+    described = ModelCard.from_json(card)
+    model = described.build()
+    try:
+        model.load_state_dict({name: torch.as_tensor(array) for name, array in tensors.items()})
+    except RuntimeError:
+        raise BouquetError(
+            f"The tensors of {origin} do not fit model {described.model.name!r} as it is built here: its code has "
+            "changed since it was trained."
+        ) from None
+    return KeptModel(model.eval().requires_grad_(False), described, origin)

@@ -1,0 +1,92 @@
+"""A run's status as metrics for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from server.record.status import FAILED, FINISHED, STOPPED, TESTING, TRAINING, WAITING
+
+STATES = (WAITING, TRAINING, TESTING, FINISHED, FAILED, STOPPED)
+
+
+class StatusCollector(Collector):
+    """The metrics of one status, as `bouquet.monitor.status.collect` gives it; what is not known is left out."""
+
+    def __init__(self, status: Mapping[str, Any]) -> None:
+        self.run = status["run"]
+        self.devices = status["devices"]
+        self._warnings = len(self.run["warnings"])
+
+    def collect(self) -> Iterable[Metric]:
+        """Of the run, then of the devices."""
+        run = self.run
+        state = GaugeMetricFamily("bouquet_run_state", "1 for the state that the run is in.", labels=["run", "state"])
+        for name in STATES:
+            state.add_metric([run["name"], name], float(run["state"] == name))
+        yield state
+        yield self._of_run("bouquet_round", "The round in hand.", run["round"])
+        yield self._of_run("bouquet_rounds", "Rounds that the run is to have.", run["rounds"])
+        yield self._of_run("bouquet_rounds_completed", "Rounds that have ended.", run["completed"])
+        yield self._of_run("bouquet_run_seconds", "Seconds that the rounds took.", run["seconds"])
+        yield self._of_run("bouquet_time_left_seconds", "Seconds that the rest may take.", run["time_left"])
+        yield self._of_run("bouquet_run_updated_seconds", "When the server last said something.", run["updated"])
+        yield self._of_run("bouquet_accuracy", "Mean accuracy over the devices.", run["accuracy"])
+        yield self._of_run("bouquet_loss", "Mean training loss of the models of a round.", run["loss"])
+        yield self._of_run("bouquet_clusters", "Number of clusters.", run["clusters"])
+        yield self._of_run(
+            "bouquet_warnings", "What is wrong with the run now; bouquet status says it.", self._warnings
+        )
+        yield self._clusters()
+        yield self._of_devices("bouquet_device_connected", "1 while the device is connected.", "connected")
+        yield self._of_devices("bouquet_device_expected", "1 for a device that should be there.", "expected")
+        yield self._of_devices("bouquet_device_last_seen_seconds", "When it was last heard of.", "last_seen")
+        yield self._of_devices("bouquet_device_round", "The last round that it replied in.", "round")
+        yield self._of_devices("bouquet_device_accuracy", "Accuracy of the model that it was sent.", "accuracy")
+        yield self._of_devices("bouquet_device_samples", "Samples that it trains on.", "samples")
+        failures = CounterMetricFamily("bouquet_device_failures", "Rounds that it failed in.", labels=["run", "device"])
+        traffic = CounterMetricFamily(
+            "bouquet_device_bytes", "Payload bytes.", labels=["run", "device", "direction"], unit="bytes"
+        )
+        for device in self.devices:
+            failures.add_metric([run["name"], device["name"]], device["failures"])
+            for direction in ("up", "down"):
+                traffic.add_metric([run["name"], device["name"], direction], device[f"bytes_{direction}"])
+        yield failures
+        yield traffic
+
+    def _of_run(self, name: str, what: str, value: float | None) -> Metric:
+        family = GaugeMetricFamily(name, what, labels=["run"])
+        if value is not None:
+            family.add_metric([self.run["name"]], float(value))
+        return family
+
+    def _of_devices(self, name: str, what: str, key: str) -> Metric:
+        family = GaugeMetricFamily(name, what, labels=["run", "device"])
+        for device in self.devices:
+            if device[key] is not None:
+                family.add_metric([self.run["name"], device["name"]], float(device[key]))
+        return family
+
+    def _clusters(self) -> Metric:
+        family = GaugeMetricFamily(
+            "bouquet_cluster_accuracy", "Mean accuracy over the devices of a cluster.", labels=["run", "cluster"]
+        )
+        found: dict[int, list[float]] = {}
+        for device in self.devices:
+            if device["cluster"] is not None and device["accuracy"] is not None:
+                found.setdefault(device["cluster"], []).append(device["accuracy"])
+        for cluster, values in sorted(found.items()):
+            family.add_metric([self.run["name"], str(cluster)], sum(values) / len(values))
+        return family
+
+
+def metrics_text(status: Mapping[str, Any]) -> bytes:
+    """The metrics in Prometheus's text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(StatusCollector(status))
+    return generate_latest(registry)

@@ -1,0 +1,128 @@
+"""What a person sees while a run goes on: one line of a table for each round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from common.metrics import written
+from common.system.log_file import stamp
+from experiments.report.units import human_bytes, human_seconds
+from server.monitoring.diagnosis import failures
+from server.record.reader import untested
+from server.record.status import TESTING, TRAINING, WAITING, sentence
+
+COLUMNS = ("round", "clients", "clusters", "purity", "loss", "accuracy", "trained", "down", "up", "time")
+
+
+class RoundTable:
+    """A table that grows by a line each round: live on a terminal, plain lines elsewhere."""
+
+    def __init__(self, console: Console, rounds: int, title: str) -> None:
+        self.console = console
+        self.rounds = rounds
+        self.table = Table(title=title, title_justify="left", caption_justify="left")
+        for column in COLUMNS:
+            self.table.add_column(column, justify="right")
+        self._live = Live(self.table, console=console, refresh_per_second=4, transient=False)
+        self._said = ""
+        self.say("waiting for devices")
+
+    def __enter__(self) -> RoundTable:
+        if self.console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.table.caption = None
+        self._live.stop()
+
+    def say(self, text: str) -> None:
+        """What is going on, below the table."""
+        self.table.caption = Text(f"{text} …")
+
+    def __call__(self, line: Mapping[str, Any]) -> None:
+        """Add a round's line from ``rounds.jsonl``."""
+        cells = _cells(line, self.rounds)
+        self.table.add_row(*cells)
+        self.say(f"round {line['round'] + 1}" if line["round"] < self.rounds else "testing every client's model")
+        if not self.console.is_terminal:
+            named = (f"{name} {cell}" for name, cell in zip(COLUMNS, cells, strict=True) if cell != "–")
+            self.console.print(Text(stamp("  ".join(named))), soft_wrap=True)
+        for client, reason in failures(line):
+            text = f"round {line['round']} without {client}: {reason}"
+            self.console.print(Text(self._stamped(text), style="yellow"), soft_wrap=True)
+        if absent := [name for name in line.get("absent", ()) if name not in line["failed"]]:
+            text = f"round {line['round']} without {', '.join(absent)}: absent"
+            self.console.print(Text(self._stamped(text), style="yellow"), soft_wrap=True)
+
+        for warning in line.get("warnings", ()):
+            text = f"round {line['round']}: {warning}"
+            self.console.print(Text(self._stamped(text), style="bold yellow"), soft_wrap=True)
+
+    def status(self, status: Mapping[str, Any]) -> None:
+        """What the server is doing: whom it waits for, which round it is in."""
+        state = status.get("state")
+        if state == WAITING:
+            text = f"waiting for devices: {sentence(dict(status)).rstrip('.')}"
+            if not self.console.is_terminal and text != self._said:
+                self.console.print(Text(stamp(text)), soft_wrap=True)
+            self._said = text
+            self.say(text)
+        elif state == TRAINING:
+            self.say(f"round {status['round']}")
+        elif state == TESTING:
+            self.say("testing every client's model")
+
+    def _stamped(self, text: str) -> str:
+        return text if self.console.is_terminal else stamp(text)
+
+
+def _cells(line: Mapping[str, Any], rounds: int) -> list[str]:
+    answered = line["replies"] + line["failures"]
+    return [
+        f"{line['round']}/{rounds}",
+        f"{line['replies']}/{answered}" if line["failures"] else str(line["replies"]),
+        str(line["clusters"]),
+        _number(line["purity"], 2),
+        _number(line["loss"], 3),
+        _number(line["accuracy_macro"], 3),
+        _number(line["accuracy_trained_macro"], 3),
+        human_bytes(line["bytes_down"]),
+        human_bytes(line["bytes_up"]),
+        human_seconds(line["seconds"]),
+    ]
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "–" if value is None else written(value, digits)
+
+
+def print_summary(console: Console, summary: Mapping[str, Any]) -> None:
+    """The result of a run in a few lines."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    rows = [
+        ("accuracy", f"{_number(summary['accuracy_macro'], 3)} mean over {summary['clients']} clients"),
+        ("", f"{_number(summary['accuracy_micro'], 3)} weighted by examples"),
+        ("", f"{_number(summary['accuracy_worst_decile'], 3)} worst tenth of the clients"),
+        ("clusters", str(summary["clusters"])),
+        ("bytes", f"{human_bytes(summary['bytes_down'])} down, {human_bytes(summary['bytes_up'])} up"),
+        ("time", human_seconds(summary["seconds"])),
+    ]
+    if summary["purity"] is not None:
+        rows.insert(4, ("", f"purity {summary['purity']:.2f}, adjusted Rand index {summary['ari']:.2f}"))
+    for name, value in rows:
+        table.add_row(name, value)
+    console.print(table)
+    for line in untested(summary):
+        console.print(Text(line), soft_wrap=True)
+    for warning in summary.get("warnings", ()):
+        console.print(Text(f"warning  {warning}", style="bold yellow"), soft_wrap=True)

@@ -1,0 +1,82 @@
+"""A run's status as a person reads it on a terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from bouquet.monitor.status import is_alive
+from experiments.report.units import human_bytes, human_seconds
+from server.record.status import WAITING
+
+TEXT_COLUMNS = 3  # to the left; what follows are numbers
+
+
+def headline(run: Mapping[str, Any]) -> str:
+    """The run in a sentence: ``plants: training, round 3 of 20, about 4 min 05 s left.``"""
+    text = f"{run['name']}: {run['state']}"
+    if run["state"] == WAITING:
+        return f"{text}. {run['waiting']}"
+    text += f", round {run['round']} of {run['rounds']}"
+    if run["time_left"] is not None:
+        text += f", about {human_seconds(run['time_left'])} left"
+    return text + (f". {run['reason']}" if run["reason"] else ".")
+
+
+def ago(seconds: float | None, now: float) -> str:
+    """How long ago something was."""
+    if seconds is None:
+        return "never"
+    return f"{human_seconds(max(0.0, now - seconds))} ago" if now - seconds >= 60 else "now"
+
+
+def columns(status: Mapping[str, Any], now: float) -> list[tuple[str, ...]]:
+    """The table of the devices as text, heads first."""
+    devices, alive = status["devices"], is_alive(status["run"])
+    rows: list[tuple[str, ...]] = [
+        ("device", "connected", "last seen", "round", "cluster", "accuracy", "samples", "failures", "bouquet")
+    ]
+    for device in devices:
+        connected = "yes" if device["connected"] else ("MISSING" if alive and device["expected"] else "no")
+        shown = [device["round"], device["cluster"], device["accuracy"], device["samples"]]
+        cells = [
+            "–" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value) for value in shown
+        ]
+        if device["left_out"]:
+            cells[3] += f" (−{device['left_out']})"
+        known = device["last_seen"] is not None or device["round"] is None
+        # SuperLink forgets a device without a key when it has gone.
+        seen = ago(device["last_seen"], now) if known else f"in round {device['round']}"
+        rows.append((device["name"], connected, seen, *cells, str(device["failures"]), device["release"] or "–"))
+    return rows
+
+
+def print_status(console: Console, status: Mapping[str, Any], now: float | None = None) -> None:
+    """The status on a terminal."""
+    now = time.time() if now is None else now
+    run, devices = status["run"], status["devices"]
+    console.print(Text(headline(run)), soft_wrap=True)
+    rows = columns(status, now)
+    # Padded here: a table of Rich's is cut to 80 columns in a log file.
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    for row in rows:
+        cells = [
+            c.ljust(w) if k < TEXT_COLUMNS else c.rjust(w) for k, (c, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        style = "bold" if row is rows[0] else "yellow" if "MISSING" in row else ""
+        console.print(Text("  ".join(cells).rstrip(), style=style), soft_wrap=True)
+    for device in devices:
+        if device["last_failure"]:
+            failure = device["last_failure"]
+            console.print(Text(f"{device['name']}, round {failure['round']}: {failure['reason']}"), soft_wrap=True)
+        if reason := device.get("not_tested"):  # which an older server's page does not offer
+            console.print(Text(f"{device['name']}, test at the end: {reason}"), soft_wrap=True)
+    for warning in run["warnings"]:
+        console.print(Text(f"warning  {warning}", style="bold yellow"), soft_wrap=True)
+    console.print(f"bytes    {human_bytes(run['bytes_down'])} down, {human_bytes(run['bytes_up'])} up")
+    if run["accuracy"] is not None:
+        console.print(f"accuracy {run['accuracy']:.3f} mean over the devices, {run['clusters']} clusters")

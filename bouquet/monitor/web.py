@@ -1,0 +1,217 @@
+"""The live page of a server: its report while the run goes on, ``/status.json``, and ``/metrics`` for Prometheus.
+
+It only reads the run folder and offers nothing but GET. On a loopback address whoever is on this machine may read it;
+on any other, whoever has the token: as ``Authorization: Bearer TOKEN``, or once as ``?token=TOKEN`` in a browser, which
+then keeps it as a cookie.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import secrets
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse
+
+from bouquet.monitor.page_door import BriefConnection, listeners
+from bouquet.monitor.prometheus import metrics_text
+from bouquet.monitor.status import collect
+from bouquet.monitor.status_table import columns, headline
+from common.errors import BouquetError
+from common.system.files import make_folder
+from common.system.ports import check_port_free, split_address
+from experiments.plots.run import plots_of
+from experiments.report.pages import embed
+from experiments.report.run_report import render_report
+from server.monitoring.diagnosis import all_warnings
+from server.record.reader import read_run
+from server.superlink.process import Certificates
+
+TOKEN_VARIABLE = "BOUQUET_WEB_TOKEN"
+TOKEN_FILE = "web.token"
+COOKIE = "bouquet-token"
+RENEW_SECONDS = 5
+START_SECONDS = 30.0
+SHORTEST_TOKEN = 16
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+
+Next = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may read. Without ``token``, requests to ``hosts`` only: a page of another name is another site's."""
+
+    token: str | None
+    hosts: tuple[str, ...] = LOOPBACK_NAMES
+
+    def allows(self, request: Request) -> bool:
+        """Whether the request may be answered."""
+        if self.token is None:
+            return (request.url.hostname or "") in self.hosts
+        given = request.headers.get("authorization", "").removeprefix("Bearer ") or request.cookies.get(COOKIE, "")
+        return secrets.compare_digest(given.encode(), self.token.encode())
+
+
+class Page:
+    """The page of a run; plots are drawn again only when a round has ended."""
+
+    def __init__(self, current: Callable[[], Path]) -> None:
+        self.current = current
+        self.nonce = secrets.token_urlsafe(16)
+        self._lock = threading.Lock()
+        self._version: Any = None
+        self._figures: list[dict[str, str]] = []
+
+    def html(self) -> str:
+        """The report as it is now. Raises `BouquetError` for a run that has not begun."""
+        with self._lock:
+            folder = self.current()
+            run = read_run(folder)
+            version = (folder, len(run.rounds), run.summary is not None)
+            if version != self._version:
+                self._figures, self._version = embed(plots_of(run)), version
+                run = read_run(folder)  # drawing takes its time, in which a round may end
+            now = time.time()
+            status = collect(folder, now)
+            heads, *rows = columns(status, now)
+            live = {
+                "headline": headline(status["run"]),
+                "heads": heads,
+                "devices": rows,
+                "warnings": unsaid(status["run"]["warnings"], all_warnings(run.rounds)),
+                "seconds": RENEW_SECONDS,
+                "nonce": self.nonce,
+            }
+            return render_report(run, live, self._figures)
+
+
+def unsaid(now: list[str], before: list[str]) -> list[str]:
+    """What is wrong now and is not among what the rounds have said, which the report lists."""
+    return [text for text in now if not any(said.endswith(text) for said in before)]
+
+
+def make_app(current: Callable[[], Path], access: Access) -> FastAPI:
+    """The application that serves the run in the folder that ``current`` names."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    page = Page(current)
+    policy = (
+        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'nonce-{page.nonce}'; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+
+    @app.middleware("http")
+    async def guard(request: Request, following: Next) -> Response:
+        given = request.query_params.get("token")
+        if given is not None and access.token and secrets.compare_digest(given.encode(), access.token.encode()):
+            # Out of the address, so that it stays in no history, bookmark or screenshot.
+            answer: Response = RedirectResponse(request.url.path, status_code=303)
+            secure = request.url.scheme == "https"
+            answer.set_cookie(COOKIE, access.token, httponly=True, samesite="strict", secure=secure, path="/")
+        elif not access.allows(request):
+            hint = "Give the token: Authorization: Bearer TOKEN, or ?token=TOKEN in a browser.\n"
+            answer = PlainTextResponse(hint, status_code=401 if access.token else 403)
+        else:
+            answer = await following(request)
+        answer.headers["Content-Security-Policy"] = policy
+        answer.headers["X-Content-Type-Options"] = "nosniff"
+        answer.headers["Referrer-Policy"] = "no-referrer"
+        answer.headers["Cache-Control"] = "no-store"
+        return answer
+
+    @app.exception_handler(BouquetError)
+    def not_there(request: Request, error: Exception) -> PlainTextResponse:
+        return PlainTextResponse(f"{error}\n", status_code=503)
+
+    @app.get("/")
+    def report() -> HTMLResponse:
+        return HTMLResponse(page.html())
+
+    @app.get("/status.json")
+    def status() -> JSONResponse:
+        return JSONResponse(collect(current()))
+
+    @app.get("/metrics")
+    def metrics() -> Response:
+        return Response(metrics_text(collect(current())), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return app
+
+
+@contextlib.contextmanager
+def serving(
+    current: Callable[[], Path], address: str, token_folder: Path, certificates: Certificates | None
+) -> Iterator[str]:
+    """Serve the run in hand inside the ``with`` block; a sentence that says where, and who may read.
+
+    With ``certificates`` an address that is not loopback speaks TLS. Raises `BouquetError` when the port is taken.
+    """
+    host, port = split_address(address)
+    check_port_free(host, port, "the live page (--web)")
+    local = is_loopback(host)
+    token = os.environ.get(TOKEN_VARIABLE) or (None if local else kept_token(token_folder))
+    if token is not None and len(token) < SHORTEST_TOKEN:
+        raise BouquetError(f"The token in {TOKEN_VARIABLE} is too short; at least {SHORTEST_TOKEN} characters.")
+    secured = None if local else certificates
+    config = uvicorn.Config(
+        make_app(current, Access(token)),
+        loop="asyncio",
+        http=BriefConnection,
+        ws="none",
+        log_level="error",
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        ssl_certfile=None if secured is None else secured.certificate,
+        ssl_keyfile=None if secured is None else secured.key,
+    )
+    server = uvicorn.Server(config)
+    sockets = listeners(host, port)
+    thread = threading.Thread(target=server.run, args=(sockets,), name="live page", daemon=True)
+    thread.start()
+    deadline = time.monotonic() + START_SECONDS
+    while not server.started and thread.is_alive() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    if not server.started:
+        raise BouquetError(f"The live page does not come up on {address}.")
+    scheme = "https" if secured else "http"
+    who = "" if token is None else f", with the token in {token_folder / TOKEN_FILE}"
+    who = f", with the token in {TOKEN_VARIABLE}" if os.environ.get(TOKEN_VARIABLE) else who
+    plain = "" if local or secured else " It is not encrypted: whoever listens on the network reads along."
+    try:
+        yield f"Live page on {scheme}://{address}{who}.{plain}"
+    finally:
+        server.should_exit = True
+        thread.join(timeout=START_SECONDS)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def kept_token(folder: Path) -> str:
+    """The token in ``folder``, made on first use and readable by its owner only."""
+    path = make_folder(folder, "the folder of the page's token") / TOKEN_FILE
+    try:
+        if not path.exists():
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as stream:
+                stream.write(secrets.token_urlsafe(32) + "\n")
+        return path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise BouquetError(f"The token {path} cannot be read or made: {error.strerror}.") from None

@@ -1,0 +1,71 @@
+"""docs/settings.md, made from the settings themselves: ``python -m bouquet.settings_reference > docs/settings.md``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from common.methods import METHODS
+from common.settings import Settings, section_class
+from strategies.registry import hyper_parameters, strategy_class
+
+INTRODUCTION = (
+    "One TOML file holds the settings of a run; `--set section.key=value` lays over it, and `flwr run --run-config`",
+    "takes the same keys. `python -m bouquet.settings_reference` makes this page from the code; a test holds one to "
+    "the other.",
+)
+
+
+def settings_reference() -> str:
+    """Every setting, and every strategy's hyper-parameters, as Markdown."""
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    yield "# Settings"
+    yield ""
+    yield from INTRODUCTION
+    for section in Settings.model_fields:
+        yield from ("", f"## {section}", "", (inspect.getdoc(section_class(section)) or "").splitlines()[0], "")
+        yield "| key | default | what it is |"
+        yield "| --- | --- | --- |"
+        for name, field in section_class(section).model_fields.items():
+            yield f"| `{name}` | {_shown(field.default)} | {_cell(field.description or _plain(name))} |"
+    yield from ("", "## Hyper-parameters of the strategies", "", "Keys of the section `strategy`, beside `name`.")
+    for name in METHODS:
+        kind, preset = strategy_class(name)
+        first = (inspect.getdoc(kind) or "").splitlines()[0]
+        also = "".join(f", with {key} = {value!r}" for key, value in preset.items())
+        yield from ("", f"### {name}", "", f"`{kind.__module__}.{kind.__name__}`{also}. {first}")
+        every = hyper_parameters(kind, METHODS[name].defaults)
+        parameters = {key: value for key, value in every.items() if key not in preset}
+        if parameters:
+            yield from ("", "| key | type | default |", "| --- | --- | --- |")
+        for key, (annotation, default) in parameters.items():
+            yield f"| `{key}` | {_cell(_type(annotation))} | {_shown(default)} |"
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", " ").capitalize() + "."
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else f"`{list(value) if isinstance(value, tuple) else value!r}`"
+
+
+def _type(annotation: Any) -> str:
+    if annotation is type(None):
+        return "none"
+    if isinstance(annotation, type) and not get_args(annotation):
+        return annotation.__name__
+    text = str(annotation).replace("typing.", "").replace("NoneType", "None")
+    return text
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+if __name__ == "__main__":
+    print(settings_reference(), end="")

@@ -1,0 +1,242 @@
+"""What a device is: its settings, identity, data, model and state, put together from Flower's context.
+
+Each message is a new process, so nothing here is loaded before it is needed: a device that only says who it is
+imports no PyTorch.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flwr.app import Context
+
+from client.state.device_state import DeviceState
+from client.state.store import ContextStore, FolderStore
+from client.uploads.privacy_budget import Budget
+from common import protocol
+from common.data.catalog import dataset_info
+from common.data.datasets import DATA_DIR_VARIABLE
+from common.errors import SAYS_MORE, BouquetError
+from common.model.card import ModelCard
+from common.protocol.error_replies import OwnerRefusal
+from common.settings import Settings
+from common.settings.sections import OWN_DATA
+from common.trust.app_bundle import DISTRIBUTION
+
+if TYPE_CHECKING:
+    from client.data.loading import ClientData
+
+# Keys of a SuperNode's --node-config.
+DATA = "data"
+STATE_DIR = "state-dir"
+NAME = "name"
+PARTITION_ID = "partition-id"
+LEAVE_OUT = "leave-out-unreadable"
+LEAST_NOISE = "least-noise"
+MOST_EPSILON = "most-epsilon"
+REPORT_CLASSES = "report-classes"
+NUM_PARTITIONS = "num-partitions"
+
+
+@dataclass(frozen=True)
+class ClientContext:
+    """One device. ``folder`` overrides where its state lies (simulation); ``durable`` syncs it to the disk."""
+
+    settings: Settings
+    context: Context
+    folder: Path | None = None
+    durable: bool = True
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The node config that the SuperNode was started with."""
+        return self.context.node_config
+
+    def check_privacy(self, uploads: bool = True) -> None:
+        """Raise `OwnerRefusal` where the run protects the device less than its owner demands.
+
+        That is `--least-noise` and `--most-epsilon`, whose budget is asked where the device is to upload something.
+        """
+        if not self.demands_privacy:
+            return
+        least, asked = self.config.get(LEAST_NOISE, 0.0), self.settings.privacy
+        if asked.withholds and asked.noise_multiplier >= float(least):
+            if uploads and self.budget is not None:
+                self.budget.check(asked.noise_multiplier)
+            return
+        demanded = "--least-noise" if LEAST_NOISE in self.config else "--most-epsilon"
+        has = f"clip_norm = {asked.clip_norm}, scores = {asked.scores!r}, noise_multiplier = {asked.noise_multiplier:g}"
+        raise OwnerRefusal(
+            f"This device's owner sends nothing without privacy.clip_norm, privacy.scores = 'withhold' and a "
+            f"privacy.noise_multiplier of {least} or more ({demanded}); this run has "
+            f"{has if asked.is_on else 'no [privacy]'}."
+        )
+
+    @property
+    def demands_privacy(self) -> bool:
+        """Whether the device's owner lets nothing leave that is made of its data and has no noise."""
+        return LEAST_NOISE in self.config or MOST_EPSILON in self.config
+
+    @cached_property
+    def budget(self) -> Budget | None:
+        """The count of all that was released with noise; None where there is no folder that outlasts a restart."""
+        most = self.config.get(MOST_EPSILON)
+        if self.folder is None and (state_dir := self.config.get(STATE_DIR)):
+            return Budget(Path(str(state_dir)), None if most is None else float(most))
+        if most is not None:
+            raise OwnerRefusal("--most-epsilon counts in a state folder, and this device has none.")
+        return None
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether this is one of many devices in a simulation, which must give the same twice."""
+        return self.folder is not None
+
+    @cached_property
+    def state(self) -> DeviceState:
+        """The device's own memory: a folder where one is given, else what Flower keeps while the SuperNode runs."""
+        if self.folder is not None:
+            return DeviceState(FolderStore(self.folder / self.client, self.durable))
+        if folder := self.config.get(STATE_DIR):
+            return DeviceState(FolderStore(Path(str(folder)), self.durable))
+        return DeviceState(ContextStore(self.context.state))
+
+    @cached_property
+    def client(self) -> str:
+        """The stable identity: the name it was given, else its part of the data set, else one it made and kept."""
+        if name := self.config.get(NAME):
+            return str(name)
+        if DATA not in self.config and PARTITION_ID in self.config:
+            part = int(self.config[PARTITION_ID])
+            return self._folder(part).name if self._own else client_name(part, self.num_partitions)
+        return self.state.identity()
+
+    @property
+    def about(self) -> dict[str, str]:
+        """What a real device says of itself beside its name: its release, and which state folder it is."""
+        if self.folder is not None:
+            return {}
+        said = {protocol.RELEASE: importlib.metadata.version(DISTRIBUTION)}
+        return said | ({protocol.DEVICE_ID: self.state.identity()} if STATE_DIR in self.config else {})
+
+    @property
+    def num_partitions(self) -> int:
+        """Among how many clients the data set is divided."""
+        return int(self.config.get(NUM_PARTITIONS, self.settings.data.clients))
+
+    @property
+    def data(self) -> ClientData:
+        """The device's own folder, or its part of the data set that the settings name."""
+        if folder := self.config.get(DATA):
+            leave_out = bool(self.config.get(LEAVE_OUT, False))
+            try:
+                return self._kept([Path(str(folder))], own_data, self.settings, str(folder), leave_out)
+            except BouquetError as error:  # its text names files and folders of the owner's
+                what = error.public if error.public != str(error) else "This device's own data do not fit this run."
+                raise BouquetError(str(error), public=f"{what} {SAYS_MORE}") from error
+        if self._own and (not self.settings.data.data_dir or PARTITION_ID not in self.config):
+            raise BouquetError("This device was given no data: start its client with --data FOLDER.")
+        if self._own:
+            return own_data(self.settings, str(self._folder(int(self.config[PARTITION_ID]))))
+        if PARTITION_ID not in self.config:
+            raise BouquetError(
+                "This device has neither data of its own (--data FOLDER) nor a part of the data set (--partition-id N)."
+            )
+        settings = self.settings.data
+        part = (self.settings, int(self.config[PARTITION_ID]), self.num_partitions)
+        if settings.partition != "rotated" or ":" in settings.dataset:
+            return _part(*part)  # quicker made than read, or made of files that nobody here knows of
+        root, below = settings.data_dir or os.environ.get(DATA_DIR_VARIABLE), dataset_info(settings.dataset).folder
+        return self._kept([Path(root, below)] if root and below else [], _part, *part)
+
+    def _kept(self, sources: Sequence[Path], make: Callable[..., ClientData], *given: Any) -> ClientData:
+        """What ``make`` makes of the sources; on a device with a state folder, made once."""
+        state_dir = self.config.get(STATE_DIR)
+        if self.folder is not None or not state_dir:
+            return make(*given)
+        from client.data.cache import files_below, prepared
+
+        settings = {"seed": self.settings.run.seed, **self.settings.data.model_dump(), "given": given[1:]}
+        card = ModelCard.of(self.settings)
+        settings |= {"classes": card.classes, "input_shape": card.input_shape, "mean": card.mean, "std": card.std}
+        files = (file for source in sources for file in files_below(source))
+        return prepared(Path(str(state_dir)), files, settings, lambda: make(*given))
+
+    @property
+    def has_own_data(self) -> bool:
+        """Whether the samples are the device's own: bytes as they are, floats as their owner prepared them."""
+        return DATA in self.config or self._own
+
+    @property
+    def _own(self) -> bool:
+        return self.settings.data.dataset == OWN_DATA
+
+    def _folder(self, partition_id: int) -> Path:
+        """A simulated client's folder of data of its own."""
+        from client.data.folder import client_folders
+
+        folders = client_folders(self.settings.data.data_dir)
+        if not 0 <= partition_id < len(folders):
+            raise BouquetError(
+                f"partition-id is {partition_id}; data.data_dir has {len(folders)} folders, 0 to {len(folders) - 1}."
+            )
+        return folders[partition_id]
+
+    def class_names(self, count: int) -> tuple[str, ...]:
+        """Names of the ``count`` classes, numbers where they have none."""
+        names = self.settings.data.classes
+        return names if len(names) == count else tuple(str(label) for label in range(count))
+
+    @cached_property
+    def _first_name(self) -> str:
+        if self.folder is not None or STATE_DIR not in self.config or DATA not in self.config:
+            return self.client
+        return self.state.first_name(self.client)
+
+    def seed(self, round_: int, stream: str = "") -> int:
+        """The seed of this device's randomness in a round: of the run's seed, the device's identity and the round.
+
+        Each name of a ``stream`` gives another seed.
+        """
+        text = f"{self.settings.run.seed}/{self._first_name}/{round_}" + (f"/{stream}" if stream else "")
+        return zlib.crc32(text.encode())
+
+
+def client_name(partition_id: int, num_partitions: int) -> str:
+    """``client-07`` of twenty: names sort as numbers do."""
+    return f"client-{partition_id:0{len(str(num_partitions - 1))}d}"
+
+
+@lru_cache(maxsize=256)
+def _part(settings: Settings, partition_id: int, num_partitions: int) -> ClientData:
+    from client.data.loading import part_of
+
+    return part_of(settings, partition_id, num_partitions)
+
+
+@lru_cache(maxsize=256)
+def own_data(settings: Settings, folder: str, leave_out: bool = False) -> ClientData:
+    """A device's own samples, bytes as bytes; with ``leave_out`` without the photos that cannot be read.
+
+    Raises `BouquetError`, with the file, for what does not fit.
+    """
+    from client.data.loading import load_folder
+
+    card = ModelCard.of(settings)
+    return load_folder(
+        Path(folder),
+        classes=card.classes,
+        input_shape=card.input_shape,
+        as_bytes=True,
+        seed=settings.run.seed,
+        test_fraction=settings.data.test_fraction,
+        report=lambda line: print(line, flush=True),
+        leave_out=leave_out,
+    )

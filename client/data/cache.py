@@ -1,0 +1,165 @@
+"""A device's data as its model takes them, kept between messages: decoded, scaled and divided once.
+
+Each message is a process of its own, which would decode all photos again. What `client.data.loading` made of them lies
+in one file of the state folder, under a key of all that it depends on: the files' names, sizes and times, the settings,
+and the code that prepares. The arrays are mapped into memory. The file is written beside, synced and renamed; one that
+is damaged, or of another key, is made again.
+
+The layout is that of safetensors (a length, a JSON header, the tensors), each array on a multiple of 64 bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from client.data.loading import ClientData
+from client.state.room import check_room
+from common.errors import BouquetError
+from common.system.files import sweep, temporary_beside
+
+FOLDER = "prepared"
+ALIGNMENT = 64
+KEPT = 2  # files: a device may serve two runs in turns
+ARRAYS = ("train_x", "train_y", "test_x", "test_y")
+# What decides how samples come out, beside the libraries that it calls.
+CODE: tuple[str, ...] = (
+    "client/data/loading",
+    "client/data/folder",
+    "common/data/images",
+    "common/model/card",
+    "common/data/datasets",
+)
+CODE += (
+    "common/data/catalog",
+    "common/data/heterogeneity",
+    "common/data/readers",
+    "common/data/partitions",
+    "common/data/partition_rules",
+    "client/data/cache",
+)
+
+
+def prepared(
+    folder: Path, sources: Iterable[Path], settings: Mapping[str, Any], make: Callable[[], ClientData]
+) -> ClientData:
+    """What ``make`` returns, or what it returned before for the same files and settings.
+
+    ``folder`` is the device's state folder. Where it cannot be written, the data are made for each message.
+    """
+    key = _key(sources, settings)
+    file = folder / FOLDER / f"data-{key}.bin"
+    if (known := _load(file)) is not None:
+        with contextlib.suppress(OSError):
+            os.utime(file)
+        return known
+    data = make()
+    try:
+        _write(file, data)
+    except (OSError, BouquetError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        print(f"The prepared data cannot be kept in {file.parent}: {reason}", flush=True)
+    return data
+
+
+def files_below(path: Path) -> list[Path]:
+    """The file itself, or all files in a folder and the folders below it."""
+    if path.is_dir():
+        return [Path(folder, name) for folder, _, names in os.walk(path, followlinks=True) for name in names]
+    return [path] if path.exists() else []
+
+
+def _key(sources: Iterable[Path], settings: Mapping[str, Any]) -> str:
+    root = Path(__file__).parents[2]
+    code = [root / f"{name}.py" for name in CODE]
+    libraries = [np.__version__]
+    with contextlib.suppress(ImportError):
+        from PIL import __version__ as pillow
+
+        libraries.append(pillow)
+    listed = sorted((str(file), *_about(file)) for file in (*code, *sources))
+    text = json.dumps([libraries, listed, dict(settings)], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _about(file: Path) -> tuple[int, int]:
+    try:
+        about = file.stat()
+    except OSError as error:
+        raise BouquetError(f"The data file {file} cannot be read: {error.strerror}.") from None
+    return about.st_size, about.st_mtime_ns
+
+
+def _write(file: Path, data: ClientData) -> None:
+    arrays = {name: np.ascontiguousarray(getattr(data, name)) for name in ARRAYS}
+    header: dict[str, Any] = {"num_classes": data.num_classes, "group": data.group, "arrays": {}}
+    header |= {"notes": data.notes, "left_out": data.left_out}
+    end, checksum = 0, 0
+    for name, array in arrays.items():
+        start = math.ceil(end / ALIGNMENT) * ALIGNMENT
+        checksum = zlib.crc32(array.data, zlib.crc32(bytes(start - end), checksum))
+        header["arrays"][name] = {"dtype": array.dtype.str, "shape": array.shape, "start": start}
+        end = start + array.nbytes
+    text = json.dumps(header | {"bytes": end, "checksum": checksum}).encode()
+    text += b" " * (-(8 + len(text)) % ALIGNMENT)
+    check_room(file.parent.parent, end)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    sweep(file.parent)
+    temporary = temporary_beside(file)
+    try:
+        with temporary.open("wb") as output:
+            output.write(len(text).to_bytes(8, "little") + text)
+            written = 0
+            for name, array in arrays.items():
+                output.write(bytes(header["arrays"][name]["start"] - written))
+                output.write(array.data)
+                written = header["arrays"][name]["start"] + array.nbytes
+            output.flush()
+            os.fsync(output.fileno())
+        os.replace(temporary, file)
+    finally:
+        temporary.unlink(missing_ok=True)
+    kept = sorted(file.parent.glob("data-*.bin"), key=lambda other: other.stat().st_mtime, reverse=True)
+    for old in kept[KEPT:]:
+        old.unlink(missing_ok=True)
+
+
+def _load(file: Path) -> ClientData | None:
+    """None where there is no such file, or it is damaged."""
+    try:
+        with file.open("rb") as content:
+            length = int.from_bytes(content.read(8), "little")
+            if not 0 < length < 1 << 20:
+                return None
+            header = json.loads(content.read(length))
+        start = 8 + length
+        # Copy-on-write: what a message changes stays in it.
+        body = np.memmap(file, np.uint8, "c", offset=start)
+        if len(body) != header["bytes"] or zlib.crc32(body.data) != header["checksum"]:
+            print(f"{file} is damaged; the data are prepared again.", flush=True)
+            return None
+        arrays = {
+            name: np.ndarray(about["shape"], about["dtype"], body, about["start"])
+            for name, about in header["arrays"].items()
+        }
+        return ClientData(
+            **{name: arrays[name] for name in ARRAYS},
+            num_classes=header["num_classes"],
+            group=header["group"],
+            notes=tuple(header["notes"]),
+            left_out=header["left_out"],
+        )
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError):
+        print(f"{file} is damaged; the data are prepared again.", flush=True)
+        return None

@@ -1,0 +1,272 @@
+"""Reading a device's own data: an .npz file, or images in a folder for each class.
+
+Read with Pillow rather than with torchvision's ImageFolder, whose layout this is: torchvision would number only the
+classes that a device has, so that two devices would number them differently, and its import takes seconds on a small
+device, anew for each message.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.data.images import IMAGE_MODES, IMAGE_SUFFIXES, is_clutter, read_image, sorted_files
+from common.data.readers import read_arrays
+from common.errors import BouquetError
+from common.system.resources import available_cores
+
+MANY_IMAGES = 100
+Report = Callable[[str], None]
+NPZ_KEYS = ("x", "y", "segment", "x_test", "y_test")
+
+
+@dataclass(frozen=True, eq=False)
+class OwnData:
+    """A device's own samples: ``x`` (n, *input_shape) uint8 or float32, ``y`` (n,); a test part if there is one.
+
+    ``segments`` (n,) names the contiguous recording that each sample is from, where samples overlap. ``notes`` are for
+    the owner, ``left_out`` counts photos that could not be read.
+    """
+
+    x: NDArray[Any]
+    y: NDArray[np.int64]
+    segments: NDArray[np.int64] | None = None
+    test_x: NDArray[Any] | None = None
+    test_y: NDArray[np.int64] | None = None
+    notes: tuple[str, ...] = ()
+    left_out: int = 0
+
+
+def read_folder(
+    path: Path,
+    input_shape: tuple[int, ...],
+    classes: tuple[str, ...],
+    report: Report | None = None,
+    leave_out: bool = False,
+) -> OwnData:
+    """Read ``path``: an .npz file, a folder that holds ``data.npz``, or a folder of images by class.
+
+    An .npz holds ``x`` (n, *input_shape), uint8 or float, and ``y`` (n,), whole numbers from 0; also, if there are
+    any, ``x_test`` and ``y_test``, and ``segment`` (n,), the recording that overlapping windows are from.
+
+    A folder of images has a subfolder for each class, named like it, which may be missing where the device has none;
+    or ``train`` and ``test``, each with such subfolders. Images are turned as their EXIF data say, converted to the
+    channels and scaled to the height and width of ``input_shape``. One that cannot be read is an error, or with
+    ``leave_out`` is left out and counted.
+
+    Raises `BouquetError`, naming the file, what was found and what is allowed.
+    """
+    if not classes or len(set(classes)) < len(classes):
+        raise BouquetError(f"The class names {classes} must be at least one and all different.")
+    if path.suffix == ".npz" or (path / "data.npz").is_file():
+        file = path if path.suffix == ".npz" else path / "data.npz"
+        if not file.is_file():
+            raise BouquetError(f"The data file {file} does not exist.")
+        return _read_npz(file, input_shape, classes)
+    if not path.is_dir():
+        raise BouquetError(f"{path} is neither an .npz file nor a folder; give one of them as the device's own data.")
+    return _read_images(path, input_shape, classes, report, leave_out)
+
+
+def client_folders(data_dir: str) -> list[Path]:
+    """The folders in ``data_dir``, one for each simulated client, which is named like it; in order of their names.
+
+    Hidden ones are passed over. Raises `BouquetError` when there are none.
+    """
+    if not data_dir:
+        raise BouquetError(
+            "data.dataset = 'own' is simulated from data.data_dir (--data-dir): a folder with a folder for each client."
+        )
+    folder = Path(data_dir).absolute()
+    if not folder.is_dir():
+        raise BouquetError(f"data.data_dir = {data_dir!r} is no folder; it holds a folder for each client.")
+    found = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    if not found:
+        raise BouquetError(
+            f"data.data_dir = {data_dir!r} holds no folders; make one for each client, with a folder of images for "
+            "each class in it, or a data.npz."
+        )
+    return found
+
+
+def _read_npz(file: Path, input_shape: tuple[int, ...], classes: tuple[str, ...]) -> OwnData:
+    arrays = read_arrays(file)
+    if unknown := [key for key in arrays if key not in NPZ_KEYS]:
+        raise BouquetError(f"{file} holds {unknown[0]!r}; allowed are {', '.join(NPZ_KEYS)}.")
+    if missing := [key for key in ("x", "y") if key not in arrays]:
+        raise BouquetError(f"{file} lacks {missing[0]!r}; it holds {', '.join(arrays) or 'nothing'}.")
+    if ("x_test" in arrays) != ("y_test" in arrays):
+        raise BouquetError(f"{file} holds one of 'x_test' and 'y_test'; give both or neither.")
+    x = check_samples(arrays, "x", input_shape, file)
+    y = _labels(arrays, "y", len(x), classes, file)
+    segments = arrays.get("segment")
+    if segments is not None and (segments.shape != y.shape or not np.issubdtype(segments.dtype, np.integer)):
+        raise BouquetError(
+            f"{file}: 'segment' is {segments.dtype} of shape {segments.shape}, not {len(y)} whole numbers."
+        )
+    if "x_test" not in arrays:
+        return OwnData(x, y, segments)
+    test_x = check_samples(arrays, "x_test", input_shape, file)
+    return OwnData(x, y, segments, test_x, _labels(arrays, "y_test", len(test_x), classes, file))
+
+
+def check_samples(arrays: dict[str, NDArray[Any]], key: str, input_shape: tuple[int, ...], file: Path) -> NDArray[Any]:
+    """The samples (n, *input_shape) of an .npz, uint8 or float32; what does not fit is named with the file."""
+    x = arrays[key]
+    if x.ndim == 3 and len(input_shape) == 3 and input_shape[0] == 1:
+        x = x[:, None]  # grey images are commonly kept without their channel
+    if x.shape[1:] != input_shape or x.ndim == 0:
+        raise BouquetError(
+            f"{file}: {key!r} has shape {arrays[key].shape}, expected (samples, *{input_shape}).",
+            public=f"This device's samples do not have the shape (data.input_shape) {input_shape}.",
+        )
+    if x.dtype == np.uint8:
+        return x
+    if not np.issubdtype(x.dtype, np.floating):
+        raise BouquetError(f"{file}: {key!r} holds {x.dtype}; allowed are uint8 (images, 0 to 255) and float.")
+    with np.errstate(over="ignore"):
+        x = x.astype(np.float32)
+    if not np.isfinite(x).all():
+        raise BouquetError(f"{file}: {key!r} holds values that are not finite in float32 (NaN or infinite).")
+    return x
+
+
+def _labels(
+    arrays: dict[str, NDArray[Any]], key: str, samples: int, classes: tuple[str, ...], file: Path
+) -> NDArray[np.int64]:
+    y = arrays[key]
+    if y.shape != (samples,) or not np.issubdtype(y.dtype, np.integer):
+        raise BouquetError(f"{file}: {key!r} is {y.dtype} of shape {y.shape}; expected {samples} whole numbers.")
+    if samples and not (y.min() >= 0 and y.max() < len(classes)):
+        raise BouquetError(
+            f"{file}: {key!r} holds labels {y.min()} to {y.max()}; the {len(classes)} classes ({', '.join(classes)}) "
+            f"allow 0 to {len(classes) - 1}.",
+            public=f"This device has samples of other classes (data.classes) than {', '.join(classes)}.",
+        )
+    return y.astype(np.int64)
+
+
+def _read_images(
+    folder: Path, input_shape: tuple[int, ...], classes: tuple[str, ...], report: Report | None, leave_out: bool
+) -> OwnData:
+    if len(input_shape) != 3 or input_shape[0] not in IMAGE_MODES:
+        raise BouquetError(
+            f"{folder} is a folder of images, which cannot have shape {input_shape}; images have (1 or 3, height, "
+            "width), other data go into an .npz file."
+        )
+    if (folder / "train").is_dir() and "train" not in classes:
+        own = _read_class_folders(folder / "train", input_shape, classes, report, leave_out)
+        if not (folder / "test").is_dir():
+            return own
+        test = _read_class_folders(folder / "test", input_shape, classes, report, leave_out)
+        return OwnData(own.x, own.y, None, test.x, test.y, own.notes + test.notes, own.left_out + test.left_out)
+    return _read_class_folders(folder, input_shape, classes, report, leave_out)
+
+
+def _read_class_folders(
+    folder: Path, input_shape: tuple[int, ...], classes: tuple[str, ...], report: Report | None, leave_out: bool
+) -> OwnData:
+    found = find_photos(folder, classes)
+    if not found.photos:
+        raise BouquetError(
+            f"{folder} holds no images; put them ({', '.join(IMAGE_SUFFIXES)}) into a subfolder for each class "
+            f"({', '.join(classes)})." + "".join(f" {note}" for note in found.notes())
+        )
+    x = np.empty((len(found.photos), *input_shape), dtype=np.uint8)
+    labels: list[int] = []
+    unreadable: list[str] = []
+    step = max(1, len(found.photos) // 10)
+    pool = ThreadPoolExecutor(available_cores())  # Pillow lets others work while it decodes
+    try:
+        pixels = pool.map(lambda photo: _pixels_or_error(photo[0], input_shape), found.photos)
+        for done, ((_, label), read) in enumerate(zip(found.photos, pixels, strict=True), 1):
+            if isinstance(read, BouquetError):
+                if not leave_out:
+                    raise BouquetError(
+                        f"{read} Or let the client go on without such photos: --leave-out-unreadable.",
+                        public="A photo on this device cannot be read.",
+                    ) from None
+                unreadable.append(str(read))
+            else:
+                x[len(labels)] = read
+                labels.append(label)
+            if report is not None and len(found.photos) >= MANY_IMAGES and done % step == 0:
+                report(f"Reading the images in {folder}: {done} of {len(found.photos)}.")
+    finally:
+        pool.shutdown(cancel_futures=True)
+    if not labels:
+        raise BouquetError(f"None of the {len(found.photos)} images in {folder} can be read. {unreadable[0]}")
+    notes = found.notes()
+    if unreadable:
+        notes += (f"Left out: {len(unreadable)} of {len(found.photos)} photos cannot be read. {unreadable[0]}",)
+    return OwnData(x[: len(labels)], np.array(labels, dtype=np.int64), notes=notes, left_out=len(unreadable))
+
+
+def _pixels_or_error(file: Path, input_shape: tuple[int, ...]) -> NDArray[np.uint8] | BouquetError:
+    try:
+        return read_image(file, input_shape)
+    except BouquetError as error:
+        return error
+
+
+@dataclass(frozen=True)
+class Photos:
+    """What a folder with a folder for each class holds: ``photos`` with their labels, and what is not among them.
+
+    ``passed_over`` counts files by suffix, ``empty`` names classes whose folder holds no images, ``outside`` counts
+    images that are in no class.
+    """
+
+    folder: Path
+    photos: tuple[tuple[Path, int], ...]
+    passed_over: dict[str, int]
+    empty: tuple[str, ...]
+    outside: int
+
+    def notes(self) -> tuple[str, ...]:
+        """What the owner should know, a sentence each."""
+        notes = []
+        if self.passed_over:
+            kinds = ", ".join(f"{suffix} {count}" for suffix, count in sorted(self.passed_over.items()))
+            notes.append(
+                f"Passed over: {sum(self.passed_over.values())} files that are not images Bouquet reads ({kinds}); it "
+                f"reads {', '.join(IMAGE_SUFFIXES)}."
+            )
+        if self.empty:
+            notes.append(f"Empty: the folders {', '.join(self.empty)} hold no images.")
+        if self.outside:
+            notes.append(f"Outside: {self.outside} images lie in {self.folder} itself, in no class.")
+        return tuple(notes)
+
+
+def find_photos(folder: Path, classes: tuple[str, ...]) -> Photos:
+    """The images in the class folders below ``folder``; hidden folders, and those of file servers, are nobody's class.
+
+    Raises `BouquetError` for a folder that is neither.
+    """
+    found = sorted(e for e in folder.iterdir() if e.is_dir() and (e.name in classes or not is_clutter(e.name)))
+    if unknown := [entry for entry in found if entry.name not in classes]:
+        raise BouquetError(
+            f"The folder {unknown[0]} is not one of the classes {', '.join(classes)}.",
+            public=f"A folder of this device's data is none of the classes (data.classes) {', '.join(classes)}.",
+        )
+    photos: list[tuple[Path, int]] = []
+    passed_over: Counter[str] = Counter()
+    empty = []
+    for entry in found:
+        images, others = sorted_files(entry)
+        photos += [(file, classes.index(entry.name)) for file in images]
+        passed_over.update(file.suffix.lower() or "without suffix" for file in others)
+        if not images:
+            empty.append(entry.name)
+    outside = sum(
+        e.is_file() and e.suffix.lower() in IMAGE_SUFFIXES and not is_clutter(e.name) for e in folder.iterdir()
+    )
+    return Photos(folder, tuple(photos), dict(passed_over), tuple(empty), outside)

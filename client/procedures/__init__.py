@@ -1,0 +1,1 @@
+"""What a device can be asked to do in a round, by name: the registry, and the standard procedure."""

@@ -1,0 +1,80 @@
+"""A reply that says nothing of the device's data, in the form of the one that could not be given.
+
+Under an owner's demand for noise nothing may leave that is made of the data and has none: also not that something went
+wrong with them. A model can be made to diverge, or to run out of memory, on some data and not on others. So the
+procedure runs again as on a device that holds one blank sample and learns nothing: by the same code, so that its reply
+has the same parts, is noised and is counted. What went wrong is in the device's own log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from client.rounds.session import Session
+from client.training import sgd
+from client.training.objective import Term
+from client.training.sgd import SGDOptions, TrainingLoss
+from common import protocol
+from common.model.build import model_shape
+from common.parameters.layout import Vector
+
+Samples = tuple[Tensor, Tensor]
+
+
+@dataclass
+class BlankSession(Session):
+    """A session of the same message: its data are blank, and training ends where it began.
+
+    That is kept, as a round's model is: a device that had kept nothing would say so in the next round.
+    """
+
+    @classmethod
+    def of(cls, session: Session) -> BlankSession:
+        """The blank session in the place of one that failed."""
+        s = session
+        return cls(s.message, s.node, s.built, s.device, s.received, s.run, s.copies, s.private)
+
+    @property
+    def _data(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        self.metrics[protocol.GROUP] = -1
+        x = torch.zeros(2, *model_shape(self.node.settings)[0], device=self.device)
+        y = torch.zeros(2, dtype=torch.int64, device=self.device)
+        return x, y, x, y
+
+    def _split(self, fraction: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self._data
+
+    @property
+    def choosing(self) -> None:
+        """It chooses nothing."""
+
+    @property
+    def loss_of(self) -> TrainingLoss:
+        """That of samples as they are."""
+        return sgd.PLAIN
+
+    def train(
+        self,
+        start: Vector,
+        terms: Sequence[Term] = (),
+        data: Samples | None = None,
+        stream: str = "",
+        layers: Sequence[str] | None = None,
+        **changes: Any,
+    ) -> tuple[Vector, float]:
+        """The model that it begins with."""
+        return start, 0.0
+
+    def options(self, **changes: Any) -> SGDOptions:
+        """Those that were sent, and no epoch: a procedure that trains by itself ends where it began, too."""
+        return replace(super().options(**changes), local_epochs=0)
+
+    def gradient(self, vector: Vector, data: Samples | None = None, stream: str = "") -> Vector:
+        """None: zero (d,)."""
+        return np.zeros(self.layout.dim, dtype=np.float32)

@@ -1,0 +1,397 @@
+"""One message's work on a device: the model in PyTorch, the device's data, and what it kept from before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Message, MessageType
+from torch import Tensor, nn
+
+from client.context import REPORT_CLASSES, ClientContext
+from client.rounds.model import Built
+from client.rounds.model_selection import Choosing
+from client.state.device_state import PERSONAL, Arrays, Kept
+from client.training import evaluation, sgd
+from client.training.delegate import Task, trainer
+from client.training.evaluation import Scores
+from client.training.memory import check_fits
+from client.training.objective import ProximalTerm, Term
+from client.training.sgd import SGDOptions, TrainingLoss, sgd_options
+from client.training.transforms import augmentation, class_weights
+from client.uploads.compression import CopyMemory
+from client.uploads.privacy import PrivateUploads
+from common import model_selection, protocol
+from common.errors import BouquetError
+from common.model.card import ModelCard
+from common.parameters.layout import ParameterLayout, Vector
+from common.protocol import ARRAYS, Payload, Received
+from common.protocol.compressed import reply_config
+
+
+@dataclass
+class Session:
+    """What a procedure works with. ``metrics`` collects what the reply will report."""
+
+    message: Message
+    node: ClientContext
+    built: Built
+    device: torch.device
+    received: Received
+    run: str
+    copies: CopyMemory
+    private: PrivateUploads | None = None  # where the settings ask for it
+    metrics: dict[str, float] = field(default_factory=dict)
+    _fit: set[int] = field(default_factory=set)  # sizes of mini-batches that were looked at
+    by_class: dict[str, protocol.Scalar] = field(default_factory=dict)  # what is said of classes, if the owner says so
+
+    @classmethod
+    def open(cls, message: Message, node: ClientContext) -> Session:
+        """Build the model and check the message against it. Raises `BouquetError` for whatever does not fit."""
+        train = node.settings.train
+        if train.threads:
+            torch.set_num_threads(train.threads)
+        device = sgd.choose_device(train.device)
+        begun = Built.begin(node, device)
+        copies = CopyMemory(node.state, begun.layout)
+        received = protocol.read_instruction(message, begun.layout, copies.find)
+        run = received.run or str(node.context.run_id)
+        built = begun.with_backbone(received.backbone, node, device, run)
+        private = None
+        if node.settings.privacy.is_on:
+            seed = node.seed(received.round, "privacy") if node.is_simulated else None
+            private = PrivateUploads(node.settings.privacy, node.state, built.layout, run, seed, node.budget)
+        return cls(message, node, built, device, received, run, copies, private)
+
+    # --- data -----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _data(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Training and test samples, and whatever is held out for validation, on the device."""
+        data = self.node.data
+        self.metrics[protocol.GROUP] = -1 if data.group is None else data.group
+        if data.left_out:
+            self.metrics[protocol.LEFT_OUT] = data.left_out
+        parts = (data.train_x, data.train_y, data.test_x, data.test_y)
+        train_x, train_y, test_x, test_y = (torch.as_tensor(part).to(self.device) for part in parts)
+        return train_x, train_y, test_x, test_y
+
+    @cached_property
+    def train_data(self) -> tuple[Tensor, Tensor]:
+        """Samples and labels to train on: all but what the message, or the device's own choice, holds out."""
+        fraction = max(self.received.validation_fraction, self._own_fraction)
+        return self._split(fraction)[:2] if fraction else self.all_train_data
+
+    @property
+    def all_train_data(self) -> tuple[Tensor, Tensor]:
+        """Training samples and labels, with those that are held out."""
+        return self._data[:2]
+
+    @cached_property
+    def judging_data(self) -> tuple[Tensor, Tensor]:
+        """Samples and labels to compare models on: what is held out for validation, else all that is trained on."""
+        fraction = self.received.validation_fraction
+        return self._split(fraction)[2:] if fraction else self.train_data
+
+    @cached_property
+    def chosen_by(self) -> tuple[Tensor, Tensor]:
+        """Samples and labels that the device's own choice holds out (`client.rounds.model_selection`)."""
+        return self._split(self._own_fraction)[2:]
+
+    @cached_property
+    def loss_of(self) -> TrainingLoss:
+        """The loss of a mini-batch in training, as the settings want it (`train.augment`, `train.class_weights`)."""
+        train, (x, y) = self.node.settings.train, self.train_data
+        if not train.augment and train.class_weights == "none":
+            return sgd.PLAIN
+        weights = None
+        if train.class_weights == "balanced":
+            weights = torch.as_tensor(class_weights(y.cpu().numpy(), self.node.data.num_classes)).to(self.device)
+        return TrainingLoss(weights, augmentation(train.augment, self.card, x, self.node.has_own_data))
+
+    @cached_property
+    def card(self) -> ModelCard:
+        """How samples become the model's inputs, and what it gives."""
+        return ModelCard.of(self.node.settings)
+
+    @cached_property
+    def choosing(self) -> Choosing | None:
+        """The device's choice of what it keeps, where the settings ask for it and it has a sample to hold out."""
+        return Choosing(self) if self._own_fraction else None
+
+    @property
+    def _own_fraction(self) -> float:
+        """What the device's own choice holds out: of a single sample nothing can be."""
+        personal = self.node.settings.personal
+        return personal.held_out if personal.choose and len(self._data[1]) > 1 else 0.0
+
+    def _split(self, fraction: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Training data without, and of, the part that is held out: the same in every round, so never trained on.
+
+        A larger part holds all of a smaller one.
+        """
+        x, y = self._data[:2]
+        order = torch.randperm(len(y), generator=torch.Generator().manual_seed(self.node.seed(0)))
+        held, rest = order.tensor_split([max(1, round(fraction * len(y)))])
+        if not len(rest):
+            raise BouquetError(
+                f"A validation_fraction of {fraction} holds out all of this device's {len(y)} "
+                "training samples; lower it, or give the device more data."
+            )
+        return x[rest], y[rest], x[held], y[held]
+
+    @property
+    def test_data(self) -> tuple[Tensor, Tensor]:
+        """Samples and labels to test on."""
+        return self._data[2:]
+
+    # --- models ---------------------------------------------------------------------------------------------
+
+    @property
+    def model(self) -> nn.Module:
+        """The model in PyTorch, to be filled by `load` after each `train`."""
+        return self.built.model
+
+    @property
+    def layout(self) -> ParameterLayout:
+        """The layout of the model's layers that are not frozen."""
+        return self.built.layout
+
+    @property
+    def initial(self) -> Vector:
+        """The model (d,) that the run begins with; a copy."""
+        return self.built.initial.copy()
+
+    def recall(self) -> Kept | None:
+        """What the device kept of this run before this round; in an evaluation, which follows it, of this round too."""
+        return self.node.state.recall(self.run, self.received.round + self.is_evaluation)
+
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether this is an evaluate message."""
+        return bool(self.message.metadata.message_type == MessageType.EVALUATE)
+
+    def load(self, vector: Vector) -> nn.Module:
+        """Put a flat vector (d,) into the model."""
+        return self.built.load(vector)
+
+    def tensors(self, payload: Payload) -> dict[str, Tensor]:
+        """The tensors of a received model by name, on the device."""
+        arrays = self.layout.unflatten(payload.vector, payload.layers)
+        return {name: torch.as_tensor(array).to(self.device) for name, array in arrays.items()}
+
+    def whole(self, record: str) -> Vector:
+        """A received model that must be whole. Raises `BouquetError`, naming the record, when it is not."""
+        payload = self.received.models.get(record)
+        if payload is None or (payload.layers is not None and len(payload.layers) < len(self.layout.layers)):
+            raise protocol.ProtocolError(f"Record {record!r} must hold a whole model in this message.")
+        return payload.vector
+
+    def proximal_terms(self) -> list[Term]:
+        """The proximal terms that the instruction asks for."""
+        received = self.received
+        return [ProximalTerm(self.tensors(received.models[p.anchor]), p.weight) for p in received.proximal]
+
+    def train(
+        self,
+        start: Vector,
+        terms: Sequence[Term] = (),
+        data: tuple[Tensor, Tensor] | None = None,
+        stream: str = "",
+        layers: Sequence[str] | None = None,
+        **changes: Any,
+    ) -> tuple[Vector, float]:
+        """Local SGD from ``start``; returns the trained model (d,) and its mean loss over the last epoch.
+
+        The randomness is that of this device in this round, whatever was trained before it in the same message; a name
+        for ``stream`` gives other randomness, independent of it. ``data`` takes the place of `train_data`; of the
+        model only ``layers`` are trained, None for all, and the others stay as they are; ``changes`` are those of
+        `options`. Raises `BouquetError` for a layer or an option that there is not.
+        """
+        options = self.options(**changes)
+        samples = self.train_data if data is None else data
+        trained = None if layers is None else self.layout.names(layers)
+        generator = self.generator(stream)
+        if (take_over := trainer.get()) is not None and self.loss_of is sgd.PLAIN:
+            task = Task(self.model, self.layout, start, *samples, options, terms, generator, trained)
+            if (found := take_over(task)) is not None:
+                return found
+        model = self.load(start)
+        if options.batch_size not in self._fit:
+            check_fits(model, samples[0], options.batch_size)
+            self._fit.add(options.batch_size)
+        with self.seeded(stream):
+            loss = sgd.train(model, *samples, options, terms, generator, trained, self.loss_of)
+        return self.built.vector(), loss
+
+    def options(self, **changes: Any) -> SGDOptions:
+        """Hyper-parameters of local training: what the server sent, else the settings; ``changes`` replace fields.
+
+        Raises `BouquetError` for one that is no field of `client.training.sgd.SGDOptions`.
+        """
+        known = [f.name for f in fields(SGDOptions)]
+        if unknown := [name for name in changes if name not in known]:
+            raise BouquetError(f"Local training has no option {unknown[0]!r}; there are {', '.join(known)}.")
+        sent = {name.replace("-", "_"): value for name, value in self.received.config.items()}
+        return sgd_options({**sent, **changes}, self.node.settings.train)
+
+    def gradient(self, vector: Vector, data: tuple[Tensor, Tensor] | None = None, stream: str = "") -> Vector:
+        """∇L (d,) of the mean loss at a model (d,) on ``data``, by default `train_data`; zero in what is not trained.
+
+        In training mode, as a gradient step is, a part of the data at a time; the model's buffers stay as they were.
+        """
+        x, y = self.train_data if data is None else data
+        model = self.load(vector)
+        gradients: dict[str, Tensor] = {}
+        with self.seeded(stream):
+            size = evaluation.together(x)
+            for part_x, part_y in zip(x.split(size), y.split(size), strict=True):
+                for name, part in sgd.gradients(model, part_x, part_y, self.loss_of.as_they_are).items():
+                    share = part * (len(part_y) / len(y))
+                    gradients[name] = gradients[name] + share if name in gradients else share
+        flat = np.zeros(self.layout.dim, dtype=np.float32)
+        for spec in self.layout.tensors:
+            if spec.name in gradients:
+                flat[spec.columns] = gradients[spec.name].flatten().float().cpu().numpy()
+        return flat
+
+    def batches(self, count: int, batch_size: int, stream: str = "") -> list[Tensor]:
+        """Indices of one epoch's mini-batches of ``count`` samples, shuffled by this device's `generator`."""
+        return list(sgd.mini_batches(count, batch_size, self.generator(stream)))
+
+    def generator(self, stream: str = "") -> torch.Generator:
+        """This device's randomness in this round; each ``stream`` is independent of the others, and always the same."""
+        return torch.Generator().manual_seed(self.node.seed(self.received.round, stream))
+
+    @contextmanager
+    def seeded(self, stream: str = "") -> Iterator[None]:
+        """Inside, what draws from PyTorch's global generators (dropout) is seeded by this device and round.
+
+        `torch.manual_seed` would also note a seed, with a stack trace, for every kind of accelerator that is not there.
+        """
+        seed, on_gpu = self.node.seed(self.received.round, stream), self.device.type == "cuda"
+        with torch.random.fork_rng(devices=[self.device] if on_gpu else []):
+            torch.default_generator.manual_seed(seed)
+            if on_gpu:
+                torch.cuda.manual_seed(seed)
+            yield
+
+    # --- what is reported -------------------------------------------------------------------------------------
+
+    def report_start(self, start: Vector) -> None:
+        """Metrics of the model that training starts from: training loss, test scores, and validation if asked for."""
+        if self.choosing is not None:
+            self.choosing.started = start
+        model = self.load(start)
+        self.metrics[protocol.NUM_EXAMPLES] = len(self.train_data[1])
+        self.metrics[protocol.LOSS] = evaluation.mean_loss(model, *self.train_data)
+        if self.received.validation_fraction:
+            held = evaluation.test(model, *self.judging_data)
+            self.metrics[protocol.VALIDATION_ACCURACY] = held.accuracy
+            self.metrics[protocol.VALIDATION_EXAMPLES] = held.examples
+        scores = evaluation.test(model, *self.test_data)
+        self.metrics |= score_metrics(scores)
+        # Counts are exact, and no noise is on them: never in a private run.
+        if self.node.config.get(REPORT_CLASSES) and not self.node.settings.privacy.is_on:
+            self.by_class = {
+                protocol.CLASS_SAMPLES: list(self.node.data.samples_by_class()),
+                protocol.CLASS_TESTED: list(scores.of_class),
+                protocol.CLASS_FOUND: list(scores.found_of_class),
+            }
+
+    def report_trained(self, trained: Vector, train_loss: float) -> None:
+        """Metrics of the model after training."""
+        self.metrics[protocol.TRAIN_LOSS] = train_loss
+        self.metrics[protocol.ACCURACY_TRAINED] = evaluation.test(self.load(trained), *self.test_data).accuracy
+
+    def keep(
+        self, personal: Vector, slots: Mapping[str, Arrays] | None = None, facts: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write what the device keeps of this round, before the reply.
+
+        A device that dies between the two repeats the round from the state before it.
+        """
+        if self.choosing is not None:
+            self.choosing.personal = personal
+        own = {PERSONAL: self.layout.unflatten(personal), **(slots or {})}
+        # The model can be used without a server: its card goes into the same file.
+        card = self.card.to_json()
+        backbone = self.received.backbone.digest if self.received.backbone else ""
+        self.node.state.keep(self.run, self.received.round, own, facts or {}, card, backbone)
+
+    def reply(
+        self,
+        trained: Vector | None = None,
+        config: Mapping[str, protocol.Scalar] | None = None,
+        is_model: bool = True,
+        from_received: bool = False,
+        base: str = ARRAYS,
+    ) -> Message:
+        """The reply, with the layers of ``trained`` that the instruction asks for.
+
+        With `[privacy]` they are clipped and noised first (`release`), and the scores stay here. ``config`` goes up as
+        it is: what is in it and depends on the data must be made of a `release`.
+
+        In a run that compresses they are packed as a difference; where ``trained`` is no model (a gradient), say so
+        by ``is_model``, and they are packed as they are, in 16 bits at least. ``from_received`` says that ``trained``
+        began with what was received although the instruction's ``start`` is the personal model; ``base`` names the
+        record that it began with, where that is not the first.
+        """
+        if self.choosing is not None:
+            report = self.choosing.after_training(trained if is_model else None)
+            # Made of scores on the device's data: withheld like them, so that the fleet cannot tell it what to expect.
+            config = {**(config or {}), **({} if self.node.settings.privacy.withholds else report)}
+        layers, arrays = self.received.upload, None
+        config = {**(config or {}), **self.by_class}
+        if trained is not None and layers:
+            trained = self.release(trained, base if is_model else None, layers)
+        if self.private is not None:
+            config = {**config, **self.private.remember(self.received, self.initial)}
+        if self.received.unpacked is not None:
+            seed = self.node.seed(self.received.round)
+            packed, copies = self.copies.answer(self.run, self.received, trained, is_model, seed, from_received)
+            config = {**config, **reply_config(self.layout, packed, copies)}
+        elif trained is not None and layers:
+            arrays = protocol.to_record(self.layout, trained, layers, self.received.joined)
+        return protocol.reply(self.message, self.node.client, self._told(), arrays, config)
+
+    def release(self, trained: Vector, base: str | None = ARRAYS, layers: Sequence[str] | None = None) -> Vector:
+        """What may leave of a model (d,): itself, or with `[privacy]` clipped and noised (`client.uploads.privacy`).
+
+        `reply` does so with what it uploads. Who sends something else that is made of a model makes it of this.
+        """
+        if self.private is None:
+            return trained
+        chosen = self.layout.layers if layers is None else layers
+        return self.private.release(trained, chosen, self.received, self.initial, base)
+
+    def _told(self) -> dict[str, float]:
+        """The metrics that leave; of those that are withheld, what does not depend on the device's data."""
+        if not self.node.settings.privacy.withholds:
+            return self.metrics
+        kept = {name: self.metrics[name] for name in (protocol.GROUP, protocol.STATE_LOST) if name in self.metrics}
+        return {**kept, protocol.NUM_EXAMPLES: 1}
+
+    def reply_evaluation(self, vector: Vector) -> Message:
+        """Test a model and reply with its scores; ``num-examples`` are those it was tested on."""
+        if self.choosing is not None:
+            self.metrics[model_selection.ACCURACY_METHOD] = evaluation.test(self.load(vector), *self.test_data).accuracy
+            vector = self.choosing.before_test(vector)
+        scores = evaluation.test(self.load(vector), *self.test_data)
+        self.metrics |= score_metrics(scores) | {protocol.NUM_EXAMPLES: scores.examples}
+        return protocol.reply(self.message, self.node.client, self._told())
+
+
+def score_metrics(scores: Scores) -> dict[str, float]:
+    """A model's test scores under their names on the wire."""
+    return {
+        protocol.ACCURACY: scores.accuracy,
+        protocol.F1: scores.f1,
+        protocol.TEST_LOSS: scores.loss,
+        protocol.TEST_EXAMPLES: scores.examples,
+    }

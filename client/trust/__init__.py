@@ -1,0 +1,1 @@
+"""Which apps this device's owner trusts."""

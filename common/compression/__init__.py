@@ -1,0 +1,1 @@
+"""Models as few bytes: codecs of values, and differences to what the other end holds."""

@@ -1,0 +1,1 @@
+"""The data sets by name, their files, and how samples are shared among clients."""

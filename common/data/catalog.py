@@ -1,0 +1,138 @@
+"""What is known of each data set without loading it: shapes, number of classes, statistics, where to get it.
+
+The server needs no more than this to build a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from common.errors import BouquetError
+from common.plugins import load_object
+
+Loader = TypeVar("Loader", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """What is known of a data set without loading it.
+
+    Attributes:
+        input_shape: of one sample: (channels, height, width) or (channels, time).
+        num_classes: number of labels.
+        scale: the raw value that becomes 1: 255 for images as bytes, 1 for sensor data.
+        mean, std: of the training samples' scaled values, for each channel.
+        origin: where to get it, or who made it.
+        folder: where in the data folder it lies; empty for embedded data.
+    """
+
+    input_shape: tuple[int, ...]
+    num_classes: int
+    scale: float = 1.0
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    origin: str = ""
+    folder: str = ""
+
+
+def dataset_info(name: str) -> DatasetInfo:
+    """Shapes and origin of a data set, one's own (``module:function``, see `described`) included.
+
+    Raises `BouquetError` for an unknown name, with the known ones, and for a function without a description.
+    """
+    if ":" in name:
+        info = getattr(load_object(name, "Data set"), "info", None)
+        if not isinstance(info, DatasetInfo):
+            raise BouquetError(
+                f"Data set {name!r} does not say what it holds: decorate the function with "
+                "common.data.datasets.described(DatasetInfo(input_shape=…, num_classes=…))."
+            )
+        return info
+    if name not in DATASETS:
+        raise BouquetError(
+            f"Unknown data set {name!r}; known are {', '.join(DATASETS)}, and 'own': each device has its own; or yours "
+            "as module:function."
+        )
+    return DATASETS[name]
+
+
+def described(info: DatasetInfo) -> Callable[[Loader], Loader]:
+    """Say what the decorated function, which loads a data set of one's own, will load: see `common.data.datasets`."""
+
+    def note(function: Loader) -> Loader:
+        function.info = info  # type: ignore[attr-defined]
+        return function
+
+    return note
+
+
+def _torchvision(class_call: str) -> str:
+    return f"torchvision.datasets.{class_call} downloads it"
+
+
+DATASETS: dict[str, DatasetInfo] = {
+    # Digits stay between 0 and 1, as in the reference runs that this project checks itself against (docs/decisions.md).
+    "digits": DatasetInfo((1, 8, 8), 10, 16, (0.0,), (1.0,), "embedded in scikit-learn (UCI optdigits)"),
+    "mnist": DatasetInfo(
+        (1, 28, 28), 10, 255, (0.1307,), (0.3081,), _torchvision("MNIST(FOLDER, download=True)"), "MNIST"
+    ),
+    "fashion-mnist": DatasetInfo(
+        (1, 28, 28), 10, 255, (0.2860,), (0.3530,), _torchvision("FashionMNIST(FOLDER, download=True)"), "FashionMNIST"
+    ),
+    "emnist": DatasetInfo(
+        (1, 28, 28),
+        47,
+        255,
+        (0.1751,),
+        (0.3332,),
+        _torchvision("EMNIST(FOLDER, split='balanced', download=True)"),
+        "EMNIST",
+    ),
+    "cifar10": DatasetInfo(
+        (3, 32, 32),
+        10,
+        255,
+        (0.4914, 0.4822, 0.4465),
+        (0.2470, 0.2435, 0.2616),
+        _torchvision("CIFAR10(FOLDER, download=True)"),
+        "cifar-10-batches-py",
+    ),
+    "cifar100": DatasetInfo(
+        (3, 32, 32),
+        100,
+        255,
+        (0.5071, 0.4865, 0.4409),
+        (0.2673, 0.2564, 0.2762),
+        _torchvision("CIFAR100(FOLDER, download=True)"),
+        "cifar-100-python",
+    ),
+    "svhn": DatasetInfo(
+        (3, 32, 32),
+        10,
+        255,
+        (0.4377, 0.4438, 0.4728),
+        (0.1980, 0.2010, 0.1970),
+        _torchvision("SVHN(FOLDER + '/SVHN', split=…, download=True), for 'train' and for 'test',"),
+        "SVHN",
+    ),
+    "mnist-writers": DatasetInfo(
+        (1, 28, 28),
+        10,
+        255,
+        (0.1307,),
+        (0.3081,),
+        _torchvision("QMNIST(FOLDER, what=…, download=True), for 'train' and for 'test',"),
+        "QMNIST, or MNIST and mnist_writers.npz",
+    ),
+    "uci-har": DatasetInfo(
+        (9, 128),
+        6,
+        1,
+        (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.8083, 0.0218, 0.0848),
+        (0.1919, 0.1219, 0.1038, 0.4039, 0.3705, 0.2540, 0.4120, 0.3973, 0.3443),
+        "UCI publishes it as Human Activity Recognition Using Smartphones (CC BY 4.0); unpack it there",
+        "uci_har.npz or the folder 'UCI HAR Dataset'",
+    ),
+}

@@ -1,0 +1,290 @@
+"""The data sets by name: their shapes without loading, and their samples as they lie on the disk.
+
+Images stay bytes, and where the file allows (IDX) they are mapped into memory and never read as a whole: a device
+touches its own samples only, and only those become float32. Nothing is downloaded.
+
+A data set of one's own is named ``module:function``. The function is given the data folder (a `Path`; None where the
+settings name none) and returns a `Dataset`; `described` says beforehand what it holds, because a server builds the
+model without loading any data::
+
+    @described(DatasetInfo(input_shape=(1, 8, 8), num_classes=10, scale=16.0))
+    def digits(data_dir):
+        return Dataset("digits", x, y)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.data.catalog import DATASETS, DatasetInfo, dataset_info
+from common.data.catalog import described as described
+from common.data.partitions import split_train_test
+from common.data.readers import DatasetFileError, map_idx, read_cifar, read_npz, read_svhn, read_uci_har_folder
+from common.errors import SAYS_MORE, BouquetError
+from common.plugins import load_object
+
+DATA_DIR_VARIABLE = "BOUQUET_DATA_DIR"
+
+Floats = NDArray[np.float32]
+Labels = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A data set's samples, raw, and what is known of them.
+
+    Attributes:
+        name: its name in `DATASETS`, or ``module:function``, which is filled in for a data set of one's own.
+        x: (N, *input_shape) raw samples: uint8 images or float32 sensor windows.
+        y: (N,) labels.
+        owners: (N,) whose each sample is (writer, subject); None where nobody knows.
+        populations: (N,) the real group that its owner belongs to; None where nobody knows.
+        segments: (N,) contiguous recording that a window is from, where windows overlap; else None.
+        test_x, test_y: the official test part, which clients do not share; None where there is none.
+        standardise: whether `standardised` does anything.
+    """
+
+    name: str
+    x: NDArray[Any]
+    y: Labels
+    owners: Labels | None = None
+    populations: Labels | None = None
+    segments: Labels | None = None
+    test_x: NDArray[Any] | None = None
+    test_y: Labels | None = None
+    standardise: bool = True
+
+    @property
+    def info(self) -> DatasetInfo:
+        """Shapes, scale and origin."""
+        return dataset_info(self.name)
+
+    def scaled(self, indices: NDArray[np.int64]) -> Floats:
+        """The samples (n, *input_shape), images from 0 to 1."""
+        return _scaled(self.x[indices], self.info.scale)
+
+    def standardised(self, scaled: Floats) -> Floats:
+        """Scaled samples, minus the mean and over the standard deviation of their channel."""
+        return standardise(scaled, self.info.mean, self.info.std) if self.standardise else scaled
+
+    def test_inputs(self, indices: NDArray[np.int64] | slice = slice(None)) -> Floats:
+        """Standardised samples of the test part, all by default: a server's public, unlabelled data."""
+        if self.test_x is None:
+            raise BouquetError(
+                f"Data set {self.name!r} has no official test part to serve as public data; hold some samples out "
+                "for it, or take another data set."
+            )
+        return self.standardised(_scaled(self.test_x[indices], self.info.scale))
+
+
+def load_dataset(name: str, data_dir: Path | str | None = None, standardise: bool = True) -> Dataset:
+    """Load a data set from the data folder; kept in memory for the next call.
+
+    Without ``standardise`` images stay from 0 to 1. Without ``data_dir`` the folder is the one that the environment
+    variable BOUQUET_DATA_DIR names, so that tables and settings need no path of one machine. Raises `BouquetError` with
+    the file that was expected, where, and where to get it.
+    """
+    info = dataset_info(name)
+    data_dir = data_dir or os.environ.get(DATA_DIR_VARIABLE)
+    if info.folder and not data_dir:
+        raise BouquetError(
+            f"Data set {name!r} needs a data folder (--data-dir, or {DATA_DIR_VARIABLE}) "
+            f"that holds {info.folder}. To get it: {info.origin}."
+        )
+    if ":" in name:
+        data = _load_own(name, Path(data_dir).absolute() if data_dir else None)
+    else:
+        data = _load(name, Path(data_dir or ".").absolute())
+    return data if standardise else replace(data, standardise=False)
+
+
+def hold_out(dataset: Dataset, fraction: float, seed: int) -> Dataset:
+    """Set a share of the samples aside as the test part of a data set that has none; other data sets stay as they are.
+
+    The share has the labels' distribution, and whole segments where there are any.
+    """
+    if dataset.test_x is not None or fraction == 0:
+        return dataset
+    kept, held = split_train_test(
+        np.arange(len(dataset.y)), dataset.y, seed, test_fraction=fraction, segments=dataset.segments
+    )
+    return replace(
+        dataset,
+        x=dataset.x[kept],
+        y=dataset.y[kept],
+        owners=None if dataset.owners is None else dataset.owners[kept],
+        populations=None if dataset.populations is None else dataset.populations[kept],
+        segments=None if dataset.segments is None else dataset.segments[kept],
+        test_x=dataset.x[held],
+        test_y=dataset.y[held],
+    )
+
+
+def standardise(scaled: Floats, mean: Sequence[float], std: Sequence[float]) -> Floats:
+    """(x − mean) / std for each channel of (n, channels, …); one value for all channels will do."""
+    per_channel = (1, -1) + (1,) * (scaled.ndim - 2)
+    shift = np.asarray(mean, dtype=np.float32).reshape(per_channel)
+    return (scaled - shift) / np.asarray(std, dtype=np.float32).reshape(per_channel)
+
+
+def _scaled(raw: NDArray[Any], scale: float) -> Floats:
+    return np.asarray(raw, dtype=np.float32) / np.float32(scale)
+
+
+@lru_cache(maxsize=2)
+def _load(name: str, data_dir: Path) -> Dataset:
+    info = DATASETS[name]
+    try:
+        match name:
+            case "digits":
+                dataset = _digits()
+            case "emnist":
+                # NIST stores these transposed; upright, a device's own images can be mixed with them.
+                raw = _mnist_like(name, data_dir / info.folder, "emnist-balanced-train", "emnist-balanced-test")
+                assert raw.test_x is not None
+                dataset = replace(raw, x=raw.x.swapaxes(2, 3), test_x=raw.test_x.swapaxes(2, 3))
+            case "mnist-writers":
+                dataset = _mnist_writers(data_dir)
+            case "uci-har":
+                dataset = _uci_har(data_dir)
+            case "cifar10" | "cifar100":
+                x, y = read_cifar(name, data_dir, train=True)
+                test_x, test_y = read_cifar(name, data_dir, train=False)
+                dataset = Dataset(name, x, y, test_x=test_x, test_y=test_y)
+            case "svhn":
+                x, y = read_svhn(data_dir, train=True)
+                test_x, test_y = read_svhn(data_dir, train=False)
+                dataset = Dataset(name, x, y, test_x=test_x, test_y=test_y)
+            case _:
+                dataset = _mnist_like(name, data_dir / info.folder, "train", "t10k")
+        _check(dataset)
+    except DatasetFileError as error:
+        get = f"To get it: {info.origin}."
+        public = f"Data set {name!r} cannot be read from this device's data folder. {get}"
+        raise BouquetError(f"Data set {name!r}: {error} {get}", public=public) from error
+    return dataset
+
+
+@lru_cache(maxsize=2)
+def _load_own(name: str, data_dir: Path | None) -> Dataset:
+    """Call the user's ``module:function``, and check what it returns as the files of the others are checked."""
+    try:
+        dataset = load_object(name, "Data set")(data_dir)
+    except BouquetError:
+        raise
+    except Exception as error:
+        reason = f"Data set {name!r} failed: {type(error).__name__}"
+        raise BouquetError(f"{reason}: {error}", public=f"{reason}. {SAYS_MORE}") from error
+    if not isinstance(dataset, Dataset):
+        raise BouquetError(f"Data set {name!r} returned a {type(dataset).__name__}; it must return a Dataset.")
+    dataset = replace(dataset, name=name)
+    try:
+        for y in (dataset.y, dataset.test_y):
+            if y is not None and not (y.ndim == 1 and len(y) and np.issubdtype(y.dtype, np.integer)):
+                raise DatasetFileError(
+                    f"the labels are {y.dtype} of shape {y.shape}; they are whole numbers (N,), N ≥ 1."
+                )
+        if (dataset.test_x is None) != (dataset.test_y is None):
+            raise DatasetFileError("it has one of test_x and test_y; give both or neither.")
+        _check(dataset)
+    except (DatasetFileError, AttributeError) as error:
+        raise BouquetError(f"Data set {name!r}: {error}") from error
+    return replace(
+        dataset,
+        y=dataset.y.astype(np.int64),
+        test_y=None if dataset.test_y is None else dataset.test_y.astype(np.int64),
+    )
+
+
+def _check(dataset: Dataset) -> None:
+    """Refuse files that are readable but do not hold what the table says."""
+    info = dataset.info
+    for part, x, y in (("train", dataset.x, dataset.y), ("test", dataset.test_x, dataset.test_y)):
+        if x is None or y is None:
+            continue
+        if x.shape != (len(y), *info.input_shape):
+            raise DatasetFileError(f"the {part} files hold samples of shape {x.shape} for {len(y)} labels.")
+        if y.min() < 0 or y.max() >= info.num_classes:
+            raise DatasetFileError(
+                f"the {part} files hold labels {y.min()} to {y.max()}, not 0 to {info.num_classes - 1}."
+            )
+    if dataset.owners is not None and len(dataset.owners) != len(dataset.y):
+        raise DatasetFileError(f"the files name {len(dataset.owners)} owners for {len(dataset.y)} samples.")
+
+
+def _digits() -> Dataset:
+    """scikit-learn's digits, read from its file: importing scikit-learn would cost a device a second a message."""
+    spec = find_spec("sklearn")
+    file = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz" if spec and spec.origin else None
+    if file is not None and file.is_file():
+        table = np.loadtxt(file, delimiter=",", dtype=np.uint8)
+    else:  # a scikit-learn that keeps the file elsewhere
+        from sklearn.datasets import load_digits
+
+        published = load_digits()
+        table = np.column_stack([published.data, published.target]).astype(np.uint8)
+    return Dataset("digits", table[:, :-1].reshape(-1, 1, 8, 8), table[:, -1].astype(np.int64))
+
+
+def _mnist_like(name: str, folder: Path, train: str, test: str) -> Dataset:
+    x, y, test_x, test_y = (
+        map_idx(folder / "raw" / f"{part}-{kind}")
+        for part in (train, test)
+        for kind in ("images-idx3-ubyte", "labels-idx1-ubyte")
+    )
+    return Dataset(name, x[:, None], y.astype(np.int64), test_x=test_x[:, None], test_y=test_y.astype(np.int64))
+
+
+def _mnist_writers(data_dir: Path) -> Dataset:
+    """MNIST with its writers, from `mnist_writers.npz` beside MNIST, or from QMNIST, whose labels name them."""
+    side_file, qmnist = data_dir / "mnist_writers.npz", data_dir / "QMNIST" / "raw"
+    if side_file.is_file() or not qmnist.is_dir():
+        writers = read_npz(side_file, ("writer_train", "population_train"))
+        return replace(
+            _mnist_like("mnist-writers", data_dir / "MNIST", "train", "t10k"),
+            owners=writers["writer_train"].astype(np.int64),
+            populations=writers["population_train"].astype(np.int64),
+        )
+    x, test_x = (map_idx(qmnist / f"qmnist-{part}-images-idx3-ubyte")[:, None] for part in ("train", "test"))
+    labels, test_labels = (map_idx(qmnist / f"qmnist-{part}-labels-idx2-int") for part in ("train", "test"))
+    return Dataset(
+        "mnist-writers",
+        x,
+        labels[:, 0].astype(np.int64),
+        owners=labels[:, 2].astype(np.int64),
+        populations=labels[:, 1].astype(np.int64),
+        test_x=test_x[:_QMNIST_TEST],
+        test_y=test_labels[:_QMNIST_TEST, 0].astype(np.int64),
+    )
+
+
+def _uci_har(data_dir: Path) -> Dataset:
+    """All 30 people: clients are people, so the official split by person would only take nine of them away."""
+    archive, folder = data_dir / "uci_har.npz", data_dir / "UCI HAR Dataset"
+    keys = ("x", "y", "subject", "segment")
+    if archive.is_file() or not folder.is_dir():
+        arrays = read_npz(archive, tuple(f"{key}_{split}" for key in keys for split in ("train", "test")))
+        train, test = ({key: arrays[f"{key}_{split}"] for key in keys} for split in ("train", "test"))
+    else:
+        train, test = (read_uci_har_folder(folder, split) for split in ("train", "test"))
+    x, y, subject = (np.concatenate([train[key], test[key]]) for key in ("x", "y", "subject"))
+    first, second = (part["segment"].astype(np.int64) for part in (train, test))
+    return Dataset(
+        "uci-har",
+        x.astype(np.float32, copy=False),
+        y.astype(np.int64),
+        owners=subject.astype(np.int64),
+        segments=np.concatenate([first, second + first.max() + 1]),
+    )
+
+
+_QMNIST_TEST = 10_000  # the first of QMNIST's 60,000 test images are MNIST's

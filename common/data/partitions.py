@@ -1,0 +1,336 @@
+"""Who holds which samples: the partitions of the papers by name, and each client's split into train and test.
+
+Where clients come in groups, client i is in group i mod the number of groups, which is the ground truth for purity
+and the adjusted Rand index.
+
+A partition of one's own is named ``module:function``. The function is given ``labels`` (N,), ``num_clients`` and
+``seed``, and by name whichever keywords of `partition` its signature takes (``owners``, ``groups``, ``beta`` …). It
+returns for each client the indices of its samples, no sample to two clients, or a `ClientPart`, which can also hold
+the client's true group, a rotation and a permutation of the labels. The same seed gives the same parts: every client
+calls it for itself::
+
+    def halves(labels, num_clients, seed):
+        order = np.random.default_rng(seed).permutation(len(labels))
+        return np.array_split(order[: len(labels) // 2], num_clients)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.data import partition_rules as rules
+from common.errors import SAYS_MORE, BouquetError
+from common.plugins import accepted, load_object
+
+Indices = NDArray[np.int64]
+
+PARTITIONS = ("iid", "dirichlet", "pathological", "dominant", "class-groups", "rotated", "label-permuted", "natural")
+ALWAYS_GROUPED = ("class-groups", "rotated", "label-permuted")
+MAY_BE_GROUPED = ("dominant", "pathological", *ALWAYS_GROUPED)
+DEFAULT_GROUPS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class ClientPart:
+    """A client's part of a data set, and what is done to it.
+
+    Attributes:
+        indices: of its samples, sorted.
+        group: ground-truth group from 0, None where there are none.
+        rotation_degrees: counter-clockwise, applied to its images.
+        label_permutation: the new label of each label; None leaves them as they are.
+        owner: whose samples they are (writer, subject) in a natural partition.
+        mix: (C,) how the classes weigh, in whole numbers, in what the samples were drawn from: not what a few samples
+            happen to hold, but the client's part before ``samples_per_client`` cut it; `partition` fills it in.
+    """
+
+    indices: Indices
+    group: int | None = None
+    rotation_degrees: float = 0.0
+    label_permutation: tuple[int, ...] | None = None
+    owner: int | None = None
+    mix: NDArray[np.int64] | None = None
+
+
+def partition(
+    name: str,
+    labels: NDArray[Any],
+    num_clients: int,
+    seed: int,
+    *,
+    groups: int | None = None,
+    beta: float = 0.5,
+    classes_per_client: int = 2,
+    classes_per_group: int = 8,
+    primary_share: tuple[float, float] = (0.4, 0.6),
+    secondary_share: tuple[float, float] = (0.2, 0.4),
+    heterogeneity: str | None = None,
+    owners: NDArray[Any] | None = None,
+    owner_groups: NDArray[Any] | None = None,
+    minimum: int = 10,
+    samples_per_client: int | None = None,
+    num_classes: int | None = None,
+) -> list[ClientPart]:
+    """Share a data set among clients, no sample to two of them.
+
+    Args:
+        name: one of `PARTITIONS`, of which `common.data.partition_rules` says what each does and where it is from, or
+        one's
+            own as ``module:function``.
+        labels: (N,) label of each sample, from 0.
+        num_clients: number of clients.
+        seed: of everything random.
+        groups: number of different distributions, which the clients share in turn. `ALWAYS_GROUPED` have 4 when it
+            is None; ``dominant`` and ``pathological`` then draw one for each client, without ground truth.
+        beta: ``dirichlet``: concentration β; the smaller, the more uneven.
+        classes_per_client: ``pathological``.
+        classes_per_group: ``class-groups``.
+        primary_share: ``dominant``: range of σp, the primary class's share of a client's samples.
+        secondary_share: ``dominant``: range of σs, the secondary class's.
+        heterogeneity: ``dominant``: "low", "mid" or "high", a third of the range over 100 draws; None: one draw.
+        owners: ``natural``: (N,) owner of each sample.
+        owner_groups: ``natural``: (N,) known group of each sample's owner, if there are any.
+        minimum: samples that every client has at least.
+        samples_per_client: cap on a client's samples.
+        num_classes: number of classes; by default the highest label plus one.
+
+    Raises `BouquetError`, naming the value and what is allowed, for what the data do not allow.
+    """
+    if ":" in name:
+        offered = {
+            "groups": groups,
+            "beta": beta,
+            "classes_per_client": classes_per_client,
+            "classes_per_group": classes_per_group,
+            "primary_share": primary_share,
+            "secondary_share": secondary_share,
+            "heterogeneity": heterogeneity,
+            "owners": owners,
+            "owner_groups": owner_groups,
+            "minimum": minimum,
+            "samples_per_client": samples_per_client,
+            "num_classes": num_classes,
+        }
+        own = _own_parts(name, labels, num_clients, seed, offered)
+        _check_sizes(name, [part.indices for part in own], minimum)
+        return own
+    _check(name, labels, num_clients, groups, minimum, samples_per_client)
+    mixes: NDArray[np.int64] | None = None
+    if groups is None and name in ALWAYS_GROUPED:
+        groups = min(DEFAULT_GROUPS, num_clients)
+    turns = groups or 1
+    group_of: list[int | None] = [None if groups is None else i % turns for i in range(num_clients)]
+    owner_of: list[int | None] = [None] * num_clients
+    rotations: list[float] = [0.0]
+    permutations: list[tuple[int, ...] | None] = [None]
+    match name:
+        case "dirichlet":
+            parts = rules.dirichlet(labels, num_clients, seed, beta=beta, minimum=minimum)
+        case "pathological":
+            parts = rules.pathological(labels, num_clients, seed, classes_per_client=classes_per_client, groups=groups)
+        case "dominant":
+            parts, mixes = rules.dominant(
+                labels,
+                num_clients,
+                seed,
+                primary_share=primary_share,
+                secondary_share=secondary_share,
+                groups=groups,
+                samples_per_client=samples_per_client,
+                heterogeneity=heterogeneity,
+            )
+        case "class-groups":
+            parts = rules.class_groups(labels, num_clients, seed, groups=turns, classes_per_group=classes_per_group)
+        case "natural":
+            if owners is None:
+                raise BouquetError(
+                    "Partition 'natural' needs to know whose each sample is; this data set has no owners."
+                )
+            chosen, parts = rules.natural(owners, num_clients, seed, minimum=minimum)
+            owner_of = [int(owner) for owner in chosen]
+            if owner_groups is not None:
+                known = np.unique(owner_groups)
+                group_of = [int(np.searchsorted(known, owner_groups[part[0]])) for part in parts]
+        case _:
+            parts = rules.iid(labels, num_clients, seed)
+    if name == "rotated":
+        rotations = [group * 360 / turns for group in range(turns)]
+    if name == "label-permuted":
+        permutations = [*rules.label_permutations(num_classes or int(labels.max()) + 1, turns, seed)]
+    if mixes is None:
+        mixes = np.stack([np.bincount(labels[part], minlength=int(labels.max()) + 1) for part in parts])
+    parts = [_capped(part, samples_per_client, (seed, i)) for i, part in enumerate(parts)]
+    _check_sizes(name, parts, minimum)
+    return [
+        ClientPart(
+            parts[i],
+            group_of[i],
+            rotations[i % len(rotations)],
+            permutations[i % len(permutations)],
+            owner_of[i],
+            mixes[i],
+        )
+        for i in range(num_clients)
+    ]
+
+
+def split_train_test(
+    indices: Indices,
+    labels: NDArray[Any],
+    seed: int | Sequence[int],
+    *,
+    test_fraction: float = 0.2,
+    segments: NDArray[Any] | None = None,
+) -> tuple[Indices, Indices]:
+    """Split a client's samples into train and test with the same label distribution, as far as whole samples go.
+
+    Every sample is equally likely to be tested, so that what is rare on the client is tested as often as it is there:
+    in each split a label has its share of the test part, rounded up or down at random. Only segments, which go as a
+    whole, are drawn for each label until its share is nearest.
+
+    Args:
+        indices: (n,) the client's samples.
+        labels: (N,) labels of all samples.
+        seed: of the choice.
+        test_fraction: share of the test part, above 0 and below 1.
+        segments: (N,) contiguous stretch that each sample belongs to. Where windows overlap, a stretch goes to one
+            side as a whole, or the test part would repeat pieces of the training part.
+
+    Returns the sorted indices of train and of test; each has at least one. Raises `BouquetError` if that cannot be.
+    """
+    if not 0 < test_fraction < 1:
+        raise BouquetError(f"test_fraction is {test_fraction}; allowed is above 0 and below 1.")
+    stretches = np.arange(len(indices)) if segments is None else np.unique(segments[indices], return_inverse=True)[1]
+    if len(indices) == 0 or stretches.max() == 0:
+        what = "samples" if segments is None else "contiguous segments"
+        raise BouquetError(f"{len(indices)} samples cannot be split into train and test; at least 2 {what} are needed.")
+    rng = np.random.default_rng(seed)
+    if segments is None:
+        chosen = _stratified(labels[indices], test_fraction, rng)
+    else:
+        chosen = _whole_segments(labels[indices], stretches, test_fraction, rng)
+    return np.sort(indices[~chosen]), np.sort(indices[chosen])
+
+
+def _stratified(labels: NDArray[Any], test_fraction: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Mask (n,) of the test samples: each label's share of them is its share of all, rounded up or down at random."""
+    total = min(max(round(len(labels) * test_fraction), 1), len(labels) - 1)
+    wanted = rules.apportion_at_random(np.bincount(labels), total, rng)
+    chosen = np.zeros(len(labels), dtype=bool)
+    for label in np.flatnonzero(wanted):
+        chosen[rng.permutation(np.flatnonzero(labels == label))[: wanted[label]]] = True
+    return chosen
+
+
+def _whole_segments(
+    labels: NDArray[Any], stretches: NDArray[Any], test_fraction: float, rng: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Mask (n,) of the test samples: for each label, random whole stretches until its share is nearest.
+
+    A label of a single stretch stays in train, and every label keeps one stretch there.
+    """
+    sizes = np.bincount(stretches)
+    label_of = np.array([np.bincount(labels[stretches == s]).argmax() for s in range(len(sizes))])
+    test: list[int] = []
+    for label in np.unique(label_of):
+        candidates = rng.permutation(np.flatnonzero(label_of == label))
+        wanted, taken = test_fraction * sizes[candidates].sum(), 0
+        for stretch in candidates[:-1]:
+            if abs(taken + sizes[stretch] - wanted) < abs(taken - wanted):
+                test.append(int(stretch))
+                taken += sizes[stretch]
+    if not test:
+        test = [int(sizes.argmin())]
+    mask: NDArray[np.bool_] = np.isin(stretches, test)
+    return mask
+
+
+def _own_parts(
+    name: str, labels: NDArray[Any], num_clients: int, seed: int, offered: dict[str, Any]
+) -> list[ClientPart]:
+    """Call the user's ``module:function``, and check that it gives each client samples of its own."""
+    rule = load_object(name, "Partition")
+    taken = accepted(rule, offered)
+    if offered["groups"] is not None and "groups" not in taken:
+        raise BouquetError(f"Partition {name!r} has no groups to set: its function takes no keyword groups.")
+    try:
+        found = list(rule(labels, num_clients, seed, **taken))
+        parts = [part if isinstance(part, ClientPart) else ClientPart(np.asarray(part)) for part in found]
+    except BouquetError:
+        raise
+    except Exception as error:
+        reason = f"Partition {name!r} failed: {type(error).__name__}"
+        raise BouquetError(f"{reason}: {error}", public=f"{reason}. {SAYS_MORE}") from error
+    if len(parts) != num_clients:
+        raise BouquetError(f"Partition {name!r} gives {len(parts)} parts for {num_clients} clients.")
+    owner = np.full(len(labels), -1)
+    for client, part in enumerate(parts):
+        indices = part.indices
+        if indices.ndim != 1 or not np.issubdtype(indices.dtype, np.integer):
+            raise BouquetError(
+                f"Partition {name!r} gives client {client} {indices.dtype} of shape {indices.shape}; indices are whole "
+                "numbers (n,)."
+            )
+        if len(indices) and not (indices.min() >= 0 and indices.max() < len(labels)):
+            raise BouquetError(
+                f"Partition {name!r} gives client {client} indices {indices.min()} to {indices.max()}; there are "
+                f"{len(labels)} samples."
+            )
+        if len(np.unique(indices)) < len(indices) or (owner[indices] >= 0).any():
+            raise BouquetError(
+                f"Partition {name!r} gives a sample of client {client} twice, or to another client, too."
+            )
+        owner[indices] = client
+    cap = offered["samples_per_client"]
+    return [
+        replace(
+            part,
+            indices=_capped(np.sort(part.indices).astype(np.int64), cap, (seed, i)),
+            mix=np.bincount(labels[part.indices]) if part.mix is None else part.mix,
+        )
+        for i, part in enumerate(parts)
+    ]
+
+
+def _capped(part: Indices, cap: int | None, seed: tuple[int, int]) -> Indices:
+    if cap is None or len(part) <= cap:
+        return part
+    return np.sort(np.random.default_rng(seed).choice(part, cap, replace=False))
+
+
+def _check(
+    name: str, labels: NDArray[Any], num_clients: int, groups: int | None, minimum: int, samples_per_client: int | None
+) -> None:
+    if name not in PARTITIONS:
+        raise BouquetError(
+            f"Unknown partition {name!r}; known are {', '.join(PARTITIONS)}, or your own as module:function."
+        )
+    if num_clients < 1:
+        raise BouquetError(f"The number of clients is {num_clients}; at least 1 is needed.")
+    if minimum < 1:
+        raise BouquetError(f"minimum is {minimum}; every client needs at least 1 sample.")
+    if num_clients * minimum > len(labels):
+        raise BouquetError(
+            f"{num_clients} clients of at least {minimum} samples need {num_clients * minimum} samples, the data set "
+            f"has {len(labels)}; take fewer clients or a lower minimum."
+        )
+    if samples_per_client is not None and samples_per_client < minimum:
+        raise BouquetError(f"samples_per_client is {samples_per_client}; minimum is {minimum}, so allow at least that.")
+    if groups is not None and name not in MAY_BE_GROUPED:
+        raise BouquetError(f"Partition {name!r} has no groups to set; {', '.join(MAY_BE_GROUPED)} have.")
+    if groups is not None and not 1 <= groups <= num_clients:
+        raise BouquetError(f"groups is {groups}; with {num_clients} clients 1 to {num_clients} are allowed.")
+
+
+def _check_sizes(name: str, parts: list[Indices], minimum: int) -> None:
+    client = min(range(len(parts)), key=lambda i: len(parts[i]))
+    if len(parts[client]) < minimum:
+        raise BouquetError(
+            f"Partition {name!r} leaves client {client} with {len(parts[client])} samples, fewer than the minimum of "
+            f"{minimum}; take fewer clients, a lower minimum or another seed."
+        )

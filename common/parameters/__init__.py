@@ -1,0 +1,1 @@
+"""A model's parameters as one flat vector of float32, and back."""

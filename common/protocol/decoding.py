@@ -1,0 +1,217 @@
+"""Reading messages, and checking what arrives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from flwr.app import Array, ArrayRecord, Message
+from numpy.typing import NDArray
+
+from common.compression.delta import MOST_MODELS, Copy
+from common.errors import BouquetError
+from common.parameters.layout import HEADER_BYTES, LayoutError, ParameterLayout
+from common.protocol import compressed, tensors
+from common.protocol.messages import Backbone, Payload, ProtocolError, Proximal, Received
+from common.protocol.names import (
+    ANCHORS,
+    ARRAYS,
+    BACKBONE,
+    BACKBONE_DIGEST,
+    CLIENT,
+    CLIENT_ID,
+    CONFIG,
+    FLOWER_PROXIMAL,
+    JOINED,
+    NEWCOMER,
+    PROCEDURE,
+    RELEASE,
+    ROUND,
+    RUN,
+    STANDARD,
+    START,
+    UPLOAD,
+    VALIDATION_FRACTION,
+    VERSION,
+    VERSION_KEY,
+    WEIGHTS,
+    Scalar,
+)
+from common.protocol.records import config_of, records_of, size_of
+from common.protocol.tensors import Part
+from common.texts import plain, plain_values
+
+# How `client.trust.policy` says what is installed on a device that does not run the server's app.
+_INSTALLED = re.compile(r"the app of its own installation \(bouquet-fl ([^\s()]{1,64})\)")
+
+# Bytes of all that is no model in a message, whatever the model: the counts of 10,000 classes are a quarter of it.
+_MOST_BESIDE = 2**20
+Asked = ParamSpec("Asked")
+Found = TypeVar("Found")
+
+
+def refusing(read: Callable[Asked, Found]) -> Callable[Asked, Found]:
+    """Make whatever fails while a message is read a `ProtocolError`: the sender's fault, which ends nothing else."""
+
+    @wraps(read)
+    def clearly(*args: Asked.args, **kwargs: Asked.kwargs) -> Found:
+        try:
+            return read(*args, **kwargs)
+        except BouquetError:
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {plain(str(error))}"
+            raise ProtocolError(f"The message cannot be read: {reason}.") from error
+
+    return clearly
+
+
+def most_bytes(layout: ParameterLayout | None, models: int = 1) -> int:
+    """Bytes that the content of a message with so many models may take; without a layout, of one that has none."""
+    return _MOST_BESIDE + (models * layout.most_bytes if layout else 0)
+
+
+def check_size(content: Mapping[str, Mapping[str, Any]], layout: ParameterLayout | None, models: int = 1) -> None:
+    """Raise `ProtocolError` for a content of more than `most_bytes`, before anything of it is decoded."""
+    if (size := size_of(content)) > (most := most_bytes(layout, models)):
+        raise ProtocolError(f"The message takes {size} bytes; with this model it has at most {most}.")
+
+
+def from_record(record: Mapping[str, Array]) -> dict[str, NDArray[Any]]:
+    """The arrays of an ArrayRecord by name; one that cannot be decoded is an error that names it."""
+    return decoded(separate(record))
+
+
+def decoded(encoded: Mapping[str, Array | Part], copy: bool = True) -> dict[str, NDArray[Any]]:
+    """What `separate` gave, decoded; without ``copy`` arrays that cannot be written to."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, array in encoded.items():
+        try:
+            arrays[name] = tensors.decode(array, copy)
+        except Exception as error:  # NumPy parses a header as Python, which spoiled bytes can make fail in any way
+            raise ProtocolError(f"Tensor {name!r} cannot be decoded: {error}.") from None
+    return arrays
+
+
+def separate(record: Mapping[str, Array]) -> dict[str, Array | Part]:
+    """The arrays of an ArrayRecord by name, not decoded yet, also of one in which they are joined."""
+    found: dict[str, Array | Part] = {}
+    try:
+        for name, array in tensors.arrays_of(record):
+            if name in found:
+                raise ValueError(f"{name[:80]!r} is there twice")
+            found[name] = array
+    except Exception as error:  # as above: a header is parsed
+        raise ProtocolError(f"The tensors cannot be decoded: {error}.") from None
+    return found
+
+
+def separate_of(record: Mapping[str, Array], layout: ParameterLayout) -> dict[str, Array | Part]:
+    """What `separate` gives, of a model. Raises `ProtocolError`, naming the tensor, for one that is too large.
+
+    Before anything is decoded: a tensor is refused by what it takes up, not by what it turns out to be.
+    """
+    arrays = separate(record)
+    for name, array in arrays.items():
+        own = layout.num_bytes.get(name, 0)
+        if len(array.data) > 2 * own + HEADER_BYTES:
+            raise ProtocolError(f"Tensor {name!r} takes {len(array.data)} bytes; in this model it has {own}.")
+    return arrays
+
+
+def tensor_bytes(record: Mapping[str, Array]) -> dict[str, int]:
+    """Bytes of each tensor of an ArrayRecord; of spoiled ones, which are refused elsewhere, none."""
+    try:
+        return dict(tensors.sizes_of(record))
+    except Exception:  # as above
+        return {}
+
+
+@refusing
+def read_instruction(
+    message: Message, layout: ParameterLayout, find: Callable[[str, str], Copy | None] | None = None
+) -> Received:
+    """Check a train or evaluate message at the device.
+
+    ``find`` gives the copy that the device holds in a run under a digest. Raises `ProtocolError` or `LayoutError`
+    that names the record and tensor; a layer is present whole or not at all. Raises `LostCopyError` for a difference
+    to a copy that the device does not hold.
+    """
+    content = message.content
+    config: dict[str, Any] = dict(config_of(content, CONFIG))
+    version = config.pop(VERSION_KEY, VERSION)
+    if version != VERSION:
+        raise ProtocolError(
+            f"The server speaks version {version} of Bouquet's protocol, this device version {VERSION}: "
+            "install the same release of Bouquet at both ends."
+        )
+    records = records_of(content, ArrayRecord)
+    kept = records.pop(BACKBONE, None)  # of layers that the layout does not have
+    if len(records) > MOST_MODELS:
+        raise ProtocolError(f"The server sends {len(records)} models, and at most {MOST_MODELS} go into a message.")
+    check_size({n: r for n, r in content.items() if n != BACKBONE}, layout, len(records) or MOST_MODELS)
+    digest = str(config.pop(BACKBONE_DIGEST, ""))
+    models = {name: _read_model(name, record, layout) for name, record in records.items()}
+    run = str(config.pop(RUN, ""))
+    if unpacked := compressed.from_config(config, layout, lambda digest: find(run, digest) if find else None):
+        models |= {name: Payload(vector, layers) for name, (vector, layers) in unpacked.models.items()}
+    start = config.pop(START, "received")
+    if start not in ("received", "personal"):
+        raise ProtocolError(f"The server asks to start from {start!r}; this device knows 'received' and 'personal'.")
+    upload = config.pop(UPLOAD, None)
+    anchors, weights = config.pop(ANCHORS, []), config.pop(WEIGHTS, [])
+    proximal = [Proximal(anchor, weight) for anchor, weight in zip(anchors, weights, strict=True)]
+    if flower := config.pop(FLOWER_PROXIMAL, 0.0):
+        proximal.append(Proximal(ARRAYS, flower))
+    for term in proximal:
+        if term.anchor not in models:
+            raise ProtocolError(f"The proximal term's anchor {term.anchor!r} is not in the message.")
+    return Received(
+        round=int(config.pop(ROUND, 0)),
+        run=run,
+        models=models,
+        start=start,
+        upload=layout.layers if upload is None else layout.check_layers(name for name in upload.split(",") if name),
+        proximal=tuple(proximal),
+        procedure=str(config.pop(PROCEDURE, STANDARD)),
+        newcomer=bool(config.pop(NEWCOMER, False)),
+        joined=bool(config.pop(JOINED, False)),
+        validation_fraction=float(config.pop(VALIDATION_FRACTION, 0.0)),
+        unpacked=unpacked,
+        backbone=Backbone(digest, None if kept is None else from_record(kept)) if digest else None,
+        config=config,
+    )
+
+
+def _read_model(name: str, record: ArrayRecord, layout: ParameterLayout) -> Payload:
+    arrays = decoded(separate_of(record, layout), copy=False)
+    owner = {spec.name: spec.layer for spec in layout.tensors}
+    if unknown := [tensor for tensor in arrays if tensor not in owner]:
+        raise LayoutError(
+            f"Record {name!r}: tensor {unknown[0]!r} is not in this device's model; "
+            "server and device have different models."
+        )
+    layers = layout.check_layers({owner[tensor] for tensor in arrays})
+    try:
+        return Payload(layout.flatten(arrays, layers), layers)
+    except LayoutError as error:
+        raise LayoutError(f"Record {name!r}: {error}") from None
+
+
+def client_id(message: Message) -> str:
+    """The stable identity that a reply carries, else the node's id."""
+    if message.has_content():
+        given = config_of(message.content, CLIENT).get(CLIENT_ID)
+        if isinstance(given, str) and (name := plain(given)):
+            return name
+    return f"node-{message.metadata.src_node_id}"
+
+
+def about(message: Message) -> dict[str, Scalar]:
+    """What a device says of itself, its texts `plain`; of an error the release that a refusal of the app names."""
+    if not message.has_content():
+        found = _INSTALLED.search(plain(message.error.reason or ""))
+        return {RELEASE: found[1]} if found else {}
+    return plain_values(config_of(message.content, CLIENT))

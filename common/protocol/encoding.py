@@ -1,0 +1,136 @@
+"""Making messages: a server's instructions, and a device's replies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from numpy.typing import NDArray
+
+from common.parameters.layout import ParameterLayout, Vector
+from common.protocol import compressed, tensors
+from common.protocol.compressed import Packing
+from common.protocol.messages import Backbone, Instruction, Payload
+from common.protocol.names import (
+    ANCHORS,
+    ARRAYS,
+    BACKBONE,
+    BACKBONE_DIGEST,
+    CLIENT,
+    CLIENT_ID,
+    CONFIG,
+    JOINED,
+    METRICS,
+    NEWCOMER,
+    PROCEDURE,
+    ROUND,
+    RUN,
+    STANDARD,
+    START,
+    UPLOAD,
+    VALIDATION_FRACTION,
+    VERSION,
+    VERSION_KEY,
+    WEIGHTS,
+    Scalar,
+)
+
+
+class Encoder:
+    """Builds messages; a model that goes to several devices is serialised once.
+
+    With ``joined`` the tensors of a record travel as one, which no other package's ClientApp reads.
+    """
+
+    def __init__(
+        self, layout: ParameterLayout, arrays_key: str = ARRAYS, config_key: str = CONFIG, joined: bool = False
+    ) -> None:
+        self.layout = layout
+        self.arrays_key = arrays_key
+        self.config_key = config_key
+        self.joined = joined
+        self._records: dict[tuple[int, tuple[str, ...] | None], tuple[ArrayRecord, Vector]] = {}
+
+    def arrays(self, payload: Payload) -> ArrayRecord:
+        """The layers of a payload as an ArrayRecord, in the model's own dtypes."""
+        key = (payload.vector.ctypes.data, payload.layers)
+        if key not in self._records:
+            # the vector is kept beside the record: its address must not be reused while it is a key
+            self._records[key] = (self._record(payload), payload.vector)
+        return self._records[key][0]
+
+    def _record(self, payload: Payload) -> ArrayRecord:
+        return to_record(self.layout, payload.vector, payload.layers, self.joined)
+
+    def content(
+        self,
+        instruction: Instruction,
+        round_: int,
+        run: str,
+        config: Mapping[str, Scalar],
+        packing: Packing | None = None,
+        backbone: Backbone | None = None,
+    ) -> RecordDict:
+        """The content of a train or evaluate message; ``config`` is what every device is told."""
+        values: dict[str, Scalar] = {**config, ROUND: round_, VERSION_KEY: VERSION, RUN: run, **instruction.config}
+        if instruction.start != "received":
+            values[START] = instruction.start
+        if instruction.procedure != STANDARD:
+            values[PROCEDURE] = instruction.procedure
+        if instruction.newcomer:
+            values[NEWCOMER] = True
+        if instruction.upload is not None:
+            # Flower drops empty lists' type on the way, so the names travel as one text
+            values[UPLOAD] = ",".join(instruction.upload)
+        if instruction.proximal:
+            values[ANCHORS] = [term.anchor for term in instruction.proximal]
+            values[WEIGHTS] = [float(term.weight) for term in instruction.proximal]
+        records: dict[str, ArrayRecord | ConfigRecord] = {}
+        if backbone is not None:
+            values[BACKBONE_DIGEST] = backbone.digest
+            if backbone.arrays is not None:
+                records[BACKBONE] = _record_of(backbone.arrays, self.joined)
+        if self.joined:
+            values[JOINED] = True
+        if packing is not None:
+            values |= compressed.to_config(packing, self.layout)
+        for name, payload in instruction.models.items() if packing is None else ():
+            records[self.arrays_key if name == ARRAYS else name] = self.arrays(payload)
+        records[self.config_key] = ConfigRecord(values)
+        return RecordDict(records)  # type: ignore[arg-type]
+
+
+def to_record(
+    layout: ParameterLayout, vector: Vector, layers: Sequence[str] | None = None, joined: bool = False
+) -> ArrayRecord:
+    """The layers of a flat vector (d,) as Flower's ArrayRecord, an array a tensor, or all ``joined`` to one."""
+    return _record_of(layout.unflatten(vector, layers), joined)
+
+
+def _record_of(arrays: Mapping[str, NDArray[Any]], joined: bool) -> ArrayRecord:
+    if joined and len(arrays) > 1:
+        return tensors.joined({name: tensors.encode_part(array) for name, array in arrays.items()})
+    return tensors.record_of({name: tensors.encode(array) for name, array in arrays.items()})
+
+
+def holding_out(fraction: float) -> dict[str, Scalar]:
+    """Config that makes a device hold a fixed part of its training data out and report its accuracy there."""
+    return {VALIDATION_FRACTION: fraction}
+
+
+def reply(
+    message: Message,
+    client: str,
+    metrics: Mapping[str, float | int],
+    arrays: ArrayRecord | None = None,
+    config: Mapping[str, Scalar] | None = None,
+) -> Message:
+    """A device's reply. With no layers to upload there is no ArrayRecord at all."""
+    records: dict[str, Any] = {
+        METRICS: MetricRecord(dict(metrics)),
+        CLIENT: ConfigRecord({CLIENT_ID: client, **(config or {})}),
+    }
+    if arrays:
+        records[ARRAYS] = arrays
+    return Message(RecordDict(records), reply_to=message)

@@ -1,0 +1,102 @@
+"""What a message says, as objects: an instruction and its models, what a device received, what it replied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+from common.compression.delta import Copy
+from common.errors import BouquetError
+from common.parameters.layout import Vector
+from common.protocol.compressed import Unpacked
+from common.protocol.names import STANDARD, Scalar
+
+
+class ProtocolError(BouquetError):
+    """A message that does not hold what was agreed."""
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """What a device keeps of the model beside what travels, by its digest; ``arrays`` where the message holds them."""
+
+    digest: str
+    arrays: Mapping[str, NDArray[Any]] | None = None
+
+
+@dataclass(frozen=True)
+class Payload:
+    """A model, or some of its layers, on its way to a device.
+
+    ``exact`` is for what is no model, or must not lose a bit: it is never compressed.
+    """
+
+    vector: Vector
+    layers: tuple[str, ...] | None = None  # None: all
+    exact: bool = False
+
+
+@dataclass(frozen=True)
+class Proximal:
+    """A proximal term (weight / 2) · ‖w − anchor‖² over the layers that the anchor holds."""
+
+    anchor: str  # name of the record that holds it
+    weight: float
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """What one device is sent in a round, and what it is to send back.
+
+    ``start`` is the model that local training begins with: ``"received"`` takes the layers of ``arrays`` and, for
+    layers that are not there, the device's own; ``"personal"`` takes the device's own model of the round before.
+    ``upload`` names the layers that come back, None for all, an empty tuple for none. ``procedure`` is what the device
+    does (`client.procedures.registry`). ``newcomer`` says that the server has had no reply of this device: what it does
+    not
+    have, it has not lost.
+    """
+
+    models: Mapping[str, Payload] = field(default_factory=dict)
+    start: str = "received"
+    upload: tuple[str, ...] | None = None
+    proximal: tuple[Proximal, ...] = ()
+    procedure: str = STANDARD
+    newcomer: bool = False
+    config: Mapping[str, Scalar] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Received:
+    """An instruction as it arrived at the device, checked against the device's own model."""
+
+    round: int
+    run: str
+    models: dict[str, Payload]
+    start: str
+    upload: tuple[str, ...]
+    proximal: tuple[Proximal, ...]
+    validation_fraction: float
+    procedure: str
+    newcomer: bool
+    config: dict[str, Scalar]
+    joined: bool = False  # whether the tensors of the reply are to be joined
+    unpacked: Unpacked | None = None  # None in a run that does not compress
+    backbone: Backbone | None = None  # None where everything travels
+
+
+@dataclass(frozen=True)
+class ClientReply:
+    """A device's reply, checked against the layout; columns of layers that were not uploaded are zero."""
+
+    client: str
+    node: int
+    vector: Vector
+    layers: tuple[str, ...]
+    num_examples: int
+    metrics: dict[str, float]
+    config: dict[str, Scalar]
+    holds: Mapping[str, str] = field(default_factory=dict)  # record → digest of the copy that the device has of it
+    copy: Copy | None = None  # what both ends now hold of a packed model

@@ -1,0 +1,63 @@
+"""The names of records, keys and metrics in a message."""
+
+from __future__ import annotations
+
+from flwr.app.typing import ConfigRecordValues
+
+VERSION = 1
+
+ARRAYS = "arrays"
+CONFIG = "config"
+METRICS = "metrics"
+CLIENT = "client"
+
+NUM_EXAMPLES = "num-examples"
+CLIENT_ID = "client-id"
+ROUND = "server-round"
+IDENTIFY = "query.identify"
+NOTICE = "query.notice"  # the server has something to say to the device's owner, in its log
+TEXT = "text"
+
+# What a device says of itself beside its name, when it is asked who it is.
+DEVICE_ID = "device-id"  # of its state folder; stays when its name changes
+RELEASE = "release"  # of Bouquet
+REFUSES = "refuses"  # why the device's owner lets it take no part in the run
+
+# By class, of a device whose owner lets it say so: how many samples it holds, how many it tests, and how many of
+# these the model that it was sent gets right.
+CLASS_SAMPLES = "class-samples"
+CLASS_TESTED = "class-tested"
+CLASS_FOUND = "class-found"
+
+# Metrics a Bouquet device reports, all optional for the server.
+LOSS = "loss"  # mean training loss of the model it started from, before training
+TRAIN_LOSS = "train-loss"  # mean loss over the mini-batches of the last local epoch
+TEST_EXAMPLES = "test-examples"
+ACCURACY = "accuracy"  # on its test part, with the model it started from
+F1 = "f1"
+TEST_LOSS = "test-loss"
+ACCURACY_TRAINED = "accuracy-trained"  # on its test part, after training
+GROUP = "group"  # true group where the partition has one, else -1
+STATE_LOST = "state-lost"  # 1 when it was to continue from layers that it no longer has
+LEFT_OUT = "left-out"  # photos that could not be read, which its owner allows to leave out
+VALIDATION_ACCURACY = "validation-accuracy"
+VALIDATION_EXAMPLES = "validation-examples"
+
+STANDARD = "standard"  # the procedure that most methods need
+BACKBONE = "backbone"  # record with what the device keeps of the model beside what travels (`strategies.base.delivery`)
+SPARE = "spare"  # record with layers for a device that may have lost its own; one that has them passes them over
+
+VERSION_KEY = "bouquet-protocol"
+RUN = "run-id"
+START = "start"
+PROCEDURE = "procedure"
+UPLOAD = "upload"
+ANCHORS = "proximal-anchors"
+WEIGHTS = "proximal-weights"
+FLOWER_PROXIMAL = "proximal-mu"  # the key of flwr's FedProx
+VALIDATION_FRACTION = "validation-fraction"
+NEWCOMER = "newcomer"
+BACKBONE_DIGEST = "backbone"
+JOINED = "joined-tensors"
+
+Scalar = ConfigRecordValues

@@ -1,0 +1,184 @@
+"""The settings of a run: one TOML file, ``--set section.key=value`` over it, or Flower's run config.
+
+Every key is validated here, at the edge. `load_settings` reads a file and overrides; `Settings.to_run_config`
+and `Settings.from_run_config` carry the same settings through Flower, whose run config holds only flat scalars.
+The hyper-parameters of a strategy are free keys of the section ``strategy``: `strategies.registry` checks
+them against the constructor of the strategy, so that a new strategy needs no change here.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from common.errors import BouquetError
+from common.settings import resume
+from common.settings.sections import (
+    DataSettings,
+    ModelSettings,
+    PersonalSettings,
+    PrivacySettings,
+    ProtectionSettings,
+    RunSettings,
+    Section,
+    ServerSettings,
+    SimulationSettings,
+    StrategySettings,
+    TrainSettings,
+    WireSettings,
+)
+
+
+class SettingsError(BouquetError):
+    """A setting that is unknown, of the wrong type or out of range."""
+
+
+class Settings(Section):
+    """All settings of a run."""
+
+    run: RunSettings = RunSettings()
+    data: DataSettings = DataSettings()
+    model: ModelSettings = ModelSettings()
+    train: TrainSettings = TrainSettings()
+    wire: WireSettings = WireSettings()
+    strategy: StrategySettings = StrategySettings()
+    server: ServerSettings = ServerSettings()
+    protection: ProtectionSettings = ProtectionSettings()
+    personal: PersonalSettings = PersonalSettings()
+    privacy: PrivacySettings = PrivacySettings()
+    simulation: SimulationSettings = SimulationSettings()
+
+    def fingerprint(self) -> str:
+        """A hash of everything that may not change when a run goes on (`common.settings.resume`)."""
+        return resume.fingerprint(self.model_dump(mode="json"))
+
+    def with_overrides(self, overrides: Mapping[str, Any]) -> Settings:
+        """A copy with ``section.key`` → value replaced, validated anew."""
+        return parse_settings(self.model_dump(), overrides)
+
+    def to_run_config(self) -> dict[str, str | int | float | bool]:
+        """Flower's run config: ``section.key`` → scalar.
+
+        Lists, absent values and the strategy's hyper-parameters are JSON text, because a run config holds scalars
+        only and Flower refuses keys that the app does not declare.
+        """
+        config: dict[str, str | int | float | bool] = {}
+        for section, values in self.model_dump(mode="json").items():
+            if section == "strategy":
+                config["strategy.name"] = values.pop("name")
+                config["strategy.options"] = json.dumps(values, sort_keys=True)
+                continue
+            for key, value in values.items():
+                plain = isinstance(value, str | int | float) and not isinstance(value, list)
+                config[f"{section}.{key}"] = value if plain else json.dumps(value)
+        return config
+
+    @classmethod
+    def from_run_config(cls, config: Mapping[str, Any]) -> Settings:
+        """The inverse of `to_run_config`; keys without a dot belong to somebody else and are passed over."""
+        overrides: dict[str, Any] = {}
+        for key, value in config.items():
+            if key == "strategy.options":
+                try:
+                    options = json.loads(value) if value else {}
+                except json.JSONDecodeError as error:
+                    raise SettingsError(
+                        f"Setting strategy.options = {value!r} is not JSON ({error}); "
+                        "write e.g. '{\"num_clusters\": 3}'."
+                    ) from None
+                overrides.update({f"strategy.{name}": option for name, option in options.items()})
+            elif "." in key:
+                overrides[key] = value
+        return parse_settings({}, overrides)
+
+
+def load_settings(file: Path | None, overrides: Iterable[str] = (), **keys: Any) -> Settings:
+    """Read a TOML file, then ``section.key=value`` texts, then ``section__key=value`` keywords that are not None.
+
+    Raises `SettingsError`, which names the key, the value and what is allowed.
+    """
+    content: dict[str, Any] = {}
+    if file is not None:
+        try:
+            content = tomllib.loads(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise SettingsError(f"The settings file {file} cannot be read: {error.strerror}.") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise SettingsError(f"The settings file {file} is not valid TOML: {error}.") from None
+    values: dict[str, Any] = {}
+    for text in overrides:
+        key, separator, value = text.partition("=")
+        if not separator:
+            raise SettingsError(f"--set {text!r} has no '='; write section.key=value, e.g. train.local_epochs=5.")
+        values[key.strip()] = value.strip()
+    values.update({key.replace("__", "."): value for key, value in keys.items() if value is not None})
+    return parse_settings(content, values)
+
+
+def parse_settings(content: Mapping[str, Any], overrides: Mapping[str, Any]) -> Settings:
+    """Validate nested ``content`` with ``section.key`` → value laid over it; text is read as the key's type."""
+    merged: dict[str, Any] = {
+        section: dict(values) if isinstance(values, Mapping) else values for section, values in content.items()
+    }
+    for dotted, value in overrides.items():
+        section, separator, key = dotted.partition(".")
+        if not separator or section not in Settings.model_fields:
+            raise SettingsError(
+                f"Unknown setting {dotted!r}; the sections are {', '.join(Settings.model_fields)} (section.key=value)."
+            )
+        known = section_class(section).model_fields.get(key)
+        parsed = _parse_text(value, None if known is None else known.annotation) if isinstance(value, str) else value
+        merged.setdefault(section, {})[key] = parsed
+    try:
+        return Settings.model_validate(merged)
+    except ValidationError as error:
+        raise SettingsError(_explain(error)) from None
+
+
+def section_class(section: str) -> type[BaseModel]:
+    """The pydantic class of a section."""
+    annotation = Settings.model_fields[section].annotation
+    assert isinstance(annotation, type)
+    assert issubclass(annotation, BaseModel)
+    return annotation
+
+
+def _parse_text(text: str, annotation: Any) -> Any:
+    """A number, truth value or list stays text only where the key wants text."""
+    if annotation is str:
+        return text
+    if text in ("", "none", "None", "null") and annotation is not None and type(None) in get_args(annotation):
+        return None
+    if get_origin(annotation) is tuple and not text.startswith("["):
+        return [_parse_text(part.strip(), get_args(annotation)[0]) for part in text.split(",") if part.strip()]
+    for reader in (json.loads, lambda raw: tomllib.loads(f"value = {raw}")["value"]):
+        try:
+            return reader(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _explain(error: ValidationError) -> str:
+    """One sentence for each problem that pydantic found: key, value, what is allowed."""
+    problems = []
+    for item in error.errors():
+        key = ".".join(str(part) for part in item["loc"])
+        if item["type"] == "extra_forbidden":
+            section = str(item["loc"][0])
+            if len(item["loc"]) == 1:
+                problems.append(f"Unknown section {key!r}; the sections are {', '.join(Settings.model_fields)}.")
+            else:
+                allowed = ", ".join(section_class(section).model_fields)
+                problems.append(f"Unknown setting {key!r}; the section {section!r} has {allowed}.")
+        else:
+            message = item["msg"].removeprefix("Value error, ")
+            value = item["input"]
+            shown = "" if isinstance(value, Mapping) else f" = {value!r}"
+            problems.append(f"Setting {key}{shown}: {message[0].lower()}{message[1:]}.")
+    return " ".join(problems)

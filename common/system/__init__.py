@@ -1,0 +1,1 @@
+"""Processes, files, locks and what the machine has; nothing of learning."""

@@ -1,0 +1,71 @@
+"""Addresses and ports."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import time
+from collections.abc import Callable
+
+from common.errors import BouquetError
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of ``host:port`` or ``[IPv6]:port``; anything else is an error that shows the form."""
+    host, colon, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
+    # A colon in a host without brackets is an IPv6 address whose last group would be read as the port.
+    bare_ipv6 = ":" in host and not address.startswith("[")
+    if not colon or not host or bare_ipv6 or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise BouquetError(
+            f"The address {address!r} is not of the form host:port, such as 192.168.1.10:9092 or [::1]:9092, "
+            "with a port from 1 to 65535."
+        )
+    return host, int(port)
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A TCP port of ``host`` that nothing listens on now; the system chooses it."""
+    with _socket_for(host) as listener:
+        listener.bind((host, 0))
+        return int(listener.getsockname()[1])
+
+
+def check_port_free(host: str, port: int, what: str) -> None:
+    """Raise `BouquetError` unless this process could listen on ``host:port``; ``what`` names whom it is for."""
+    with _socket_for(host) as listener:
+        # Like every server: a port whose last connection is still winding down is free. Not SO_REUSEPORT, with
+        # which gRPC would share the port with another SuperLink without a word.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+            listener.listen(1)
+        except OSError as error:
+            found = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
+            raise BouquetError(
+                f"Port {port} on {host} {found}, needed for {what}. End what listens there "
+                f"(ss -ltnp 'sport = :{port}' shows it) or choose another port."
+            ) from None
+
+
+def wait_for_port(host: str, port: int, timeout: float, alive: Callable[[], bool] = lambda: True) -> None:
+    """Return once something accepts TCP connections on ``host:port``.
+
+    Raises `BouquetError` after ``timeout`` seconds, or as soon as ``alive()`` is false.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            with socket.create_connection((host, port), timeout=1.0):
+                return
+        except OSError as error:
+            reason = error.strerror or str(error)
+        if not alive():
+            raise BouquetError(f"Nothing will listen on {host}:{port}: the program that should has ended.")
+        if time.monotonic() >= deadline:
+            raise BouquetError(f"Nothing listens on {host}:{port} after {timeout:g} s ({reason}).")
+        time.sleep(0.05)
+
+
+def _socket_for(host: str) -> socket.socket:
+    return socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)

@@ -1,0 +1,1 @@
+"""The app as a bundle, its signature, and public keys."""

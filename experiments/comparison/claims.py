@@ -1,0 +1,136 @@
+"""What the finished cells of a comparison allow to say: differences to the reference rows, and ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.metrics import worst_decile
+from experiments.comparison.measures import accuracies
+from experiments.comparison.run import Results
+from experiments.comparison.significance import CONFIDENCE, Difference, Measure, Ranks, holm, paired_difference, ranks
+
+REFERENCES = ("standalone", "fedavg")  # rows that every other is compared with, by strategy
+
+
+def by_seed(results: Results, row: str, data: str) -> dict[int, Mapping[str, float]]:
+    """Seed → client → accuracy of one row and column, of the cells that are done."""
+    tested = results.table.row(row).tested
+    return {r.cell.seed: accuracies(r.run, tested) for r in results.cells_of(row, data) if r.run is not None}
+
+
+def references(results: Results) -> list[str]:
+    """The labels of the rows that the others are compared with: each device alone, and FedAvg as received."""
+    found = []
+    for name in REFERENCES:
+        labels = {
+            cell.strategy
+            for cell in results.table.cells
+            if cell.settings.strategy.name == name and not cell.settings.personal.choose
+        }
+        found += [row.label for row in results.table.rows if row.label in labels and row.tested == "method"][:1]
+    return found
+
+
+def differences(results: Results, measure: Measure | None = None) -> dict[tuple[str, str, str], Difference | None]:
+    """(row, data, reference) → the row's paired difference to the reference, with Holm's correction over all of them.
+
+    The references themselves are compared with each other. ``measure`` as in `paired_difference`.
+    """
+    return holm(
+        {
+            (row.label, data, reference): paired_difference(
+                by_seed(results, row.label, data), by_seed(results, reference, data), measure
+            )
+            for reference in references(results)
+            for row in results.table.rows
+            if row.label != reference
+            for data in results.table.data
+        }
+    )
+
+
+def gains(results: Results) -> dict[tuple[str, str], Difference]:
+    """(row, data) → the lesser of its differences to the references: what it is worth to have it.
+
+    Which reference is the better one is not looked up in the accuracies that are then compared: whoever is ahead of
+    all of them is ahead of the better one.
+    """
+    found: dict[tuple[str, str], Difference] = {}
+    reference_rows = references(results)
+    for (row, data, _), difference in differences(results).items():
+        if row in reference_rows or difference is None:
+            continue
+        before = found.get((row, data))
+        if before is None or difference.mean < before.mean:
+            found[row, data] = difference
+    return found
+
+
+def worst_tenth(accuracies: NDArray[np.float64]) -> float:
+    """The mean of the lowest tenth of accuracies (n,), n from 1."""
+    found = worst_decile(accuracies.tolist())
+    assert found is not None
+    return found
+
+
+def row_ranks(results: Results) -> Ranks | None:
+    """Ranks of the rows by mean accuracy over clients, each data set and seed a block; only whole blocks count."""
+    found = {
+        (row.label, data): by_seed(results, row.label, data)
+        for row in results.table.rows
+        for data in results.table.data
+    }
+    blocks = []
+    for data in results.table.data:
+        for seed in results.table.seeds:
+            cells = {row.label: found[row.label, data].get(seed) for row in results.table.rows}
+            if all(cells.values()):
+                blocks.append({label: sum(one.values()) / len(one) for label, one in cells.items() if one})
+    return ranks(blocks)
+
+
+def equal_rows(results: Results) -> list[str]:
+    """A sentence for each row that has another's accuracies to the digit, in all columns in which both were run."""
+    found = []
+    rows = [row.label for row in results.table.rows]
+    accuracies = {row: {d: by_seed(results, row, d) for d in results.table.data} for row in rows}
+    runs = {row: [run for data in results.table.data for run in results.runs(row, data)] for row in rows}
+    for place, row in enumerate(rows):
+        for before in rows[:place]:
+            both = [d for d in results.table.data if accuracies[row][d] and accuracies[before][d]]
+            if both and all(accuracies[row][d] == accuracies[before][d] for d in both):
+                never = [one for one in (row, before) if {run.final("clusters") for run in runs[one]} == {1}]
+                why = f": {' and '.join(never)} ended with one cluster in each run" if never else ""
+                found.append(f"{row} is equal to {before} to the last digit{why}.")
+                break
+    return found
+
+
+def difference_text(difference: Difference | None) -> str:
+    """``+.012 [.004, .020]``, with ``≈`` before it where nothing can be claimed; a dash where nothing is known."""
+    if difference is None:
+        return "—"
+    d = difference
+    mark = "≈ " if d.is_noise else ""
+    if d.low is None or d.high is None:
+        return f"{mark}{_signed(d.mean)}"
+    return f"{mark}{_signed(d.mean)} [{_signed(d.low)}, {_signed(d.high)}]"
+
+
+def claims_json(results: Results) -> dict[str, Any]:
+    """Differences and ranks for a machine."""
+    said = [
+        {"row": row, "data": data, "against": reference, **vars(d), "within_noise": d.is_noise}
+        for (row, data, reference), d in differences(results).items()
+        if d is not None
+    ]
+    found = row_ranks(results)
+    return {"confidence": CONFIDENCE, "differences": said, "ranks": None if found is None else vars(found)}
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.3f}".replace("0.", ".", 1).replace("-", "−")

@@ -1,0 +1,313 @@
+"""`bouquet compare`: run what is missing of a grid, some cells at once, and gather the results.
+
+Every cell is a run folder ``OUT/cells/SLUG``, with the settings file it was started from and its log beside it. A cell
+is done when it has a summary and its settings are the ones that the table asks for now, so that a comparison that was
+stopped, or whose table has grown, goes on where it is.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from common.errors import BouquetError
+from common.settings import Settings
+from common.system.files import make_folder
+from common.system.locks import locked
+from common.system.resources import available_cores
+from experiments.comparison.cell_process import CellFailed, Runner
+from experiments.comparison.grid import Cell, Table
+from experiments.comparison.measures import Metric
+from experiments.report.units import human_seconds
+from server import run_folder
+from server.record.reader import RecordError, Run, read_run
+
+MOST_SHOWN = 3  # running cells that the progress names
+# A second comparison would remove the cells that the first is running.
+ALONE = "Another comparison is running there; wait for it, or give another --out."
+State = Literal["done", "missing", "half-done", "shorter", "other settings"]
+
+
+@dataclass
+class CellResult:
+    """One cell after the comparison: its run, or why there is none."""
+
+    cell: Cell
+    run: Run | None = None
+    error: str | None = None
+
+
+@dataclass
+class Results:
+    """All cells of a table in its order; ``interrupted`` when Ctrl-C ended the comparison."""
+
+    table: Table
+    cells: list[CellResult] = field(default_factory=list)
+    interrupted: bool = False
+    asked: frozenset[str] | None = None  # slugs of the cells that this comparison was to run; None for all
+
+    @property
+    def failed(self) -> list[CellResult]:
+        """Cells that ran and failed."""
+        return [result for result in self.cells if result.error is not None]
+
+    @property
+    def unrun(self) -> list[CellResult]:
+        """Cells that have neither failed nor been run."""
+        return [one for one in self.cells if one.run is None and one.error is None]
+
+    @property
+    def missing(self) -> list[CellResult]:
+        """Those of them that were asked for."""
+        return [one for one in self.unrun if self.asks_for(one.cell)]
+
+    def asks_for(self, cell: Cell) -> bool:
+        """Whether this comparison was to run the cell."""
+        return self.asked is None or cell.slug in self.asked
+
+    def part(self, rows: Sequence[str], columns: Sequence[str], seeds: Sequence[int]) -> Results:
+        """These rows, columns and seeds alone, where some were asked for."""
+        table = self.table.narrowed(rows, columns, seeds)
+        slugs = {cell.slug for cell in table.cells}
+        return replace(self, table=table, cells=[one for one in self.cells if one.cell.slug in slugs])
+
+    def runs(self, strategy: str, data: str) -> list[Run]:
+        """The finished runs of one row and column, in the order of the seeds."""
+        return [result.run for result in self.cells_of(strategy, data) if result.run is not None]
+
+    def cells_of(self, strategy: str, data: str) -> list[CellResult]:
+        """The cells that one row and column are read from, in the order of the seeds."""
+        cells = self.table.row(strategy).cells
+        return [result for result in self.cells if (result.cell.strategy, result.cell.data) == (cells, data)]
+
+    def values(self, metric: Metric, strategy: str, data: str) -> list[float | None]:
+        """A metric in every seed of one row and column; None where it has no value or the cell has not been run."""
+        tested = self.table.row(strategy).tested
+        return [
+            None if result.run is None else metric.of(result.run, tested) for result in self.cells_of(strategy, data)
+        ]
+
+
+def run_table(
+    table: Table,
+    out: Path,
+    jobs: int | None,
+    runner: Runner,
+    console: Console,
+    resume: bool = False,
+    asked: frozenset[str] | None = None,
+    check: Callable[[Settings], None] | None = None,
+) -> Results:
+    """Run the cells that are not done, ``jobs`` at once, and read them all.
+
+    A cell that fails is reported and the others go on. Ctrl-C, or SIGTERM, ends the cells that are running, keeps those
+    that are done, and returns what there is. With ``resume``, a cell that is half-done, or was run for fewer rounds,
+    goes on from its last checkpoint; otherwise it starts anew. With ``asked`` (`Table.part`) only these cells are run,
+    and the others are read where they are done. ``check`` is called with the settings of a cell of each row and of each
+    column before the first runs. Raises `BouquetError` when ``out`` is in use by another comparison or holds what is
+    not a run, and for what does not pass the ``check``.
+    """
+    folder = make_folder(out / "cells", "the folder of the runs")
+    with locked(out, "the comparison's folder", ALONE), _terminated_like_interrupted():
+        results = Results(table, [CellResult(cell) for cell in table.cells], asked=asked)
+        todo = []
+        for result in results.cells:
+            state = cell_state(result.cell, folder / result.cell.slug)
+            if state == "done":
+                result.run = read_run(folder / result.cell.slug)
+            elif results.asks_for(result.cell):
+                todo.append((result, state))
+        if check is not None:
+            _check_all([result.cell for result, _ in todo], check)
+        for result, state in todo:
+            _check_removable(folder / result.cell.slug)
+            if state == "other settings" or (state == "shorter" and not resume):
+                what = "with other settings" if state == "other settings" else "for fewer rounds"
+                console.print(f"{escape(result.cell.slug)} was run {what} and is run again.")
+        done = sum(result.run is not None for result in results.cells)
+        console.print(f"{done} of {len(results.cells)} cells are done already.")
+        if todo:
+            at_once = min(jobs or default_jobs([result.cell for result, _ in todo]), len(todo))
+            _run_all(results, [result for result, _ in todo], folder, at_once, runner, console, resume)
+    return results
+
+
+def _check_all(cells: Sequence[Cell], check: Callable[[Settings], None]) -> None:
+    """Check the first cell of each row and of each column and seed: a whole grid would take minutes."""
+    seen: set[object] = set()
+    wrong = []
+    for cell in cells:
+        if {cell.strategy, (cell.data, cell.seed)} <= seen:
+            continue
+        seen |= {cell.strategy, (cell.data, cell.seed)}
+        try:
+            check(cell.settings)
+        except BouquetError as error:
+            wrong.append(f"{cell.slug}: {error}")
+    if wrong:
+        raise BouquetError("\n".join(["Nothing was run, because cells of the table cannot be:", *wrong]))
+
+
+def cell_state(cell: Cell, folder: Path) -> State:
+    """What a cell's folder holds, against what the table asks for now."""
+    if not folder.exists() or not any(folder.iterdir()):
+        return "missing"
+    try:
+        run = read_run(folder)
+    except RecordError:  # by another release, or cut off
+        return "other settings" if (folder / run_folder.SUMMARY).exists() else "half-done"
+    same = run.settings.fingerprint() == cell.settings.fingerprint()
+    if not same or run.settings.run.rounds > cell.settings.run.rounds:
+        return "other settings"
+    if run.summary is None:
+        return "half-done"
+    return "done" if run.settings.run.rounds == cell.settings.run.rounds else "shorter"
+
+
+def default_jobs(cells: Sequence[Cell]) -> int:
+    """How many cells fit on this machine: one, if a cell takes all cores (Ray does), else cores over its threads."""
+    cores = available_cores()
+    needed = [
+        cores if cell.settings.simulation.engine == "ray" else cell.settings.train.threads or cores for cell in cells
+    ]
+    return max(1, cores // max(needed, default=1))
+
+
+def _run_all(
+    results: Results,
+    todo: Sequence[CellResult],
+    folder: Path,
+    jobs: int,
+    runner: Runner,
+    console: Console,
+    resume: bool,
+) -> None:
+    """Keep ``jobs`` cells running until none is left, showing how far they are."""
+    waiting = list(reversed(todo))
+    running: dict[Future[Run], tuple[CellResult, float]] = {}
+    started = time.monotonic()
+    progress = Progress(
+        TextColumn("{task.completed}/{task.total} cells"),
+        BarColumn(),
+        TextColumn("{task.fields[state]}"),
+        TimeElapsedColumn(),
+        console=console,
+    )
+    bar = progress.add_task("", total=len(todo), state="")
+
+    def show() -> None:
+        state = _state_text(results, todo, [result for result, _ in running.values()], folder, started)
+        progress.update(bar, state=state)
+
+    with ThreadPoolExecutor(jobs) as pool, progress:
+        try:
+            while waiting or running:
+                while waiting and len(running) < jobs:
+                    result = waiting.pop()
+                    future = pool.submit(_run_cell, result.cell, folder / result.cell.slug, runner, resume)
+                    running[future] = (result, time.monotonic())
+                show()
+                done, _ = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
+                for future in done:
+                    result, since = running.pop(future)
+                    _take(result, future, console, time.monotonic() - since)
+                    progress.advance(bar)
+            show()
+        except KeyboardInterrupt:
+            results.interrupted = True
+            console.print("Stopping the cells that are running; those that are done are kept.")
+            runner.stop()
+            for future in wait(running).done:
+                result, _ = running.pop(future)
+                if future.exception() is None:
+                    result.run = future.result()
+
+
+def _run_cell(cell: Cell, folder: Path, runner: Runner, resume: bool) -> Run:
+    """Run one cell into its folder and read it; raises `BouquetError` when there is no finished run afterwards."""
+    has_begun = cell_state(cell, folder) in ("half-done", "shorter")
+    going_on = resume and has_begun and any((folder / run_folder.CHECKPOINTS).glob("*"))
+    if folder.exists() and not going_on:
+        shutil.rmtree(folder)
+    runner(cell.settings, folder, resume=going_on)
+    if cell_state(cell, folder) != "done":
+        raise CellFailed(f"The run ended without a summary for these settings in {folder}.")
+    return read_run(folder)
+
+
+def _take(result: CellResult, future: Future[Run], console: Console, seconds: float) -> None:
+    """Note what became of a cell, and say it."""
+    slug = escape(result.cell.slug)
+    error = future.exception()
+    if error is None:
+        result.run = future.result()
+        console.print(f"[green]done[/]    {slug} ({human_seconds(seconds)})")
+    else:
+        result.error = str(error) if isinstance(error, BouquetError) else f"{type(error).__name__}: {error}"
+        console.print(f"[red]failed[/]  {slug} ({human_seconds(seconds)})\n{escape(result.error)}")
+
+
+def _state_text(
+    results: Results,
+    todo: Sequence[CellResult],
+    running: Sequence[CellResult],
+    folder: Path,
+    started: float,
+) -> str:
+    """Running cells with their rounds, failures, and the time left at the pace so far."""
+    now = [f"{r.cell.slug} {_rounds(folder / r.cell.slug)}/{r.cell.settings.run.rounds}" for r in running]
+    more = f" and {len(now) - MOST_SHOWN} more" if len(now) > MOST_SHOWN else ""
+    parts = [f"{len(now)} running: {', '.join(now[:MOST_SHOWN])}{more}"] if now else []
+    if results.failed:
+        parts.append(f"[red]{len(results.failed)} failed[/]")
+    finished = sum(r.run is not None or r.error is not None for r in todo)
+    if finished and now:
+        left = (time.monotonic() - started) / finished * (len(todo) - finished)
+        parts.append(f"about {human_seconds(math.ceil(left))} left")
+    return " · ".join(parts)
+
+
+def _rounds(folder: Path) -> int:
+    """Rounds that a running cell has recorded."""
+    try:
+        return (folder / run_folder.ROUNDS).read_bytes().count(b"\n")
+    except OSError:
+        return 0
+
+
+def _check_removable(folder: Path) -> None:
+    """Refuse to touch a folder that holds something other than a run."""
+    if not folder.exists():
+        return
+    names = (entry.name for entry in folder.iterdir() if entry.name[0] != ".")
+    strange = [name for name in names if name not in run_folder.EVERYTHING]
+    if strange:
+        raise BouquetError(
+            f"{folder} holds {sorted(strange)[0]!r}, which no run leaves there; move it away, or give another --out."
+        )
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """Let SIGTERM end the cells too. A signal can be handled in the main thread only; elsewhere nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

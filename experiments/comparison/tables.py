@@ -1,0 +1,253 @@
+"""The results of a comparison as tables: on the terminal, and as Markdown, CSV, JSON and a page with plots."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as RichTable
+
+from common.system.files import write_atomically, write_json
+from experiments.comparison.claims import (
+    by_seed,
+    claims_json,
+    difference_text,
+    differences,
+    equal_rows,
+    gains,
+    references,
+    row_ranks,
+    worst_tenth,
+)
+from experiments.comparison.grid import missing_rows
+from experiments.comparison.measures import Metric
+from experiments.comparison.paper_comparison import paper_rows, paper_tables
+from experiments.comparison.plots import accuracy_by_effort, compared_by_client, gain_map
+from experiments.comparison.row_notes import protocol
+from experiments.comparison.run import Results
+from experiments.plots.run import compared_by_round
+from experiments.report.pages import COMPARISON, embed, render
+
+# How differences are to be read.
+HOW = "paired by client and seed, 95 % interval over seeds; ≈ no claim after Holm"
+
+
+def print_results(results: Results, console: Console) -> None:
+    """One table a metric, with a row for each strategy."""
+    for metric in results.table.metrics:
+        table = RichTable("strategy", title=escape(metric.title), title_justify="left")
+        for data in results.table.data:
+            table.add_column(escape(data), justify="right")
+        for strategy, row in _texts(results, metric):
+            table.add_row(escape(strategy), *(escape(text) for text in row))
+        console.print(table)
+    for title, heads, rows in claim_tables(results):
+        table = RichTable(*(escape(head) for head in heads), title=escape(title), title_justify="left")
+        for row in rows:
+            table.add_row(*(escape(text) for text in row))
+        console.print(table)
+    for note in notes(results):
+        console.print(escape(note))
+
+
+def write_results(results: Results, out: Path) -> list[Path]:
+    """Write the tables as Markdown, CSV, JSON and a page into ``out`` and return their paths."""
+    write_atomically(out / "table.md", render_markdown(results).encode())
+    write_atomically(out / "table.csv", render_csv(results).encode())
+    write_atomically(out / "clients.csv", render_clients_csv(results).encode())
+    write_json(out / "table.json", render_json(results))
+    write_atomically(out / "compare.html", render_html(results).encode())
+    written = ["table.md", "table.csv", "clients.csv", "table.json", "compare.html"]
+    if results.table.paper:
+        write_atomically(out / "paper.csv", _csv(paper_rows(results)).encode())
+        written.append("paper.csv")
+    return [out / name for name in written]
+
+
+def render_markdown(results: Results) -> str:
+    """One Markdown table a metric."""
+    parts = [f"# {results.table.name}", *notes(results)]
+    for metric in results.table.metrics:
+        lines = [["strategy", *results.table.data], ["---", *("---:" for _ in results.table.data)]]
+        lines += [[strategy, *row] for strategy, row in _texts(results, metric)]
+        cells = [[text.replace("|", "\\|") for text in line] for line in lines]
+        parts += [f"## {metric.title}", "\n".join(f"| {' | '.join(line)} |" for line in cells)]
+    for title, heads, rows in claim_tables(results):
+        lines = [heads, ["---", *("---:" for _ in heads[1:])], *rows]
+        cells = [[text.replace("|", "\\|") for text in line] for line in lines]
+        parts += [f"## {title}", "\n".join(f"| {' | '.join(line)} |" for line in cells)]
+    for result in results.failed:
+        parts += [f"## Failed: {result.cell.slug}", f"```\n{result.error}\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
+def render_csv(results: Results) -> str:
+    """One line for each metric, strategy and data set; bytes in bytes, what does not exist is empty."""
+    return _csv(_summary_rows(results))
+
+
+def render_clients_csv(results: Results) -> str:
+    """The test accuracy of every client in every cell that is done, one line each."""
+    found = [
+        {"strategy": row.label, "data": data, "seed": seed, "client": client, "accuracy": accuracy}
+        for row in results.table.rows
+        for data in results.table.data
+        for seed, clients in by_seed(results, row.label, data).items()
+        for client, accuracy in clients.items()
+    ]
+    return _csv(found, ["strategy", "data", "seed", "client", "accuracy"])
+
+
+def claim_tables(results: Results) -> list[tuple[str, list[str], list[list[str]]]]:
+    """Ours beside the paper's, differences to the reference rows, ranks, what each row tests: (title, heads, rows)."""
+    tables = paper_tables(results)
+    for what, measure in (("Accuracy", None), ("Worst tenth", worst_tenth)):
+        found = differences(results, measure)
+        for reference in references(results):
+            labels = [row.label for row in results.table.rows if row.label != reference]
+            rows = [[one, *(difference_text(found[one, d, reference]) for d in results.table.data)] for one in labels]
+            if rows:
+                tables.append((f"{what} against {reference}, {HOW}", ["strategy", *results.table.data], rows))
+    if (ranked := row_ranks(results)) is not None:
+        least = min(ranked.mean.values())
+        near = {row for row, rank in ranked.mean.items() if rank - least < ranked.critical_difference}
+        title = (
+            f"Mean rank over {ranked.blocks} data sets and seeds; critical difference {ranked.critical_difference:.2f} "
+            "(Nemenyi, 5 %)" + ("" if ranked.p_value is None else f", Friedman's p = {ranked.p_value:.2g}")
+        )
+        rows = [[row, f"{rank:.2f}", "yes" if row in near else ""] for row, rank in ranked.mean.items()]
+        tables.append((title, ["strategy", "rank", "not told from the first"], rows))
+    stated = [[one["row"], one["tested"], one["clusters"]] for one in protocol(results.table)]
+    tables.append(
+        ("Protocol: the model that is tested after the last round", ["strategy", "model", "clusters by"], stated)
+    )
+    return tables
+
+
+def _csv(rows: list[dict[str, Any]], heads: list[str] | None = None) -> str:
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, heads or list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return buffer.getvalue()
+
+
+def render_json(results: Results) -> dict[str, Any]:
+    """Everything: each cell with its settings, state and values, and the means over seeds."""
+    table = results.table
+    return {
+        "name": table.name,
+        "seeds": list(table.seeds),
+        "metrics": [metric.name for metric in table.metrics],
+        "means": _summary_rows(results),
+        "paper": paper_rows(results),
+        "protocol": protocol(table),
+        **claims_json(results),
+        "cells": [
+            {
+                "strategy": result.cell.strategy,
+                "data": result.cell.data,
+                "seed": result.cell.seed,
+                "folder": f"cells/{result.cell.slug}",
+                "state": "failed" if result.error else "missing" if result.run is None else "done",
+                "error": result.error,
+                "values": {m.name: None if result.run is None else m.of(result.run) for m in table.metrics},
+                "accuracy_by_client": None if result.run is None else result.run.accuracy_by_client,
+                "settings": result.cell.settings.model_dump(mode="json"),
+            }
+            for result in results.cells
+        ],
+    }
+
+
+def render_html(results: Results) -> str:
+    """The tables, and by round the accuracy and the purity of the strategies on each data set."""
+    table = results.table
+    how, *warnings = notes(results)
+    return render(
+        COMPARISON,
+        embed(plots_of_results(results)),
+        title=table.name,
+        lead=f"{len(table.strategies)} strategies, {len(table.data)} data sets and partitions, "
+        f"{len(table.seeds)} seeds. {how} Bands in the plots are one sample deviation.",
+        notes=warnings,
+        tables=[
+            {"title": metric.title, "columns": table.data, "rows": _texts(results, metric)} for metric in table.metrics
+        ],
+        claims=[{"title": title, "heads": heads, "rows": rows} for title, heads, rows in claim_tables(results)],
+        failures=[(result.cell.slug, result.error) for result in results.failed],
+    )
+
+
+def plots_of_results(results: Results) -> list[Figure]:
+    """A data set at a time: accuracy by round, bytes and seconds, that of each client, purity where it is known."""
+    figures: list[Figure | None] = [
+        gain_map("Gain over both Standalone and FedAvg", gains(results), results.table.panels)
+    ]
+    for data in results.table.data:
+        runs = {row.label: results.runs(row.label, data) for row in results.table.rows if row.cells == row.label}
+        clients = {row.label: by_seed(results, row.label, data) for row in results.table.rows}
+        figures += [
+            compared_by_round(f"Accuracy, {data}", "macro accuracy", runs, lambda run: run.outcome("accuracy_macro")),
+            accuracy_by_effort(f"Accuracy by bytes, {data}", runs, "bytes"),
+            accuracy_by_effort(f"Accuracy by time, {data}", runs, "seconds"),
+            compared_by_client(f"Accuracy of each client, {data}", clients),
+            compared_by_round(f"Purity, {data}", "purity", runs, lambda run: run.series("purity")),
+        ]
+    return [figure for figure in figures if figure is not None]
+
+
+def notes(results: Results) -> list[str]:
+    """How the tables are to be read, and which cells they lack."""
+    seeds = results.table.seeds
+    listed = ", ".join(map(str, seeds))
+    many = f"Mean ± sample deviation over the seeds {listed}; (k/n): only k of n seeds have a value."
+    said = [many if len(seeds) > 1 else f"Seed {listed} only."]
+    if results.failed:
+        said.append(f"{len(results.failed)} of {len(results.cells)} cells failed.")
+    if results.unrun:
+        said.append(f"{len(results.unrun)} of {len(results.cells)} cells have not been run yet.")
+    if results.failed or results.unrun:
+        said.append("Rows do not all have the same seeds: differences are over the seeds that both rows have.")
+    said += equal_rows(results)
+    if lacking := missing_rows(results.table):
+        said.append(
+            f"The table lacks {'; '.join(lacking)}, without which it does not say whether federation pays; "
+            'rows = "standard" adds them.'
+        )
+    return said
+
+
+def _texts(results: Results, metric: Metric) -> list[tuple[str, list[str]]]:
+    table = results.table
+    return [
+        (strategy, [metric.mean_text(results.values(metric, strategy, data)) for data in table.data])
+        for strategy in table.strategies
+    ]
+
+
+def _summary_rows(results: Results) -> list[dict[str, Any]]:
+    rows = []
+    for metric in results.table.metrics:
+        for strategy in results.table.strategies:
+            for data in results.table.data:
+                every = results.values(metric, strategy, data)
+                present = [value for value in every if value is not None]
+                rows.append(
+                    {
+                        "metric": metric.name,
+                        "strategy": strategy,
+                        "data": data,
+                        "mean": statistics.fmean(present) if present else None,
+                        "deviation": statistics.stdev(present) if len(present) > 1 else None,
+                        "with_value": len(present),
+                        "seeds": len(every),
+                    }
+                )
+    return rows

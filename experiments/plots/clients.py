@@ -1,0 +1,215 @@
+"""The plots that show each client, or each layer, by itself; legible from two clients to several hundred."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from experiments.plots.style import (
+    GRID,
+    MISSING,
+    PALETTE,
+    SMALL,
+    WIDTH,
+    blocks,
+    bytes_axis,
+    colours,
+    legend_below,
+    new_figure,
+    thinned,
+)
+from server.record.reader import Run
+
+MOST_LEGEND_ENTRIES = 12
+MOST_SEPARATORS = 24
+MOST_LAYERS = 40
+
+
+def cluster_colours(run: Run) -> dict[int, str]:
+    """The colour of every cluster that the run ever had; the same in all plots and in the table of clients."""
+    seen = set(run.assignment.values())
+    for line in run.rounds:
+        seen.update((line.get("assignment") or {}).values())
+    return colours(sorted(seen))
+
+
+def identity_by_round(run: Run) -> Figure | None:
+    """Heat map, clients by rounds: the cluster that each client belonged to."""
+    clients = run.by_group()
+    if not clients or not any(line.get("assignment") for line in run.rounds):
+        return None
+    palette = cluster_colours(run)
+    position = {cluster: index for index, cluster in enumerate(palette)}
+    row = {client: index for index, client in enumerate(clients)}
+    cells = np.full((len(clients), run.completed), np.nan)
+    for line in run.rounds:
+        for client, cluster in (line.get("assignment") or {}).items():
+            cells[row[client], line["round"] - 1] = position[cluster]
+    height = min(max(0.16 * len(clients) + 1.4, 2.6), 8.0)
+    figure, (ax,) = new_figure("Cluster of each client by round", height)
+    shades = ListedColormap(list(palette.values())).with_extremes(bad=MISSING)
+    norm = BoundaryNorm(np.arange(len(palette) + 1) - 0.5, len(palette))
+    image = ax.imshow(
+        cells,
+        aspect="auto",
+        interpolation="nearest",
+        cmap=shades,
+        norm=norm,
+        extent=(0.5, run.completed + 0.5, len(clients) - 0.5, -0.5),
+    )
+    ax.set_xlabel("round")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    _name_rows(ax.yaxis, clients, height - 1.4)
+    if run.groups:
+        groups = [run.groups.get(client, "?") for client in clients]
+        _name_blocks(ax.secondary_yaxis("right").yaxis, groups, "group", height - 1.4)
+        _separate(ax, groups, vertical=False)
+    if len(palette) <= MOST_LEGEND_ENTRIES:
+        handles = {f"cluster {cluster}": Patch(color=colour) for cluster, colour in palette.items()}
+        if np.isnan(cells).any():
+            handles["not known"] = Patch(color=MISSING)
+        legend_below(figure, list(handles.values()), list(handles))
+    else:
+        bar = figure.colorbar(image, ax=ax, orientation="horizontal", label="cluster", shrink=0.8, aspect=40)
+        ticks = thinned(len(palette), WIDTH * 0.8, needed=0.3)
+        bar.set_ticks(list(ticks), labels=[str(list(palette)[index]) for index in ticks])
+    return figure
+
+
+def accuracy_by_client(run: Run) -> Figure | None:
+    """Each client's test accuracy at the end, side by side with those of its group, coloured by cluster."""
+    accuracy = run.accuracy_by_client
+    if not accuracy:
+        return None
+    kind, key = ("group", run.groups) if run.groups else ("cluster", run.assignment)
+    order = [client for client in (run.by_group() if run.groups else run.by_cluster()) if client in accuracy]
+    rank = {value: index for index, value in enumerate(dict.fromkeys(key.get(client) for client in order))}
+    clients = sorted(order, key=lambda client: (rank[key.get(client)], accuracy[client]))
+    groups = [key.get(client, "?") for client in clients]
+    palette = cluster_colours(run)
+    figure, (ax,) = new_figure("Test accuracy of each client", 3.6)
+    shades = [palette[run.assignment[client]] if client in run.assignment else "#999999" for client in clients]
+    values = np.array([accuracy[client] for client in clients])
+    ax.scatter(np.arange(len(clients)), values, c=shades, s=26, zorder=3)
+    for _, first, end in blocks(groups) if len(set(groups)) <= MOST_SEPARATORS else []:
+        ax.hlines(values[first:end].mean(), first - 0.4, end - 0.6, color="#666666", linewidth=1, linestyle="--")
+    _separate(ax, groups, vertical=True)
+    ax.set_xlim(-0.7, len(clients) - 0.3)
+    ax.set_ylabel("accuracy")
+    ax.grid(axis="y", color=GRID, linewidth=0.6)
+    ax.set_axisbelow(True)
+    room = WIDTH - 0.8
+    if len(thinned(len(clients), room)) == len(clients):
+        _name_rows(ax.xaxis, clients, room)
+        ax.tick_params(axis="x", rotation=90)
+        _name_blocks(ax.secondary_xaxis("top").xaxis, groups, kind, room)
+    else:
+        _name_blocks(ax.xaxis, groups, kind, room)
+        ax.set_xlabel(f"clients by {kind}, the least accurate first")
+    used = {run.assignment[client] for client in clients if client in run.assignment}
+    handles = [Patch(color=palette[cluster]) for cluster in sorted(used)]
+    if 0 < len(handles) <= MOST_LEGEND_ENTRIES:
+        legend_below(figure, handles, [f"cluster {cluster}" for cluster in sorted(used)])
+    return figure
+
+
+def similarity_map(run: Run) -> Figure | None:
+    """Heat map, clients by clients, with the members of a cluster side by side."""
+    similarity = run.similarity
+    if similarity is None or not similarity.clients:
+        return None
+    clients = run.by_cluster(similarity.clients)
+    index = [similarity.clients.index(client) for client in clients]
+    figure, (ax,) = new_figure("Client against client", 5.8)
+    image = ax.imshow(
+        np.ma.masked_invalid(similarity.matrix[np.ix_(index, index)]), cmap="viridis", interpolation="nearest"
+    )
+    room = 3.9
+    _name_rows(ax.yaxis, clients, room)
+    clusters = [run.assignment.get(client, "?") for client in clients]
+    _name_blocks(ax.xaxis, clusters, "cluster", room)
+    _separate(ax, clusters, vertical=True)
+    _separate(ax, clusters, vertical=False)
+    figure.colorbar(image, ax=ax, orientation="horizontal", label=similarity.kind, shrink=0.8, aspect=40)
+    return figure
+
+
+def bytes_by_layer(run: Run) -> Figure | None:
+    """Payload of each layer over the whole run, from input to output, up and down."""
+    total: dict[str, list[int]] = {}
+    for line in run.rounds:
+        for direction, layers in enumerate(_both(line.get("bytes_by_layer"))):
+            for layer, count in layers.items():
+                total.setdefault(layer, [0, 0])[direction] += count
+    if not total:
+        return None
+    rows = _fold(total)
+    room = 0.24 * len(rows)
+    figure, (ax,) = new_figure("Bytes by layer", max(room + 1.5, 2.4))
+    at = np.arange(len(rows))
+    for direction, name in enumerate(("up, to the server", "down, to the devices")):
+        counts = [both[direction] for both in rows.values()]
+        ax.barh(at + 0.4 * direction - 0.2, counts, height=0.38, color=PALETTE[direction], label=name)
+    ax.set_yticks(at, labels=[_shortened(layer) for layer in rows], fontsize=SMALL)
+    ax.set_ylim(len(rows) - 0.4, -0.6)  # the input on top
+    ax.set_xlabel("over the whole run")
+    ax.grid(axis="x", color=GRID, linewidth=0.6)
+    ax.set_axisbelow(True)
+    ax.xaxis.set_major_locator(MaxNLocator(5))
+    bytes_axis(ax, vertical=False)
+    legend_below(figure, *ax.get_legend_handles_labels())
+    return figure
+
+
+def _both(by_layer: Mapping[str, Mapping[str, int]] | None) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    by_layer = by_layer or {}
+    return by_layer.get("up", {}), by_layer.get("down", {})
+
+
+def _fold(total: Mapping[str, list[int]]) -> dict[str, list[int]]:
+    """The layers in order; of very many, the largest, and the others' sum in the last row."""
+    kept = sorted(total, key=lambda layer: sum(total[layer]), reverse=True)[:MOST_LAYERS]
+    rows = {layer: both for layer, both in total.items() if layer in set(kept)}
+    if folded := [both for layer, both in total.items() if layer not in rows]:
+        rows[f"{len(folded)} smaller layers"] = [sum(both[0] for both in folded), sum(both[1] for both in folded)]
+    return rows
+
+
+def _shortened(name: str, most: int = 24) -> str:
+    return name if len(name) <= most else name[: most - 9] + "…" + name[-8:]
+
+
+def _name_rows(axis: Axis, names: Sequence[str], room: float) -> None:
+    """As many names along an axis as ``room`` inches hold."""
+    shown = thinned(len(names), room)
+    axis.set_ticks(list(shown), labels=[_shortened(names[index]) for index in shown], fontsize=SMALL)
+
+
+def _name_blocks(axis: Axis, values: Sequence[object], kind: str, room: float) -> None:
+    """The value of each block of equal neighbours at its middle; where room is short, of some of them."""
+    found = blocks(values)
+    long = len(found) * 0.7 <= room
+    shown = thinned(len(found), room, needed=0.7 if long else 0.3)
+    axis.set_ticks(
+        [(found[index][1] + found[index][2] - 1) / 2 for index in shown],
+        labels=[f"{kind} {found[index][0]}" if long else str(found[index][0]) for index in shown],
+        fontsize=SMALL,
+    )
+    axis.set_tick_params(length=0)
+    if not long:
+        axis.set_label_text(kind)
+
+
+def _separate(ax: Axes, values: Sequence[object], vertical: bool) -> None:
+    """A thin dark line between blocks of equal neighbours, unless there are so many that lines are all one sees."""
+    draw = ax.axvline if vertical else ax.axhline
+    found = blocks(values)
+    for _, first, _ in found[1:] if len(found) <= MOST_SEPARATORS else []:
+        draw(first - 0.5, color="#444444", linewidth=0.8)

@@ -1,0 +1,1 @@
+"""Plots of what single methods record, a file a method."""

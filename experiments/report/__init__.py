@@ -1,0 +1,1 @@
+"""Runs and comparisons as HTML pages; the templates lie beside."""

@@ -1,0 +1,1 @@
+"""A federation on one machine: the engines, and devices with data of their own."""

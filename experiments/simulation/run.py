@@ -1,0 +1,180 @@
+"""A federation simulated on one machine: the same ServerApp and ClientApp, without SuperLink and SuperNodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.serverapp import ServerApp
+
+from client.app import make_client_app
+from client.context import NUM_PARTITIONS, PARTITION_ID, own_data
+from client.data.folder import client_folders
+from common.errors import BouquetError
+from common.settings import Settings
+from common.settings.sections import OWN_DATA
+from common.system.locks import locked
+from common.system.resources import available_cores
+from common.trust.app_bundle import PACKAGES
+from experiments.simulation.inline_grid import InlineGrid, app_handlers
+from experiments.simulation.own_data import one_client_a_folder
+from server.app import make_server_app
+from server.initial_model.torch_model import starting_point
+from server.record.status import STOPPED, read_status
+from server.record.writer import RunRecord
+from server.run.build import build_strategy
+from server.run.loop import Follow
+from server.run.stop import RunStopped
+from server.run_folder import STATE_FOLDER, SUMMARY
+from strategies.base.sampling import fewest_replies, sample_size
+
+FIRST_NODE = SUPERLINK_NODE_ID + 1
+_QUIET: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
+
+
+def simulate(settings: Settings, folder: Path, resume: bool = False, follow: Follow | None = None) -> dict[str, Any]:
+    """Run a federation of ``data.clients`` simulated devices and return its summary.
+
+    With ``data.dataset = "own"`` there is a device for each folder in ``data.data_dir``, named like it. The run folder
+    is left behind; what the devices kept is removed when the run ended well. Raises `BouquetError` for settings that
+    do not fit each other or the data, before anything is written.
+    """
+    settings = one_client_a_folder(settings)
+    check(settings, folder if resume else None)
+    with locked(folder, "the run folder", "Another run writes there; give each a folder of its own."):
+        server_app = make_server_app(settings, folder, resume, follow)
+        client_app = make_client_app(settings, (folder / STATE_FOLDER).absolute())
+        engine = _run_ray if settings.simulation.engine == "ray" else _run_inline
+        engine(settings, server_app, client_app)
+    status = read_status(folder)
+    if status.get("state") == STOPPED:
+        raise RunStopped(status["reason"])
+    shutil.rmtree(folder / STATE_FOLDER, ignore_errors=True)
+    summary: dict[str, Any] = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    return summary
+
+
+def check(settings: Settings, resumed: Path | None = None) -> None:
+    """Build everything once, so that what does not fit is said before the run begins or goes on."""
+    if settings.simulation.engine == "ray" and (hidden := hidden_from_ray(Path.cwd())):
+        raise BouquetError(
+            f"Ray's processes look into the current folder first, where {hidden} would hide a package of Bouquet's: "
+            "rename it, start from another folder, or take --set simulation.engine=inline."
+        )
+    from client.data.loading import part_of  # imports SciPy only for what it needs
+
+    data = settings.data
+    if settings.server.min_clients > data.clients:
+        raise BouquetError(
+            f"server.min_clients = {settings.server.min_clients} is more than data.clients = {data.clients}."
+        )
+    trained = sample_size(data.clients, settings.server.fraction_train, 1)
+    if fewest_replies(settings.server.min_replies, trained) > trained:
+        raise BouquetError(
+            f"server.min_replies = {settings.server.min_replies}, but only {trained} of data.clients = {data.clients} "
+            f"train in a round (server.fraction_train = {settings.server.fraction_train:g}): no round could change "
+            "anything."
+        )
+    if resumed is not None:
+        RunRecord(resumed).check_continues(settings)
+    build_strategy(settings, starting_point(settings, resumed))
+    if data.dataset == OWN_DATA:
+        _check_folders(settings)
+        return
+    part_of(settings, 0)
+
+
+def _check_folders(settings: Settings) -> None:
+    """Read every client's folder, and name all those that cannot be read or hold too little."""
+    wrong = []
+    for folder in client_folders(settings.data.data_dir):
+        try:
+            own_data(settings, str(folder))
+        except BouquetError as error:
+            wrong.append(f"client {folder.name!r}: {error}")
+    if wrong:
+        raise BouquetError(f"The data of {len(wrong)} of {settings.data.clients} clients do not fit: {' '.join(wrong)}")
+
+
+def _run_inline(settings: Settings, server_app: ServerApp, client_app: ClientApp) -> None:
+    """Clients in this process: one after another, or their training batched."""
+    clients, simulation = settings.data.clients, settings.simulation
+    contexts = {
+        FIRST_NODE + part: _context(FIRST_NODE + part, {PARTITION_ID: part, NUM_PARTITIONS: clients})
+        for part in range(clients)
+    }
+    batch = None
+    if simulation.engine == "batched":
+        from experiments.simulation.batched_engine import Batch  # imports PyTorch
+
+        batch = Batch[Message | None](settings.train.threads or available_cores())
+    grid = InlineGrid(app_handlers(client_app, contexts), together=batch, at_once=simulation.at_once if batch else 1)
+    server_app(grid, _context(SUPERLINK_NODE_ID, {}))
+
+
+def _context(node: int, config: dict[str, Any]) -> Context:
+    return Context(run_id=1, node_id=node, node_config=config, state=RecordDict(), run_config={})
+
+
+def hidden_from_ray(folder: Path) -> Path | None:
+    """What in a folder would hide a package that the clients import, were the folder looked into first."""
+    home = Path(__file__).resolve().parents[2]
+    for package in PACKAGES:
+        spec = PathFinder.find_spec(package, [str(folder), *sys.path])
+        if spec is None:
+            continue
+        # A folder without __init__.py hides a package that is installed in editable form, but no other.
+        places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
+        if places and Path(places[0]).resolve() not in (home / package, home / package / "__init__.py"):
+            return Path(places[0])
+    return None
+
+
+def _run_ray(settings: Settings, server_app: ServerApp, client_app: ClientApp) -> None:
+    """Clients in parallel on Flower's Ray engine."""
+    os.environ.setdefault("RAY_DISABLE_IMPORT_WARNING", "1")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray  # noqa: F401
+        from flwr.simulation import run_simulation
+    except ImportError:
+        raise BouquetError(
+            "Simulation on Ray needs the extra 'simulation' (pip install 'bouquet-fl[simulation]'); "
+            "or take --set simulation.engine=inline."
+        ) from None
+    simulation = settings.simulation
+    # Without "local", Ray would wait for the cluster that was started on this machine last, also where it is gone.
+    where = {} if simulation.address else {"address": "local"}
+    if simulation.address:
+        _join_ray(simulation.address)  # Flower takes a Ray that is there
+    run_simulation(
+        server_app,
+        client_app,
+        num_supernodes=settings.data.clients,
+        backend_config={
+            "client_resources": {"num_cpus": simulation.cpus_per_client, "num_gpus": simulation.gpus_per_client},
+            "init_args": {**_QUIET, "include_dashboard": False, **where},
+        },
+    )
+
+
+def _join_ray(address: str) -> None:
+    """Join a Ray cluster, whose machines have this Python and Bouquet, and see this folder and the data."""
+    import ray
+
+    try:
+        ray.init(address=address, runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}}, **_QUIET)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise BouquetError(
+            f"simulation.address = {address!r} is no Ray cluster that can be joined: {reason} Start one there with "
+            "ray start --head, or leave the address out."
+        ) from None

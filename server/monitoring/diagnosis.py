@@ -1,0 +1,194 @@
+"""What is wrong with a run, told from the lines of its record.
+
+Training that diverges, stands still or gets worse; rounds without replies; clusters that were asked for and never came;
+single devices that stand out (`server.monitoring.outliers`), or have another release installed.
+
+Pure functions of the lines, so that the live table, the report and the summary say the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from common.metrics import written
+from server.monitoring.outliers import WINDOW, always_last, misplaced
+
+LOOK_BACK = 3  # rounds that a judgement of the loss rests on
+PATIENCE = 5  # rounds in which training and clustering must have begun to show
+AT_CHANCE = 0.97  # of ln(classes), the loss of guessing
+RISE = 0.2  # of ln(classes), over the lowest loss
+LEAST_TESTED = 30  # test samples, of all devices together, for a word on their accuracy
+CLEARLY = 0.1  # of what is between guessing and perfect
+QUIET = 20  # rounds in which what was said once is not said again
+ABSURD = 1e6  # a loss above it is that of a model that diverged
+KEPT = max(PATIENCE, WINDOW) + 1  # lines that are kept whole: `new_warnings` looks one further back
+MOST_NAMED = 10
+MOST = 50  # warnings in a summary
+
+Line = Mapping[str, Any]
+# What of a line is looked at; of lines long past no more than the first.
+JUDGED = ("round", "replies", "failed", "loss", "diagnosis")
+JUDGED_LATELY = ("assignment", "accuracy_micro", "tested", "by_client", "seconds_by_client", "other_releases")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a run is judged by: its classes, its settings of training, and the clusters that were asked for, if any."""
+
+    classes: int
+    learning_rate: float
+    max_gradient_norm: float | None = None
+    num_clusters: int = 1
+
+    @property
+    def chance(self) -> float:
+        """The loss of guessing."""
+        return math.log(self.classes)
+
+    @property
+    def smaller_step(self) -> str:
+        """What to change where the step is too large."""
+        limit = "unset" if self.max_gradient_norm is None else f"{self.max_gradient_norm:g}"
+        return f"lower train.learning_rate (now {self.learning_rate:g}) or train.max_gradient_norm (now {limit})"
+
+
+def diagnose(lines: Sequence[Line], expected: Expected) -> dict[str, str]:
+    """What is wrong after the last of the ``lines``, by kind."""
+    if not lines:
+        return {}
+    found = {
+        "replies": _no_replies(lines[-1]),
+        "diverged": _diverged(lines[-1], expected),
+        "chance": _at_chance(lines, expected),
+        "rises": _rises(lines, expected),
+        "accuracy": _accuracy_at_chance(lines, expected),
+        "clusters": _no_clusters(lines, expected),
+        "releases": other_releases(lines[-1].get("other_releases") or {}),
+        **{f"misplaced {device}": text for device, text in misplaced(lines).items()},
+        **{f"last {device}": text for device, text in always_last(lines).items()},
+    }
+    return {kind: text for kind, text in found.items() if text}
+
+
+def add(lines: list[dict[str, Any]], line: Line) -> None:
+    """Append what of a line is judged, and forget what of the earlier ones is not any more."""
+    lines.append({key: line[key] for key in (*JUDGED, *JUDGED_LATELY) if key in line})
+    for old in lines[-KEPT - 1 : -KEPT]:
+        for key in JUDGED_LATELY:
+            old.pop(key, None)
+
+
+def new_warnings(lines: Sequence[Line], expected: Expected) -> list[str]:
+    """What is wrong after the last of the ``lines`` and was not, or not of that kind, after the one before.
+
+    Nor in the `QUIET` rounds before, as far as the lines have their ``diagnosis``: what comes and goes is said once.
+    """
+    before = {kind for line in lines[-QUIET - 1 : -1] for kind in line.get("diagnosis") or ()}
+    before |= set(diagnose(lines[:-1], expected))
+    return [text for kind, text in diagnose(lines, expected).items() if kind not in before]
+
+
+def all_warnings(lines: Sequence[Line]) -> list[str]:
+    """Every warning of a record, with its round; one that is repeated, once."""
+    first: dict[str, int] = {}
+    for line in lines:
+        for text in line.get("warnings") or ():
+            first.setdefault(text, line["round"])
+    return [f"Round {round_}: {text}" for text, round_ in first.items()][:MOST]
+
+
+def failures(line: Line) -> list[tuple[str, str]]:
+    """Client and reason of all that failed in a round: in the training, then in the evaluation that followed it."""
+    tested = (line.get("evaluation") or {}).get("not_evaluated") or {}
+    return [
+        *((client, str(reason)) for client, reason in (line.get("failed") or {}).items()),
+        *((client, f"In the evaluation: {reason}") for client, reason in tested.items()),
+    ]
+
+
+def _no_replies(line: Line) -> str:
+    if line["replies"]:
+        return ""
+    reasons = sorted((line.get("failed") or {}).items())
+    return "No client gave a usable reply" + (f"; {reasons[0][0]}: {reasons[0][1]}" if reasons else ".")
+
+
+def _diverged(line: Line, expected: Expected) -> str:
+    clients = sorted(client for client, reason in (line.get("failed") or {}).items() if "diverged" in reason)
+    loss = line.get("loss")
+    if clients:
+        return f"Training diverged on {', '.join(clients)}: {expected.smaller_step}."
+    if line["replies"] and loss is not None and not loss < ABSURD:
+        return f"The training loss is {loss:.3g}: {expected.smaller_step}."
+    return ""
+
+
+def _at_chance(lines: Sequence[Line], expected: Expected) -> str:
+    losses = _losses(lines)
+    if len(losses) < PATIENCE or min(losses[-LOOK_BACK:]) < AT_CHANCE * expected.chance or not losses[-1] < ABSURD:
+        return ""
+    return (
+        f"The training loss is {losses[-1]:.3f} after {len(losses)} rounds, no better than guessing "
+        f"(ln {expected.classes} = {expected.chance:.3f}): {expected.smaller_step}; if steps are small or few already, "
+        "raise train.learning_rate or train.local_epochs."
+    )
+
+
+def _accuracy_at_chance(lines: Sequence[Line], expected: Expected) -> str:
+    """The loss may fall where the accuracy stays: labels of the test data that are not those of training, above all."""
+    recent = [line for line in lines[-PATIENCE:] if line.get("accuracy_micro") is not None][-LOOK_BACK:]
+    tested = min((line.get("tested") or 0 for line in recent), default=0)
+    losses = _losses(lines)
+    if len(lines) < PATIENCE or len(recent) < LOOK_BACK or tested < LEAST_TESTED or not losses:
+        return ""
+    chance = 1 / expected.classes
+    deviation = math.sqrt(chance * (1 - chance) / tested)
+    best = max(line["accuracy_micro"] for line in recent)
+    # A loss at chance is said already.
+    if best > chance + min(3 * deviation, CLEARLY * (1 - chance)) or losses[-1] >= AT_CHANCE * expected.chance:
+        return ""
+    return (
+        f"The accuracy is {recent[-1]['accuracy_micro']:.3f} after {len(lines)} rounds, no better than guessing (1 in "
+        f"{expected.classes}), though the loss is not: do test and training data have the same labels?"
+    )
+
+
+def other_releases(releases: Mapping[str, str]) -> str:
+    """The warning about devices with a release that is not the server's; empty where there are none."""
+    others = sorted(releases.items())
+    named = ", ".join(f"{device} ({release})" for device, release in others[:MOST_NAMED])
+    more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
+    return f"Another release of Bouquet than the server's is installed on {named}{more}." if others else ""
+
+
+def _rises(lines: Sequence[Line], expected: Expected) -> str:
+    """Means over some rounds, because one round's loss may fall and rise with what is sent in it."""
+    losses = _losses(lines)
+    if len(losses) < 2 * LOOK_BACK or not losses[-1] < ABSURD:
+        return ""
+    means = [sum(losses[i : i + LOOK_BACK]) / LOOK_BACK for i in range(len(losses) - LOOK_BACK + 1)]
+    if means[-1] <= min(means) + RISE * expected.chance:
+        return ""
+    now, least = written(means[-1]), written(min(means))
+    return f"The training loss rises: {now}, after {least} at its lowest: {expected.smaller_step}."
+
+
+def _no_clusters(lines: Sequence[Line], expected: Expected) -> str:
+    if expected.num_clusters < 2 or len(lines) < PATIENCE:
+        return ""
+    assignment = lines[-1].get("assignment") or {}
+    if not assignment:
+        return (
+            f"No clusters after {len(lines)} rounds: too few clients have replied for them; raise "
+            "server.fraction_train, lower strategy.num_clusters, or connect more clients."
+        )
+    if len(set(assignment.values())) == 1 and len(assignment) > 1:
+        return f"All {len(assignment)} clients are in one cluster after {len(lines)} rounds."
+    return ""
+
+
+def _losses(lines: Sequence[Line]) -> list[float]:
+    return [line["loss"] for line in lines if line.get("loss") is not None]

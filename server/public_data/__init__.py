@@ -1,0 +1,1 @@
+"""Public samples on the server, and what models say of them."""

@@ -1,0 +1,1 @@
+"""The record of a run, written and read: rounds, summary, bytes, status."""

@@ -1,0 +1,104 @@
+"""What the server is doing now: ``status.json`` in the run folder, replaced whole whenever that changes.
+
+The record says what was; this says what is, for `bouquet status`, the live page and whoever watches: which devices the
+run waits for, which round it is in, when it began and ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from common.settings import Settings
+from common.system.files import write_json
+from common.trust.app_bundle import DISTRIBUTION
+from server.fleet.names import Names, registered_keys
+from server.run_folder import STATUS
+
+WAITING, TRAINING, TESTING = "waiting", "training", "testing"
+FINISHED, FAILED, STOPPED = "finished", "failed", "stopped"
+
+
+class Progress:
+    """Keeps ``status.json`` of a run. Without ``names`` (a simulation) devices are known by their nodes' numbers."""
+
+    def __init__(self, folder: Path, settings: Settings, names: Names | None = None) -> None:
+        self.path = folder / STATUS
+        self.names = names
+        before = read_status(folder)
+        self.content: dict[str, Any] = {
+            "run": settings.run.name,
+            "bouquet": importlib.metadata.version(DISTRIBUTION),
+            "state": WAITING,
+            "started": before.get("started", time.time()),
+            "round": before.get("round", 0),
+            "rounds": settings.run.rounds,
+            "needed": settings.server.min_clients,
+            "connected": [],
+            "missing": [],
+        }
+        if names is not None and names.registered is not None:
+            self.content["registered"] = str(names.registered.absolute())
+        if names is not None and names.database is not None:
+            self.content["database"] = str(names.database.absolute())
+
+    def say(self, state: str, **changes: Any) -> None:
+        """Write the state, and what has changed beside it, with the time; nothing is written where nothing changed."""
+        content = {**self.content, "state": state, **changes}
+        if content == self.content and self.path.exists():
+            return
+        self.content = content
+        write_json(self.path, {**content, "updated": time.time()})
+
+    def waiting(self, nodes: Iterable[int]) -> str:
+        """Say who is connected and who is missing; also in a sentence."""
+        self.say(WAITING, **self.look(nodes))
+        return sentence(self.content)
+
+    def look(self, nodes: Iterable[int]) -> dict[str, Any]:
+        """Who is connected, and who is missing."""
+        named = {node: self.names(node) if self.names else None for node in sorted(nodes)}
+        connected = {name for name in named.values() if name is not None}
+        missing = [name for name in expected(self.names) if name not in connected] if self.names else []
+        return {
+            "connected": sorted(connected),
+            "missing": missing,
+            "nameless": sum(name is None for name in named.values()),
+            "nodes": {str(node): name for node, name in named.items() if name is not None},
+        }
+
+
+def sentence(content: dict[str, Any]) -> str:
+    """``2 of 4 devices are connected (garden-pi, window-pi); missing: door-pi.``"""
+    count = len(content["connected"]) + content.get("nameless", 0)
+    named = f" ({', '.join(content['connected'])})" if content["connected"] else ""
+    missing = f"; missing: {', '.join(content['missing'])}" if content["missing"] else ""
+    return f"{count} of {content['needed']} devices are connected{named}{missing}."
+
+
+def expected(names: Names) -> list[str]:
+    """Who should be there: the registered devices, by their names in this run; without keys, who has been there."""
+    if names.registered is None:
+        return sorted({device["name"] for device in names.devices.values()})
+    found = registered_keys(names.registered)
+    return sorted({names.devices.get(key.fingerprint, {}).get("name", name) for name, key in found})
+
+
+def note_end(folder: Path, state: str, reason: str) -> None:
+    """Say why the run ended before its end, where it had begun."""
+    if content := read_status(folder):
+        now = time.time()
+        write_json(folder / STATUS, {**content, "state": state, "reason": reason, "ended": now, "updated": now})
+
+
+def read_status(folder: Path) -> dict[str, Any]:
+    """What ``status.json`` of a run folder says; empty where there is none."""
+    with contextlib.suppress(OSError, ValueError):
+        content = json.loads((folder / STATUS).read_text(encoding="utf-8"))
+        return content if isinstance(content, dict) else {}
+    return {}

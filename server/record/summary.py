@@ -1,0 +1,181 @@
+"""A round as a line of the record, and a run as its summary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common import metrics, model_selection, protocol
+from common.settings import Settings
+from server.monitoring.diagnosis import all_warnings
+from server.record.traffic import Bytes
+from strategies.base.reply_checks import read_classes
+from strategies.base.strategy import MethodStrategy
+
+
+def round_line(
+    round_: int, strategy: MethodStrategy[Any], groups: Mapping[str, int], traffic: Bytes, seconds: float
+) -> dict[str, Any]:
+    """One line of ``rounds.jsonl``.
+
+    ``accuracy_*`` is the test accuracy of the models that the devices started the round from, which is the outcome of
+    the round before; ``accuracy_trained_*`` that of each device's own model after its local training.
+    """
+    assert strategy.state is not None
+    assignment = strategy.assignment(strategy.state)
+    replies = strategy.replies
+    reported = [reply.metrics for reply in replies.received] if replies else []
+    examples = [m.get(protocol.NUM_EXAMPLES, 0) for m in reported]
+    tested = [m.get(protocol.TEST_EXAMPLES, 0) for m in reported]
+    return {
+        "round": round_,
+        "replies": len(reported),
+        "failures": len(strategy.failures),
+        "failed": dict(sorted(strategy.failures.items())),
+        "limited": dict(sorted(strategy.limited.items())),
+        "late": dict(sorted(strategy.came_late.items())),
+        **({"epsilon": strategy.privacy.by_client()} if strategy.privacy else {}),
+        "clusters": len(set(assignment.values())) or 1,
+        **agreement(assignment, groups),
+        "warnings": list(strategy.warnings),
+        "loss": _mean(reported, protocol.LOSS, examples),
+        "train_loss": _mean(reported, protocol.TRAIN_LOSS, examples),
+        "accuracy_micro": _mean(reported, protocol.ACCURACY, tested),
+        "accuracy_macro": _mean(reported, protocol.ACCURACY),
+        "accuracy_trained_micro": _mean(reported, protocol.ACCURACY_TRAINED, tested),
+        "accuracy_trained_macro": _mean(reported, protocol.ACCURACY_TRAINED),
+        "bytes_up": traffic.up,
+        "bytes_down": traffic.down,
+        "bytes_up_plain": traffic.up_plain,
+        "bytes_down_plain": traffic.down_plain,
+        "bytes_by_layer": traffic.by_layer,
+        "bytes_by_client": dict(sorted(traffic.by_client.items())),
+        "seconds": round(seconds, 3),
+        "tested": int(sum(tested)),
+        "assignment": dict(sorted(assignment.items())),
+        "by_client": {r.client: _shown(r.metrics, r.config) for r in replies.received} if replies else {},
+        "strategy": strategy.record(strategy.state),
+    }
+
+
+def _shown(reported: Mapping[str, float], said: Mapping[str, Any]) -> dict[str, Any]:
+    """A device's own numbers of a round, under the names of the record; what it kept, where it chooses."""
+    named = {
+        "samples": protocol.NUM_EXAMPLES,
+        "tested": protocol.TEST_EXAMPLES,
+        "loss": protocol.LOSS,
+        "accuracy": protocol.ACCURACY,
+        "accuracy_trained": protocol.ACCURACY_TRAINED,
+        "left_out": protocol.LEFT_OUT,
+        "accuracy_kept": model_selection.ACCURACY_CHOSEN,
+    }
+    shown: dict[str, Any] = {n: round(float(reported[key]), 6) for n, key in named.items() if key in reported}
+    if reported.get(protocol.STATE_LOST):
+        shown["state_lost"] = 1
+    if classes := read_classes(said):
+        shown["classes"] = classes
+    return shown | ({"kept": kept} if (kept := _kept(reported)) else {})
+
+
+def _kept(reported: Mapping[str, float]) -> str | None:
+    """Which model a device that chooses has kept."""
+    place = reported.get(model_selection.CHOSEN)
+    return model_selection.NAMES[int(place)] if place is not None and 0 <= place < len(model_selection.NAMES) else None
+
+
+def summarise(
+    settings: Settings,
+    strategy: MethodStrategy[Any],
+    groups: Mapping[str, int],
+    rounds: list[dict[str, Any]],
+    final_traffic: Bytes,
+    seconds: float,
+    failed: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """The summary of a finished run: accuracies are those of the final evaluation of every device.
+
+    ``failed`` says why of those that failed it.
+    """
+    assert strategy.state is not None
+    assignment = strategy.assignment(strategy.state)
+    evaluation = dict(sorted(strategy.evaluation.items()))
+    tested = [m.get(protocol.NUM_EXAMPLES, 0) for m in evaluation.values()]
+    accuracies = [m[protocol.ACCURACY] for m in evaluation.values() if protocol.ACCURACY in m]
+    reported = list(evaluation.values())
+    return {
+        "strategy": settings.strategy.name,
+        "dataset": settings.data.dataset,
+        "partition": settings.data.partition,
+        "model": settings.model.name,
+        "clients": len(evaluation),
+        "rounds": len(rounds),
+        "seed": settings.run.seed,
+        "accuracy_micro": _mean(reported, protocol.ACCURACY, tested),
+        "accuracy_macro": _mean(reported, protocol.ACCURACY),
+        "f1_micro": _mean(reported, protocol.F1, tested),
+        "f1_macro": _mean(reported, protocol.F1),
+        "accuracy_worst_decile": metrics.worst_decile(accuracies),
+        "accuracy_deviation": metrics.deviation(accuracies),
+        "clusters": len(set(assignment.values())) or 1,
+        "assignment": dict(sorted(assignment.items())),
+        "groups": dict(sorted(groups.items())) or None,
+        **agreement(assignment, groups),
+        "accuracy_by_client": {c: m[protocol.ACCURACY] for c, m in evaluation.items() if protocol.ACCURACY in m},
+        **_choice(evaluation),
+        "not_evaluated": {
+            client: failed.get(client) or _not_asked(settings.server.fraction_evaluate)
+            for client in sorted({*assignment, *failed} - set(evaluation))
+        },
+        "warnings": all_warnings(rounds),
+        "bytes_up": sum(line["bytes_up"] for line in rounds) + final_traffic.up,
+        "bytes_down": sum(line["bytes_down"] for line in rounds) + final_traffic.down,
+        "bytes_up_plain": sum(line["bytes_up_plain"] for line in rounds) + final_traffic.up_plain,
+        "bytes_down_plain": sum(line["bytes_down_plain"] for line in rounds) + final_traffic.down_plain,
+        "seconds": round(seconds, 3),
+        "strategy_record": strategy.record(strategy.state),
+        **({"privacy": strategy.privacy.summary()} if strategy.privacy else {}),
+    }
+
+
+def _not_asked(fraction: float) -> str:
+    """Why a device without a result or a failure has none."""
+    if fraction == 1:
+        return "It was not connected."
+    return f"It was not connected, or not one of those that were asked (server.fraction_evaluate = {fraction:g})."
+
+
+def _choice(evaluation: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """Of devices that choose, what each kept, and the accuracy that the method's own models would have had.
+
+    The summary's other accuracies are then those of what was kept.
+    """
+    kept = {client: kind for client, values in evaluation.items() if (kind := _kept(values))}
+    if not kept:
+        return {}
+    return {
+        "kept_by_client": kept,
+        "accuracy_method_macro": _mean(list(evaluation.values()), model_selection.ACCURACY_METHOD),
+    }
+
+
+def agreement(assignment: Mapping[str, int], groups: Mapping[str, int]) -> dict[str, float | None]:
+    """Purity and adjusted Rand index over the clients whose true group is known; None where none is."""
+    known = sorted(client for client in assignment if client in groups)
+    if not known:
+        return {"purity": None, "ari": None}
+    true = np.array([groups[client] for client in known])
+    found: NDArray[np.int64] = np.array([assignment[client] for client in known])
+    return {"purity": metrics.purity(true, found), "ari": metrics.adjusted_rand_index(true, found)}
+
+
+def _mean(reported: list[Any], name: str, weights: list[Any] | None = None) -> float | None:
+    """Mean of a metric over the clients that reported it, weighted or plain; None where none did."""
+    chosen = [i for i, m in enumerate(reported) if name in m]
+    values = [float(reported[i][name]) for i in chosen]
+    if weights is None:
+        return metrics.macro(values)
+    return metrics.micro(values, [float(weights[i]) for i in chosen])

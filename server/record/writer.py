@@ -1,0 +1,143 @@
+"""The record of a run: what the server writes into ``runs/NAME`` while it trains.
+
+``settings.json``, ``rounds.jsonl`` (one line a round, written when the round is over), ``summary.json``,
+``similarity.json`` where the method has one, ``models/`` with a safetensors file per cluster.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from numpy.typing import NDArray
+from safetensors.numpy import save
+
+from common.errors import BouquetError
+from common.parameters.layout import contiguous
+from common.settings import Settings
+from common.settings.resume import check_continues
+from common.system.files import make_folder, sweep, write_atomically, write_json
+from server import run_folder
+from server.run_folder import CHECKPOINTS, MODELS, ROUNDS, SETTINGS, SIMILARITY, SUMMARY, holds_run
+from strategies.base.strategy import MethodStrategy
+
+
+def holds_rounds(folder: Path) -> bool:
+    """Whether a run in this folder has a result, be it that of one round.
+
+    One that ended in its first round has nothing that could be lost, and may be begun anew, with other settings.
+    """
+    begun = RunRecord(folder)
+    finished = bool(begun.rounds()) or (folder / SUMMARY).exists() or any(begun.checkpoints.glob("*"))
+    return holds_run(folder) and finished
+
+
+def check_new(folder: Path) -> None:
+    """Raise `BouquetError` when the folder holds a run with a result (`holds_rounds`)."""
+    if holds_rounds(folder):
+        raise BouquetError(
+            f"The run folder {folder} holds a run already: give another --out, remove it, or go on with --resume."
+        )
+
+
+class RunRecord:
+    """The folder of one run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the checkpoints lie."""
+        return self.folder / CHECKPOINTS
+
+    def create(self, settings: Settings) -> None:
+        """Make the folder for a new run; one that holds a run is never overwritten (`check_new`)."""
+        check_new(self.folder)
+        for name in run_folder.OF_A_FALSE_START:
+            (self.folder / name).unlink(missing_ok=True)
+        self._make(settings)
+
+    def check_continues(self, settings: Settings) -> None:
+        """Raise `BouquetError` where the run in this folder cannot go on with these settings."""
+        if old := self.settings():
+            check_continues(old, settings.model_dump(mode="json"), str(self.folder))
+
+    def reopen(self, settings: Settings, last_round: int) -> None:
+        """Go on with a run: rounds after the checkpoint will be run again, so their lines go."""
+        lines = self.rounds()
+        self._make(settings)
+        (self.folder / SUMMARY).unlink(missing_ok=True)
+        kept = [json.dumps(line) for line in lines if line["round"] <= last_round]
+        write_atomically(self.folder / ROUNDS, "".join(f"{line}\n" for line in kept).encode())
+
+    def settings(self) -> dict[str, Any]:
+        """The settings that the run was begun or last gone on with; empty where that cannot be read."""
+        try:
+            content = json.loads((self.folder / SETTINGS).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return content if isinstance(content, dict) else {}
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """The lines written so far; a last line that was cut off is passed over."""
+        path = self.folder / ROUNDS
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        rounds = []
+        for line in lines:
+            try:
+                rounds.append(json.loads(line))
+            except ValueError:
+                break
+        return rounds
+
+    def add_round(self, line: Mapping[str, Any]) -> None:
+        """Append one line and sync it. Raises `BouquetError` where that cannot be done, on a full disk."""
+        path = self.folder / ROUNDS
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise BouquetError(f"{path} cannot be written: {error.strerror}.") from None
+
+    def finish(
+        self,
+        summary: Mapping[str, Any],
+        strategy: MethodStrategy[Any],
+        frozen: Mapping[str, NDArray[Any]] = MappingProxyType({}),
+    ) -> None:
+        """Write the models, the similarity and, last of all, the summary: a run without one did not end.
+
+        ``frozen`` are the tensors that all models share and the strategy knows nothing of.
+        """
+        self._write_models(strategy, frozen)
+        if (similarity := strategy.client_similarity(strategy.state, strategy.replies)) is not None:
+            kind, clients, matrix = similarity
+            rounded = [[round(float(value), 6) for value in row] for row in matrix]
+            write_json(self.folder / SIMILARITY, {"kind": kind, "clients": list(clients), "matrix": rounded})
+        write_json(self.folder / SUMMARY, dict(summary))
+
+    def _make(self, settings: Settings) -> None:
+        make_folder(self.folder, "the run folder")
+        for folder in (self.folder, self.checkpoints, self.folder / MODELS):
+            sweep(folder)
+        write_json(self.folder / SETTINGS, settings.model_dump(mode="json"))
+
+    def _write_models(self, strategy: MethodStrategy[Any], frozen: Mapping[str, NDArray[Any]]) -> None:
+        assert strategy.state is not None
+        assert strategy.layout is not None
+        folder = self.folder / MODELS
+        folder.mkdir(exist_ok=True)
+        layout = strategy.layout
+        assignment = strategy.assignment(strategy.state)
+        for cluster, center in enumerate(strategy.centers(strategy.state)):
+            members = sorted(client for client, k in assignment.items() if k == cluster)
+            metadata = {"clients": json.dumps(members), "layout": json.dumps(layout.to_json())}
+            arrays = {name: contiguous(a) for name, a in {**frozen, **layout.unflatten(center)}.items()}
+            write_atomically(folder / f"cluster-{cluster}.safetensors", save(arrays, metadata))

@@ -1,0 +1,1 @@
+"""A run from its settings to its last round: building, the loop, checkpoints, going on, stopping."""

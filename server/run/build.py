@@ -1,0 +1,102 @@
+"""The strategy that the settings make, and what a run of it is judged by."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from common.compression.codecs import Codec
+from common.errors import BouquetError
+from common.model.build import model_shape
+from common.settings import Settings
+from server.monitoring.diagnosis import Expected
+from strategies.base.compression import Compression
+from strategies.base.exchange import Patience
+from strategies.base.late_replies import LateReplies
+from strategies.base.privacy import PrivacyLedger, check_private
+from strategies.base.protection import Protection
+from strategies.base.sampling import fewest_replies, sample_size
+from strategies.base.strategy import MethodStrategy
+from strategies.mathematics.robust import Aggregation
+from strategies.registry import create_strategy
+
+if TYPE_CHECKING:
+    from server.initial_model.seed_model import PlainStart
+    from server.initial_model.torch_model import Start
+
+
+def build_strategy(settings: Settings, start: Start | PlainStart | None = None) -> MethodStrategy[Any]:
+    """The strategy that the settings name, with the server's sampling and patience, for what they start from."""
+    server = settings.server
+    start = start or plain_starting_point(settings)
+    strategy = create_strategy(
+        settings.strategy.name,
+        settings.strategy.options,
+        fraction_train=server.fraction_train,
+        fraction_evaluate=server.fraction_evaluate,
+        min_train_nodes=1,
+        min_evaluate_nodes=1,
+        min_available_nodes=1,
+        seed=settings.run.seed,
+        min_replies=server.min_replies,
+        wait_timeout=server.wait_for_clients,
+        round_timeout=server.round_timeout,
+        identify=True,
+    )
+    strategy.round_patience = Patience(server.round_timeout, server.straggler_factor, server.straggler_grace)
+    protection = settings.protection
+    strategy.protection = Protection(Aggregation(protection.aggregation, protection.trim), protection.limit_norm)
+    if strategy.wants_public_data:
+        from server.public_data.inference import public_data  # imports PyTorch
+
+        strategy.public = public_data(settings, start.model)
+    strategy.parameter_names = start.parameters
+    strategy.joins_tensors = True
+    check_private(strategy, settings.strategy.name, settings.privacy, start.layout)
+    if settings.privacy.is_on:
+        strategy.privacy = PrivacyLedger(settings.privacy)
+    if server.late_replies == "next":
+        if not strategy.takes_late_replies:
+            raise BouquetError(
+                f"Setting server.late_replies = 'next' does not fit {settings.strategy.name!r}: it does not say that "
+                "it can use a model that was trained from what was sent a round before; take 'drop'."
+            )
+        strategy.late = LateReplies()
+    wire = settings.wire
+    if wire.compresses:
+        if reason := strategy.needs_exact(wire.down):
+            raise BouquetError(f"Setting wire.down = {wire.down!r} does not fit {settings.strategy.name!r}: {reason}")
+        strategy.compression = Compression(Codec(wire.up, wire.keep), Codec(wire.down, wire.keep), settings.run.seed)
+    strategy.draw_model = start.draw
+    strategy.delivery = start.delivery()
+    return strategy
+
+
+def plain_starting_point(settings: Settings) -> Start:
+    """`server.initial_model.torch_model.starting_point`, which imports PyTorch, of a run that begins."""
+    from server.initial_model.torch_model import starting_point
+
+    return starting_point(settings)
+
+
+def too_few(settings: Settings, connected: int) -> list[str]:
+    """A warning where no round can have ``server.min_replies`` replies of the clients that are connected."""
+    server = settings.server
+    size = sample_size(connected, server.fraction_train, 1)
+    if fewest_replies(server.min_replies, size) <= size:
+        return []
+    return [
+        f"server.min_replies = {server.min_replies}, but of the {connected} connected clients {size} train in a round "
+        f"(server.fraction_train = {server.fraction_train:g}): until more connect, no round changes anything."
+    ]
+
+
+def what_to_expect(settings: Settings, strategy: MethodStrategy[Any]) -> Expected:
+    """What the run is judged by; a K that tunes itself, or is chosen, may be 1."""
+    wanted = 1 if getattr(strategy, "tuner", None) else getattr(strategy, "num_clusters", 1)
+    train = settings.train
+    return Expected(
+        classes=model_shape(settings)[1],
+        learning_rate=train.learning_rate,
+        max_gradient_norm=train.max_gradient_norm,
+        num_clusters=wanted if isinstance(wanted, int) else 1,
+    )

@@ -1,0 +1,300 @@
+"""The rounds of a run: what Flower's `Strategy.start` does, with a deadline, a record, checkpoints and resume."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from logging import WARNING
+from typing import TYPE_CHECKING, Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+
+from common import protocol
+from common.errors import BouquetError, RunFailed
+from common.settings import Settings
+from server.fleet.duplicates import Twins
+from server.fleet.names import Names
+from server.monitoring.diagnosis import Expected, add, diagnose, new_warnings
+from server.record.status import FINISHED, TESTING, TRAINING, Progress, expected
+from server.record.summary import round_line, summarise
+from server.record.traffic import Bytes
+from server.record.writer import RunRecord
+from server.run.build import build_strategy, plain_starting_point, too_few, what_to_expect
+from server.run.resume import Remembered, open_run, save_run
+from server.run.round_config import fleet_prior, train_config
+from server.run.stop import check_stop, take_back
+from strategies.base.exchange import exchange, replies_to
+from strategies.base.strategy import MethodStrategy
+
+if TYPE_CHECKING:
+    from server.initial_model.seed_model import PlainStart
+    from server.initial_model.torch_model import Start
+
+NOTICE_SECONDS = 600.0
+LOOK_SECONDS = 0.2
+Follow = Callable[[dict[str, Any]], None]
+
+
+def run_rounds(
+    grid: Grid,
+    settings: Settings,
+    initial: ArrayRecord,
+    record: RunRecord,
+    resume: bool = False,
+    follow: Follow | None = None,
+    names: Names | None = None,
+    start: Start | PlainStart | None = None,
+) -> dict[str, Any]:
+    """Train for ``settings.run.rounds`` rounds, evaluate every device, and return the summary.
+
+    ``follow`` is called with each round's line; ``names`` knows what the nodes are called; ``initial`` is of ``start``,
+    by default `server.initial_model.torch_model.starting_point`'s. Raises `BouquetError` when fewer than
+    ``server.min_clients`` nodes
+    connect in time, and for a run folder or checkpoint that does not fit.
+    """
+    start = start or plain_starting_point(settings)
+    strategy = build_strategy(settings, start)
+    if names is not None:
+        strategy.names = names
+    remembered = open_run(strategy, settings, record, resume)
+    start.save(record.folder)
+    take_back(record.folder)
+    run = _Run(grid, settings, strategy, record, remembered, names, initial)
+    run.wait_for_clients(settings.server.min_clients, remembered.first_round - 1)
+    run.recall_lines()
+    for round_ in range(remembered.first_round, settings.run.rounds + 1):
+        line = run.round(round_)
+        if follow:
+            follow(line)
+        run.check_progress()
+        if round_ < settings.run.rounds:
+            check_stop(record.folder, round_)
+    summary = run.last_evaluation()
+    if start.about:
+        summary["start"] = dict(start.about)
+    record.finish(summary, strategy, start.frozen)
+    run.status.say(FINISHED, ended=time.time())
+    return summary
+
+
+@dataclass
+class _Run:
+    """One run; ``arrays`` are what the next round starts from, ``lines`` what the diagnosis looks at."""
+
+    grid: Grid
+    settings: Settings
+    strategy: MethodStrategy[Any]
+    record: RunRecord
+    remembered: Remembered
+    names: Names | None
+    arrays: ArrayRecord
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    early: list[str] = field(default_factory=list)  # warnings of before the first round
+    started: float = field(default_factory=time.monotonic)
+
+    @cached_property
+    def status(self) -> Progress:
+        return Progress(self.record.folder, self.settings, self.names)
+
+    @cached_property
+    def twins(self) -> Twins | None:
+        return Twins(self.names.database) if self.names is not None and self.names.database is not None else None
+
+    @cached_property
+    def hoped(self) -> Expected:
+        return what_to_expect(self.settings, self.strategy)
+
+    @property
+    def seconds(self) -> float:
+        """So far, with those before it was resumed."""
+        return self.remembered.seconds_before + time.monotonic() - self.started
+
+    def recall_lines(self) -> None:
+        """Take in the record of the rounds before, and see whether enough clients are there for the next."""
+        for line in self.record.rounds():
+            add(self.lines, line)
+        self.early = too_few(self.settings, len(list(self.grid.get_node_ids())))
+
+    # --- a round --------------------------------------------------------------------------------------------
+
+    def round(self, round_: int) -> dict[str, Any]:
+        """Train, evaluate where it is time for that, write the record and a checkpoint; the round's line."""
+        self.wait_for_clients(1, round_ - 1)
+        clock = time.monotonic()
+        self.status.say(TRAINING, round=round_, round_started=time.time(), **self.look_around())
+        times: dict[int, float] = {}
+        traffic = self.train(round_, times)
+        evaluation = None
+        every = self.settings.server.evaluate_every
+        if every and round_ % every == 0 and round_ < self.settings.run.rounds:
+            evaluation = self.evaluate(round_, traffic)
+        line = round_line(round_, self.strategy, self.remembered.groups, traffic, time.monotonic() - clock)
+        line |= self.beside(times)
+        if evaluation is not None:
+            line["evaluation"] = evaluation
+        self.judge(line)
+        self.record.add_round(line)
+        if self.strategy.replies:  # else nothing has changed, and a run that goes on repeats the round
+            save_run(self.strategy, self.settings, self.record, round_, self.remembered, self.seconds)
+        self.status.say(TRAINING, **self.status.look(self.grid.get_node_ids()))
+        return line
+
+    def train(self, round_: int, times: dict[int, float]) -> Bytes:
+        """A round of training and its bytes; ``times`` gets the seconds after which each node had answered."""
+        strategy = self.strategy
+        messages = list(strategy.configure_train(round_, self.arrays, self.config(round_), self.grid))
+        traffic = self.count(Bytes(strategy.layout), strategy.preliminary, messages)
+        answered: list[str] = []
+
+        def arriving() -> Iterator[Message]:
+            """Each reply is read, counted and dropped before the next one is asked for."""
+            silent: dict[int, str] = {}
+            for reply in replies_to(self.grid, messages, strategy.round_patience, silent, times):
+                answered.append(reply.metadata.reply_to_message_id)
+                yield reply
+                self.count(traffic, [reply])  # the strategy knows by now who it is from
+            strategy.give_up(silent)
+            for reply in strategy.late.collect(self.grid) if strategy.late else ():
+                answered.append(reply.metadata.reply_to_message_id)
+                yield reply
+                self.count(traffic, [reply])
+
+        updated, _ = strategy.aggregate_train(round_, arriving())
+        strategy.await_late(messages, answered)
+        self.arrays = updated or self.arrays
+        if round_ == 1 and not strategy.replies and strategy.failures:
+            client, reason = next(iter(sorted(strategy.failures.items())))
+            raise BouquetError(f"No client gave a usable reply in the first round; {client}: {reason}")
+        self.learn_groups()
+        self.remembered.prior = fleet_prior(strategy.replies) or self.remembered.prior
+        return traffic
+
+    def evaluate(self, round_: int, traffic: Bytes) -> dict[str, Any]:
+        """Have every device tested; it is told how to train, because a method may adapt its model before the test."""
+        strategy = self.strategy
+        in_training, strategy.failures = strategy.failures, {}
+        messages = list(strategy.configure_evaluate(round_, self.arrays, self.config(round_), self.grid))
+        replies, silent = exchange(self.grid, messages, strategy.round_patience)
+        strategy.give_up(silent)
+        strategy.aggregate_evaluate(round_, replies)
+        # Whose model was not tested may well have trained it: the round's own failures are another matter.
+        failed, strategy.failures = strategy.failures, in_training
+        self.count(traffic, messages, replies)
+        accuracy = [m[protocol.ACCURACY] for m in strategy.evaluation.values() if protocol.ACCURACY in m]
+        return {
+            "clients": len(strategy.evaluation),
+            "accuracy_macro": sum(accuracy) / len(accuracy) if accuracy else None,
+            "not_evaluated": dict(sorted(failed.items())),
+        }
+
+    def last_evaluation(self) -> dict[str, Any]:
+        """Have every device tested after the last round; the summary of the run."""
+        last = self.settings.run.rounds
+        self.wait_for_clients(1, last)
+        self.status.say(TESTING, round=last)
+        traffic = Bytes(self.strategy.layout)
+        failed = self.evaluate(last, traffic)["not_evaluated"]
+        self.learn_groups()
+        rounds = self.record.rounds()
+        return summarise(self.settings, self.strategy, self.remembered.groups, rounds, traffic, self.seconds, failed)
+
+    def config(self, round_: int) -> ConfigRecord:
+        """What every device is told in a round."""
+        return train_config(self.settings, round_, self.remembered.prior)
+
+    def count(self, traffic: Bytes, *messages: Iterable[Message]) -> Bytes:
+        """Add the bytes of messages."""
+        traffic.count([message for some in messages for message in some], self.strategy.node_names)
+        return traffic
+
+    def learn_groups(self) -> None:
+        """True groups, where the devices' partition has them: for purity, never for training."""
+        replies = self.strategy.replies
+        reported = {reply.client: reply.metrics for reply in replies.received} if replies else {}
+        for client, values in {**reported, **self.strategy.evaluation}.items():
+            if (group := values.get(protocol.GROUP, -1)) >= 0:
+                self.remembered.groups[client] = int(group)
+
+    # --- what is said of it -----------------------------------------------------------------------------------
+
+    def beside(self, times: Mapping[int, float]) -> dict[str, Any]:
+        """What a round's line holds beside the training: who was not there, how long each took, other releases."""
+        strategy, names = self.strategy, self.names
+        # A server that was restarted asks its nodes again who they are: counted beside the rounds, which are the same.
+        asked = self.count(Bytes(), strategy.identification)
+        received = strategy.replies.received if strategy.replies else ()
+        there = {reply.client for reply in received} | set(strategy.failures)
+        found: dict[str, Any] = {"absent": [name for name in expected(names) if name not in there] if names else []}
+        if asked.up or asked.down:
+            found["identification_bytes"] = asked.up + asked.down
+        if names is not None:  # in a simulation, devices wait for each other and have one release
+            found["seconds_by_client"] = {r.client: round(times[r.node], 1) for r in received if r.node in times}
+            found["other_releases"] = names.other_releases(there)
+        return found
+
+    def judge(self, line: dict[str, Any]) -> None:
+        """Put into a round's line what is wrong with the run, and say what was not said before."""
+        add(self.lines, line)
+        new = [*self.early, *new_warnings(self.lines, self.hoped)]
+        self.early = []
+        self.lines[-1]["diagnosis"] = line["diagnosis"] = diagnose(self.lines, self.hoped)
+        for text in new:
+            log(WARNING, "%s", text)
+        line["warnings"] += new
+
+    def check_progress(self) -> None:
+        """Raise `RunFailed` after ``server.max_failed_rounds`` rounds running without one usable reply."""
+        most = self.settings.server.max_failed_rounds
+        lines: Sequence[Mapping[str, Any]] = self.lines[-most:]
+        if len(lines) < most or any(line["replies"] for line in lines):
+            return
+        reasons = sorted(lines[-1]["failed"].items())
+        said = f"; {reasons[0][0]}: {reasons[0][1]}" if reasons else "."
+        raise RunFailed(
+            f"No client gave a usable reply in {most} rounds running (server.max_failed_rounds), the last one round "
+            f"{lines[-1]['round']}. The checkpoint before them is kept: when the clients are well again, --resume goes "
+            f"on from there{said}"
+        )
+
+    def look_around(self) -> dict[str, Any]:
+        """Before a round: who is connected, for the status; devices are told what their owners should know."""
+        nodes = list(self.grid.get_node_ids())
+        there = self.status.look(nodes)
+        if (names := self.names) is None:
+            return there
+        notices = dict(names.notices)
+        names.notices.clear()
+        if self.twins is not None and names.registered is None:
+            known = {node: names.nodes[node] for node in nodes if node in names.nodes}
+            notices |= {node: line for node, _, line in self.twins.same_name(known)}
+        for node, line in notices.items():
+            log(WARNING, "%s", line)
+            content = RecordDict({protocol.CONFIG: ConfigRecord({protocol.TEXT: line})})
+            notice = Message(content, dst_node_id=node, message_type=protocol.NOTICE, ttl=NOTICE_SECONDS)
+            self.grid.push_messages([notice])
+        return there
+
+    def wait_for_clients(self, needed: int, done: int) -> None:
+        """Wait for so many nodes: for ``server.min_clients`` at first, later for any. ``done`` rounds are behind."""
+        server = self.settings.server
+        deadline = time.monotonic() + server.wait_for_clients
+        while len(nodes := list(self.grid.get_node_ids())) < needed:
+            said = self.status.waiting(nodes)
+            check_stop(self.record.folder, done)
+            if time.monotonic() < deadline:
+                time.sleep(LOOK_SECONDS)
+                continue
+            patience = f"{server.wait_for_clients:.0f} s"
+            if done and not nodes:
+                raise BouquetError(
+                    f"After round {done} no client was connected any more, and none came back within {patience} "
+                    f"(server.wait_for_clients). The last checkpoint is kept: --resume goes on from there. {said}"
+                )
+            raise BouquetError(
+                f"Only {len(nodes)} of {needed} clients (server.min_clients) connected within {patience}: look at the "
+                f"clients' logs, and at the address and port they use. {said}"
+            )

@@ -1,0 +1,98 @@
+"""Where a run begins: new, or after its latest checkpoint; and the checkpoint after each round."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from common.errors import BouquetError
+from common.settings import Settings
+from server.record.writer import RunRecord
+from server.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from strategies.base.exclusion import Exclusion
+from strategies.base.strategy import MethodStrategy
+
+
+@dataclass
+class Remembered:
+    """What a run remembers beside the strategy's state.
+
+    `groups` are the true groups that devices reported, `prior` what the devices that choose made of the last round.
+    """
+
+    first_round: int = 1
+    groups: dict[str, int] = field(default_factory=dict)
+    seconds_before: float = 0.0
+    prior: list[float] = field(default_factory=list)
+
+
+def open_run(strategy: MethodStrategy[Any], settings: Settings, record: RunRecord, resume: bool) -> Remembered:
+    """Begin a new run, or go on after the latest checkpoint. Raises `BouquetError` for one that does not fit."""
+    if resume:
+        record.check_continues(settings)
+    checkpoint = load_checkpoint(record.checkpoints, settings.fingerprint()) if resume else None
+    if checkpoint is None:
+        if resume and had_checkpoints(record.rounds()):
+            raise BouquetError(f"The run folder {record.folder} has rounds but no checkpoint to resume from.")
+        if not resume:
+            record.create(settings)
+        else:
+            record.reopen(settings, 0)
+        strategy.run_id = uuid.uuid4().hex
+        return Remembered()
+    if checkpoint.round > settings.run.rounds:
+        raise BouquetError(
+            f"The checkpoint is of round {checkpoint.round}, after the last one asked for "
+            f"(run.rounds = {settings.run.rounds})."
+        )
+    beside = checkpoint.state.pop("_run")
+    strategy.restore(checkpoint.layout, checkpoint.arrays, checkpoint.state)
+    strategy.run_id = checkpoint.run_id
+    strategy.exclusion = Exclusion(**beside["exclusion"])
+    if strategy.privacy:
+        strategy.privacy.releases.update(beside["releases"])
+    record.reopen(settings, checkpoint.round)
+    # A checkpoint of an older release has no prior.
+    return Remembered(checkpoint.round + 1, dict(beside["groups"]), beside["seconds"], beside.get("prior", []))
+
+
+def had_checkpoints(lines: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a run with these lines in its record must have written a checkpoint.
+
+    A round's checkpoint follows its line, and a round without any reply has none: a run that was killed between the
+    first line with replies and its checkpoint has lost no more than that round, and begins anew.
+    """
+    return any(line["replies"] for line in lines[:-1])
+
+
+def save_run(
+    strategy: MethodStrategy[Any],
+    settings: Settings,
+    record: RunRecord,
+    round_: int,
+    progress: Remembered,
+    seconds: float,
+) -> None:
+    """Write the checkpoint of a round, ``seconds`` after the run began."""
+    arrays, state = strategy.checkpoint()
+    assert strategy.layout is not None
+    beside = {
+        "groups": progress.groups,
+        "seconds": seconds,
+        "exclusion": vars(strategy.exclusion),
+        "prior": progress.prior,
+    }
+    if strategy.privacy:
+        beside["releases"] = strategy.privacy.releases
+    checkpoint = Checkpoint(
+        round=round_,
+        run_id=strategy.run_id,
+        fingerprint=settings.fingerprint(),
+        strategy=settings.strategy.name,
+        layout=strategy.layout,
+        arrays=arrays,
+        state={**state, "_run": beside},
+    )
+    save_checkpoint(record.checkpoints, checkpoint, settings.server.keep_checkpoints)

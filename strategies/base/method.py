@@ -1,0 +1,127 @@
+"""What a method is: a state, what each client is sent (``plan``), and the new state from the replies (``update``).
+
+A method is a state transition. Its state is one dataclass; nothing else survives a round, and a checkpoint holds just
+that. Two hooks carry the algorithm, and three more say what the state means; all others have defaults. How the hooks
+become messages, and replies the rows of a matrix, is in `strategies.base.strategy`; nothing here knows of Flower.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common import protocol
+from common.parameters.layout import ParameterLayout, Vector
+from common.protocol import Instruction, Payload
+from strategies.base.replies import Matrix, PublicData, Replies
+from strategies.mathematics.robust import Aggregation
+
+State = TypeVar("State")
+Ask = Callable[[Mapping[str, Instruction]], Replies]
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[State]):
+    """What an update may return instead of the bare state: with the clients whose replies it could not use, and why."""
+
+    state: State
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
+class Similarity(NamedTuple):
+    """How a method sees its clients after a round: a name of the measure, the clients, and their matrix (n, n)."""
+
+    kind: str
+    clients: tuple[str, ...]
+    matrix: NDArray[np.floating[Any]]
+
+
+class MethodHooks(ABC, Generic[State]):
+    """The hooks of a method.
+
+    What they may read beside their arguments: ``seed``, ``layout``, ``public`` and ``draw_model``.
+
+    `initial_state`, `plan` and `update` are the algorithm. A method that has clusters also says what its `centers` and
+    `assignment` are. Hooks change nothing: they return what is new.
+    """
+
+    state_class: type[State]
+    wants_public_data: ClassVar[bool] = False
+    # Whether a reply may be taken into the round after its own: a model trained from what its client was sent before.
+    takes_late_replies: ClassVar[bool] = False
+    # Functions from a run's record to a figure, of a method that is not registered (`common.methods.Method.plots`).
+    plots: ClassVar[Sequence[Callable[..., Any]]] = ()
+
+    seed: int
+    layout: ParameterLayout | None = None
+    # Names of the model's parameters, set by a server that can build the model; without them the layout infers them.
+    parameter_names: Collection[str] | None = None
+    # Set by a server for the methods with ``wants_public_data``.
+    public: PublicData | None = None
+    # How the members of a cluster become its center; a server sets another one (`common.settings.ProtectionSettings`).
+    aggregation: Aggregation = Aggregation()
+    # Another random initialisation of the model from a seed, set by a server that can build the model.
+    draw_model: Callable[[int], Vector] | None = None
+
+    @abstractmethod
+    def initial_state(self, layout: ParameterLayout, initial: Vector) -> State:
+        """The state before the first round, from the initial model (d,)."""
+
+    @abstractmethod
+    def plan(self, state: State, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
+        """What each of the sampled clients is sent in this round."""
+
+    @abstractmethod
+    def update(self, state: State, round_: int, replies: Replies) -> State | Outcome[State]:
+        """The state after the round, from at least ``min_replies`` usable replies."""
+
+    def centers(self, state: State) -> Matrix:
+        """The models of the clusters, (K, d); none, (0, d), for a method whose server holds no model."""
+        return np.empty((0, 0 if self.layout is None else self.layout.dim), dtype=np.float32)
+
+    def assignment(self, state: State) -> dict[str, int]:
+        """The cluster of every client that has one."""
+        return {}
+
+    def prepare(self, state: State, round_: int, clients: Sequence[str], ask: Ask) -> State:
+        """A preliminary exchange inside a round: ``ask`` sends instructions and returns the replies."""
+        return state
+
+    def plan_evaluate(self, state: State, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
+        """What each client is sent to be tested; by default what it would be sent to train."""
+        return self.plan(state, round_ + 1, clients)
+
+    def needs_exact(self, down: str) -> str:
+        """Why a device must be sent exact models, not ones coded by ``down`` (`common.compression.codecs`); '' where it
+        need not.
+
+        The device starts from, and compares, what it makes of them; a method whose records are not models marks them
+        as `common.protocol.Payload.exact` instead.
+        """
+        return ""
+
+    def needs_scores(self) -> str:
+        """Why devices must report their losses or what they chose by them, as a sentence; '' where they need not."""
+        return ""
+
+    def wants_late(self, state: State) -> bool:
+        """Whether replies to the round before can be used in this one, of a method that takes them at all."""
+        return True
+
+    def record(self, state: State) -> dict[str, Any]:
+        """What the method adds to the record of a round, as JSON."""
+        return {}
+
+    def client_similarity(self, state: State, replies: Replies | None) -> Similarity | None:
+        """How the method sees its clients after a round, where it has a measure; ``replies`` are the last round's."""
+        return None
+
+
+def one_model(vector: Vector, **instruction: Any) -> Instruction:
+    """The instruction that sends one whole model (d,); keywords are those of `common.protocol.Instruction`."""
+    return Instruction(models={protocol.ARRAYS: Payload(vector)}, **instruction)

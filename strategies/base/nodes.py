@@ -1,0 +1,155 @@
+"""Which client each node is: waiting for nodes to connect, asking them who they are, and knowing it afterwards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from logging import INFO
+from typing import Any
+
+from flwr.app import Message, RecordDict
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+
+from common import protocol
+from common.errors import BouquetError
+from common.protocol.error_replies import has_crashed, owners_refusal, refuses_app
+from strategies.base import reply_checks
+from strategies.base.exchange import Patience, exchange
+
+IDENTIFY_TIMEOUT = 120.0  # seconds; a node that does not say who it is sits the round out
+# Times that a node which refused and has been silent since, or whose owner refused, is not asked.
+MOST_UNASKED = 7
+# What the server calls a node, given what it says of itself, or None where it has not spoken; None where it cannot tell
+# (yet).
+NameOf = Callable[[int, Mapping[str, Any] | None], str | None]
+
+
+@dataclass
+class Refusal:
+    """Of the server's app, by a node, which is asked again; or of the run, by its owner: hardly ever, then."""
+
+    reason: str
+    unasked: int = 0  # times that it is not to be asked from now on
+
+    def is_due(self) -> bool:
+        """Whether it is to be asked this time."""
+        self.unasked -= 1
+        return self.unasked < 0
+
+
+@dataclass
+class Nodes:
+    """Every node that was ever seen, with its client.
+
+    A device that comes back under a new node id is the client it was. ``refusing`` are nodes that did not run the app,
+    or whose owner does not allow the run: they are sent no model, but asked again who they are, because another release
+    may be installed there by then, what was to answer was killed, or the owner allows more. One that says nothing then
+    is asked ever more rarely, because a question that nobody answers costs a round `IDENTIFY_TIMEOUT`: ``silences``
+    counts these questions, until a reply of the node can be used. Whatever else it says leaves them counted.
+    """
+
+    clients: dict[int, str] = field(default_factory=dict)
+    refusing: dict[int, Refusal] = field(default_factory=dict)
+    silences: dict[int, int] = field(default_factory=dict)
+
+    def to_ask(self, connected: Sequence[int]) -> list[int]:
+        """Those that are to be asked who they are, now."""
+        return [
+            node
+            for node in connected
+            if (self.refusing[node].is_due() if node in self.refusing else node not in self.clients)
+        ]
+
+    def among(self, connected: Sequence[int]) -> dict[str, int]:
+        """Client → node for the connected ones that may run the app, in order of client.
+
+        A device's old node, which may still count as connected for a while, comes earlier and gives way.
+        """
+        there = set(connected) - set(self.refusing)
+        nodes = {client: node for node, client in self.clients.items() if node in there}
+        return dict(sorted(nodes.items()))
+
+    def refusals(self, connected: Sequence[int]) -> dict[str, str]:
+        """Client → why it is sent nothing, for the connected ones that do not run the app."""
+        there = self.among(connected)
+        refusing = {self.clients.get(node, f"node-{node}"): self.refusing.get(node) for node in connected}
+        return {client: found.reason for client, found in refusing.items() if found and client not in there}
+
+    def ask(
+        self, grid: Grid, nodes: Sequence[int], names: NameOf | None, patience: Patience, ttl: float
+    ) -> list[Message]:
+        """Ask nodes who they are, and take in what they say; the messages of both ways.
+
+        One whose answering process was killed is asked again at once.
+        """
+        every: list[Message] = []
+        for _ in range(2):
+            questions, answers = ask_who(grid, nodes, patience, ttl)
+            every += [*questions, *answers]
+            self.learn(nodes, answers, names)
+            if not (nodes := [answer.metadata.src_node_id for answer in answers if has_crashed(answer)]):
+                break
+        return every
+
+    def learn(self, asked: Sequence[int], answers: Sequence[Message], names: NameOf | None) -> None:
+        """Take in what nodes said of themselves. A stock ClientApp answers with an error and is known by its node."""
+        for node in set(asked) & set(self.refusing) - {answer.metadata.src_node_id for answer in answers}:
+            silences = self.silences.get(node, 0)
+            self.refusing[node].unasked = min(2**silences - 1, MOST_UNASKED)
+            self.silences[node] = silences + 1
+        for answer in answers:
+            node = answer.metadata.src_node_id
+            known = names(node, protocol.about(answer)) if names else None
+            before = self.clients.get(node) if answer.has_error() else None
+            self.clients[node] = known or before or protocol.client_id(answer)
+            self._note_refusal(answer)
+            if has_crashed(answer):  # it is no stock ClientApp: it is one that has not said yet who it is
+                self.refusing[node] = Refusal(reply_checks.reported(answer))
+
+    def name(self, message: Message, names: NameOf | None) -> str:
+        """The client that replied: as the server knows its node, else as it calls itself, which is remembered."""
+        node = message.metadata.src_node_id
+        self._note_refusal(message)
+        if names is not None and (known := names(node, {})) is not None:
+            self.clients[node] = known
+            return known
+        if message.has_content() and protocol.CLIENT in message.content:
+            self.clients[node] = protocol.client_id(message)
+        return self.clients.get(node) or protocol.client_id(message)
+
+    def forgive(self, message: Message) -> None:
+        """A reply could be used: whatever its node left unanswered before no longer counts."""
+        self.silences.pop(message.metadata.src_node_id, None)
+
+    def _note_refusal(self, message: Message) -> None:
+        node = message.metadata.src_node_id
+        self.refusing.pop(node, None)
+        if refuses_app(message):
+            self.refusing[node] = Refusal(reply_checks.reported(message))
+        elif reason := owners_refusal(message):
+            self.refusing[node] = Refusal(reply_checks.told(reason), unasked=MOST_UNASKED)
+
+
+def wait_for_nodes(grid: Grid, minimum: int, timeout: float) -> list[int]:
+    """The nodes that are connected, once they are ``minimum``. Raises `BouquetError` after ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
+    last_count = -1
+    while len(node_ids := list(grid.get_node_ids())) < minimum:
+        if time.monotonic() >= deadline:
+            raise BouquetError(
+                f"Only {len(node_ids)} of the {minimum} nodes that a round needs are connected after {timeout:.0f} s."
+            )
+        if len(node_ids) != last_count:
+            log(INFO, "waiting for nodes: %s connected, %s needed", len(node_ids), minimum)
+            last_count = len(node_ids)
+        time.sleep(0.5)
+    return node_ids
+
+
+def ask_who(grid: Grid, nodes: Sequence[int], patience: Patience, ttl: float) -> tuple[list[Message], list[Message]]:
+    """Ask nodes who they are: the questions, and the answers of those that gave one."""
+    questions = [Message(RecordDict(), dst_node_id=node, message_type=protocol.IDENTIFY, ttl=ttl) for node in nodes]
+    answers, _ = exchange(grid, questions, replace(patience, timeout=min(ttl, IDENTIFY_TIMEOUT)))
+    return questions, answers

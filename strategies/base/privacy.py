@@ -1,0 +1,91 @@
+"""The server's end of `[privacy]`: what fits it, and the (ε, δ) that each client's uploads have spent.
+
+The clipping and the noise are the device's (`client.uploads.privacy`), and so is the first count of its releases: one
+whose reply was lost on the way has left it all the same.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.app import ArrayRecord, Message
+
+from common import protocol
+from common.errors import BouquetError
+from common.parameters.layout import ParameterLayout
+from common.privacy_accounting import RELEASES, check_model, epsilon_spent
+from common.protocol import ClientReply
+from common.protocol.compressed import packed_blocks
+from common.protocol.records import records_of
+from common.settings.sections import PrivacySettings
+from strategies.base.method import MethodHooks
+
+_MOST = 10**9  # releases that a device may speak of
+
+
+@dataclass
+class PrivacyLedger:
+    """The releases of each client in this run."""
+
+    settings: PrivacySettings
+    releases: dict[str, int] = field(default_factory=dict)
+
+    def check(self, reply: ClientReply) -> None:
+        """Raise `ProtocolError` for a model of a device that does not say that it clipped and noised it."""
+        if reply.layers and not _said(reply.config):
+            raise protocol.ProtocolError(
+                "The reply does not say that the device clipped and noised its model ([privacy]): it is not Bouquet's, "
+                "or of another release."
+            )
+
+    def note(self, client: str, message: Message) -> None:
+        """Count what has arrived, also where it cannot be used."""
+        said = _said(protocol.about(message))
+        content = message.content if message.has_content() else None
+        sent = content is not None and bool(records_of(content, ArrayRecord) or packed_blocks(content))
+        before = self.releases.get(client, 0)
+        # A device that lost its state counts from 1 again, and one that is not ours not at all.
+        if said > before or sent:
+            self.releases[client] = max(said, before + 1)
+
+    def epsilon(self, client: str) -> float | None:
+        """ε of all that the client has sent in this run; None where no finite one holds."""
+        found = epsilon_spent(self.releases.get(client, 0), self.settings.noise_multiplier, self.settings.delta)
+        return round(found, 6) if math.isfinite(found) else None
+
+    def by_client(self) -> dict[str, float | None]:
+        """ε of every client that has sent something."""
+        return {client: self.epsilon(client) for client in sorted(self.releases)}
+
+    def summary(self) -> dict[str, Any]:
+        """What the record of a run says: the mechanism, what (ε, δ) is of, and ε by client, and the greatest."""
+        spent = self.by_client()
+        every = [math.inf if epsilon is None else epsilon for epsilon in spent.values()]
+        most = max(every, default=0.0)
+        return {
+            **self.settings.model_dump(mode="json"),
+            "protects": "all that is sent" if self.settings.withholds else "the models, not the scores",
+            "releases": dict(sorted(self.releases.items())),
+            "epsilon": spent,
+            "epsilon_most": most if math.isfinite(most) else None,
+        }
+
+
+def check_private(method: MethodHooks[Any], name: str, settings: PrivacySettings, layout: ParameterLayout) -> None:
+    """Raise `BouquetError`, naming setting and reason, where method or model cannot work under `[privacy]`."""
+    if not settings.is_on:
+        return
+    check_model(layout)
+    if settings.withholds and (reason := method.needs_scores()):
+        raise BouquetError(
+            f"Setting privacy.scores = 'withhold' does not fit {name!r}: {reason} With 'send' they leave the device "
+            "exactly, and (ε, δ) is of the models alone."
+        )
+
+
+def _said(config: Any) -> int:
+    """The releases that a device speaks of; 0 where it does not, or speaks nonsense."""
+    said = config.get(RELEASES)
+    return said if isinstance(said, int) and not isinstance(said, bool) and 1 <= said <= _MOST else 0

@@ -1,0 +1,78 @@
+"""What the server does about replies that are well-formed and bad: refuse the absurd, limit the large.
+
+The aggregation that a minority cannot move far is `strategies.mathematics.robust`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.base.replies import Replies
+from strategies.mathematics.robust import Aggregation, norm_limits
+
+# An update so many times as large as the round's median is not training. Uneven data make factors of ten to a hundred.
+ABSURD_FACTOR = 1000.0
+# Nobody weighs more than so many times the median of those it is averaged with, where any protection is set.
+MOST_WEIGHT = 3
+
+
+class Judged(NamedTuple):
+    """The replies that count, the clients that were refused and why, and how much of a limited update is left."""
+
+    replies: Replies
+    refused: dict[str, str]
+    limited: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Protection:
+    """How far one client may move the others' models.
+
+    ``aggregation`` says how the members of a cluster become its center. ``limit_norm`` shortens updates to so many
+    times the median norm of their cluster's; None leaves them. Where either is set, no weight is more than
+    `MOST_WEIGHT` times the median: a norm bounds nothing while its sender says how much it counts.
+    """
+
+    aggregation: Aggregation = field(default_factory=Aggregation)
+    limit_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.limit_norm is not None or self.aggregation.rule != "mean":
+            object.__setattr__(self, "aggregation", replace(self.aggregation, most_weight=MOST_WEIGHT))
+
+    def judge(self, replies: Replies, clusters: Mapping[str, int]) -> Judged:
+        """Refuse replies whose update is absurdly large, and limit the others'; ``clusters`` is the last assignment."""
+        norms = replies.update_norms()
+        # Of the others nothing was asked for, or the server does not know from where they came.
+        moved = norms[norms > 0]
+        absurd = np.zeros(len(norms), dtype=bool)
+        if len(moved) > 2:
+            absurd = norms > ABSURD_FACTOR * np.median(moved)
+        refused = {
+            client: f"Its update has norm {norm:.3g}, more than {ABSURD_FACTOR:g} times the median of the round; the "
+            "model has probably diverged."
+            for client, norm, bad in zip(replies.clients, norms, absurd, strict=True)
+            if bad
+        }
+        if refused:
+            replies, norms = replies.only(~absurd), norms[~absurd]
+        if self.limit_norm is None or not len(replies):
+            return Judged(replies, refused, {})
+        members = np.array([clusters.get(client, -1) for client in replies.clients], dtype=np.int64)
+        kept = norm_limits(norms, members, self.limit_norm)
+        limited = {client: round(float(k), 6) for client, k in zip(replies.clients, kept, strict=True) if k < 1}
+        return Judged(_shortened(replies, kept) if limited else replies, refused, limited)
+
+
+def _shortened(replies: Replies, kept: NDArray[np.float64]) -> Replies:
+    """The replies with each update multiplied by its share ``kept`` (n,); buffers stay as they were uploaded."""
+    received = []
+    for reply, update, share in zip(replies.received, replies.updates, kept, strict=True):
+        vector = reply.vector if share == 1 else (reply.vector - (1 - share) * update).astype(np.float32)
+        received.append(replace(reply, vector=vector))
+    return Replies(replies.layout, tuple(received), replies.instructions)

@@ -1,0 +1,172 @@
+"""What arrives at the server, checked before a method sees it: see `common.protocol` for the names.
+
+Each check raises a `BouquetError` that names the tensor or metric and the reason; the caller leaves that client out of
+the round, and nothing else is lost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+
+from common.compression.delta import Find
+from common.errors import BouquetError
+from common.parameters.layout import ParameterLayout, Vector
+from common.protocol import (
+    ACCURACY,
+    ACCURACY_TRAINED,
+    ARRAYS,
+    CLASS_FOUND,
+    CLASS_SAMPLES,
+    CLASS_TESTED,
+    CLIENT,
+    F1,
+    NUM_EXAMPLES,
+    VALIDATION_ACCURACY,
+    ClientReply,
+    ProtocolError,
+    check_size,
+    client_id,
+    compressed,
+    decoded,
+    refusing,
+    separate_of,
+)
+from common.protocol.error_replies import cannot_be_read
+from common.protocol.records import config_of, records_of
+from common.texts import MOST_VALUES, plain, plain_values
+
+# What no honest device sends. A loss that overflowed is reported as the largest float32.
+MOST_EXAMPLES = 10**9
+MOST_CLASSES = 10_000
+LARGEST_METRIC = 1e39
+LARGEST_VALUE = 1e9  # of a tensor: running statistics of unscaled inputs are far below
+_SHARES = (ACCURACY, F1, ACCURACY_TRAINED, VALIDATION_ACCURACY)
+
+
+def reported(message: Message) -> str:
+    """The reason of a reply that carries an error."""
+    reason = str(message.error.reason)
+    return plain(reason) if cannot_be_read(message) else told(reason)
+
+
+def refused(error: BouquetError) -> str:
+    """Why a reply is refused, as it stands in the record: it may name a tensor as the device calls it."""
+    return plain(str(error))
+
+
+def told(reason: str) -> str:
+    """A reason that a device gave, as it stands in the record."""
+    return plain(f"The device reported: {reason}")
+
+
+@refusing
+def read_reply(
+    message: Message,
+    layout: ParameterLayout,
+    upload: Sequence[str] | None = None,
+    weighted_by: str = NUM_EXAMPLES,
+    arrays_key: str = ARRAYS,
+    find: Find | None = None,
+) -> ClientReply:
+    """Check a train reply at the server: exactly the layers asked for, right shapes, finite, a positive weight.
+
+    ``find`` gives a copy by its digest, in a run that compresses. Raises `BouquetError` with the reason, whatever was
+    sent, and takes no more memory for it than some times the layout's; the caller leaves the client out of the round.
+    """
+    if message.has_error():
+        raise ProtocolError(reported(message))
+    content = message.content
+    check_size(content, layout)
+    layers = layout.layers if upload is None else layout.check_layers(upload)
+    records = records_of(content, ArrayRecord)
+    # A stock ClientApp may name its only record as it likes.
+    named = records.get(arrays_key) or (next(iter(records.values())) if len(records) == 1 else None)
+    config: dict[str, Any] = dict(config_of(content, CLIENT))
+    found = compressed.from_reply(config, layout, layers, find) if find else None
+    vector = _read_vector(named, layout, layers) if found is None or found.copy is None else found.vector
+    _check_values(vector, layout)
+    metrics = _metrics(content)
+    weight = _weight(metrics, weighted_by)
+    return ClientReply(
+        client=client_id(message),
+        node=message.metadata.src_node_id,
+        vector=vector,
+        layers=layers,
+        num_examples=weight,
+        metrics=metrics,
+        config=plain_values(config),  # what packs the model, whose texts may be long, is taken out
+        holds=found.holds if found else {},
+        copy=found.copy if found else None,
+    )
+
+
+def _read_vector(record: ArrayRecord | None, layout: ParameterLayout, layers: tuple[str, ...]) -> Vector:
+    """The layers of a record as a vector (d,). Raises `BouquetError`, naming the tensor, for what does not fit."""
+    if record is None:
+        return layout.flatten({}, layers)
+    return layout.flatten(decoded(separate_of(record, layout), copy=False), layers)
+
+
+def _check_values(vector: Vector, layout: ParameterLayout) -> None:
+    if len(vector) and not -LARGEST_VALUE <= vector.min() <= vector.max() <= LARGEST_VALUE:
+        worst = int(np.abs(vector).argmax())
+        name = next(spec.name for spec in layout.tensors if spec.columns.start <= worst < spec.columns.stop)
+        raise ProtocolError(f"Tensor {name!r} holds {vector[worst]:.3g}; values are to be within ±{LARGEST_VALUE:g}.")
+
+
+def _weight(metrics: Mapping[str, float], weighted_by: str) -> int:
+    """The number of samples by which a reply is weighed: whole, from 1, and no more than a device can hold."""
+    weight = metrics.get(weighted_by)
+    if weight is None or not 1 <= weight <= MOST_EXAMPLES or weight != int(weight):
+        raise ProtocolError(
+            f"Metric {weighted_by!r} is {'missing' if weight is None else weight}; it must be a whole number from 1 to "
+            f"{MOST_EXAMPLES}."
+        )
+    return int(weight)
+
+
+@refusing
+def read_metrics(message: Message, weighted_by: str = NUM_EXAMPLES) -> dict[str, float]:
+    """Check an evaluate reply and return its metrics. Raises `ProtocolError` with the reason."""
+    if message.has_error():
+        raise ProtocolError(reported(message))
+    check_size(message.content, None)
+    metrics = _metrics(message.content)
+    _weight(metrics, weighted_by)
+    return metrics
+
+
+def read_classes(config: Mapping[str, Any]) -> dict[str, list[float | None]]:
+    """``samples`` and ``accuracy`` by class, of a device that reports them; empty for what cannot be."""
+    given: list[Any] = [config.get(name) for name in (CLASS_SAMPLES, CLASS_TESTED, CLASS_FOUND)]
+    if not all(isinstance(values, list) and all(type(value) is int for value in values) for values in given):
+        return {}
+    samples, tested, found = given
+    if not len(samples) == len(tested) == len(found) <= MOST_CLASSES:
+        return {}
+    if not all(0 <= s <= MOST_EXAMPLES and 0 <= f <= t <= MOST_EXAMPLES for s, t, f in zip(*given, strict=True)):
+        return {}
+    accuracy = [round(f / t, 4) if t else None for t, f in zip(tested, found, strict=True)]
+    return {"samples": list(samples), "accuracy": accuracy}
+
+
+def _metrics(content: RecordDict) -> dict[str, float]:
+    metrics: dict[str, float] = {}
+    for record in records_of(content, MetricRecord).values():
+        if len(record) > MOST_VALUES:
+            raise ProtocolError(f"The reply has {len(record)} metrics; it may have {MOST_VALUES}.")
+        for given, value in record.items():
+            if isinstance(value, list):
+                continue
+            name = plain(given)
+            if not math.isfinite(value) or abs(value) > LARGEST_METRIC:
+                raise ProtocolError(f"Metric {name!r} is {value}.")
+            if name in _SHARES and not 0 <= value <= 1:
+                raise ProtocolError(f"Metric {name!r} is {value}; it must be from 0 to 1.")
+            metrics[name] = value
+    return metrics

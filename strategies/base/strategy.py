@@ -1,0 +1,402 @@
+"""The Flower side of every method: a `flwr.serverapp.strategy.Strategy` around the hooks of `strategies.base.method`.
+
+Sampling, waiting, identities, the checks of what arrives and Flower's own hooks are here, written once.
+
+A `MethodStrategy` takes the place of FedAvg in any Flower ServerApp. Where a method needs nothing special of a
+client, an unmodified Flower ClientApp works with it: ``arrays`` and ``config`` in, ``arrays`` and ``metrics`` with
+``num-examples`` out.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from logging import INFO, WARNING
+from typing import Any, Unpack
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+from numpy.typing import NDArray
+
+from common import protocol
+from common.errors import BouquetError
+from common.parameters.layout import ParameterLayout
+from common.protocol import ClientReply, Encoder, Instruction
+from common.protocol.error_replies import cannot_be_read
+from strategies.base import reply_checks
+from strategies.base.compression import Compression
+from strategies.base.delivery import Delivery
+from strategies.base.exchange import Patience, exchange
+from strategies.base.exclusion import Exclusion
+from strategies.base.late_replies import LateReplies
+from strategies.base.method import MethodHooks, Outcome, State
+from strategies.base.nodes import NameOf, Nodes, wait_for_nodes
+from strategies.base.privacy import PrivacyLedger
+from strategies.base.protection import Protection
+from strategies.base.replies import Replies, Rows, mean_metrics
+from strategies.base.sampling import EVALUATE_STREAM, TRAIN_STREAM, Sampled, Sampling, fewest_replies, sample_clients
+from strategies.base.state_io import dump_state, load_state
+
+_COMPRESSION, _DELIVERY = "_wire", "_backbone"  # in a checkpoint, beside the fields of the state
+
+
+class MethodStrategy(MethodHooks[State], Sampled, Strategy):
+    """A Flower strategy made of a state and the hooks of `strategies.base.method.MethodHooks`.
+
+    Subclasses define `initial_state`, `plan` and `update`, those with clusters also `centers` and `assignment`, and the
+    class attribute ``state_class``; the other hooks have defaults. Parameters: see `strategies.base.sampling.Sampling`.
+    """
+
+    def __init__(self, **sampling: Unpack[Sampling]) -> None:
+        super().__init__(**sampling)
+        # Set by a server whose settings ask for them; what they remember survives a round beside the state.
+        self.compression: Compression | None = None
+        self.privacy: PrivacyLedger | None = None
+        self.late: LateReplies | None = None
+        self.delivery: Delivery | None = None
+        self.joins_tensors = False  # where all devices run Bouquet's own ClientApp
+        self._patience = Patience(self.round_timeout)
+        self._protection = Protection()
+        self.exclusion = Exclusion()
+        self._refused: set[str] = set()  # in this round, by the server's checks
+        self._failing: set[str] = set()  # in this round, by their own word
+        self.run_id = ""
+        # What a node is called, by its id and what it says of itself; set by a server that knows it from the node's
+        # key. It wins over what a reply says.
+        self.names: NameOf | None = None
+        # What follows is of the round in progress, for the record; the state is all that survives.
+        self.state: State | None = None
+        self.replies: Replies | None = None
+        self.failures: dict[str, str] = {}
+        self.limited: dict[str, float] = {}
+        self.came_late: dict[str, str] = {}  # client → what became of its reply to the round before
+        self.warnings: list[str] = []
+        self.evaluation: dict[str, dict[str, float]] = {}
+        self.preliminary: list[Message] = []
+        self.identification: list[Message] = []
+        self._initial: ArrayRecord | None = None
+        self._nodes = Nodes()
+        self._planned: dict[int, tuple[str, Instruction]] = {}
+        self._asked = 0
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse an attribute that would hide a hook, such as an option of a user's own with a hook's name."""
+        if inspect.isfunction(getattr(MethodStrategy, name, None)):
+            raise BouquetError(
+                f"{type(self).__name__}.{name} cannot be set: {name!r} is a hook of MethodStrategy; give the "
+                "attribute another name."
+            )
+        super().__setattr__(name, value)
+
+    # --- Flower's hooks, written once -----------------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Sample clients and build each one's message."""
+        self.warnings = []
+        layout, state = self._begin(arrays)
+        self.failures, self.replies, self._planned = {}, None, {}
+        self.preliminary, self.identification = [], []
+        self._refused, self._failing, self.came_late = set(), set(), {}
+        if self.compression:
+            self.compression.begin(server_round)
+        if self.fraction_train == 0.0:
+            return []
+        nodes = self._available(grid, self.min_train_nodes)
+        for client in list(nodes):
+            if (reason := self.exclusion.reason(client, server_round)) is not None:
+                self.failures[client] = reason
+                del nodes[client]
+        clients = sample_clients(
+            list(nodes), self.fraction_train, self.min_train_nodes, self.seed, server_round, TRAIN_STREAM
+        )
+        self._asked = len(clients)
+
+        def ask(instructions: Mapping[str, Instruction]) -> Replies:
+            messages = self._messages(layout, nodes, instructions, server_round, config, MessageType.TRAIN)
+            answers, silent = exchange(grid, messages, self._patience)
+            self.preliminary += [*messages, *answers]
+            self._blame(silent)
+            return self._read(layout, answers)
+
+        self.state = state = self.prepare(state, server_round, clients, ask)
+        instructions = self.plan(state, server_round, clients)
+        log(INFO, "configure_train: %s of %s clients", len(instructions), len(nodes))
+        return self._messages(layout, nodes, instructions, server_round, config, MessageType.TRAIN)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Check the replies, update the state, and return the mean of the centers as one plain model."""
+        if self.state is None or self.layout is None:
+            raise BouquetError("aggregate_train was called before configure_train: there is no model yet.")
+        judged = self._protection.judge(self._read(self.layout, replies), self.assignment(self.state))
+        self.replies, self.limited = judged.replies, judged.limited
+        self._refuse(judged.refused)
+        for client, reason in self.failures.items():
+            log(WARNING, "round %s goes on without %s: %s", server_round, client, reason)
+        if len(self.replies) < (least := fewest_replies(self.min_replies, self._asked)):
+            if self.replies:
+                share = "" if least == self.min_replies else f" of {self._asked} ({least})"
+                self.warn(
+                    f"{len(self.replies)} usable replies, fewer than min_replies = {self.min_replies}{share}: the "
+                    "models stay as they were."
+                )
+            self._note_refusals(server_round)
+            return None, None
+        outcome = self.update(self.state, server_round, self.replies)
+        if isinstance(outcome, Outcome):
+            self._refuse(outcome.refused)
+            outcome = outcome.state
+        self.state = outcome
+        self._note_refusals(server_round)
+        reported = [(reply.num_examples, reply.metrics) for reply in self.replies.received]
+        return self.arrays(), mean_metrics(reported, self.weighted_by_key)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Send each sampled client the model it would use, to be tested."""
+        self.evaluation = {}
+        if self.fraction_evaluate == 0.0:
+            return []
+        layout, state = self._begin(arrays)
+        nodes = self._available(grid, self.min_evaluate_nodes)
+        clients = sample_clients(
+            list(nodes), self.fraction_evaluate, self.min_evaluate_nodes, self.seed, server_round, EVALUATE_STREAM
+        )
+        instructions = self.plan_evaluate(state, server_round, clients)
+        return self._messages(layout, nodes, instructions, server_round, config, MessageType.EVALUATE)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Collect each client's metrics; the returned record is their mean, weighted by examples."""
+        for message in replies:
+            client = self._nodes.name(message, self.names)
+            try:
+                self.evaluation[client] = reply_checks.read_metrics(message, self.weighted_by_key)
+                self._note_usable(client, message)
+            except BouquetError as error:
+                self.failures[client] = reason = reply_checks.refused(error)
+                self._send_again(client, message)
+                log(WARNING, "evaluation of round %s goes on without %s: %s", server_round, client, reason)
+        return mean_metrics([(int(m[self.weighted_by_key]), m) for m in self.evaluation.values()], self.weighted_by_key)
+
+    def summary(self) -> None:
+        """Log the hyper-parameters."""
+        for name, value in sorted(vars(self).items()):
+            if isinstance(value, int | float | str) and not name.startswith("_"):
+                log(INFO, "\t├── %s: %s", name, value)
+
+    # --- what the server beside Flower's loop needs ----------------------------------------------------------
+
+    def arrays(self) -> ArrayRecord:
+        """The mean of the centers as one plain model; the initial model for a method whose server holds none."""
+        if self.state is None or self.layout is None:
+            raise BouquetError("There is no model before the first round.")
+        centers = self.centers(self.state)
+        if not len(centers):
+            assert self._initial is not None
+            return self._initial
+        return protocol.to_record(self.layout, centers.mean(axis=0, dtype=np.float64).astype(np.float32))
+
+    def checkpoint(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """The state as arrays and JSON."""
+        if self.state is None:
+            raise BouquetError("There is no state before the first round.")
+        arrays, rest = dump_state(self.state)
+        if self.compression:
+            copies, rest[_COMPRESSION] = self.compression.dump()
+            arrays |= {f"{_COMPRESSION}/{digest}": vector for digest, vector in copies.items()}
+        if self.delivery:
+            rest[_DELIVERY] = dict(sorted(self.delivery.served.items()))
+        return arrays, rest
+
+    def restore(self, layout: ParameterLayout, arrays: dict[str, NDArray[Any]], rest: dict[str, Any]) -> None:
+        """Continue from what `checkpoint` gave."""
+        self.layout = layout
+        self._fit_aggregation()
+        self.state = load_state(self.state_class, arrays, rest)
+        if self.compression:
+            prefix = f"{_COMPRESSION}/"
+            copies = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+            self.compression.load(copies, rest[_COMPRESSION])
+        if self.delivery:
+            self.delivery.served = dict(rest[_DELIVERY])
+
+    @property
+    def node_names(self) -> Mapping[int, str]:
+        """Node id → client, for every node that was ever seen."""
+        return self._nodes.clients
+
+    @property
+    def round_patience(self) -> Patience:
+        """How long an exchange waits for replies; set by a server, else ``round_timeout``."""
+        return self._patience
+
+    @round_patience.setter
+    def round_patience(self, patience: Patience) -> None:
+        self._patience = patience
+
+    @property
+    def protection(self) -> Protection:
+        """How far one client may move the others' models; set by a server."""
+        return self._protection
+
+    @protection.setter
+    def protection(self, protection: Protection) -> None:
+        self._protection = protection
+        self._fit_aggregation()
+
+    def warn(self, text: str) -> None:
+        """Tell whoever watches the run: in Flower's log, and in the record of the round."""
+        log(WARNING, "%s", text)
+        self.warnings.append(text)
+
+    def give_up(self, silent: Mapping[int, str]) -> None:
+        """Note the nodes that never answered, with the reason, as failures of this round."""
+        self._blame(silent)
+
+    def await_late(self, messages: Sequence[Message], answered: Collection[str]) -> None:
+        """After a round: what was not answered may be until the end of the next one, where a server asks for that.
+
+        ``answered`` are the identifiers of the messages that were.
+        """
+        if self.late:
+            self.late.expect(messages, answered, self._planned)
+            if self.compression:
+                self.compression.await_late(client for client, _ in self.late.awaited.values())
+
+    # --- inside ----------------------------------------------------------------------------------------------
+
+    def _begin(self, arrays: ArrayRecord) -> tuple[ParameterLayout, State]:
+        self._initial = arrays if self._initial is None else self._initial
+        if self.layout is None or self.state is None:
+            tensors = protocol.from_record(arrays)
+            self.layout = ParameterLayout.of(tensors, self.parameter_names)
+            self._fit_aggregation()
+            self.state = self.initial_state(self.layout, self.layout.flatten(tensors))
+        return self.layout, self.state
+
+    def _fit_aggregation(self) -> None:
+        """Have models compared by their parameters, where a rule compares them."""
+        compared = None if self.layout is None else self.layout.parameter_columns
+        self.aggregation = replace(self._protection.aggregation, compared=compared)
+
+    def _available(self, grid: Grid, needed: int) -> dict[str, int]:
+        """Client → node for the nodes that are connected, after waiting for enough of them, in order of client."""
+        connected = wait_for_nodes(grid, max(self.min_available_nodes, needed), self.wait_timeout)
+        if asked := self._nodes.to_ask(connected):
+            self._identify(grid, asked)
+        self.failures |= self._nodes.refusals(connected)
+        return self._nodes.among(connected)
+
+    def _identify(self, grid: Grid, unknown: Sequence[int]) -> None:
+        if not self.identify:
+            self._nodes.clients.update({node: f"node-{node}" for node in unknown})
+            self._nodes.refusing.clear()  # where nothing else is asked, the next round's message asks
+            return
+        if self.names is not None:
+            # Whom the server knows by its key takes part, also where it is slow to answer.
+            found = {node: self.names(node, None) for node in unknown}
+            self._nodes.clients.update({node: name for node, name in found.items() if name is not None})
+        self.identification += self._nodes.ask(grid, unknown, self.names, self._patience, self.round_timeout)
+
+    def _messages(
+        self,
+        layout: ParameterLayout,
+        nodes: Mapping[str, int],
+        instructions: Mapping[str, Instruction],
+        round_: int,
+        config: ConfigRecord,
+        kind: str,
+    ) -> list[Message]:
+        encoder = Encoder(layout, self.arrayrecord_key, self.configrecord_key, self.joins_tensors)
+        messages = []
+        for client, instruction in instructions.items():
+            node = nodes[client]
+            packing = None
+            backbone = self.delivery.pack(layout, client, instruction) if self.delivery else None
+            if self.compression:
+                is_train = kind == MessageType.TRAIN
+                packing, instruction = self.compression.pack(layout, client, instruction, is_train)
+            self._planned[node] = (client, instruction)
+            content = encoder.content(instruction, round_, self.run_id, dict(config), packing, backbone)
+            ttl = self.round_timeout * (2 if self.late else 1)
+            messages.append(Message(content, dst_node_id=node, message_type=kind, ttl=ttl))
+        return messages
+
+    def _read(self, layout: ParameterLayout, messages: Iterable[Message]) -> Replies:
+        """The usable replies; for every other one, its reason goes to ``failures``."""
+        usable: dict[str, ClientReply] = {}
+        rows = Rows(layout, (client for client, _ in self._planned.values()))
+        sent: dict[str, Instruction] = {}
+        for message in messages:
+            late = self.late.of(message) if self.late else None
+            planned = late or self._planned.get(message.metadata.src_node_id)
+            client = self._nodes.name(message, self.names)
+            if self.privacy:
+                self.privacy.note(client, message)
+            if late and not self._takes_late(client, usable):
+                continue
+            try:
+                upload = planned[1].upload if planned else None
+                find = self.compression.find if self.compression else None
+                reply = reply_checks.read_reply(
+                    message, layout, upload, self.weighted_by_key, self.arrayrecord_key, find
+                )
+                if client in usable:
+                    raise BouquetError(f"Another node replied as {client!r} in this round; the first one counts.")
+                if self.privacy:
+                    self.privacy.check(reply)
+                reply = rows.take(replace(reply, client=client), planned[0] if planned else "")
+                usable[client] = self.compression.accept(reply) if self.compression else reply
+                if planned:
+                    sent[client] = planned[1]
+                self._note_usable(client, message)
+            except BouquetError as error:
+                self.failures[client] = reply_checks.refused(error)
+                self._send_again(client, message)
+                # Of an error of its own it is the device that says what is wrong with it.
+                (self._refused if message.has_content() or cannot_be_read(message) else self._failing).add(client)
+        return rows.replies(usable, sent)
+
+    def _takes_late(self, client: str, usable: Mapping[str, ClientReply]) -> bool:
+        """Whether a reply to the round before counts in this one; what became of it goes into the record."""
+        assert self.state is not None
+        if client in usable:
+            self.came_late[client] = "left: it replied to this round, too"
+        elif not self.wants_late(self.state):
+            self.came_late[client] = "left: at this point the method cannot use it"
+        else:
+            self.came_late[client] = "taken"
+        return self.came_late[client] == "taken"
+
+    def _note_usable(self, client: str, message: Message) -> None:
+        self._nodes.forgive(message)
+        if self.delivery:
+            self.delivery.accept(client)
+
+    def _send_again(self, client: str, message: Message) -> None:
+        """Whatever a client says that it has lost."""
+        if self.compression:
+            self.compression.refuse(client, message)
+        if self.delivery:
+            self.delivery.refuse(client, message)
+
+    def _refuse(self, refused: Mapping[str, str]) -> None:
+        self.failures |= refused
+        self._refused |= set(refused)
+
+    def _note_refusals(self, round_: int) -> None:
+        counted = set(self.replies.clients if self.replies else ()) - self._refused
+        self.exclusion.note(round_, sorted(self._refused), sorted(counted), sorted(self._failing - counted))
+
+    def _blame(self, silent: Mapping[int, str]) -> None:
+        for node, reason in silent.items():
+            client = self._planned[node][0] if node in self._planned else self._nodes.clients.get(node, f"node-{node}")
+            self.failures[client] = reason

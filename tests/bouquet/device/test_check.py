@@ -1,0 +1,140 @@
+"""``bouquet check``: is a device ready to join?"""
+
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from bouquet.cli import app
+from bouquet.device import check
+from bouquet.device.check import check_device
+from bouquet.keys.store import add_device, init_keys
+from client.uploads.privacy_budget import Budget
+from common.system.ports import free_port
+
+SETTINGS = """
+[data]
+dataset = "own"
+classes = ["healthy", "rust"]
+input_shape = [3, 8, 8]
+[model]
+name = "mlp"
+"""
+
+
+@pytest.fixture
+def device(tmp_path):
+    """Photos, keys and settings of a device that is ready."""
+    for name in ("healthy", "rust"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(5):
+            pixels = np.full((12, 16, 3), 20 * number, np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{number}.png")
+    (tmp_path / "plants.toml").write_text(SETTINGS)
+    init_keys(tmp_path / "keys", ["127.0.0.1"])
+    add_device(tmp_path / "keys", "garden-pi")
+    return tmp_path
+
+
+def lines(device, **changes):
+    given = {
+        "server": None,
+        "data": device / "photos",
+        "state_dir": device / "state",
+        "settings": device / "plants.toml",
+        "keys": device / "keys" / "devices" / "garden-pi",
+        "insecure": False,
+    }
+    return check_device(**given | changes)
+
+
+def by_name(found):
+    return {line.what: line for line in found if line.what}
+
+
+def test_a_device_that_is_ready(device):
+    found = lines(device)
+    assert not any(line.wrong for line in found)
+    said = by_name(found)
+    assert said["data"].text.startswith("8 samples to train on, 2 to test on; healthy 5, rust 5. Read in ")
+    assert said["keys"].text == "The key of garden-pi can be read."
+    assert "ca.crt is valid until" in said["clock"].text
+    assert said["model"].text.startswith("mlp, ")
+    assert "2 epochs over 8 samples trains for about" in said["model"].text
+    assert "MB free" in said["disk"].text
+    assert said["server"].state == "look"
+    assert not (device / "state").exists()  # nothing is left behind
+
+
+def test_too_few_photos_for_a_round_are_told_without_the_settings_too(device):
+    for number, file in enumerate(sorted((device / "photos").rglob("*.png"))):
+        if number > 1:
+            file.unlink()
+    found = by_name(lines(device, settings=None))["data"]
+    assert found.wrong
+    assert found.text.endswith("A round needs 3 at least.")
+
+
+def test_without_the_settings_every_photo_is_opened_all_the_same(device):
+    (device / "photos" / "rust" / "torn.png").write_bytes(b"no image")
+    (device / "photos" / "rust" / "old.gif").write_bytes(b"")
+    found = lines(device, settings=None)
+    texts = [f"{line.state} {line.text}" for line in found]
+    assert f"ok 11 images in {device / 'photos'}: healthy 5, rust 6." in texts
+    assert "ok Sizes 16 × 12 to 16 × 12 pixels." in texts
+    assert any(text.startswith("WRONG 1 cannot be read. The image") for text in texts)
+    assert any(text.startswith("look Passed over: 1 files") for text in texts)
+    assert by_name(found)["model"].state == "look"
+
+
+def test_a_broken_photo_is_wrong_unless_its_owner_leaves_it_out(device):
+    (device / "photos" / "rust" / "torn.png").write_bytes(b"no image")
+    assert by_name(lines(device))["data"].wrong
+    found = lines(device, leave_out=True)
+    assert not any(line.wrong for line in found)
+    assert any(line.text.startswith("Left out: 1 of 11 photos") for line in found)
+
+
+def test_a_clock_that_is_years_off(device, monkeypatch):
+    class Clock(datetime):
+        year_now = 1999
+
+        @classmethod
+        def now(cls, tz=None):
+            return datetime(cls.year_now, 1, 1, tzinfo=UTC)
+
+    monkeypatch.setattr(check, "datetime", Clock)
+    assert "before ca.crt was made" in by_name(lines(device))["clock"].text
+    Clock.year_now = 2099
+    assert "ca.crt has expired" in by_name(lines(device))["clock"].text
+
+
+def test_what_is_wrong_and_the_exit_status(device):
+    (device / "file").write_text("")
+    (device / "keys" / "devices" / "garden-pi" / "device.key").write_text("no key")
+    port = free_port()
+    command = ["check", "--data", str(device / "nowhere"), "--settings", str(device / "plants.toml")]
+    command += ["--keys", str(device / "keys" / "devices" / "garden-pi"), "--state-dir", str(device / "file" / "state")]
+    done = CliRunner().invoke(app, [*command, "--server", f"127.0.0.1:{port}"])
+    assert done.exit_code == 1
+    said = {row.split()[0]: row for row in done.output.splitlines()}
+    for name in ("data", "keys", "disk", "server"):
+        assert said[name].split()[1] == "WRONG", said[name]
+    assert f"nothing listens on port {port}" in said["server"]
+    assert done.output.splitlines()[-1].endswith("checks failed.")
+
+
+def test_what_an_owner_demands_is_compared_with_the_settings(device):
+    noise = {"least-noise": 1.0, "most-epsilon": 12.0}
+    assert "no [privacy]" in by_name(lines(device, owner=noise))["privacy"].text
+    assert by_name(lines(device, owner=noise, settings=None))["privacy"].state == "look"
+    plain = (device / "plants.toml").read_text()
+    (device / "plants.toml").write_text(plain + "\n[privacy]\nclip_norm = 1.0\n")
+    assert by_name(lines(device, owner=noise))["privacy"].text == "ε = 0 of 12 spent, over all runs (δ = 1e-05)."
+    assert not (device / "state").exists()
+    Budget(device / "state").spend(1.0)
+    found = by_name(lines(device, owner=noise))["privacy"]
+    assert found.wrong
+    assert "9.997 is spent, over all runs, and one more" in found.text

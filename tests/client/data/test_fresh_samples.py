@@ -1,0 +1,177 @@
+"""``data.test_samples``: fresh samples to test on, which no client trains on, as the client sees its own."""
+
+import json
+import textwrap
+
+import numpy as np
+import pytest
+
+from client.data.loading import load_partition
+from common.data.datasets import load_dataset
+from common.errors import BouquetError
+from common.settings import load_settings
+from experiments.simulation.run import simulate
+
+# Samples say who they are: the first pixel is their number, the second their label; the others tell a turn.
+DATA = """
+    import numpy as np
+    from common.data.datasets import Dataset
+from common.data.catalog import DatasetInfo, described
+    from common.data.partitions import ClientPart
+
+    def images(first, y):
+        x = np.zeros((len(y), 1, 3, 3), dtype=np.float32)
+        x[:, 0, 0, 0], x[:, 0, 0, 1], x[:, 0, 2, 2] = first + np.arange(len(y)), y, -1
+        return x
+
+    @described(DatasetInfo(input_shape=(1, 3, 3), num_classes=4))
+    def numbered(data_dir):
+        y, test_y = np.arange(1200) * 7 % 10 % 4, np.repeat(np.arange(4), 60)
+        return Dataset("numbered", images(0, y), y, test_x=images(10_000, test_y), test_y=test_y)
+
+    @described(DatasetInfo(input_shape=(1, 3, 3), num_classes=4))
+    def recorded(data_dir):
+        y = np.arange(1200) // 5 % 4  # stretches of five windows, twenty a person
+        return Dataset("recorded", images(0, y), y, owners=np.arange(1200) // 100, segments=np.arange(1200) // 5)
+
+    def two_a_person(labels, num_clients, seed):
+        return [ClientPart(np.arange(50) + 50 * i, owner=i // 2) for i in range(num_clients)]
+
+    def nine_of_ten(labels, num_clients, seed):
+        kinds = [np.flatnonzero(labels == 2), np.flatnonzero(labels != 2)]
+        return [np.concatenate([kinds[0][i * 90:][:90], kinds[1][i * 10:][:10]]) for i in range(num_clients)]
+"""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("own") / "numbered_for_test.py"
+    path.write_text(textwrap.dedent(DATA))
+    return path
+
+
+def part(file, number, rule="iid", clients=6, samples=30, data="numbered", **options):
+    given = {"samples_per_client": 20, "test_samples": samples, **options}
+    return load_partition(f"{file}:{data}", rule, number, clients, 3, **given)
+
+
+def numbers(x):
+    """Who the samples are, and the labels that they had; of images that are not turned."""
+    return x[:, 0, 0, 0].astype(int), x[:, 0, 0, 1].astype(int)
+
+
+def test_they_are_of_the_test_part_once_each_and_what_is_trained_on_is_as_without(file):
+    tested = []
+    for client in range(6):
+        fresh, split = part(file, client), part(file, client, samples=None)
+        assert np.array_equal(fresh.train_x, split.train_x)
+        who, labels = numbers(fresh.test_x)
+        assert who.min() >= 10_000
+        assert len(set(who)) == len(who) == 30
+        assert labels.tolist() == fresh.test_y.tolist()
+        assert np.array_equal(fresh.test_x, part(file, client).test_x)
+        tested.append(tuple(who))
+    assert len(set(tested)) == 6, "each client has its own"
+
+
+def test_the_mix_is_what_the_samples_were_drawn_from_not_the_few_that_were(file):
+    y = np.arange(1200) * 7 % 10 % 4
+    one_client = np.bincount(y, minlength=4) / 1200  # all of them are its part, which is cut to twenty
+    for samples in (30, 31, 97):
+        counts = np.bincount(part(file, 0, clients=1, samples=samples).test_y, minlength=4)
+        assert counts.sum() == samples
+        assert (np.abs(counts - one_client * samples) < 1).all()
+    counts = np.bincount(part(file, 1, f"{file}:nine_of_ten", 2, 50).test_y, minlength=4)
+    assert counts[2] == 45
+    dominant = {"groups": 2, "primary_share": (0.6, 0.6), "secondary_share": (0.3, 0.3)}
+    counts = np.bincount(part(file, 1, "dominant", samples=40, **dominant).test_y, minlength=4)
+    assert sorted(counts) == [2, 2, 12, 24]  # its shares, of which twenty samples hold one and one
+
+
+def test_where_a_class_runs_short_there_are_fewer_in_the_same_mix(file):
+    counts = np.bincount(part(file, 0, f"{file}:nine_of_ten", 2, 1000).test_y, minlength=4)
+    assert counts[2] in (59, 60)  # the test part has 60
+    assert counts.sum() == 66  # of 67 it could need 61
+    assert len(part(file, 0, samples=100_000).test_y) > 100
+
+
+def test_they_are_turned_and_labelled_as_the_clients_own(file):
+    for client in range(4):
+        plain, turned = part(file, client), part(file, client, "rotated", groups=4)
+        assert np.array_equal(turned.test_x, np.rot90(plain.test_x, client, axes=(2, 3)))
+        assert np.array_equal(turned.test_y, plain.test_y)
+        permuted = part(file, client, "label-permuted", groups=4)
+        to = dict(zip(*(numbers(permuted.train_x)[1].tolist(), permuted.train_y.tolist()), strict=True))
+        true = numbers(permuted.test_x)[1].tolist()
+        assert np.bincount(true).tolist() == np.bincount(plain.test_y).tolist()
+        assert permuted.test_y.tolist() == [to[label] for label in true]
+
+
+def test_of_an_owner_they_are_its_others_of_no_stretch_that_is_trained_on(file):
+    for cap, most in ((20, 60), (None, 20)):
+        for client in range(6):
+            own = part(file, client, "natural", samples=1000, data="recorded", samples_per_client=cap)
+            trained, tested = numbers(own.train_x)[0], numbers(own.test_x)[0]
+            assert set(trained // 100) == set(tested // 100)
+            assert not set(trained // 5) & set(tested // 5)
+            assert set(tested // 5) | set(trained // 5) == set(
+                range(trained[0] // 100 * 20, trained[0] // 100 * 20 + 20)
+            )
+            assert len(tested) <= most
+    assert len(part(file, 2, "natural", samples=7, data="recorded").test_y) == 7
+
+
+def test_they_are_of_nothing_that_another_client_has(file):
+    parts = [part(file, i, f"{file}:two_a_person", samples=1000, data="recorded") for i in range(6)]
+    for client, own in enumerate(parts):
+        tested = set(numbers(own.test_x)[0] // 5)
+        assert tested, "the other's stretches of the same person, where nobody has a window"
+        assert all(not tested & set(numbers(one.train_x)[0] // 5) for one in parts), client
+
+
+def test_data_without_a_test_part_hold_one_out_or_are_refused(file):
+    digits = {"samples_per_client": 30, "test_samples": 90}
+    with pytest.raises(
+        BouquetError, match=r"data\.test_samples = 90: data set 'digits' has no test part .*public_frac"
+    ):
+        load_partition("digits", "iid", 0, 4, 0, **digits)
+    with pytest.raises(BouquetError, match="recorded' has no test part"):
+        part(file, 0, data="recorded")
+    parts = [load_partition("digits", "iid", i, 4, 0, public_fraction=0.2, **digits) for i in range(4)]
+    assert {len(one.test_y) for one in parts} == {90}
+    every = {one.tobytes() for client in range(4) for one in _whole(client)}
+    held = {one.tobytes() for p in parts for one in p.test_x}
+    assert not held & every
+    digit = load_dataset("digits")
+    assert held <= {one.tobytes() for one in digit.standardised(digit.scaled(np.arange(1797)))}
+
+
+def _whole(client):
+    own = load_partition("digits", "iid", client, 4, 0, public_fraction=0.2)
+    return np.concatenate([own.train_x, own.test_x])
+
+
+@pytest.mark.parametrize("samples", ["0", "-1", "2.5"])
+def test_the_setting_is_checked(samples):
+    with pytest.raises(BouquetError, match=r"data\.test_samples"):
+        load_settings(None, [f"data.test_samples={samples}"])
+
+
+def test_own_data_have_no_fresh_samples():
+    own = ["data.dataset=own", "data.classes=['a','b']", "data.input_shape=[1,2,2]"]
+    load_settings(None, own)
+    with pytest.raises(BouquetError, match=r"data\.test_samples = 5 .* dataset 'own'"):
+        load_settings(None, [*own, "data.test_samples=5"])
+
+
+def test_every_engine_tests_on_the_same(file, tmp_path):
+    base = [f"data.dataset={file}:numbered", "data.clients=3", "data.samples_per_client=20", "data.test_samples=33"]
+    base += ["run.rounds=1", "strategy.name=fedavg"]
+    found = {}
+    for engine in ("inline", "batched", "ray"):
+        simulate(load_settings(None, [*base, f"simulation.engine={engine}"]), tmp_path / engine)
+        summary = json.loads((tmp_path / engine / "summary.json").read_text())
+        found[engine] = summary["accuracy_by_client"]
+        right = [33 * accuracy for accuracy in found[engine].values()]
+        assert right == pytest.approx([round(count) for count in right]), "tested on 33"
+    assert found["inline"] == found["batched"] == found["ray"]

@@ -1,0 +1,92 @@
+"""What a procedure's author is given on the device: gradients, streams of randomness, what was kept, clear errors."""
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Context, Message, RecordDict
+
+from client.context import ClientContext
+from client.rounds.session import Session
+from common.errors import BouquetError
+from common.model.build import initial_model, state_vector
+from common.protocol import Encoder, holding_out
+from common.settings import parse_settings
+from experiments.simulation.inline_grid import InlineGrid
+from strategies import one_model
+
+SETTINGS = parse_settings({}, {"data.samples_per_client": 40, "model.hidden": [8], "data.clients": 4})
+InlineGrid({})  # gives Flower's Message its sender
+
+
+@pytest.fixture
+def open_session(tmp_path):
+    layout, initial = state_vector(initial_model(SETTINGS))
+
+    def make(round_=1, kind="train", **config):
+        told = {"learning-rate": 0.1, "momentum": 0.0, **config}
+        content = Encoder(layout).content(one_model(initial), round_, "r", told)
+        config = {"partition-id": 1, "num-partitions": 4, "state-dir": str(tmp_path)}
+        node = ClientContext(SETTINGS, Context(1, 2, config, RecordDict(), {}))
+        return Session.open(Message(content, dst_node_id=2, message_type=kind), node)
+
+    return make
+
+
+def test_a_step_along_the_gradient_is_a_step_of_sgd(open_session):
+    session = open_session()
+    start = session.initial
+    trained, _ = session.train(start, local_epochs=1, batch_size=1000)  # one step, on all of the data
+    np.testing.assert_allclose(start - 0.1 * session.gradient(start), trained, atol=1e-6)
+    assert np.abs(trained - start).max() > 1e-3
+
+
+def test_only_the_layers_that_are_named_are_trained(open_session):
+    session = open_session()
+    first, last = session.layout.layers
+    trained, _ = session.train(session.initial, layers=[last])
+    moved = trained != session.initial
+    assert not moved[session.layout.columns([first])].any()
+    assert moved[session.layout.columns([last])].any()
+    with pytest.raises(BouquetError, match="Unknown layer 'fc9'"):
+        session.train(session.initial, layers=["fc9"])
+
+
+def test_the_gradient_of_parts_is_that_of_all(open_session, monkeypatch):
+    session = open_session()
+    whole = session.gradient(session.initial)
+    monkeypatch.setattr("client.training.evaluation.TEST_BATCH", 7)
+    np.testing.assert_allclose(session.gradient(session.initial), whole, atol=1e-6)
+
+
+def test_streams_are_independent_and_always_the_same(open_session):
+    def draw(session, stream):
+        return torch.rand(3, generator=session.generator(stream)).tolist()
+
+    first = open_session()
+    assert draw(first, "inner") == draw(open_session(), "inner")
+    assert len({tuple(draw(s, name)) for s in (first, open_session(2)) for name in ("", "inner", "outer")}) == 6
+    same = first.train(first.initial)[0]
+    np.testing.assert_array_equal(same, first.train(first.initial)[0])
+    assert np.any(same != first.train(first.initial, stream="other")[0])
+
+
+def test_a_misspelt_option_of_training_is_named(open_session):
+    session = open_session()
+    with pytest.raises(BouquetError, match=r"no option 'local_epoch'; there are local_epochs, batch_size"):
+        session.train(session.initial, local_epoch=3)
+
+
+def test_what_was_kept_in_a_round_is_there_in_the_evaluation_after_it(open_session):
+    session = open_session(round_=3)
+    session.keep(session.initial)
+    assert open_session(round_=3).recall() is None  # the round may be repeated
+    assert open_session(round_=3, kind="evaluate").recall().round == 3
+    assert open_session(round_=4).recall().round == 3
+
+
+def test_holding_out_all_of_a_small_devices_data_is_an_error(open_session):
+    session = open_session(**holding_out(0.9))
+    few = session._data
+    session.__dict__["_data"] = (few[0][:3], few[1][:3], *few[2:])
+    with pytest.raises(BouquetError, match=r"validation_fraction of 0\.9 holds out all of this device's 3 training"):
+        session.report_start(session.initial)

@@ -1,0 +1,276 @@
+import json
+import os
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from flwr.app import RecordDict
+
+from client.state.device_state import PERSONAL, DeviceState
+from client.state.store import ContextStore, FolderStore
+from common.errors import BouquetError
+
+ONE = {PERSONAL: {"fc.weight": np.array([[1.0, 2.0]], dtype=np.float32), "n": np.array(3, dtype=np.int64)}}
+TWO = {PERSONAL: {"fc.weight": np.array([[5.0, 6.0]], dtype=np.float32)}, "center-0": {"fc.weight": np.zeros((1, 2))}}
+
+
+@pytest.fixture(params=["folder", "context"])
+def store(request, tmp_path):
+    return FolderStore(tmp_path / "state") if request.param == "folder" else ContextStore(RecordDict())
+
+
+def test_what_is_kept_is_recalled_by_a_later_round(store):
+    state = DeviceState(store)
+    assert state.recall("run", 1) is None
+    state.keep("run", 1, ONE, {"seen": 3})
+    kept = DeviceState(store).recall("run", 2)
+    assert (kept.round, kept.facts) == (1, {"seen": 3})
+    assert kept.slots[PERSONAL]["n"].dtype == np.int64
+    np.testing.assert_array_equal(kept.slots[PERSONAL]["fc.weight"], [[1.0, 2.0]])
+
+
+def test_a_repeated_round_starts_from_the_state_before_it(store):
+    state = DeviceState(store)
+    state.keep("run", 1, ONE, {})
+    state.keep("run", 2, TWO, {})
+    assert state.recall("run", 2).round == 1
+    assert state.recall("run", 3).slots["center-0"]["fc.weight"].tolist() == [[0, 0]]
+
+
+def test_only_the_last_three_rounds_stay(store):
+    state = DeviceState(store)
+    for round_ in range(1, 6):
+        state.keep("run", round_, ONE, {})
+    assert state.runs.of("run").names() == [
+        "round-000003.safetensors",
+        "round-000004.safetensors",
+        "round-000005.safetensors",
+    ]
+    # The server died in round 5, and its checkpoint of round 4 is damaged: it repeats round 4.
+    assert state.recall("run", 4).round == 3
+
+
+def test_another_run_starts_afresh_and_the_old_one_stays_beside_it(store):
+    state = DeviceState(store)
+    for round_ in (8, 9):
+        state.keep("old", round_, ONE, {})
+    assert state.recall("new", 1) is None
+    assert state.recall("new", 10) is None
+    state.keep("new", 1, TWO, {})
+    assert state.runs.of("new").names() == ["round-000001.safetensors"]
+    assert state.latest().slots[PERSONAL]["fc.weight"].tolist() == [[5, 6]]
+    assert state.recall("old", 10).round == 9
+    state.keep("old", 10, ONE, {})
+    assert (state.latest().run, state.latest().round) == ("old", 10)
+    assert state.recall("new", 2).round == 1
+
+
+def test_the_run_that_lasted_longest_stays_however_many_come_after_it(store, monkeypatch):
+    clock = [1e9]
+    monkeypatch.setattr("client.state.kept_runs.time.time", lambda: clock[0])
+    state = DeviceState(store)
+
+    def keep(run, *rounds, seconds=0):
+        for round_ in rounds:
+            clock[0] += seconds
+            state.keep(run, round_, ONE, {})
+
+    def there():
+        return {run for run in ("home", "one", "two", "three") if state.recall(run, 100)}
+
+    keep("home", *range(1, 11), seconds=100)
+    for number in range(50):
+        keep(f"{number}", 1, seconds=1000)  # each as long as all of the owner's run, but each of them a moment itself
+    assert (len(store.names_below()), there()) == (2, {"home"})
+    assert [state.recall("home", before).round for before in (11, 10, 9)] == [10, 9, 8]
+    keep("one", 1, 2, seconds=2000)  # as long in one run
+    keep("two", 1)
+    assert there() == {"one", "two"}
+    clock[0] -= 1e8
+    keep("three", 1)
+    store.delete("runs.json")
+    keep("one", 3)
+    assert len(there()) == 2
+    store.write("runs.json", b"[1]")
+    keep("home", 1)
+    assert len(store.names_below()) == 2
+
+
+def test_the_files_of_an_older_release_which_lay_beside_each_other_are_taken_over(store):
+    state = DeviceState(store)
+    for round_ in (1, 2):
+        state.keep("run", round_, ONE, {}, "", "ab")
+    state.keep_backbone("run", "ab", {"w": np.ones(2)})
+    state.identity()
+    inner = state.runs.of("run")
+    for name in inner.names():
+        store.write(name, inner.read(name))
+    for name in ("ledger-000001.safetensors", "spent-000000.safetensors.old"):
+        store.write(name, b"of another")
+    store.write("round-000003.safetensors", b"damaged")
+    for name in store.names_below():
+        store.remove_below(name)
+    store.delete("runs.json")
+    state = DeviceState(store)
+    assert [state.recall("run", before).round for before in (9, 2)] == [2, 1]
+    assert state.recall_backbone("run", "ab")["w"].tolist() == [1, 1]
+    assert store.names() == ["identity.json", "ledger-000001.safetensors", "runs.json", "spent-000000.safetensors.old"]
+
+
+@pytest.mark.parametrize("number", [-1, 10**9 + 1])
+def test_a_round_that_would_hide_its_file_from_what_cleans_is_refused(store, number):
+    state = DeviceState(store)
+    with pytest.raises(BouquetError, match=f"round is {number}; it must be from 0 to 1000000000"):
+        state.keep("run", number, ONE, {})
+    for large in range(10**6, 10**6 + 9):
+        state.keep("run", large, ONE, {})
+    assert state.versions_aside("run", "round") == [10**6 + 8, 10**6 + 7, 10**6 + 6]
+
+
+def test_versions_that_a_server_wants_to_stay_are_three(store):
+    state = DeviceState(store)
+    for version in range(20):
+        state.keep_aside("run", "copies", version, {"a": np.zeros(1)}, range(version))
+    assert state.versions_aside("run", "copies") == [19, 18, 17, 16]
+
+
+def test_a_server_fills_half_of_the_room_and_no_more(tmp_path, monkeypatch):
+    state = DeviceState(FolderStore(tmp_path))
+    model = {PERSONAL: {"w": np.zeros(2 << 18, np.float32)}}  # 2 MiB
+    room = 11 << 20
+
+    def usage(_):
+        return SimpleNamespace(free=room - sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()))
+
+    monkeypatch.setattr("client.state.room.shutil.disk_usage", usage)
+    for round_ in (1, 2):
+        state.keep("run", round_, model, {})
+    with pytest.raises(BouquetError, match=r"asks this device to keep 2 MB more\. .* may take no more than it leaves"):
+        state.keep("run", 3, model, {})
+    assert state.latest().round == 2
+    state.keep("run", 3, ONE, {})  # small ones are always kept
+    assert state.latest().round == 3
+
+
+def test_a_spare_blob_goes_and_leaves_nothing_of_its_content(store):
+    store.write("old", b"much longer than the new one")
+    store.write("new", b"short", spare="old")
+    assert (store.read("new"), store.names()) == (b"short", ["new"])
+    store.write("newer", b"short", spare="is not there")
+    assert store.names() == ["new", "newer"]
+
+
+def test_a_backup_by_hard_links_stays_as_it_was(tmp_path):
+    state = DeviceState(FolderStore(tmp_path / "state"))
+    for round_ in (1, 2, 3):
+        state.keep("run", round_, ONE, {"round": round_})
+    shutil.copytree(tmp_path / "state", tmp_path / "backup", copy_function=os.link)
+    for round_ in (4, 5, 6):
+        state.keep("run", round_, TWO, {"round": round_})
+    backup = DeviceState(FolderStore(tmp_path / "backup"))
+    assert [backup.recall("run", round_ + 1).facts["round"] for round_ in (1, 2, 3)] == [1, 2, 3]
+
+
+def test_a_file_of_another_user_is_not_written_over(tmp_path, monkeypatch):
+    store = FolderStore(tmp_path)
+    store.write("old", b"theirs")
+    inode = (tmp_path / "old").stat().st_ino
+    with (tmp_path / "old").open("rb") as held:  # so that its inode is not given to the next file
+        monkeypatch.setattr("client.state.store.os.geteuid", lambda: os.getuid() + 1)
+        store.write("new", b"ours", spare="old")
+        assert held.read() == b"theirs"
+        assert (tmp_path / "new").stat().st_ino != inode
+    assert store.names() == ["new"]
+
+
+@pytest.mark.parametrize(("before", "left"), [((9,), [9]), ((8, 9), [9]), ((1, 2, 3), [2, 3])])
+def test_a_device_that_dies_while_it_writes_still_has_a_model(tmp_path, monkeypatch, before, left):
+    state = DeviceState(FolderStore(tmp_path))
+    for round_ in before:
+        state.keep("run", round_, ONE, {})
+
+    def dies(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("client.state.store.os.fsync", dies)
+    with pytest.raises(KeyboardInterrupt):
+        state.keep("run", 4 if len(before) > 2 else 1, TWO, {})
+    after = DeviceState(FolderStore(tmp_path))
+    assert after.versions_aside("run", "round") == left[::-1]
+    assert after.latest().slots[PERSONAL]["fc.weight"].tolist() == [[1.0, 2.0]]
+
+
+def test_a_damaged_file_counts_as_lost(store):
+    state = DeviceState(store)
+    state.keep("run", 1, ONE, {})
+    state.keep("run", 2, TWO, {})
+    state.runs.of("run").write("round-000002.safetensors", b"cut off")
+    assert state.recall("run", 3).round == 1
+    assert state.latest().round == 1
+
+
+def test_a_single_bit_that_turned_counts_as_lost_wherever_it_is(store):
+    state = DeviceState(store)
+    state.keep("run", 1, ONE, {"seen": 3})
+    state.keep("run", 2, ONE, {"seen": 4})
+    store = state.runs.of("run")
+    whole = store.read("round-000002.safetensors")
+    assert state.recall("run", 3).round == 2
+    for position in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[position] ^= 1 << position % 8
+        store.write("round-000002.safetensors", bytes(damaged))
+        kept = state.recall("run", 3)
+        if kept.round == 2:  # in what pads the header
+            assert whole[position : position + 1] == b" "
+        assert kept.slots[PERSONAL]["fc.weight"].tolist() == [[1.0, 2.0]]
+    for length in range(0, len(whole), 7):
+        store.write("round-000002.safetensors", whole[:length])
+        assert state.recall("run", 3).round == 1
+
+
+def test_the_identity_is_made_once_and_kept(store):
+    state = DeviceState(store)
+    identity = state.identity()
+    assert identity.startswith("device-")
+    assert DeviceState(store).identity() == identity
+    assert state.identity("mine") == "mine"
+    store.write("identity.json", json.dumps({"other": 1}).encode())
+    with pytest.raises(BouquetError, match=r"identity\.json is damaged"):
+        state.identity()
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_temporary_one(tmp_path, monkeypatch):
+    store = FolderStore(tmp_path)
+    store.write("a", b"old")
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("client.state.store.os.replace", full)
+    with pytest.raises(BouquetError, match=r"cannot be written .* No space left"):
+        store.write("a", b"new")
+    assert store.read("a") == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BouquetError, match=r"The state folder .*/file/state cannot be made"):
+        FolderStore(tmp_path / "file" / "state")
+
+
+def test_large_integers_and_tensors_without_axes_come_back_as_they_were(store):
+    tensors = {
+        "n": np.array(2**40 + 1),
+        "table": np.array([2**24 + 1, -(2**31)], dtype=np.int32),
+        "t": np.eye(2)[:, :1].T,
+    }
+    state = DeviceState(store)
+    state.keep("run", 1, {PERSONAL: tensors}, {})
+    state.keep_aside("run", "centers", 1, tensors)
+    for back in (state.recall("run", 2).slots[PERSONAL], state.recall_aside("run", "centers", 1)):
+        for name, array in tensors.items():
+            assert (back[name].dtype, back[name].shape) == (array.dtype, array.shape)
+            assert (back[name] == array).all()

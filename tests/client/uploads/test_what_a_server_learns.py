@@ -1,0 +1,434 @@
+"""What a server that means ill learns of a device: each is an attack that once went through, or one close to it."""
+
+import multiprocessing
+import os
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord
+
+from client.context import ClientContext
+from client.rounds.session import Session
+from client.uploads import privacy, privacy_budget
+from client.uploads.privacy_budget import Budget
+from common import protocol
+from common.errors import BouquetError
+from common.privacy_accounting import RELEASES, epsilon_spent
+from common.protocol import ARRAYS, Instruction, Payload
+from common.protocol.error_replies import OwnerRefusal, owners_refusal
+from strategies.dcpfl.wire import NEW, TAKE
+from strategies.hypocluster.wire import center_record
+from tests.helpers.real_devices import Federation
+from tests.helpers.scripted_server import NOISE, Device, said, samples
+
+OFF = {"privacy.clip_norm": None}
+
+
+def whole(vector, **more):
+    return Instruction({ARRAYS: Payload(vector)}, **more)
+
+
+def uploaded(reply):
+    return protocol.from_record(reply.content.array_records[ARRAYS])
+
+
+def overflowing(layout, initial):
+    """A model of three layers that predicts, and whose gradient in the first one overflows where pixels are bright."""
+    tensors = {name: np.zeros_like(array) for name, array in layout.unflatten(initial).items()}
+    tensors["fc1.weight"][:] = 1e-20
+    tensors["fc2.weight"][:] = np.float32(6e19)
+    tensors["fc3.weight"][0], tensors["fc3.weight"][1:] = np.float32(8e17), np.float32(-8e17)
+    return layout.flatten(tensors)
+
+
+@pytest.fixture
+def without_noise(monkeypatch):
+    """Noise of the right shape, and zero: what is under it shows."""
+    monkeypatch.setattr(privacy, "gaussian", lambda count, read: np.zeros(count))
+
+
+# --- what is not finite -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+def test_an_update_that_is_not_finite_is_clipped_to_zero(bad):
+    np.testing.assert_array_equal(privacy.clipped(np.array([1.0, bad, 2.0]), 1.0), np.zeros(3))
+
+
+def test_a_gradient_that_overflows_does_not_show_the_mean_picture(tmp_path, without_noise):
+    """Where it overflowed was read off the values that were no numbers: the device's mean picture, at a threshold."""
+    own = samples()
+    own["x"] *= np.linspace(0, 4, 16, dtype=np.float32).reshape(4, 4)
+    device = Device(tmp_path, NOISE, own, **{"model.hidden": [8, 8]})
+    layout, initial = device.model()
+    bright = overflowing(layout, initial)
+    with np.errstate(over="ignore"):
+        found = gradient(tmp_path / "open", own, bright)
+    assert (
+        0 < np.isfinite(found).all(axis=0).mean() < 1
+    )  # the attack: some pixels' weights overflow, and others' do not
+    reply = device.ask(whole(bright, procedure="feddane"))
+    assert all((array == 0).all() for array in uploaded(reply).values())
+    assert protocol.about(reply)[RELEASES] == 1  # and it is counted
+
+
+def gradient(folder, own, model):
+    """The first layer's gradient, as it is before it is clipped."""
+    device = Device(folder, (), own, **{"model.hidden": [8, 8]})
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            privacy.PrivateUploads, "release", lambda self, trained, *_, **__: seen.append(trained) or trained
+        )
+        device.ask(whole(model, procedure="feddane"))
+    return device.model()[0].unflatten(seen[0])["fc1.weight"]
+
+
+def test_training_that_diverges_is_told_by_nothing_but_the_devices_own_log(tmp_path, capsys):
+    steep = {"learning-rate": 1e30, "max-gradient-norm": 1e30}
+    devices = [Device(tmp_path / str(number), NOISE, samples()) for number in range(2)]
+    calm, wild = devices[0].ask(), devices[1].ask(config=steep)
+    assert said(calm) == said(wild)
+    assert all(np.isfinite(array).all() for array in uploaded(wild).values())
+    log = capsys.readouterr().out
+    assert "Round 1 failed; the server is sent noise alone, and is not told: " in log
+    assert "diverged" in log or "not finite" in log
+
+
+def test_a_round_that_failed_is_not_told_by_the_next_one_either(tmp_path):
+    """A device that kept nothing said that it had lost its layers."""
+    steep = {"learning-rate": 1e30, "max-gradient-norm": 1e30}
+    devices = [Device(tmp_path / str(number), NOISE, samples()) for number in range(2)]
+    _, initial = devices[0].model()
+    some = Instruction({ARRAYS: Payload(initial, ("fc1",))}, upload=("fc1",))
+    for device, config in zip(devices, ({}, steep), strict=True):
+        device.ask(some, config=config)
+    calm, wild = (device.ask(some, round_=2) for device in devices)
+    assert said(calm) == said(wild)
+    calm, wild = (device.ask(some, round_=2, kind="evaluate") for device in devices)
+    assert said(calm) == said(wild)
+
+
+# --- everything else that may go wrong --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_a_question_of_classes_and_shapes_has_one_answer(tmp_path, kind, capsys):
+    """Whether a device has samples of a third class was an error, or none."""
+    replies = []
+    for number, counts in enumerate([(16, 9), (16, 9, 3)]):
+        device = Device(tmp_path / str(number), NOISE, samples(counts))
+        replies.append(said(device.ask(kind=kind, **{"data.classes": ["healthy", "mildew"]})))
+    assert replies[0] == replies[1]
+    assert "labels 0 to 2" in capsys.readouterr().out
+
+
+def test_running_out_of_memory_looks_like_a_round(tmp_path, monkeypatch):
+    device = Device(tmp_path, NOISE, samples())
+    normal = said(device.ask())
+
+    report = Session.report_start
+
+    def full(session, start):
+        if len(session.train_data[1]) > 20:
+            raise MemoryError("for so many samples")
+        report(session, start)
+
+    monkeypatch.setattr(Session, "report_start", full)
+    arrays, metrics, config = said(device.ask())
+    assert (arrays, metrics) == normal[:2]
+    assert config["client"] == normal[2]["client"] | {RELEASES: 2}
+
+
+@pytest.mark.parametrize(
+    ("procedure", "config"),
+    [
+        ("standard", {"batch-size": 1, "local-epochs": 1}),
+        ("standard", {"batch-size": 0}),
+        ("standard", {"local-epochs": 0}),
+        ("standard", {"learning-rate": np.nan}),
+        ("standard", {"validation-fraction": 0.99}),
+        ("per-fedavg", {"adaptation-rate": 1e30, "adaptation-steps": 3}),
+        ("per-fedavg", {"adaptation-rate": np.inf, "adaptation-steps": 1}),
+        ("pfedme", {"proximal-weight": 1e30, "outer-rate": 1e30, "inner-steps": 2}),
+        ("pfedme", {"proximal-weight": 1.0, "outer-rate": np.nan, "inner-steps": 1, "learning-rate": 1e20}),
+        ("ditto", {"learning-rate": 1e20}),
+    ],
+)
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_whatever_the_server_asks_a_device_without_data_answers_alike(tmp_path, procedure, config, kind):
+    replies = []
+    for number, own in enumerate((samples(), None)):
+        device = Device(tmp_path / str(number), NOISE, own)
+        replies.append(said(device.ask(whole(device.model()[1], procedure=procedure), kind=kind, config=config)))
+    assert replies[0] == replies[1]
+    assert len(replies[0]) == 3  # no error
+
+
+PRIVATE = ("privacy.clip_norm=0.05", "privacy.noise_multiplier=1.0")
+NUMBERS = ("strategy.num_clusters=2", "strategy.model_share=0.5")
+METHODS = {
+    "fedavg": (),
+    "fedprox": (),
+    "fedsgd": (),
+    "feddane": (),
+    "per-fedavg": (),
+    "per-fedavg-hf": (),
+    "ditto": (),
+    "pfedme": (),
+    "fedper": (),
+    "fedrep": (),
+    "fedbabu": (),
+    "anchored": (),
+    "cgpfl": (),
+    "fedac": NUMBERS,
+    "dc-pfl": ("strategy.fixed_gamma=0.5",),
+    "standalone": (),
+}
+
+
+@pytest.mark.parametrize("choose", ["false", "true"])
+@pytest.mark.parametrize("up", ["float32", "int8"])
+@pytest.mark.parametrize("name", METHODS)
+def test_a_device_whose_data_fail_answers_as_the_others_do(tmp_path, monkeypatch, name, up, choose):
+    """For each method, in a round and the test after it, also compressed, and where the device chooses."""
+    changes = (f"strategy.name={name}", f"wire.up={up}", f"personal.choose={choose}", *PRIVATE, *METHODS[name])
+    federation = Federation(tmp_path, *changes)
+    for context in federation.contexts.values():
+        context.node_config.update(NOISE)
+    own, spoiled = ClientContext.data.fget, "client-2"
+
+    def fails(node):
+        if node.client == spoiled:
+            raise BouquetError("The folder up is not one of the classes down, left.")
+        return own(node)
+
+    told = []
+
+    def handled(handle):
+        def answer(message):
+            reply = handle(message)
+            if message.metadata.message_type != protocol.IDENTIFY:
+                told.append((protocol.client_id(reply), said(reply)))
+            return reply
+
+        return answer
+
+    federation.grid.handlers = {node: handled(h) for node, h in federation.grid.handlers.items()}
+    federation.play(1)
+    told.clear()
+    monkeypatch.setattr(ClientContext, "data", property(fails))
+    federation.play(2)
+    messages = list(federation.strategy.configure_evaluate(2, federation.arrays, ConfigRecord(), federation.grid))
+    list(federation.grid.send_and_receive(messages))
+    by_client = {}
+    for client, answer in told:
+        by_client.setdefault(client, []).append(forms(answer))
+    assert by_client[spoiled]
+    assert by_client[spoiled] in [answers for client, answers in by_client.items() if client != spoiled]
+
+
+def forms(answer):
+    """What a reply says, but for names, digests and lengths of what is compressed, which follow from noise."""
+    assert len(answer) == 3, answer
+    arrays, metrics, config = answer
+    metrics = {k: v if k != "metrics" else {**v, protocol.GROUP: 0} for k, v in metrics.items()}
+    plain = {k: v if isinstance(v, int) else type(v) for k, v in config["client"].items()}
+    copies = [pair.partition("=")[0] for pair in str(config["client"].get("holds", "")).split(",")]
+    return arrays, metrics, plain, copies
+
+
+# --- the base that data choose ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("procedure", ["hypocluster", "gradient-loss"])
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_a_device_that_demands_noise_measures_from_no_model_that_its_data_chose(tmp_path, procedure, kind):
+    """Ten apart, and the noise is 1: the reply said which center it was made of, whatever was noised."""
+    device = Device(tmp_path, NOISE, samples())
+    _, initial = device.model()
+    models = {center_record(k): Payload(initial + 10 * k) for k in range(2)}
+    reply = device.ask(Instruction(models, procedure=procedure), kind=kind)
+    assert "the model that the device chooses by them would show" in owners_refusal(reply)
+    assert owners_refusal(reply) == owners_refusal(
+        Device(tmp_path / "x", NOISE).ask(Instruction(models, procedure=procedure), kind=kind)
+    )
+
+
+def test_a_trial_of_two_structures_is_refused_too(tmp_path):
+    device = Device(tmp_path, NOISE, samples())
+    _, initial = device.model()
+    offered = {ARRAYS: Payload(initial), NEW: Payload(initial + 10)}
+    assert owners_refusal(device.ask(Instruction(offered, upload=(), procedure="dc-pfl")))
+    assert owners_refusal(device.ask(Instruction(procedure="dc-pfl", config={TAKE: True})))
+
+
+def test_the_standard_procedure_with_many_models_starts_from_the_first(tmp_path, without_noise):
+    device = Device(tmp_path, NOISE, samples())
+    layout, initial = device.model()
+    models = {ARRAYS: Payload(initial), **{center_record(k): Payload(initial + 10 * k) for k in range(1, 4)}}
+    moved = layout.flatten(uploaded(device.ask(Instruction(models)))) - initial
+    assert 0 < np.linalg.norm(moved) <= 1 + 1e-5
+
+
+# --- the budget -------------------------------------------------------------------------------------------------------
+
+BUDGET = {"most-epsilon": 16.0}
+
+
+def test_a_budget_holds_over_runs_restarts_and_another_delta(tmp_path):
+    device = Device(tmp_path, BUDGET, samples())
+    refused = None
+    for number in range(10):
+        reply = device.ask(run=f"run-{number}", round_=1 + number % 3, **{"privacy.delta": 0.9})
+        if reply.has_error():
+            refused = reply
+            break
+    allowed = next(n for n in range(1, 100) if epsilon_spent(n + 1, 1.0, privacy_budget.DELTA) > 16)
+    assert number == allowed == 2
+    spent, more = (f"{epsilon_spent(n, 1.0, privacy_budget.DELTA):.4g}" for n in (allowed, allowed + 1))
+    assert f"(--most-epsilon, δ = 1e-05); {spent} is spent" in owners_refusal(refused)
+    assert f"would make it {more}." in owners_refusal(refused)
+    # Before it is sent a model, too; a run with more noise can go on, one with less cannot.
+    assert owners_refusal(device.ask(kind=protocol.IDENTIFY)) == owners_refusal(refused)
+    assert owners_refusal(device.ask(**{"privacy.noise_multiplier": 0.5}))
+    assert device.ask(**{"privacy.noise_multiplier": 10.0}).has_content()
+    assert device.ask(kind="evaluate").has_content()  # which uploads nothing
+
+
+def test_different_noise_composes_exactly(tmp_path):
+    """Two releases of μ = 1 and one of μ = √2 are one of μ = 2."""
+    spent = Budget(tmp_path, 100.0)
+    for noise in (2.0, 2.0, np.sqrt(2.0)):
+        spent.spend(float(noise))
+    assert f"ε = {epsilon_spent(1, 1.0, privacy_budget.DELTA):.4g} of 100 spent" in spent.told()
+
+
+def test_without_noise_or_with_scores_a_budget_allows_nothing(tmp_path):
+    device = Device(tmp_path, BUDGET, samples())
+    for changes in (OFF, {"privacy.scores": "send"}, {"privacy.noise_multiplier": 0.0}):
+        assert "--most-epsilon" in owners_refusal(device.ask(**changes))
+        assert "--most-epsilon" in owners_refusal(device.ask(kind=protocol.IDENTIFY, **changes))
+
+
+def test_it_is_refused_before_it_trains(tmp_path, monkeypatch):
+    device = Device(tmp_path, {"most-epsilon": 5.0}, samples())
+    monkeypatch.setattr(Session, "open", None)
+    assert owners_refusal(device.ask())
+
+
+def test_what_was_released_without_a_limit_counts_when_there_is_one(tmp_path):
+    Device(tmp_path, (), samples()).ask(run="before")
+    assert owners_refusal(Device(tmp_path, {"most-epsilon": 12.0}, samples()).ask())
+
+
+def test_a_crash_after_the_count_has_spent(tmp_path, monkeypatch):
+    device = Device(tmp_path, {"most-epsilon": 12.0}, samples())
+    with monkeypatch.context() as patch:
+        patch.setattr(privacy.PrivateUploads, "_base", None)  # dies in the middle of a release
+        with pytest.raises(TypeError):
+            Session.reply.__globals__["PrivateUploads"].release(_uploads(device), np.zeros(1), (), None, np.zeros(1))
+    assert owners_refusal(device.ask())
+
+
+def _uploads(device):
+    from client.state.device_state import DeviceState
+    from client.state.store import FolderStore
+    from common.settings.sections import PrivacySettings
+
+    state = device.folder / "state"
+    return privacy.PrivateUploads(
+        PrivacySettings(clip_norm=1.0),
+        DeviceState(FolderStore(state)),
+        device.model()[0],
+        "r",
+        None,
+        Budget(state, 12.0),
+    )
+
+
+def test_messages_at_the_same_time_are_all_counted(tmp_path):
+    together = multiprocessing.get_context("fork")
+    workers = [together.Process(target=_spend, args=(tmp_path, 5)) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert f"ε = {epsilon_spent(20, 1.0, privacy_budget.DELTA):.4g} spent" in Budget(tmp_path).told()
+
+
+def _spend(folder, times):
+    for _ in range(times):
+        Budget(folder).spend(1.0)
+    os._exit(0)
+
+
+def test_a_damaged_count_is_not_taken_for_none(tmp_path):
+    Budget(tmp_path).spend(1.0)
+    file = tmp_path / "privacy-spent"
+    file.write_bytes(file.read_bytes().replace(b"4", b"3", 1))
+    with pytest.raises(BouquetError, match="is damaged; delete it to count anew"):
+        Budget(tmp_path, 10.0).check(1.0)
+
+
+def test_a_budget_needs_a_folder_to_count_in(tmp_path):
+    device = Device(tmp_path, BUDGET, samples())
+    del device.config["state-dir"]
+    assert "counts in a state folder" in owners_refusal(device.ask())
+
+
+# --- names, and counts by class ---------------------------------------------------------------------------------------
+
+
+def test_names_of_folders_and_classes_stay_on_the_device(tmp_path, capsys):
+    device = Device(tmp_path, (), **OFF)
+    (device.data / "grandmother").mkdir()
+    reply = device.ask()
+    assert reply.error.reason == (
+        "A folder of this device's data is none of the classes (data.classes) healthy, mildew, rust. The device's log "
+        "says more."
+    )
+    assert f"The folder {device.data / 'grandmother'} is not one of the classes" in capsys.readouterr().out
+    device.config["data"] = str(tmp_path / "nowhere")
+    assert device.ask().error.reason == "This device's own data do not fit this run. The device's log says more."
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(2, "No such file", "/home/anna/secret.png"), KeyError("anna")])
+def test_no_other_error_brings_a_name_along(tmp_path, monkeypatch, capsys, error):
+    device = Device(tmp_path, (), samples(), **OFF)
+
+    def fails(session, start):
+        raise error
+
+    monkeypatch.setattr(Session, "report_start", fails)
+    assert device.ask().error.reason == f"{type(error).__name__} on the device. The device's log says more."
+    log = capsys.readouterr()
+    assert "anna" in log.out
+    assert "Traceback" in log.err
+
+
+def test_a_state_folder_that_cannot_be_written_is_not_named(tmp_path):
+    device = Device(tmp_path, (), samples(), **OFF)
+    (tmp_path / "state").write_bytes(b"")
+    assert device.ask().error.reason == "The state folder cannot be made: File exists."
+
+
+def test_an_exact_loss_counts_the_classes_and_is_withheld_where_scores_are(tmp_path):
+    """Biases 0, −100 and −10,000: Σ_c n_c (−b_c) / n is a number whose digits are the counts. The docs say so."""
+    counts = (14, 8, 2)
+    own = samples(counts)
+    own |= {"x_test": own["x"], "y_test": own["y"]}
+    open_, private = Device(tmp_path / "open", (), own, **OFF), Device(tmp_path / "private", NOISE, own)
+    layout, initial = open_.model()
+    tensors = {name: np.zeros_like(array) for name, array in layout.unflatten(initial).items()}
+    tensors["fc2.bias"][:] = [0, -100, -10_000]
+    model = layout.flatten(tensors)
+    total = round(open_.ask(whole(model)).content.metric_records["metrics"]["test-loss"] * sum(counts) / 100)
+    assert (sum(counts) - total // 100 - total % 100, total % 100, total // 100) == counts
+    reply = private.ask(whole(model))
+    assert set(reply.content.metric_records["metrics"]) == {protocol.GROUP, protocol.STATE_LOST, protocol.NUM_EXAMPLES}
+
+
+def test_an_owners_refusal_is_never_hidden(tmp_path):
+    with pytest.raises(OwnerRefusal):
+        Budget(tmp_path, 1.0).spend(1.0)

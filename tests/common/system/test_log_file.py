@@ -1,0 +1,55 @@
+"""Logs that can be left alone."""
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from common.errors import BouquetError
+from common.system.log_file import KEPT_FILES, LogFile, stamp
+from common.system.process_group import ProcessGroup
+
+TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+
+
+def test_each_line_has_one_time_and_can_be_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert re.fullmatch(f"{TIME} it began", stamp("it began"))
+    assert re.fullmatch(f"{TIME} INFO it began", stamp("2026-11-22T08:53:37.689Z INFO it began"))
+    monkeypatch.setenv("BOUQUET_LOG", "json")
+    said = json.loads(stamp('it "began"', "SuperLink"))
+    assert (said["source"], said["text"]) == ("SuperLink", 'it "began"')
+    assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d$", said["time"])
+
+
+def test_what_a_program_prints_is_kept_with_times_without_colours_and_without_what_says_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "program.log"
+    path.write_text("from before\n")
+    code = "print('\\x1b[92mINFO\\x1b[0m: begun'); print('poll'); print(); print('ended')"
+    with ProcessGroup() as group:
+        process = group.start("speaker", [sys.executable, "-c", code], os.environ, path, leave_out=re.compile("poll"))
+        process.wait(60)
+        assert process.tail(2) == "INFO: begun\nended"
+    first, *lines = path.read_text().splitlines()
+    assert first == "from before"
+    assert [re.sub(f"^{TIME} ", "", line) for line in lines] == ["INFO: begun", "ended"]
+    assert all(re.match(TIME, line) for line in lines)
+
+
+def test_a_log_is_turned_over(tmp_path: Path) -> None:
+    log = LogFile(tmp_path / "a.log", largest=1000)
+    for number in range(200):
+        log.write(f"line {number}")
+    log.close()
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 1 + KEPT_FILES
+    assert all(file.stat().st_size <= 1000 for file in files)
+    assert (tmp_path / "a.log").read_text().endswith("line 199\n")
+
+
+def test_a_folder_that_cannot_be_is_one_message(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BouquetError, match=r"folder of a log, .*file/below, cannot be made: Not a directory"):
+        LogFile(tmp_path / "file" / "below" / "a.log")

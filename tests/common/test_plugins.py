@@ -1,0 +1,163 @@
+"""Data sets and partitions of the user's own, named as ``module:function`` or ``./file.py:function``."""
+
+import textwrap
+
+import numpy as np
+import pytest
+
+from client.data.loading import load_partition
+from common.data.catalog import dataset_info
+from common.data.datasets import load_dataset
+from common.data.partitions import partition
+from common.errors import BouquetError
+from common.model.build import model_shape
+from common.model.card import ModelCard
+from common.settings import load_settings
+
+DATA = """
+    import numpy as np
+    from common.data.datasets import Dataset
+from common.data.catalog import DatasetInfo, described
+    from common.errors import BouquetError
+    from common.data.partitions import ClientPart
+
+    SMALL = DatasetInfo(input_shape=(1, 2, 2), num_classes=2, scale=255.0)
+
+    @described(SMALL)
+    def squares(data_dir):
+        y = np.arange(40) % 2
+        x = np.full((40, 1, 2, 2), 100, dtype=np.uint8) + y[:, None, None, None].astype(np.uint8)
+        return Dataset("squares", x, y, owners=np.arange(40) // 10)
+
+    @described(SMALL)
+    def where(data_dir):
+        raise BouquetError(f"nothing in {data_dir}")
+
+    def bare(data_dir):
+        return squares(data_dir)
+
+    @described(SMALL)
+    def broken(data_dir):
+        raise KeyError("x")
+
+    @described(SMALL)
+    def number(data_dir):
+        return 3
+
+    @described(DatasetInfo(input_shape=(1, 4, 4), num_classes=2))
+    def other_shape(data_dir):
+        return squares(data_dir)
+
+    @described(SMALL)
+    def bad_labels(data_dir):
+        return Dataset("squares", np.zeros((2, 1, 2, 2)), np.array([0.5, 1]))
+
+    @described(SMALL)
+    def lists(data_dir):
+        return Dataset("squares", [[1]], [0])
+
+    def by_owner(labels, num_clients, seed, owners):
+        return [ClientPart(np.flatnonzero(owners == i)[::-1], group=i % 2) for i in range(num_clients)]
+
+    def halves(labels, num_clients, seed, *, groups=None, **rest):
+        assert rest["beta"] == 0.5
+        order = np.random.default_rng(seed).permutation(len(labels))
+        return np.array_split(order[: len(labels) // 2], num_clients)
+
+    def few(labels, num_clients, seed):
+        return [[0, 1]]
+
+    def twice(labels, num_clients, seed):
+        return [np.arange(12)] * num_clients
+
+    def beyond(labels, num_clients, seed):
+        return [np.arange(20) + 20 * i for i in range(num_clients)]
+
+    def fractions(labels, num_clients, seed):
+        return [[0.5]] * num_clients
+
+    def fails(labels, num_clients, seed):
+        return labels["x"]
+
+    def empty(labels, num_clients, seed):
+        return [np.arange(0)] * num_clients
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_module(tmp_path, monkeypatch):
+    (tmp_path / "own_data_for_test.py").write_text(textwrap.dedent(DATA))
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def own(name):
+    return f"own_data_for_test:{name}"
+
+
+def test_a_data_set_of_ones_own_is_described_without_loading_and_then_loaded():
+    assert dataset_info(own("squares")).num_classes == 2
+    chosen = load_settings(None, [f"data.dataset={own('squares')}", "data.classes=['low', 'high']"])
+    assert model_shape(chosen) == ((1, 2, 2), 2)
+    assert ModelCard.of(chosen).classes == ("low", "high")
+    data = load_dataset(own("squares"))
+    assert (data.name, len(data.y), data.info.scale) == (own("squares"), 40, 255)
+    assert data.scaled(np.array([0, 1]))[:, 0, 0, 0].tolist() == pytest.approx([100 / 255, 101 / 255])
+
+
+def test_it_is_given_the_data_folder(tmp_path):
+    with pytest.raises(BouquetError, match="nothing in None"):
+        load_dataset(own("where"))
+    with pytest.raises(BouquetError, match=f"nothing in {tmp_path}"):
+        load_dataset(own("where"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere", "Data set 'own_data_for_test:nowhere' cannot be imported"),
+        ("bare", "does not say what it holds: decorate the function with common.data.datasets.described"),
+        ("broken", "Data set 'own_data_for_test:broken' failed: KeyError: 'x'"),
+        ("number", "returned a int; it must return a Dataset"),
+        ("other_shape", r"samples of shape \(40, 1, 2, 2\)"),
+        ("bad_labels", r"labels are float64 of shape \(2,\)"),
+        ("lists", "'list' object has no attribute 'ndim'"),
+    ],
+)
+def test_a_data_set_that_does_not_work_is_named(name, message):
+    with pytest.raises(BouquetError, match=message):
+        load_dataset(own(name))  # which looks at its description first
+
+
+def test_a_partition_of_ones_own_is_told_what_it_asks_for():
+    data = load_dataset(own("squares"))
+    parts = partition(own("by_owner"), data.y, 4, 0, owners=data.owners)
+    assert [part.group for part in parts] == [0, 1, 0, 1]
+    assert parts[1].indices.tolist() == list(range(10, 20))
+    first, again = (partition(own("halves"), data.y, 2, 3, groups=2, samples_per_client=8, minimum=2) for _ in "ab")
+    assert [len(part.indices) for part in first] == [8, 8]
+    assert all(np.array_equal(a.indices, b.indices) for a, b in zip(first, again, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("nowhere", {}, "Partition 'own_data_for_test:nowhere' cannot be imported"),
+        ("few", {}, "gives 1 parts for 2 clients"),
+        ("twice", {}, "gives a sample of client 1 twice, or to another client"),
+        ("beyond", {}, "gives client 1 indices 20 to 39; there are 30 samples"),
+        ("fractions", {}, "gives client 0 float64"),
+        ("fails", {}, "failed: IndexError"),
+        ("empty", {}, "gives client 0 float64|leaves client 0 with 0 samples"),
+        ("few", {"groups": 2}, "has no groups to set: its function takes no keyword groups"),
+    ],
+)
+def test_a_partition_that_does_not_work_is_named(name, options, message):
+    with pytest.raises(BouquetError, match=message):
+        partition(own(name), np.arange(30) % 2, 2, 0, **options)
+
+
+def test_both_by_the_path_of_a_file(tmp_path):
+    file = tmp_path / "own_data_for_test.py"
+    part = load_partition(f"{file}:squares", f"{file}:by_owner", 2, 4, seed=0)
+    assert (part.group, len(part.train_y), len(part.test_y)) == (0, 8, 2)
+    assert part.input_shape == (1, 2, 2)

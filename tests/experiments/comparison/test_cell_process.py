@@ -1,0 +1,170 @@
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from common.settings import load_settings, parse_settings
+from experiments.comparison.cell_process import CellFailed, ForkRunner, SubprocessRunner, simulate_command, tail
+from server.record.reader import read_run
+
+
+def python(code):
+    """A command of a cell: Python code that finds settings and folder in ``sys.argv``."""
+    return lambda settings, out, resume: [sys.executable, "-c", code, str(settings), str(out), str(resume)]
+
+
+def test_a_cell_is_the_simulate_command_of_this_python(tmp_path):
+    command = simulate_command(tmp_path / "a.toml", tmp_path / "a", resume=False)
+
+    assert command == [
+        sys.executable,
+        *("-P", "-m", "bouquet", "simulate", "--settings", str(tmp_path / "a.toml"), "--out", str(tmp_path / "a")),
+    ]
+    assert simulate_command(tmp_path / "a.toml", tmp_path / "a", resume=True) == [*command, "--resume"]
+
+
+def test_the_settings_of_a_cell_are_written_beside_its_folder(tmp_path):
+    settings = parse_settings(
+        {"run": {"seed": 3}, "strategy": {"num_clusters": "auto", "layers": ["a", "b"]}, "model": {"hidden": [8]}}, {}
+    )
+    SubprocessRunner(python("print('hello')"))(settings, tmp_path / "cell")
+
+    assert load_settings(tmp_path / "cell.toml") == settings
+    assert (tmp_path / "cell.log").read_text() == "hello\n"
+
+
+def test_a_setting_that_is_none_and_not_by_default_is_none_in_the_cell(tmp_path):
+    settings = parse_settings({}, {"train.max_gradient_norm": "none"})
+    assert settings.train.max_gradient_norm is None
+    SubprocessRunner(python("pass"))(settings, tmp_path / "cell")
+
+    assert load_settings(tmp_path / "cell.toml") == settings
+
+
+def test_a_failing_cell_shows_the_end_of_its_log(tmp_path):
+    code = "import sys; [print('line', n) for n in range(100)]; sys.exit('the disk is full')"
+
+    with pytest.raises(CellFailed) as caught:
+        SubprocessRunner(python(code))(parse_settings({}, {}), tmp_path / "cell")
+    text = str(caught.value)
+    assert text.startswith(f"The run exited with 1; the end of {tmp_path / 'cell.log'}:\n")
+    assert "the disk is full" in text
+    assert ("line 81" in text, "line 80" in text) == (True, False)
+
+
+def test_a_cell_that_is_killed_says_so(tmp_path):
+    with pytest.raises(CellFailed, match="was ended by signal 9"):
+        SubprocessRunner(python("import os; os.kill(os.getpid(), 9)"))(parse_settings({}, {}), tmp_path / "cell")
+
+
+def test_a_resumed_cell_goes_on_with_its_log(tmp_path):
+    runner = SubprocessRunner(python("import sys; print(sys.argv[3])"))
+    runner(parse_settings({}, {}), tmp_path / "cell")
+    runner(parse_settings({}, {}), tmp_path / "cell", resume=True)
+
+    assert (tmp_path / "cell.log").read_text() == "False\nTrue\n"
+
+
+def test_stopping_ends_a_cell_that_ignores_it_and_everything_it_started(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    code = (
+        "import signal, subprocess, sys; signal.signal(signal.SIGINT, signal.SIG_IGN);"
+        f"subprocess.run(['sh', '-c', 'trap \"\" INT; exec sleep 600 > {pipe}'])"
+    )
+    runner = SubprocessRunner(python(code), grace=0.1)
+    failures = []
+
+    def run():
+        try:
+            runner(parse_settings({}, {}), tmp_path / "cell")
+        except CellFailed as error:
+            failures.append(str(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    with pipe.open() as end:  # waits until the grandchild has opened it
+        runner.stop()
+        assert end.read() == ""  # and this until nobody holds it any more
+    thread.join()
+    assert "was ended by signal 9" in failures[0]
+    with pytest.raises(CellFailed, match="stopped before this cell began"):
+        runner(parse_settings({}, {}), tmp_path / "other")
+
+
+def test_a_cell_that_ends_on_its_own_after_an_interrupt_is_left_to_do_so(tmp_path):
+    ready = tmp_path / "ready"
+    os.mkfifo(ready)
+    code = (
+        "import time\ntry:\n"
+        f"    open({str(ready)!r}, 'w').close(); time.sleep(600)\n"
+        "except KeyboardInterrupt:\n    print('tidied up')"
+    )
+    runner = SubprocessRunner(python(code), grace=60)
+    thread = threading.Thread(target=runner, args=(parse_settings({}, {}), tmp_path / "cell"))
+    thread.start()
+    ready.open().close()
+    runner.stop()
+    thread.join()
+
+    assert (tmp_path / "cell.log").read_text() == "tidied up\n"
+
+
+def test_whoever_stops_a_forked_cell_that_has_just_been_started_finds_its_group(tmp_path):
+    settings = tmp_path / "settings.toml"
+    settings.write_text("")
+    with (tmp_path / "cell.log").open("wb") as output:
+        inline = parse_settings({}, {"simulation.engine": "inline"})
+        cell = ForkRunner()._start(inline, settings, tmp_path / "cell", False, output)
+    os.killpg(cell.pid, signal.SIGKILL)
+
+    assert cell.wait() == -signal.SIGKILL
+
+
+IGNORING = """
+import signal, sys, threading, time
+from pathlib import Path
+from common.settings import parse_settings
+from experiments.comparison.cell_process import CellFailed, ForkRunner
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in what a shell starts in the background
+    runner, out = ForkRunner(grace=100_000), Path(sys.argv[1])
+    settings = parse_settings({"run": {"rounds": 100_000}, "data": {"clients": 2}}, {"simulation.engine": "inline"})
+    cell = threading.Thread(target=runner, args=(settings, out), daemon=True)
+    cell.start()
+    while not (out / "rounds.jsonl").exists():
+        time.sleep(0.1)
+    runner.stop()
+"""
+
+
+def test_a_forked_cell_of_a_comparison_in_the_background_can_be_interrupted(tmp_path):
+    script = tmp_path / "ignoring.py"
+    script.write_text(IGNORING)
+    done = subprocess.run([sys.executable, str(script), str(tmp_path / "cell")], capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "cell" / "rounds.jsonl").read_text().count("\n") < 100_000
+
+
+def test_the_tail_of_a_log_that_is_not_there_says_so(tmp_path):
+    assert tail(tmp_path / "absent") == "(the log cannot be read: No such file or directory)"
+
+
+def test_a_forked_cell_runs_as_simulate_does_and_its_log_says_why_it_failed(tmp_path):
+    inline = {"simulation.engine": "inline", "data.clients": 2, "run.rounds": 1, "data.samples_per_client": 20}
+    runner = ForkRunner()
+    runner(parse_settings({}, {**inline, "strategy.name": "fedavg"}), tmp_path / "cell")
+
+    assert read_run(tmp_path / "cell").summary["rounds"] == 1
+    with pytest.raises(
+        CellFailed, match=r"(?s)exited with 1; the end of .*bouquet: server.min_clients = 3 is more than"
+    ):
+        runner(parse_settings({}, {**inline, "server.min_clients": 3}), tmp_path / "other")
+    runner.stop()
+    with pytest.raises(CellFailed, match="stopped before"):
+        runner(parse_settings({}, inline), tmp_path / "late")

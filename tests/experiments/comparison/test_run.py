@@ -1,0 +1,440 @@
+import _thread
+import csv
+import io
+import json
+import os
+import signal
+import threading
+
+import pytest
+from rich.console import Console
+
+from common.errors import BouquetError
+from experiments.comparison.cell_process import CellFailed
+from experiments.comparison.claims import gains
+from experiments.comparison.grid import load_table
+from experiments.comparison.run import Results, cell_state, default_jobs, run_table
+from experiments.comparison.tables import notes, print_results, render_csv, render_json, render_markdown, write_results
+from server import run_folder
+
+GRID = """
+name = "small"
+seeds = [0, 1]
+metrics = ["accuracy_macro", "bytes_up", "rounds_to_accuracy_0.8"]
+[base.run]
+rounds = 3
+[base.simulation]
+engine = "inline"
+[[strategy]]
+label = "FeSEM"
+name = "fesem"
+[[strategy]]
+label = "Fed|Avg"
+name = "fedavg"
+[[data]]
+label = "digits"
+partition = "rotated"
+clients = 4
+groups = 2
+"""
+SLUGS = ["fesem-digits-s0", "fed-avg-digits-s0", "fesem-digits-s1", "fed-avg-digits-s1"]
+
+
+class FakeRunner:
+    """Writes a made-up run at once; ``before`` is called with the cell's name first, and may raise."""
+
+    def __init__(self, write, before=lambda name: None):
+        self.write, self.before = write, before
+        self.ran, self.resumed, self.stopped = [], [], threading.Event()
+        self.lock = threading.Lock()
+
+    def __call__(self, settings, out, *, resume=False):
+        with self.lock:
+            self.ran.append(out.name)
+            self.resumed += [out.name] if resume else []
+        self.before(out.name)
+        best = {"fesem": 0.9, "fedavg": 0.6, "standalone": 0.7}[settings.strategy.name] + 0.02 * settings.run.seed
+        self.write(out, settings, clients=4, groups=2, rounds=settings.run.rounds, accuracy=best)
+
+    def stop(self):
+        self.stopped.set()
+
+
+@pytest.fixture
+def table(tmp_path):
+    def load(old="", new=""):
+        path = tmp_path / "table.toml"
+        path.write_text(GRID.replace(old, new, 1))
+        return load_table(path, lambda settings: None)
+
+    return load
+
+
+@pytest.fixture
+def compare(tmp_path, table, write_run):
+    """Run the table, changed by ``old`` and ``new``; gives the results, the runner and what was said."""
+
+    def run(old="", new="", before=lambda name: None, jobs=1, resume=False, part=None):
+        runner = FakeRunner(write_run, before)
+        console = Console(file=io.StringIO(), width=300)
+        loaded = table(old, new)
+        asked = None if part is None else loaded.part(**part)
+        results = run_table(loaded, tmp_path / "out", jobs, runner, console, resume, asked)
+        return results, runner, console.file.getvalue()
+
+    return run
+
+
+def test_every_cell_is_run_once_and_then_kept(compare, tmp_path):
+    first, runner, _ = compare()
+    again, idle, said = compare()
+
+    assert runner.ran == SLUGS
+    assert idle.ran == []
+    assert "4 of 4 cells are done already." in said
+    assert render_json(again) == render_json(first)
+    assert json.loads((tmp_path / "out/cells" / SLUGS[2] / "settings.json").read_text())["run"]["name"] == SLUGS[2]
+
+
+@pytest.mark.parametrize(
+    ("part", "slugs"),
+    [
+        ({"rows": ["Fed|Avg"]}, ["fed-avg-digits-s0", "fed-avg-digits-s1"]),
+        ({"seeds": [1]}, ["fesem-digits-s1", "fed-avg-digits-s1"]),
+        ({"rows": ["FeSEM"], "columns": ["digits"], "seeds": [0]}, ["fesem-digits-s0"]),
+        ({}, SLUGS),
+    ],
+)
+def test_a_part_of_a_table_is_run_alone_and_nothing_else_is_missed(compare, part, slugs):
+    results, runner, _ = compare(part=part)
+
+    assert runner.ran == slugs
+    assert results.missing == []
+    assert [result.cell.slug for result in results.cells if result.run is not None] == slugs
+    # What is not missed is still not there, and the tables say so.
+    assert (f"{4 - len(slugs)} of 4 cells have not been run yet." in render_markdown(results)) is (slugs != SLUGS)
+
+
+def test_a_table_that_grows_runs_only_what_is_new(compare):
+    compare()
+    results, runner, _ = compare("seeds = [0, 1]", "seeds = [0, 1, 2]")
+
+    assert runner.ran == ["fesem-digits-s2", "fed-avg-digits-s2"]
+    assert len(results.runs("FeSEM", "digits")) == 3
+
+
+def test_cells_of_other_settings_are_said_and_run_again(compare):
+    compare()
+    _, runner, said = compare('name = "fesem"', 'name = "fesem"\nnum_clusters = 2')
+
+    assert runner.ran == [SLUGS[0], SLUGS[2]]
+    assert f"{SLUGS[0]} was run with other settings and is run again." in said
+    assert f"{SLUGS[1]} was run" not in said
+
+
+def test_a_half_done_cell_is_run_anew_or_goes_on_from_its_checkpoint(compare, tmp_path):
+    compare()
+    cell = tmp_path / "out/cells" / SLUGS[0]
+    for resume in (True, False):
+        (cell / "summary.json").unlink()
+        (cell / "checkpoint").mkdir()
+        (cell / "checkpoint/round-2").touch()
+        _, runner, _ = compare(resume=resume)
+        assert runner.ran == [SLUGS[0]]
+        assert runner.resumed == ([SLUGS[0]] if resume else [])
+        assert (cell / "checkpoint").exists() == resume  # only a run that starts anew begins in an empty place
+        if resume:
+            (cell / "checkpoint/round-2").unlink()
+            (cell / "checkpoint").rmdir()
+
+    (cell / "summary.json").unlink()  # without a checkpoint there is nothing to go on from
+    _, runner, _ = compare(resume=True)
+    assert (runner.ran, runner.resumed) == ([SLUGS[0]], [])
+
+
+def test_more_rounds_resume_what_is_shorter_and_fewer_start_anew(compare, tmp_path):
+    compare()
+    for slug in SLUGS:
+        (tmp_path / "out/cells" / slug / "checkpoint").mkdir()
+        (tmp_path / "out/cells" / slug / "checkpoint/round-3").touch()
+    _, more, _ = compare("rounds = 3", "rounds = 5", resume=True)
+    _, fewer, said = compare("rounds = 3", "rounds = 4", resume=True)
+
+    assert more.resumed == SLUGS
+    assert (fewer.ran, fewer.resumed) == (SLUGS, [])
+    assert f"{SLUGS[0]} was run with other settings and is run again." in said
+
+
+def test_a_shorter_cell_is_run_again_without_resume_and_that_is_said(compare):
+    compare()
+    _, runner, said = compare("rounds = 3", "rounds = 5")
+
+    assert (runner.ran, runner.resumed) == (SLUGS, [])
+    assert f"{SLUGS[0]} was run for fewer rounds and is run again." in said
+
+
+def test_a_failed_cell_is_reported_and_the_others_go_on(compare):
+    def before(name):
+        if name == SLUGS[0]:
+            raise CellFailed("The run exited with 1; the end of its log:\n[boom]")
+        if name == SLUGS[1]:
+            raise ZeroDivisionError("division by zero")
+
+    results, runner, said = compare(before=before)
+
+    assert runner.ran == SLUGS
+    assert [result.cell.slug for result in results.failed] == SLUGS[:2]
+    assert "failed  fesem-digits-s0" in said
+    assert "[boom]" in said
+    assert "ZeroDivisionError: division by zero" in said
+    assert "| FeSEM | .920 (1/2) |" in render_markdown(results)
+    assert "2 of 4 cells failed." in render_markdown(results)
+    assert render_json(results)["cells"][0]["state"] == "failed"
+    assert compare()[1].ran == SLUGS[:2]
+
+
+def test_a_run_that_leaves_no_summary_has_failed(tmp_path, table, write_run):
+    runner = FakeRunner(lambda out, settings, **options: write_run(out, settings, finished=False, **options))
+    results = run_table(table(), tmp_path / "out", 1, runner, Console(file=io.StringIO()))
+
+    assert len(results.failed) == 4
+    assert "ended without a summary for these settings" in results.failed[0].error
+
+
+@pytest.mark.parametrize("kill", [_thread.interrupt_main, lambda: os.kill(os.getpid(), signal.SIGTERM)])
+def test_an_interrupt_stops_what_runs_and_keeps_what_is_done(tmp_path, table, write_run, kill):
+    runner = FakeRunner(write_run)
+
+    def before(name):
+        if name == SLUGS[1]:
+            kill()
+            assert runner.stopped.wait(60)
+            raise CellFailed("The run was ended by signal 2.")
+
+    runner.before = before
+    handler = signal.getsignal(signal.SIGTERM)
+    results = run_table(table(), tmp_path / "out", 1, runner, Console(file=io.StringIO()))
+
+    assert results.interrupted
+    assert runner.ran == SLUGS[:2]
+    assert [result.cell.slug for result in results.missing] == SLUGS[1:]
+    assert (len(results.runs("FeSEM", "digits")), results.failed) == (1, [])
+    assert "3 of 4 cells have not been run yet." in render_markdown(results)
+    assert signal.getsignal(signal.SIGTERM) is handler
+
+
+def test_several_cells_run_at_once(compare):
+    together = threading.Barrier(4, timeout=60)  # passes only when all four cells are there
+    results, runner, _ = compare(before=lambda name: together.wait(), jobs=4)
+
+    assert sorted(runner.ran) == sorted(SLUGS)
+    assert results.missing == results.failed == []
+
+
+def test_a_folder_that_holds_something_else_is_left_alone(compare, tmp_path):
+    strange = tmp_path / "out/cells" / SLUGS[3]
+    strange.mkdir(parents=True)
+    (strange / "thesis.tex").touch()
+
+    with pytest.raises(BouquetError, match=r"fed-avg-digits-s1 holds 'thesis\.tex', which no run leaves there"):
+        compare()
+    assert (strange / "thesis.tex").exists()
+
+
+def test_whatever_a_run_that_was_cut_short_left_is_cleared_away(compare, tmp_path):
+    cut = tmp_path / "out/cells" / SLUGS[0]
+    cut.mkdir(parents=True)
+    for name in run_folder.EVERYTHING:
+        (cut / name).touch()
+
+    results, runner, _ = compare()
+    assert runner.ran == SLUGS
+    assert results.failed == []
+    assert not (cut / run_folder.START).exists()
+
+
+def test_two_comparisons_do_not_share_a_folder(compare, tmp_path):
+    def before(name):
+        if name == SLUGS[0]:
+            with pytest.raises(BouquetError, match=r"The comparison's folder .*out is in use by process \d+\. Another"):
+                compare()
+
+    results, _, _ = compare(before=before)
+    assert results.failed == []
+
+
+def test_a_folder_that_cannot_be_made_is_named(compare, tmp_path):
+    (tmp_path / "out").touch()
+
+    with pytest.raises(BouquetError, match=r"out/cells, cannot be made"):
+        compare()
+
+
+def test_states_of_a_cell(table, write_run, tmp_path):
+    cell = table().cells[0]
+    folder = tmp_path / "cell"
+
+    assert cell_state(cell, folder) == "missing"
+    folder.mkdir()
+    assert cell_state(cell, folder) == "missing"
+    (folder / "settings.json").write_text("{")
+    assert cell_state(cell, folder) == "half-done"
+    (folder / "summary.json").write_text("{}")  # it ended, in a release whose settings are others
+    assert cell_state(cell, folder) == "other settings"
+    write_run("cell", cell.settings.with_overrides({"run.rounds": 2}))
+    assert cell_state(cell, folder) == "shorter"
+    write_run("cell", cell.settings.with_overrides({"run.name": "another", "server.round_timeout": 9.0}))
+    assert cell_state(cell, folder) == "done"
+
+
+def test_jobs_by_default_leave_each_cell_its_cores(table, monkeypatch):
+    monkeypatch.setattr("experiments.comparison.run.available_cores", lambda: 8)
+
+    assert default_jobs(table().cells) == 8
+    assert default_jobs(table("rounds = 3", "rounds = 3\n[base.train]\nthreads = 3").cells) == 2
+    assert default_jobs(table("rounds = 3", "rounds = 3\n[base.train]\nthreads = 0").cells) == 1
+    assert default_jobs(table('engine = "inline"', 'engine = "ray"').cells) == 1
+
+
+def test_the_tables_hold_mean_and_sample_deviation(compare, tmp_path):
+    results, _, _ = compare()
+    paths = write_results(results, tmp_path / "out")
+
+    assert [path.name for path in paths] == ["table.md", "table.csv", "clients.csv", "table.json", "compare.html"]
+    text = paths[0].read_text()
+    assert text.startswith(
+        "# small\n\n"
+        "Mean ± sample deviation over the seeds 0, 1; (k/n): only k of n seeds have a value.\n\n"
+        "The table lacks Standalone; FedAvg, after local training; FedPer; Ditto, without which it does not say "
+        'whether federation pays; rows = "standard" adds them.\n\n'
+        "## accuracy_macro\n\n"
+        "| strategy | digits |\n| --- | ---: |\n| FeSEM | .910 ± .014 |\n| Fed\\|Avg | .610 ± .014 |\n\n"
+        "## bytes_up (MB)\n\n"
+        "| strategy | digits |\n| --- | ---: |\n| FeSEM | 0.0024 ± 0.0000 |\n| Fed\\|Avg | 0.0024 ± 0.0000 |\n\n"
+        "## rounds_to_accuracy_0.8\n\n"
+        "| strategy | digits |\n| --- | ---: |\n| FeSEM | 3.0 ± 0.0 |\n| Fed\\|Avg | — (0/2) |\n"
+    )
+    rows = list(csv.DictReader(io.StringIO(paths[1].read_text())))
+    assert rows == list(csv.DictReader(io.StringIO(render_csv(results))))
+    assert float(rows[1]["mean"]) == pytest.approx(0.61)
+    assert float(rows[1]["deviation"]) == pytest.approx(0.01 * 2**0.5)
+    assert (rows[5]["metric"], rows[5]["strategy"], rows[5]["mean"], rows[5]["with_value"]) == (
+        "rounds_to_accuracy_0.8",
+        "Fed|Avg",
+        "",
+        "0",
+    )
+    # Every client of the one is ahead by .3 in each seed: without a deviation nothing can be said of noise.
+    assert "## Accuracy against Fed\\|Avg, paired by client and seed" not in text  # titles are no cells
+    assert "## Accuracy against Fed|Avg, paired by client and seed, 95 % interval over seeds; ≈ no claim" in text
+    assert "| FeSEM | ≈ +.300 |" in text
+    assert "critical difference 1.39 (Nemenyi, 5 %)\n" in text  # 1.96 √(2 · 3 / (6 · 2)): of two blocks nothing follows
+    assert "| FeSEM | 1.00 | yes |\n| Fed\\|Avg | 2.00 | yes |" in text
+    assert "| FeSEM | received | uploaded models |\n| Fed\\|Avg | received | – |" in text
+    clients = list(csv.DictReader(io.StringIO(paths[2].read_text())))
+    assert len(clients) == 2 * 2 * 4
+    assert sum(float(one["accuracy"]) for one in clients if one["strategy"] == "FeSEM") / 8 == pytest.approx(0.91)
+    content = json.loads(paths[3].read_text())
+    assert content["differences"][0]["mean"] == pytest.approx(0.3)
+    assert content["differences"][0]["within_noise"] is True
+    assert content["cells"][3]["values"] == {
+        "accuracy_macro": pytest.approx(0.62),
+        "bytes_up": 2400,
+        "rounds_to_accuracy_0.8": None,
+    }
+    assert content["cells"][3]["settings"]["strategy"]["name"] == "fedavg"
+    page = paths[4].read_text()
+    assert ".910 ± .014" in page
+    assert "≈ +.300" in page
+    # the gain over FedAvg; accuracy by round, by bytes, by seconds and by client; purity
+    assert page.count('src="data:image/svg+xml;base64,') == 6
+
+
+STANDARD = ('name = "small"', 'name = "small"\nrows = "standard"')
+
+
+def test_a_row_of_trained_models_is_read_from_the_cells_of_its_twin(compare):
+    twin = '[[strategy]]\nlabel = "trained"\nname = "fedavg"\ntested = "trained"\n[[data]]'
+    results, runner, _ = compare("[[data]]", twin)
+
+    assert sorted(runner.ran) == sorted(SLUGS)
+    found = {row["strategy"]: row["mean"] for row in render_json(results)["means"] if row["metric"] == "accuracy_macro"}
+    last = [line["by_client"] for run in results.runs("trained", "digits") for line in run.rounds[-1:]]
+    own = [one["accuracy_trained"] for clients in last for one in clients.values()]
+    assert found["trained"] == pytest.approx(sum(own) / len(own))
+    assert found["trained"] != found["Fed|Avg"]
+
+
+def test_the_standard_rows_come_first_and_those_that_are_there_are_not_repeated(table):
+    assert table(*STANDARD).strategies == (
+        "Standalone",
+        "FedAvg, after local training",
+        "FedPer",
+        "Ditto",
+        "FeSEM",
+        "Fed|Avg",
+    )
+
+
+def test_what_cannot_be_run_is_said_before_the_first_cell(tmp_path, table, write_run):
+    runner = FakeRunner(write_run)
+
+    def check(settings):
+        if settings.strategy.name == "fedavg":
+            raise BouquetError("This cannot be.")
+
+    with pytest.raises(BouquetError, match=r"(?s)Nothing was run.*fed-avg-digits-s0: This cannot be\."):
+        run_table(table(), tmp_path / "out", 1, runner, Console(file=io.StringIO()), check=check)
+    assert runner.ran == []
+
+
+def test_every_row_and_every_column_with_each_seed_is_checked_once(tmp_path, table, write_run):
+    checked = []
+    more = table("[[data]]", '[[data]]\nlabel = "others"\n[[data]]')
+    console = Console(file=io.StringIO())
+    run_table(more, tmp_path / "out", 1, FakeRunner(write_run), console, check=lambda s: checked.append(s.run.name))
+    # The second row's second column is of a row and of a column that were looked at.
+    assert checked == ["fesem-others-s0", "fed-avg-others-s0", "fesem-digits-s0", "fesem-others-s1", "fesem-digits-s1"]
+
+
+def test_a_part_is_shown_alone(compare):
+    results, _, _ = compare()
+    part = results.part(["Fed|Avg"], [], [1])
+    text = render_markdown(part)
+    assert "Seed 1 only." in text
+    assert "| Fed\\|Avg | .620 |" in text
+    assert "FeSEM" not in text
+
+
+def test_a_row_that_equals_another_to_the_digit_says_why(compare):
+    twin = '[[strategy]]\nlabel = "twin"\nname = "fedavg"\nset = { "server.round_timeout" = 500 }\n[[data]]'
+    results, _, _ = compare("[[data]]", twin)
+    clusters = {run.final("clusters") for run in results.runs("twin", "digits")}
+    said = [note for note in notes(results) if "last digit" in note]
+    why = ": Fed|Avg and twin ended with one cluster in each run" if clusters == {1} else ""
+    assert said == [f"twin is equal to Fed|Avg to the last digit{why}."]
+
+
+def test_a_gain_is_over_all_of_the_reference_rows(compare):
+    alone = '[[strategy]]\nlabel = "alone"\nname = "standalone"\n[[data]]'
+    results, _, _ = compare("[[data]]", alone)
+
+    found = gains(results)
+    assert set(found) == {("FeSEM", "digits")}  # the references themselves have none
+    assert found["FeSEM", "digits"].mean == pytest.approx(0.2)  # over alone with .7, not FedAvg with .6
+
+
+def test_the_terminal_shows_one_table_a_metric(table, compare):
+    console = Console(file=io.StringIO(), width=100)
+    print_results(compare()[0], console)
+    said = console.file.getvalue()
+
+    assert [said.count(text) for text in ("accuracy_macro", "bytes_up (MB)", "Fed|Avg", ".910 ± .014")] == [1, 1, 7, 1]
+
+
+def test_one_seed_and_no_cell_are_said_as_they_are(table):
+    single = table("seeds = [0, 1]", "seeds = [4]")
+    console = Console(file=io.StringIO(), width=100)
+    print_results(Results(single), console)
+
+    assert "Seed 4 only." in console.file.getvalue()

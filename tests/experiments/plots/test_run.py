@@ -1,0 +1,195 @@
+import itertools
+import json
+import sys
+from dataclasses import replace
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+
+from common import methods
+from common.settings import parse_settings
+from experiments.plots import run as plots
+from experiments.plots.clients import (
+    MOST_LAYERS,
+    accuracy_by_client,
+    bytes_by_layer,
+    cluster_colours,
+    identity_by_round,
+    similarity_map,
+)
+from experiments.plots.style import blocks, colours, new_figure, svg, thinned
+from server.record.reader import read_run
+
+
+def line(figure, label, axes=0):
+    """Points of the line with that label."""
+    found = next(drawn for drawn in figure.axes[axes].lines if drawn.get_label() == label)
+    return found.get_xdata().tolist(), found.get_ydata().tolist()
+
+
+def test_accuracy_is_drawn_after_the_rounds_that_led_to_it(write_run):
+    figure = plots.accuracy_by_round(read_run(write_run(rounds=3, accuracy=0.75)))
+
+    assert line(figure, "macro over clients") == ([1, 2, 3], [0.25, 0.5, 0.75])
+    assert line(figure, "macro, own model trained") == ([1, 2, 3], pytest.approx([0.05, 0.3, 0.55]))
+    assert figure.axes[0].get_xlabel() == "completed rounds"
+
+
+def test_the_loss_of_the_received_models_belongs_to_the_round_before(write_run):
+    figure = plots.loss_by_round(read_run(write_run(rounds=2)))
+
+    assert line(figure, "models as received") == ([0, 1], [2, 1])
+    assert line(figure, "during local training") == ([1, 2], [1.5, 0.75])
+
+
+def test_bytes_are_drawn_by_round_and_in_total(write_run):
+    figure = plots.bytes_by_round(read_run(write_run(clients=2, rounds=3)))
+    each, total = figure.axes
+
+    assert line(figure, "up, to the server") == ([1, 2, 3], [400, 400, 400])
+    assert [drawn.get_ydata().tolist() for drawn in total.lines] == [[400, 800, 1200], [800, 1600, 2400]]
+    assert each.yaxis.get_major_formatter()(1_500_000) == "1.5 MB"
+
+
+def test_clusters_are_drawn_with_their_purity_where_groups_are_known(write_run):
+    known = plots.clusters_by_round(read_run(write_run("known", groups=2, rounds=3)))
+    unknown = plots.clusters_by_round(read_run(write_run("unknown", groups=None, rounds=3)))
+
+    assert line(known, "clusters found") == ([1, 2, 3], [1, 2, 2])
+    assert line(known, "purity", axes=1) == ([1, 2, 3], [0.5, 1, 1])
+    assert len(unknown.axes) == 1
+
+
+def test_identity_has_a_row_for_each_client_group_by_group(write_run, edit_round):
+    folder = write_run(clients=4, groups=2, rounds=3)
+    edit_round(folder, 3, assignment={"client-0": 0, "client-2": 7, "client-3": 1})
+    figure = identity_by_round(read_run(folder))
+    cells = figure.axes[0].images[0].get_array()
+
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [f"client-{n}" for n in (0, 2, 1, 3)]
+    np.testing.assert_array_equal(cells.filled(-1), [[0, 0, 0], [0, 0, 2], [0, 1, -1], [0, 1, 1]])
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "cluster 0",
+        "cluster 1",
+        "cluster 7",
+        "not known",
+    ]
+
+
+def test_similarity_is_ordered_by_cluster(write_run):
+    figure = similarity_map(read_run(write_run(clients=4, groups=2, similarity=True)))
+
+    expected = [[0, 0, 1, 1], [0, 0, 1, 1], [1, 1, 0, 0], [1, 1, 0, 0]]
+    np.testing.assert_array_equal(figure.axes[0].images[0].get_array(), expected)
+
+
+def test_clients_are_drawn_by_group_the_least_accurate_first(write_run):
+    folder = write_run(clients=4, groups=2)
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["accuracy_by_client"] = {"client-0": 0.9, "client-1": 0.8, "client-2": 0.5, "client-3": 0.7}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    run = read_run(folder)
+    points = accuracy_by_client(run).axes[0].collections[0]
+
+    np.testing.assert_allclose(points.get_offsets()[:, 1], [0.5, 0.9, 0.7, 0.8])
+    shades = cluster_colours(run)
+    np.testing.assert_allclose(points.get_facecolors()[:, :3], [to_rgb(shades[k]) for k in (0, 0, 1, 1)])
+
+
+def test_bytes_by_layer_are_summed_over_rounds_and_the_smallest_folded(write_run, edit_round):
+    few = bytes_by_layer(read_run(write_run("few", clients=2, rounds=3, layers=("conv", "fc")))).axes[0]
+    assert [bar.get_width() for bar in few.patches] == [600, 600, 1200, 1200]
+    assert [label.get_text() for label in few.get_yticklabels()] == ["conv", "fc"]
+
+    folder = write_run("many", rounds=1)
+    up = {f"layer{n}": n + 1 for n in range(MOST_LAYERS + 2)}
+    edit_round(folder, 1, bytes_by_layer={"up": up, "down": {}})
+    many = bytes_by_layer(read_run(folder)).axes[0]
+    assert many.get_yticklabels()[-1].get_text() == "2 smaller layers"
+    assert sum(bar.get_width() for bar in many.patches) == sum(up.values())
+
+
+def test_a_run_without_rounds_has_no_plots(write_run):
+    folder = write_run(finished=False)
+    (folder / "rounds.jsonl").unlink()
+
+    assert plots.plots_of(read_run(folder)) == []
+
+
+def test_a_strategy_adds_its_own_plots(write_run, monkeypatch):
+    own = new_figure("Dendrogram", 3)[0]
+    module = ModuleType("own_plots")
+    module.PLOTS = [lambda run: own, lambda run: None]
+    monkeypatch.setitem(sys.modules, "own_plots", module)
+    monkeypatch.setitem(methods.METHODS, "fesem", replace(methods.METHODS["fesem"], plots="own_plots"))
+    other = parse_settings({"strategy": {"name": "fedavg"}}, {})
+
+    assert plots.plots_of(read_run(write_run("fesem")))[-1] is own
+    titles = [figure.get_suptitle() for figure in plots.plots_of(read_run(write_run("fedavg", other)))]
+    assert "Dendrogram" not in titles
+
+
+def test_seeds_are_compared_by_their_mean_and_sample_deviation(write_run):
+    low, high = (read_run(write_run(name, rounds=2, accuracy=a)) for name, a in (("low", 0.4), ("high", 0.8)))
+    figure = plots.compared_by_round(
+        "Accuracy", "accuracy", {"both": [low, high], "none": []}, lambda run: run.outcome("accuracy_macro")
+    )
+    (band,) = figure.axes[0].collections
+
+    assert line(figure, "both") == ([1, 2], pytest.approx([0.3, 0.6]))
+    half = np.sqrt(2 * 0.2**2)
+    assert band.get_datalim(figure.axes[0].transData).y1 == pytest.approx(0.6 + half)
+    assert plots.compared_by_round("Purity", "purity", {"none": []}, lambda run: run.series("purity")) is None
+
+
+@pytest.mark.parametrize(("clients", "groups"), [(2, 1), (6, 3), (20, 4), (80, 4), (80, None), (150, 75)])
+def test_no_label_touches_another_and_none_is_cut_off(write_run, clients, groups):
+    folder = write_run(clients=clients, groups=groups, rounds=4, similarity=True, layers=tuple("abcdefghij"))
+    for figure in plots.plots_of(read_run(folder)):
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        whole = figure.bbox.expanded(1.005, 1.005)
+        axes = [*figure.axes, *itertools.chain.from_iterable(ax.child_axes for ax in figure.axes)]
+        for axis in itertools.chain.from_iterable((ax.xaxis, ax.yaxis) for ax in axes):
+            low, high = sorted(axis.get_view_interval())
+            shown = [tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+            shown += [tick.label2 for tick in axis.get_major_ticks() if tick.label2.get_visible()]
+            boxes = [text.get_window_extent() for text in shown if text.get_visible() and text.get_text()]
+            name = figure.get_suptitle()
+            assert all(whole.containsx(box.x0) and whole.containsx(box.x1) for box in boxes), name
+            assert all(whole.containsy(box.y0) and whole.containsy(box.y1) for box in boxes), name
+            assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2)), name
+
+
+def test_the_same_figure_gives_the_same_svg(write_run):
+    run = read_run(write_run())
+
+    first, second = (svg(plots.accuracy_by_round(run)) for _ in range(2))
+    assert first == second
+    assert b"Test accuracy by round" in first  # text stays text
+
+
+@given(st.integers(1, 120))
+def test_clusters_have_colours_of_their_own(count):
+    assert len(set(colours(range(count)).values())) == count
+
+
+@given(st.integers(1, 2000), st.floats(0.5, 10))
+def test_thinned_labels_keep_their_distance(count, room):
+    shown = thinned(count, room, needed=0.135)
+
+    assert len(shown) == 1 or shown.step * room / count >= 0.135 - 1e-9
+    assert shown[0] == 0
+
+
+@given(st.lists(st.integers(0, 3)))
+def test_blocks_cover_the_values_in_order(values):
+    found = blocks(values)
+
+    assert [value for value, first, end in found for _ in range(first, end)] == values
+    assert all(a[0] != b[0] for a, b in itertools.pairwise(found))

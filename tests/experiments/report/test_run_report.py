@@ -1,0 +1,292 @@
+import json
+import shlex
+from collections import Counter
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.errors import BouquetError
+from common.settings import load_settings, parse_settings
+from experiments.report.run_report import (
+    SHORT_OPTIONS,
+    arguments,
+    client_rows,
+    headline,
+    render_report,
+    reproduce,
+    write_report,
+)
+from experiments.report.units import human_bytes, human_seconds
+from server.record.reader import read_run
+
+VOID = {"meta", "img", "br", "link"}
+
+
+class Page(HTMLParser):
+    """Checks that every tag is closed, and collects what a page loads and says."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.sources, self.tags, self.said = [], [], Counter(), []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags[tag] += 1
+        self.sources += [value for name, value in attributes if name in ("src", "href")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.said.append(data.strip())
+
+
+def test_the_report_is_one_page_that_loads_nothing(write_run):
+    folder = write_run(clients=4, groups=2, similarity=True)
+    path = write_report(folder)
+    page = Page(path.read_text())
+
+    assert path == folder / "report.html"
+    assert [file.name for file in folder.iterdir() if file.name.startswith(".")] == []
+    assert len(page.sources) == page.tags["img"] == 8
+    assert all(source.startswith("data:image/svg+xml;base64,") for source in page.sources)
+    assert page.tags["script"] == 0
+    assert {"fesem on digits, rotated", "client-3", "None: every client that was asked gave a usable reply."} <= set(
+        page.said
+    )
+
+
+def test_the_same_record_gives_the_same_page(write_run):
+    run = read_run(write_run())
+
+    assert render_report(run) == render_report(run)
+
+
+def test_every_text_from_outside_is_escaped(write_run, edit_round):
+    attack = "<script>alert('x')</script>&amp;"
+    settings = parse_settings({"strategy": {"name": "fesem", "note": attack}, "data": {"partition": "rotated"}}, {})
+    folder = write_run(settings=settings)
+    edit_round(folder, 2, failed={attack: attack}, failures=1, assignment={attack: 1})
+    page = Page(write_report(folder).read_text())
+
+    assert page.tags["script"] == 0
+    assert page.said.count(attack) >= 4  # in the table of clients, twice among the failures, in the settings
+
+
+def test_the_numbers_on_top_are_those_of_the_summary(write_run):
+    run = read_run(write_run(clients=4, groups=2, rounds=3, accuracy=0.9))
+    numbers = dict(headline(run))
+
+    assert numbers["accuracy, mean over clients"] == "0.900"
+    assert numbers["clusters for 2 true groups"] == "2"
+    assert numbers["up, to the server"] == "2.4 kB"
+    assert numbers["failed replies"] == "0"
+
+
+def test_the_numbers_on_top_say_what_compression_saved(write_run, edit_round):
+    folder = write_run(clients=4, rounds=2, finished=False)
+    for number in (1, 2):
+        edit_round(folder, number, bytes_up_plain=50_000, bytes_down_plain=1600)
+    numbers = dict(headline(read_run(folder)))
+
+    assert numbers["up, to the server"] == "1.6 kB (100 kB uncompressed)"
+    assert numbers["down, to the devices"] == "3.2 kB"  # nothing was saved
+
+
+def test_what_is_not_known_is_left_out_on_top_and_dashed_in_the_table(write_run):
+    run = read_run(write_run(clients=2, groups=None, finished=False))
+
+    assert "purity" not in dict(headline(run))
+    assert client_rows(run, Counter({"client-1": 2}))[1] == {
+        "name": "client-1",
+        "group": "—",
+        "cluster": 0,
+        "colour": "#0072b2",
+        "accuracy": "—",
+        "samples": "—",
+        "up": "600 B",
+        "down": "1.2 kB",
+        "failures": 2,
+    }
+
+
+def test_a_run_that_was_stopped_is_reported_as_such(write_run, edit_round):
+    folder = write_run(rounds=2, finished=False)
+    edit_round(folder, 2, failed={"client-1": "The reply came too late."}, failures=3)
+    page = Page(write_report(folder).read_text())
+
+    assert "This run has not ended: 2 of 2 rounds are recorded, no summary yet." in page.said
+    assert {"The reply came too late.", "2 without a recorded reason"} <= set(page.said)
+
+
+def test_the_report_is_called_by_the_runs_name_and_says_when_it_was_and_who_was_absent(write_run, edit_round):
+    settings = parse_settings({"run": {"name": "greenhouse", "rounds": 4}, "data": {"clients": 4}}, {})
+    folder = write_run(settings=settings, clients=4, rounds=4)
+    for number in (1, 2, 4):
+        edit_round(folder, number, absent=["door-pi"])
+    by_client = {"client-0": {"samples": 48.0, "accuracy": 0.5}}
+    edit_round(folder, 4, by_client=by_client)
+    times = {"started": 1.7e9, "ended": 1.7e9 + 3600}
+    (folder / "status.json").write_text(json.dumps({"state": "finished", **times}))
+    page = Page(write_report(folder).read_text())
+
+    assert page.said.count("greenhouse") >= 2  # title and heading
+    assert any("Started 2023-11-1" in text and ", ended 2023-11-1" in text for text in page.said)
+    assert "None: every client that was asked gave a usable reply." not in page.said
+    assert {"Absent", "door-pi", "1–2, 4", "48"} <= set(page.said)
+
+
+def test_what_a_run_started_from_is_said(write_run):
+    folder = write_run(finished=False)
+    start = {
+        "weights": "garden.pt",
+        "sha256": "0123456789abcdef" * 4,
+        "taken": 7,
+        "fresh": ["head.weight", "head.bias"],
+    }
+    start["frozen"] = ["conv1", "conv2"]
+    (folder / "start.json").write_text(json.dumps(start))
+    text = write_report(folder).read_text()
+
+    assert "Starts from garden.pt (SHA-256 0123456789ab…), 7 tensors; drawn: head.weight, head.bias." in text
+    assert "Frozen: conv1, conv2." in text
+    (folder / "start.json").write_text(json.dumps({"frozen": [f"block{number}" for number in range(5)]}))
+    text = write_report(folder).read_text()
+    assert "Frozen: 5 layers." in text
+    assert "Starts from" not in text
+
+
+def test_a_run_before_its_first_round_is_reported(write_run):
+    folder = write_run(finished=False)
+    (folder / "rounds.jsonl").unlink()
+
+    assert "No round has ended yet." in Page(write_report(folder).read_text()).said
+
+
+def test_very_many_failures_are_cut_and_counted(write_run, edit_round):
+    folder = write_run()
+    edit_round(folder, 1, failed={f"client-{n}": "gone" for n in range(201)}, failures=201)
+    said = Page(write_report(folder).read_text()).said
+
+    assert "201 failures are recorded; the page shows the first 200." in said
+    assert said.count("gone") == 200
+
+
+@pytest.mark.parametrize(
+    ("recorded", "shown"),
+    [
+        (["client-5"], ["client-5. No reply came."]),
+        (
+            {"client-10": "No reply within 5 s.", "client-3": "The disk is full.", "client-5": "No reply within 5 s."},
+            ["client-5, client-10. No reply within 5 s.", "client-3. The disk is full."],
+        ),
+    ],
+)
+def test_devices_that_were_not_tested_and_what_the_strategy_recorded_are_shown(write_run, recorded, shown):
+    folder = write_run()
+    summary = json.loads((folder / "summary.json").read_text())
+    summary |= {"not_evaluated": recorded, "strategy_record": {"restarts": 20}}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    said = Page(write_report(folder).read_text()).said
+
+    assert all(f"Not tested at the end: {line}" in said for line in shown)
+    assert '{\n  "restarts": 20\n}' in said
+
+
+def test_who_failed_an_evaluation_between_rounds_is_shown_and_its_training_is_not_in_doubt(write_run, edit_round):
+    folder = write_run(clients=4)
+    evaluation = {"clients": 3, "accuracy_macro": 0.5, "not_evaluated": {"client-1": "The camera is gone."}}
+    edit_round(folder, 2, evaluation=evaluation)
+    run = read_run(folder)
+
+    assert "In the evaluation: The camera is gone." in Page(write_report(folder).read_text()).said
+    assert dict(headline(run))["failed evaluations between rounds"] == "1"
+    assert dict(headline(run))["failed replies"] == "0"
+
+
+def test_a_record_that_cannot_be_read_leaves_the_old_report(write_run):
+    folder = write_run()
+    (folder / "report.html").write_text("old")
+    (folder / "summary.json").write_text("{")
+
+    with pytest.raises(BouquetError, match=r"summary\.json"):
+        write_report(folder)
+    assert (folder / "report.html").read_text() == "old"
+
+
+def test_the_command_to_reproduce_names_what_matters(write_run):
+    settings = parse_settings(
+        {
+            "run": {"seed": 3, "rounds": 15},
+            "data": {"partition": "rotated", "clients": 20, "groups": 4},
+            "strategy": {"num_clusters": 4, "note": "two words"},
+        },
+        {},
+    )
+
+    assert reproduce(settings, write_run("old"))["command"] == (
+        "bouquet simulate --strategy fesem --dataset digits --partition rotated --clients 20 --groups 4 --rounds 15 "
+        "--seed 3 --set strategy.num_clusters=4 --set 'strategy.note=two words' --out old-again"
+    )
+
+
+def test_devices_with_data_of_their_own_cannot_be_simulated(write_run):
+    settings = parse_settings({"data": {"dataset": "own", "classes": ["a", "b"], "input_shape": [3, 8, 8]}}, {})
+    command = reproduce(settings, write_run())["command"]
+
+    assert command.startswith("bouquet server --set data.dataset=own ")
+    assert as_settings(shlex.split(command)[2:]) == settings
+
+
+def as_settings(words):
+    """What the command line makes of the arguments: short options, then --set."""
+    keys = {option: key for key, option in SHORT_OPTIONS.items()}
+    pairs = list(zip(words[::2], words[1::2], strict=True))
+    texts = [f"{keys[option]}={value}" for option, value in pairs if option in keys]
+    return load_settings(None, texts + [value for option, value in pairs if option == "--set"])
+
+
+values = st.one_of(
+    st.integers(-5, 10**9),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.booleans(),
+    st.none(),
+    st.text(st.characters(categories=("L", "N", "P", "S", "Zs")), max_size=12).map(str.strip),
+    st.lists(st.integers(0, 9), max_size=3),
+)
+
+
+@given(
+    st.dictionaries(st.from_regex("[a-z]{1,8}", fullmatch=True).filter(lambda key: key != "name"), values, max_size=4),
+    st.lists(st.integers(1, 99), max_size=3),
+    st.one_of(st.none(), st.floats(0.001, 1e6)),
+    st.booleans(),
+)
+def test_the_arguments_are_read_back_as_the_same_settings(options, hidden, norm, short):
+    settings = parse_settings(
+        {"strategy": options, "model": {"hidden": hidden}, "train": {"max_gradient_norm": norm}}, {}
+    )
+    # Through JSON, as a run folder keeps them.
+    settings = parse_settings(json.loads(settings.model_dump_json()), {})
+
+    assert as_settings(shlex.split(shlex.join(arguments(settings, short)))) == settings
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (2_022_000, "2.02 MB"), (999_960, "1 MB"), (3.5e10, "35 GB")],
+)
+def test_bytes_are_written_in_powers_of_ten(count, text):
+    assert human_bytes(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(8.26, "8.3 s"), (245, "4 min 05 s"), (59.99, "60.0 s"), (7620, "2 h 07 min")]
+)
+def test_durations_are_written_for_people(seconds, text):
+    assert human_seconds(seconds) == text

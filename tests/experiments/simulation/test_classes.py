@@ -1,0 +1,59 @@
+"""Samples and accuracy by class: said by devices whose owners allow it, checked, recorded and shown."""
+
+import json
+
+import pytest
+
+from common import protocol
+from common.settings import load_settings
+from experiments.report.run_report import class_rows, render_report
+from experiments.simulation.run import simulate
+from server.record.reader import read_run
+from server.record.writer import RunRecord
+from strategies.base.reply_checks import read_classes
+
+
+def said(samples, tested, found):
+    return {protocol.CLASS_SAMPLES: samples, protocol.CLASS_TESTED: tested, protocol.CLASS_FOUND: found}
+
+
+def test_what_a_device_says_of_its_classes():
+    assert read_classes(said([8, 0], [4, 0], [3, 0])) == {"samples": [8, 0], "accuracy": [0.75, None]}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        said([8, 0], [4], [3]),
+        said([8], [4], [5]),
+        said([-1], [4], [3]),
+        said([8.0], [4], [3]),
+        said("8", "4", "3"),
+        said([1] * 10_001, [1] * 10_001, [1] * 10_001),
+    ],
+)
+def test_what_cannot_be_is_passed_over(config):
+    assert read_classes(config) == {}
+
+
+def test_nothing_is_said_unless_the_owner_allows_it(tmp_path, monkeypatch):
+    settings = load_settings(
+        None, ["data.clients=2", "run.rounds=1", "simulation.engine=inline", "strategy.name=fedavg"]
+    )
+    simulate(settings, tmp_path / "silent")
+    silent = RunRecord(tmp_path / "silent").rounds()[0]["by_client"]
+    assert all("classes" not in numbers for numbers in silent.values())
+    assert class_rows(read_run(tmp_path / "silent")) == []
+    monkeypatch.setattr(
+        "client.context.ClientContext.config", property(lambda node: {**node.context.node_config, "report-classes": 1})
+    )
+    simulate(settings, tmp_path / "open")
+    numbers = RunRecord(tmp_path / "open").rounds()[0]["by_client"]["client-0"]
+    assert sum(numbers["classes"]["samples"]) == numbers["samples"] + numbers["tested"]
+    heads, first, _ = class_rows(read_run(tmp_path / "open"))
+    assert heads == ["client", *"0123456789"]
+    assert first[0] == "client-0"
+    assert first[1].endswith(f" of {numbers['classes']['samples'][0]}")
+    assert "Accuracy by class" in render_report(read_run(tmp_path / "open"))
+    assert json.loads((tmp_path / "open" / "summary.json").read_text())["clients"] == 2

@@ -1,0 +1,114 @@
+"""Whole runs with compression, simulated in this process: every method, a device that lost its folder, and resume."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from common.errors import BouquetError
+from common.methods import METHODS
+from common.settings import SettingsError, load_settings
+from experiments.simulation.run import simulate
+from server.run.build import build_strategy
+from strategies.baselines.fedavg import FedAvg
+from tests.helpers.stopped_runs import cut_after
+
+BASE = [
+    "data.clients=4",
+    "data.groups=2",
+    "data.partition=rotated",
+    "data.samples_per_client=120",
+    "data.public_fraction=0.2",
+    "model.hidden=[16]",
+    "run.rounds=3",
+    "simulation.engine=inline",
+]
+OPTIONS = {
+    "fesem": ["strategy.num_clusters=2"],
+    "fesem-ma": ["strategy.num_clusters=2"],
+    "ifca": ["strategy.num_clusters=2"],
+    "gradient-loss": ["strategy.num_clusters=2"],
+}
+
+
+def settings(*changes):
+    return load_settings(None, [*BASE, *changes])
+
+
+def rounds(folder):
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_works_or_refuses_by_name(name, tmp_path):
+    chosen = settings(f"strategy.name={name}", *OPTIONS.get(name, ()), "wire.up=ternary", "wire.down=int4")
+    try:
+        summary = simulate(chosen, tmp_path / "run")
+    except BouquetError as error:
+        assert name == "feddane"
+        assert f"does not fit {name!r}" in str(error)  # noqa: PT017
+        return
+    assert all(line["failures"] == 0 for line in rounds(tmp_path / "run"))
+    assert summary["clients"] == 4
+    assert np.isfinite(summary["accuracy_macro"])
+    assert summary["bytes_up"] <= summary["bytes_up_plain"]
+    if any(line["bytes_by_layer"]["up"] for line in rounds(tmp_path / "run")):
+        assert summary["bytes_up"] < 0.5 * summary["bytes_up_plain"]
+
+
+def test_a_compressed_run_is_near_the_same_run_uncompressed(tmp_path):
+    changes = ["strategy.name=fedavg", "run.rounds=8", "data.groups=null", "data.partition=iid"]
+    exact = simulate(settings(*changes), tmp_path / "exact")
+    coded = simulate(settings(*changes, "wire.up=int8", "wire.down=int8"), tmp_path / "coded")
+    assert coded["accuracy_macro"] == pytest.approx(exact["accuracy_macro"], abs=0.05)
+    assert exact["bytes_up"] == exact["bytes_up_plain"]
+    assert coded["bytes_up"] + coded["bytes_down"] < 0.5 * (exact["bytes_up"] + exact["bytes_down"])
+    assert coded["bytes_down_plain"] == pytest.approx(exact["bytes_down"], rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["fesem", "dc-pfl"])
+def test_a_resumed_run_equals_an_uninterrupted_one(name, tmp_path):
+    """Also where the devices are a round ahead of the checkpoint that the server goes on from."""
+    wire = ["run.rounds=4", f"strategy.name={name}", "wire.up=ternary", "wire.down=int4", "server.fraction_train=0.75"]
+    chosen = settings(*wire, *OPTIONS.get(name, ()))
+    whole = simulate(chosen, tmp_path / "whole")
+    cut_after(3, chosen, tmp_path / "cut")
+    shutil.rmtree(tmp_path / "cut" / "checkpoint" / "round-000003")
+    resumed = simulate(chosen, tmp_path / "cut", resume=True)
+    del whole["seconds"], resumed["seconds"]
+    assert resumed == whole
+    for file in sorted((tmp_path / "whole" / "models").iterdir()):
+        other = load_file(tmp_path / "cut" / "models" / file.name)
+        assert {k: v.tolist() for k, v in load_file(file).items()} == {k: v.tolist() for k, v in other.items()}
+
+
+def test_a_device_that_lost_its_folder_is_back_a_round_later(tmp_path):
+    chosen = settings("run.rounds=4", "strategy.name=fedavg", "wire.up=ternary", "wire.down=int8")
+    cut_after(2, chosen, tmp_path / "run")
+    shutil.rmtree(next((tmp_path / "run").rglob("client-1")))
+    simulate(chosen, tmp_path / "run", resume=True)
+    third, fourth = rounds(tmp_path / "run")[2:]
+    assert "which this end does not hold" in third["failed"]["client-1"]
+    assert fourth["failures"] == 0
+    assert fourth["bytes_by_client"]["client-1"][1] > 1.5 * fourth["bytes_by_client"]["client-0"][1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [("wire.up=zip", "wire.up = 'zip'"), ("wire.keep=0", "wire.keep = 0"), ("wire.keep=1.5", "wire.keep = 1.5")],
+)
+def test_settings_that_do_not_exist_are_named(change, message):
+    with pytest.raises(SettingsError, match=message):
+        settings(change)
+
+
+def test_a_method_that_needs_exact_models_is_refused_by_name(tmp_path, monkeypatch):
+    reason = "it counts the bits of what it was sent."
+    monkeypatch.setattr(FedAvg, "needs_exact", lambda self, down: reason if down == "topk" else "")
+    refused = settings("strategy.name=fedavg", "wire.down=topk")
+    with pytest.raises(BouquetError, match=f"Setting wire.down = 'topk' does not fit 'fedavg': {reason}"):
+        build_strategy(refused)
+    assert build_strategy(settings("strategy.name=fedavg", "wire.up=topk")).compression is not None
+    assert build_strategy(settings("strategy.name=fedavg")).compression is None

@@ -1,0 +1,1 @@
+"""What several tests share: scripted devices, replies that are checked by hand, waiting for processes."""

@@ -1,0 +1,102 @@
+"""A client whose replies are refused again and again is left out for a while."""
+
+import numpy as np
+
+from common.protocol.error_replies import refusal
+from experiments.simulation.inline_grid import InlineGrid
+from strategies import FedAvg
+from strategies.base.exclusion import Exclusion
+
+
+def left_out(exclusion, rounds):
+    return [round_ for round_ in rounds if exclusion.reason("x", round_)]
+
+
+def test_three_refusals_in_a_row_cost_five_rounds_and_the_next_ten():
+    exclusion = Exclusion()
+    for round_ in (1, 2):
+        exclusion.note(round_, ["x"], ["a"])
+    exclusion.note(3, [], ["a", "x"])  # one that counts forgives
+    for round_ in (4, 5, 6):
+        assert exclusion.reason("x", round_) is None
+        exclusion.note(round_, ["x"], ["a"])
+    assert left_out(exclusion, range(7, 20)) == [7, 8, 9, 10, 11]
+    exclusion.note(12, ["x"], ["a"])
+    assert left_out(exclusion, range(13, 40)) == list(range(13, 23))
+    exclusion.note(23, [], ["x"])
+    for round_ in (24, 25):
+        exclusion.note(round_, ["x"], [])
+    assert exclusion.reason("x", 26) is None
+    assert exclusion.reason("a", 8) is None
+
+
+def test_it_is_not_asked_and_named_and_comes_back(scripted, play):
+    seen, broken = [], {"is": True}
+
+    def sometimes(start, received):
+        return np.full_like(start, np.nan) if broken["is"] else start + 1
+
+    clients = {
+        1: scripted("a", lambda start, _: start + 1),
+        2: scripted("b", lambda start, _: start + 1),
+        9: scripted("x", sometimes, seen=seen),
+    }
+    strategy, grid = FedAvg(identify=True), InlineGrid(clients)
+    play(strategy, grid, range(1, 5))
+    assert [received.round for received in seen] == [1, 2, 3]
+    assert strategy.failures == {"x": "Its replies were refused 3 times in a row; it is left out up to round 8."}
+    broken["is"] = False
+    play(strategy, grid, range(5, 10))
+    assert [received.round for received in seen] == [1, 2, 3, 9]
+    assert strategy.failures == {}
+    assert strategy.centers(strategy.state).tolist() == [[9.0] * 8]
+
+
+def test_a_device_that_says_itself_that_it_cannot_is_asked_again(scripted, play):
+    from common import protocol
+
+    asked = []
+
+    def refusing(message):
+        if message.metadata.message_type == protocol.IDENTIFY:
+            return protocol.reply(message, "x", {})
+        asked.append(1)
+        return refusal(message, "The disk is full.")
+
+    clients = {1: scripted("a", lambda start, _: start + 1), 2: scripted("b", lambda start, _: start + 1), 9: refusing}
+    play(FedAvg(identify=True), InlineGrid(clients), range(1, 6))
+    assert len(asked) == 5
+
+
+def test_one_that_says_so_again_and_again_is_asked_ever_more_rarely_and_is_back_soon_when_it_is_mended(scripted, play):
+    from common import protocol
+
+    asked, broken = [], {"is": True}
+    honest = scripted("x", lambda start, _: start + 1)
+
+    def failing(message):
+        if message.metadata.message_type != protocol.IDENTIFY:
+            asked.append(message.content["config"][protocol.ROUND])
+            if broken["is"]:
+                return refusal(message, "The disk is full.")
+        return honest(message)
+
+    clients = {1: scripted("a", lambda start, _: start + 1), 2: scripted("b", lambda start, _: start + 1), 9: failing}
+    strategy, grid = FedAvg(identify=True), InlineGrid(clients)
+    play(strategy, grid, range(1, 26))
+    assert asked == [1, 2, 3, 4, 5, 7, 10, 15, 20, 25]
+    play(strategy, grid, range(26, 27))
+    assert strategy.failures == {"x": "It reported an error 10 times in a row; it is left out up to round 29."}
+    broken["is"] = False
+    play(strategy, grid, range(27, 35))
+    assert asked[10:] == [30, 31, 32, 33, 34]
+    broken["is"] = True  # and all is forgotten
+    play(strategy, grid, range(35, 40))
+    assert asked[15:] == [35, 36, 37, 38, 39]
+
+
+def test_errors_between_refused_replies_do_not_forgive_them():
+    exclusion = Exclusion()
+    for round_ in range(1, 6):
+        exclusion.note(round_, ["x"] if round_ % 2 else [], ["a"], [] if round_ % 2 else ["x"])
+    assert left_out(exclusion, range(6, 20)) == [6, 7, 8, 9, 10]

@@ -1,0 +1,161 @@
+"""What the server does about replies that are well-formed and bad."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common import protocol
+from common.parameters.layout import ParameterLayout
+from common.protocol import ClientReply, Instruction
+from experiments.simulation.inline_grid import InlineGrid
+from strategies import CFL, FLHC, FedAC, FedAvg, FedDist, FedPer, FeSEM
+from strategies.base.protection import MOST_WEIGHT, Protection
+from strategies.base.replies import Replies
+from strategies.mathematics.robust import Aggregation
+
+
+def plus(amount):
+    return lambda start, received: start + np.float32(amount)
+
+
+def test_an_absurd_update_is_refused_and_the_round_goes_on(scripted, play):
+    clients = {i: scripted(name, plus(1.0)) for i, name in enumerate("abcd", 1)} | {9: scripted("x", plus(1e8))}
+    strategy = FedAvg(identify=True)
+    play(strategy, InlineGrid(clients), range(1, 3))
+    assert strategy.centers(strategy.state).tolist() == [[2.0] * 8]
+    assert "more than 1000 times the median" in strategy.failures["x"]
+
+
+def test_an_update_of_a_hundred_times_the_others_is_limited_if_asked_for(scripted, play):
+    clients = {i: scripted(name, plus(1.0)) for i, name in enumerate("abc", 1)} | {9: scripted("x", plus(100.0))}
+    for limit, expected in ((None, 103 / 4), (2.0, 5 / 4)):
+        strategy = FedAvg(identify=True)
+        strategy.protection = Protection(limit_norm=limit)
+        play(strategy, InlineGrid(dict(clients)), range(1, 2))
+        np.testing.assert_allclose(strategy.centers(strategy.state), np.full((1, 8), expected), rtol=1e-6)
+    assert strategy.limited == {"x": 0.02}
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed-mean", "krum"])
+@pytest.mark.parametrize("kind", [FedAvg, FeSEM])
+def test_a_minority_does_not_move_a_center(scripted, play, rule, kind):
+    clients = {i: scripted(name, plus(1.0)) for i, name in enumerate("abcd", 1)} | {9: scripted("x", plus(-50.0))}
+    strategy = kind(identify=True) if kind is FedAvg else kind(num_clusters=1, identify=True)
+    strategy.protection = Protection(Aggregation(rule, 0.2))
+    play(strategy, InlineGrid(clients), range(1, 3))
+    np.testing.assert_allclose(strategy.centers(strategy.state), np.full((1, 8), 2.0))
+
+
+def test_a_claim_of_many_samples_gains_nothing_under_a_robust_rule(scripted, play):
+    many = {protocol.NUM_EXAMPLES: 10**8}
+    clients = {i: scripted(name, plus(1.0)) for i, name in enumerate("abcd", 1)} | {9: scripted("x", plus(-5.0), many)}
+    strategy = FedAvg(identify=True)
+    strategy.protection = Protection(Aggregation("median"))
+    play(strategy, InlineGrid(clients), range(1, 2))
+    assert strategy.centers(strategy.state).tolist() == [[1.0] * 8]
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed-mean", "krum"])
+def test_nor_the_embedding_that_all_clusters_of_fedac_share(scripted, play, rule):
+    clients = {i: scripted(name, plus(1.0)) for i, name in enumerate("abcd", 1)} | {9: scripted("x", plus(100.0))}
+    embedding = {}
+    for aggregation in (Aggregation(rule, 0.2), Aggregation()):
+        strategy = FedAC(num_clusters=2, tuning="off", identify=True)
+        strategy.protection = Protection(aggregation)
+        play(strategy, InlineGrid(dict(clients)), range(1, 2))
+        embedding[aggregation.rule] = strategy.state.global_embedding[:6].tolist()
+    assert embedding == {rule: [1.0] * 6, "mean": [pytest.approx(104 / 5)] * 6}
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed-mean", "krum"])
+def test_nor_what_cfl_takes_for_settled(scripted, play, rule):
+    clients = {i: scripted(name, plus(1.0)) for i, name in enumerate("abcd", 1)} | {9: scripted("x", plus(100.0))}
+    strategy = CFL(identify=True)
+    strategy.protection = Protection(Aggregation(rule, 0.2))
+    play(strategy, InlineGrid(clients), range(1, 2))
+    assert strategy.state.last[0]["mean_norm"] == pytest.approx(8**0.5)
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed-mean", "krum"])
+def test_nor_the_direction_that_newcomers_find_a_cluster_by(rule):
+    strategy = FLHC(num_clusters=1)
+    strategy.protection = Protection(Aggregation(rule, 0.2))
+    updates = np.ones((5, 8), dtype=np.float32)
+    updates[2, :4] = -100
+    assert strategy.direction(updates).tolist() == [1.0] * 8
+
+
+METHODS = [
+    FedAvg(identify=True),
+    FedDist(step_size=1.0, weighting="examples", identify=True),
+    FeSEM(num_clusters=1, weighting="examples", identify=True),
+    CFL(identify=True),
+    FedPer(identify=True),
+    FLHC(num_clusters=1, warmup_rounds=1, identify=True),
+]
+
+
+@pytest.mark.parametrize("strategy", METHODS, ids=lambda strategy: type(strategy).__name__)
+def test_a_claim_of_many_samples_does_not_reverse_nineteen_others(scripted, play, strategy):
+    strategy.protection = Protection(limit_norm=2.0)
+    many = {protocol.NUM_EXAMPLES: 10**9}
+    clients = {i: scripted(f"c{i:02}", plus(1.0)) for i in range(1, 20)} | {99: scripted("x", plus(-50.0), many)}
+    play(strategy, InlineGrid(clients), range(1, 3))
+    # In each round nineteen steps of 1, and one of weight 3 that is shortened to -2; FeSEM's first weighs all alike.
+    step = (19 - 2 * MOST_WEIGHT) / (19 + MOST_WEIGHT)
+    assert strategy.centers(strategy.state)[0][:6].min() >= 2 * step - 1e-4
+
+
+def test_by_default_a_device_weighs_what_it_says():
+    weights = np.array([1, 10**9])
+    assert Protection().aggregation.weights(weights) is weights
+    assert Protection(limit_norm=1.0).aggregation.weights(weights).tolist() == [1, MOST_WEIGHT]
+    assert Protection(Aggregation("median")).aggregation.most_weight == MOST_WEIGHT
+
+
+norms = st.floats(1e-3, 1e6)
+samples = st.integers(1, 10**9)
+
+
+@given(
+    st.lists(st.tuples(norms, samples), min_size=1, max_size=12), norms, samples, st.sampled_from([0.5, 1.0, 2.0, 5.0])
+)
+def test_how_far_one_device_moves_the_mean(honest, norm, claimed, limit):
+    """By c / (c + ⌊n / 2⌋) · L times the median norm, which is no more than that of an honest member."""
+    layout = ParameterLayout.of({"w": np.zeros(4, dtype=np.float32)})
+    rng = np.random.default_rng(len(honest))
+    directions = rng.normal(size=(len(honest) + 1, 4))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    updates = (directions * np.array([*(size for size, _ in honest), norm])[:, None]).astype(np.float32)
+    weights = [*(weight for _, weight in honest), claimed]
+    start = Instruction({protocol.ARRAYS: protocol.Payload(np.zeros(4, dtype=np.float32))})
+    received = tuple(
+        ClientReply(f"c{i:02}", i, update, ("w",), weight, {}, {})
+        for i, (update, weight) in enumerate(zip(updates, weights, strict=True))
+    )
+    names = [reply.client for reply in received]
+    protection = Protection(limit_norm=limit)
+    judged = protection.judge(Replies(layout, received, dict.fromkeys(names, start)), dict.fromkeys(names, 0))
+    if len(judged.replies) < len(received):
+        return  # an absurd one is refused
+    W, counted = judged.replies.W.astype(np.float64), judged.replies.num_examples
+    without = W.copy()
+    without[-1] = 0
+    moved = np.linalg.norm(protection.aggregation.center(W, counted) - protection.aggregation.center(without, counted))
+    n = len(received)
+    sizes = np.linalg.norm(updates, axis=1)
+    median = np.median(sizes) if n > 2 else sizes.min()
+    assert median <= sizes[:-1].max() * (1 + 1e-6)
+    assert moved <= MOST_WEIGHT / (MOST_WEIGHT + n // 2) * limit * median * (1 + 1e-4)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), samples), min_size=1, max_size=20))
+def test_nor_has_anyone_more_of_a_clusters_weight_than_that(members):
+    clusters = np.array([cluster for cluster, _ in members])
+    weights = Protection(limit_norm=1.0).aggregation.weights([weight for _, weight in members], clusters)
+    for cluster in np.unique(clusters):
+        of_cluster = weights[clusters == cluster]
+        share = of_cluster.max() / of_cluster.sum()
+        assert share <= MOST_WEIGHT / (MOST_WEIGHT + len(of_cluster) // 2) + 1e-12
+    assert (weights <= [weight for _, weight in members]).all()

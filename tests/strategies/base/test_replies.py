@@ -1,0 +1,95 @@
+"""What a method is given of a round: what was uploaded, what had been sent, and what changed."""
+
+import numpy as np
+
+from common.parameters.layout import ParameterLayout
+from common.protocol import ARRAYS, ClientReply, Instruction, Payload
+from strategies.base.replies import Replies, Rows, stacked
+
+LAYOUT = ParameterLayout.of(
+    {
+        "first.weight": np.zeros((1, 2), dtype=np.float32),
+        "first.steps": np.zeros(1, dtype=np.int16),
+        "last.weight": np.zeros((1, 1), dtype=np.float32),
+    }
+)
+
+
+def reply(client, row, layers=LAYOUT.layers):
+    return ClientReply(client, 1, np.array(row, dtype=np.float32), layers, 10, {}, {})
+
+
+def sent(row, layers=None):
+    return Instruction({ARRAYS: Payload(np.array(row, dtype=np.float32), layers)})
+
+
+def test_sent_is_what_each_client_was_sent_and_zero_where_nothing_was():
+    replies = Replies(
+        LAYOUT,
+        (reply("a", [2, 3, 9, 4]), reply("b", [1, 1, 1, 1]), reply("c", [5, 5, 5, 5])),
+        {"a": sent([1, 1, 7, 1]), "b": sent([3, 3, 3, 3], ("last",)), "c": Instruction()},
+    )
+    assert replies.sent.tolist() == [[1, 1, 7, 1], [0, 0, 0, 3], [0, 0, 0, 0]]
+
+
+def test_updates_are_of_the_parameters_that_went_both_ways():
+    replies = Replies(
+        LAYOUT,
+        (reply("a", [2, 3, 9, 4]), reply("b", [1, 1, 1, 1]), reply("c", [0, 0, 0, 5], ("last",))),
+        {"a": sent([1, 1, 7, 1]), "b": sent([3, 3, 3, 3], ("last",)), "c": sent([1, 1, 1, 1])},
+    )
+    # a's counter moved from 7 to 9, which is no update; b was sent one layer, c uploaded one.
+    assert replies.updates.tolist() == [[1, 2, 0, 3], [0, 0, 0, -2], [0, 0, 0, 4]]
+
+
+def test_a_part_of_the_replies_knows_what_was_sent():
+    replies = Replies(LAYOUT, (reply("a", [2, 3, 9, 4]), reply("b", [1, 1, 1, 1])), {"b": sent([3, 3, 3, 3])})
+    part = replies.only([False, True])
+    assert part.clients == ("b",)
+    assert part.sent.tolist() == [[3, 3, 3, 3]]
+
+
+def test_models_are_written_into_one_matrix_without_gaps_for_those_that_did_not_answer():
+    rows = Rows(LAYOUT, ["d", "a", "b", "c"])
+    usable = {name: rows.take(reply(name, [i, i, 1, i]), name) for i, name in ((4, "d"), (2, "b"))}
+    found = rows.replies(usable, {})
+    assert found.clients == ("b", "d")
+    assert found.W.tolist() == [[2, 2, 1, 2], [4, 4, 1, 4]]
+    assert all(np.shares_memory(found.W, one.vector) for one in found.received)
+    assert found.received[1].vector.tolist() == [4, 4, 1, 4]
+    assert found.only([False, True]).W.tolist() == [[4, 4, 1, 4]]
+
+
+def test_whoever_was_not_expected_or_has_another_name_now_is_in_the_matrix_too():
+    rows = Rows(LAYOUT, ["a", "b"])
+    stranger = rows.take(reply("z", [9, 9, 9, 9]), "")
+    assert rows.replies({"z": stranger}, {}).W.tolist() == [[9, 9, 9, 9]]
+    renamed = {"y": rows.take(reply("y", [1, 1, 1, 1]), "a"), "x": rows.take(reply("x", [2, 2, 2, 2]), "b")}
+    assert rows.replies(renamed, {}).W.tolist() == [[2, 2, 2, 2], [1, 1, 1, 1]]
+
+
+def test_rows_of_one_matrix_are_not_copied_to_make_one():
+    W = np.arange(12, dtype=np.float32).reshape(4, 3).copy()
+    for rows in (list(W), list(W)[1:3], [W[3]]):
+        assert np.shares_memory(stacked(rows), W)
+        assert stacked(rows).tolist() == [row.tolist() for row in rows]
+    for rows in ([W[2], W[1]], [W[0], W[2]], [W[0], W[1].copy()], [W[0, :2], W[1, :2]], [W[0].copy()]):
+        assert not np.shares_memory(stacked(rows), W)
+        assert stacked(rows).tolist() == [row.tolist() for row in rows]
+
+
+def test_a_strategy_sees_what_it_planned(scripted, play):
+    from experiments.simulation.inline_grid import InlineGrid
+    from strategies import FedAvg
+
+    class Watching(FedAvg):
+        def update(self, state, round_, replies):
+            self.seen = (replies.sent.copy(), replies.updates.copy())
+            return super().update(state, round_, replies)
+
+    strategy = Watching(identify=True)
+    clients = {1: scripted("a", lambda start, _: start + 1), 2: scripted("b", lambda start, _: start + 3)}
+    play(strategy, InlineGrid(clients), range(1, 3))
+    sent_rows, updates = strategy.seen
+    np.testing.assert_array_equal(sent_rows, np.full((2, 8), 2.0))  # the mean of 1 and 3, after the first round
+    np.testing.assert_array_equal(updates, np.stack([np.full(8, 1.0), np.full(8, 3.0)]))
