@@ -2,6 +2,7 @@
 #
 #   make demo        a federation on this machine: a server and six clients, trained over gRPC
 #   make test        lint, types, docs and all tests
+#   make check       the loop of work: lint, types, and the unit tests of the rooms that a change touches (SINCE=main)
 #   make docs        the pages of docs/ as a site, in build/docs
 #   make bench       benchmarks, some minutes; docs/performance.md says what they measure
 #   make test-containers, make test-arm64   the images and compose.yaml; need Docker with compose
@@ -17,7 +18,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := bouquet client common experiments server strategies
 
-.PHONY: demo bench test lint types docs unit malformed faults test-containers test-arm64 lock install clean
+.PHONY: demo bench test check lint types docs unit malformed faults test-containers test-arm64 lock install clean
 
 demo: $(VENV)/installed
 	$(BIN)/bouquet demo
@@ -25,6 +26,11 @@ demo: $(VENV)/installed
 install: $(VENV)/installed
 
 test: lint types docs unit
+
+# The rooms of what differs from SINCE; tests mirror the rooms.
+SINCE ?= main
+check: lint types
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not federation and not containers" $$($(BIN)/python tests/helpers/touched.py $(SINCE))
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

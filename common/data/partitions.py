@@ -187,11 +187,10 @@ def split_train_test(
     test_fraction: float = 0.2,
     segments: NDArray[Any] | None = None,
 ) -> tuple[Indices, Indices]:
-    """Split a client's samples into train and test with the same label distribution, as far as whole samples go.
+    """Split a client's samples into train and test at random, without a look at their labels.
 
-    Every sample is equally likely to be tested, so that what is rare on the client is tested as often as it is there:
-    in each split a label has its share of the test part, rounded up or down at random. Only segments, which go as a
-    whole, are drawn for each label until its share is nearest.
+    So what is tested is to what is trained on as the client's next samples will be, and the test says what to expect of
+    them. Only segments, which go as a whole, are drawn for each label until its share is nearest.
 
     Args:
         indices: (n,) the client's samples.
@@ -211,19 +210,17 @@ def split_train_test(
         raise BouquetError(f"{len(indices)} samples cannot be split into train and test; at least 2 {what} are needed.")
     rng = np.random.default_rng(seed)
     if segments is None:
-        chosen = _stratified(labels[indices], test_fraction, rng)
+        chosen = _at_random(len(indices), test_fraction, rng)
     else:
         chosen = _whole_segments(labels[indices], stretches, test_fraction, rng)
     return np.sort(indices[~chosen]), np.sort(indices[chosen])
 
 
-def _stratified(labels: NDArray[Any], test_fraction: float, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Mask (n,) of the test samples: each label's share of them is its share of all, rounded up or down at random."""
-    total = min(max(round(len(labels) * test_fraction), 1), len(labels) - 1)
-    wanted = rules.apportion_at_random(np.bincount(labels), total, rng)
-    chosen = np.zeros(len(labels), dtype=bool)
-    for label in np.flatnonzero(wanted):
-        chosen[rng.permutation(np.flatnonzero(labels == label))[: wanted[label]]] = True
+def _at_random(count: int, test_fraction: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Mask (n,) of the test samples, drawn without a look at their labels (docs/decisions.md, Testing)."""
+    total = min(max(round(count * test_fraction), 1), count - 1)
+    chosen = np.zeros(count, dtype=bool)
+    chosen[rng.permutation(count)[:total]] = True
     return chosen
 
 

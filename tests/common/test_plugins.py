@@ -17,7 +17,7 @@ from common.settings import load_settings
 DATA = """
     import numpy as np
     from common.data.datasets import Dataset
-from common.data.catalog import DatasetInfo, described
+    from common.data.catalog import DatasetInfo, described
     from common.errors import BouquetError
     from common.data.partitions import ClientPart
 

@@ -16,7 +16,7 @@ from experiments.simulation.run import simulate
 DATA = """
     import numpy as np
     from common.data.datasets import Dataset
-from common.data.catalog import DatasetInfo, described
+    from common.data.catalog import DatasetInfo, described
     from common.data.partitions import ClientPart
 
     def images(first, y):
