@@ -27,7 +27,6 @@ from common.errors import BouquetError
 from common.parameters.layout import ParameterLayout
 from common.protocol import ClientReply, Encoder, Instruction
 from common.protocol.error_replies import cannot_be_read
-from strategies.base import reply_checks
 from strategies.base.compression import Compression
 from strategies.base.delivery import Delivery
 from strategies.base.exchange import Patience, exchange
@@ -38,6 +37,7 @@ from strategies.base.nodes import NameOf, Nodes, wait_for_nodes
 from strategies.base.privacy import PrivacyLedger
 from strategies.base.protection import Protection
 from strategies.base.replies import Replies, Rows, mean_metrics
+from strategies.base.reply_checks import read_metrics, read_reply, refused
 from strategies.base.sampling import EVALUATE_STREAM, TRAIN_STREAM, Sampled, Sampling, fewest_replies, sample_clients
 from strategies.base.state_io import dump_state, load_state
 
@@ -178,10 +178,10 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
         for message in replies:
             client = self._nodes.name(message, self.names)
             try:
-                self.evaluation[client] = reply_checks.read_metrics(message, self.weighted_by_key)
+                self.evaluation[client] = read_metrics(message, self.weighted_by_key)
                 self._note_usable(client, message)
             except BouquetError as error:
-                self.failures[client] = reason = reply_checks.refused(error)
+                self.failures[client] = reason = refused(error)
                 self._send_again(client, message)
                 log(WARNING, "evaluation of round %s goes on without %s: %s", server_round, client, reason)
         return mean_metrics([(int(m[self.weighted_by_key]), m) for m in self.evaluation.values()], self.weighted_by_key)
@@ -346,9 +346,7 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
             try:
                 upload = planned[1].upload if planned else None
                 find = self.compression.find if self.compression else None
-                reply = reply_checks.read_reply(
-                    message, layout, upload, self.weighted_by_key, self.arrayrecord_key, find
-                )
+                reply = read_reply(message, layout, upload, self.weighted_by_key, self.arrayrecord_key, find)
                 if client in usable:
                     raise BouquetError(f"Another node replied as {client!r} in this round; the first one counts.")
                 if self.privacy:
@@ -359,7 +357,7 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
                     sent[client] = planned[1]
                 self._note_usable(client, message)
             except BouquetError as error:
-                self.failures[client] = reply_checks.refused(error)
+                self.failures[client] = refused(error)
                 self._send_again(client, message)
                 # Of an error of its own it is the device that says what is wrong with it.
                 (self._refused if message.has_content() or cannot_be_read(message) else self._failing).add(client)

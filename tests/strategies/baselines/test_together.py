@@ -17,7 +17,7 @@ def federation_of(method, folder, *changes):
 
 @pytest.mark.parametrize("beyond", [0.5, 2.0])
 def test_a_part_of_a_step_and_one_beyond_the_mean_leave_buffers_at_the_mean(beyond, tmp_path):
-    changes = ("model.name=real_devices:batch_normalised", "model.hidden=[]", f"strategy.mixing={beyond}")
+    changes = ("model.name=tests.helpers.real_devices:batch_normalised", "model.hidden=[]", f"strategy.mixing={beyond}")
     federation = Federation(tmp_path, "strategy.name=pfedme", *changes)
     center = federation.play(1)
     mean = federation.strategy.replies.W.mean(axis=0, dtype=np.float64)
@@ -64,7 +64,11 @@ def test_a_device_vanishes_in_the_middle_of_a_round_and_comes_back(method, tmp_p
 @pytest.mark.parametrize("method", METHODS)
 def test_a_model_with_batch_normalisation(method, tmp_path):
     """Its running statistics are learned from the data, stay variances, and the model is tested by them."""
-    normalised = ("model.name=real_devices:batch_normalised", "model.hidden=[]", "data.samples_per_client=80")
+    normalised = (
+        "model.name=tests.helpers.real_devices:batch_normalised",
+        "model.hidden=[]",
+        "data.samples_per_client=80",
+    )
     federation = federation_of(method, tmp_path, *normalised, "train.local_epochs=2")
     center = federation.play(1, 2, 3, 4)
     assert federation.strategy.failures == {}

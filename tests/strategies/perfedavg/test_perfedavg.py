@@ -76,7 +76,7 @@ def test_a_devices_step_is_the_meta_gradients(difference, tmp_path):
 
 def test_a_finite_difference_sees_one_draw_of_dropout(tmp_path):
     """Two draws would differ by about 1/δ times a gradient; with one, HF stays near FO."""
-    changes = ("strategy.name=per-fedavg", "model.name=real_devices:with_dropout", "model.hidden=[]")
+    changes = ("strategy.name=per-fedavg", "model.name=tests.helpers.real_devices:with_dropout", "model.hidden=[]")
     federation = Federation(tmp_path, *changes)
     rows = [federation.ask(instruction(federation, 0.01, difference=d)).vector for d in (None, 1e-4)]
     moved = np.linalg.norm(rows[0] - federation.initial)

@@ -36,7 +36,10 @@ def test_two_inner_steps_and_one_outer_step_by_hand(tmp_path):
 
 def test_solved_well_the_step_is_along_the_gradient_of_the_moreau_envelope(tmp_path):
     """∇F(w) = λ (w − θ̂), and at θ̂ that is ∇f(θ̂): the device's step of w is −η ∇f(θ̂)."""
-    smooth = ("model.name=real_devices:softmax_regression", "model.hidden=[]")  # no kinks of ReLU to stop at
+    smooth = (
+        "model.name=tests.helpers.real_devices:softmax_regression",
+        "model.hidden=[]",
+    )  # no kinks of ReLU to stop at
     federation = Federation(tmp_path, *FULL_BATCH, *smooth)
     session = federation.session(instruction(federation, weight=8.0, rate=0.02, steps=60))
     shared, personal, _ = solve(session, federation.initial)
