@@ -236,25 +236,25 @@ def compare(
     """Run what is missing of a comparison and print mean ± deviation over the seeds.
 
     A comparison that was stopped goes on where it was when it is started again. With --row, --column or --seed only a
-    part is run and shown; what is written is of the whole table.
+    part is run and shown; what is written is of the whole table. Rows of a table with [tune] are tuned first.
     """
     from experiments.comparison.cell_process import ForkRunner
     from experiments.comparison.grid import load_table
-    from experiments.comparison.run import run_table
     from experiments.comparison.tables import print_results, write_results
+    from experiments.comparison.tuning import run_comparison
     from experiments.simulation.run import check
 
     loaded = load_table(table)
     folder = out or Path("runs") / loaded.name
     part = (row or (), column or (), seed or ())
-    results = run_table(loaded, folder, jobs, ForkRunner(), console, resume, loaded.part(*part), check)
+    results = run_comparison(loaded, folder, jobs, ForkRunner(), console, resume, part, check)
     written = write_results(results, folder)
     print_results(results.part(*part) if any(part) else results, console)
     for path in written:
         console.print(f"written  {path}", soft_wrap=True)
     if results.interrupted:
         raise typer.Exit(INTERRUPTED)
-    if results.failed or results.missing:
+    if results.every_failed or results.missing:
         raise typer.Exit(1)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.data.folder import read_folder
-from common.data.datasets import Dataset, Floats, Labels, hold_out, load_dataset
+from common.data.datasets import Dataset, Floats, Labels, hold_out, load_dataset, reserve
 from common.data.partition_rules import apportion_at_random, deal
 from common.data.partitions import ClientPart, split_train_test
 from common.data.partitions import partition as partition_by_rule
@@ -88,6 +88,7 @@ def load_partition(
     test_fraction: float = 0.2,
     test_samples: int | None = None,
     public_fraction: float = 0.0,
+    reserved_fraction: float = 0.0,
     standardise: bool = True,
     **options: Any,
 ) -> ClientData:
@@ -103,6 +104,7 @@ def load_partition(
         test_fraction: share of the client's samples that it tests on, and never trains on.
         test_samples: it tests on at most so many fresh samples instead, see `_fresh`; what it trains on is the same.
         public_fraction: share that the server holds out as public data where there is no official test part.
+        reserved_fraction: share to take ``test_samples`` from, whatever the seed (`common.data.datasets.reserve`).
         standardise: False leaves images from 0 to 1.
         options: the keyword arguments of `common.data.partitions.partition`, hashable.
 
@@ -120,6 +122,7 @@ def load_partition(
         num_partitions,
         seed,
         public_fraction,
+        reserved_fraction,
         tuple(sorted(options.items())),
     )
     part = parts[partition_id]
@@ -202,10 +205,11 @@ def _partitioned(
     num_partitions: int,
     seed: int,
     public_fraction: float,
+    reserved_fraction: float,
     options: tuple[tuple[str, Any], ...],
 ) -> tuple[Dataset, list[ClientPart]]:
     """A data set and all its parts; kept, because a simulation asks for one part after another."""
-    data = hold_out(load_dataset(name, data_dir, standardise), public_fraction, seed)
+    data = hold_out(reserve(load_dataset(name, data_dir, standardise), reserved_fraction), public_fraction, seed)
     parts = partition_by_rule(
         rule,
         data.y,
@@ -226,29 +230,34 @@ def _fresh(
 ) -> tuple[Dataset, NDArray[np.int64]]:
     """At most ``count`` samples for client ``number`` to test on that no client trains on: of what, and which, sorted.
 
-    They are of the official test part, or what was held out as such, in the mix of classes that the client's samples
-    were drawn from; fewer than ``count`` where it would need more of a class than there are. Clients may have some in
-    common. In a partition by owner, where the test part is other people's, they are random ones of the owner's that
-    the client does not train on, and nobody else has; of no stretch that anybody trains on, where samples overlap.
+    They are of what is reserved, else of the official test part, or what was held out as such, in the mix of classes
+    that the client's samples were drawn from; fewer than ``count`` where it would need more of a class than there are.
+    Clients may have some in common. In a partition by owner, where the test part is other people's, they are random
+    ones of the owner's that the client does not train on, and nobody else has; of no stretch that anybody trains on,
+    where samples overlap.
     """
-    part, rng = parts[number], np.random.default_rng((seed, number, 1))
+    part, rng, reserved = parts[number], np.random.default_rng((seed, number, 1)), data.reserved
+    if part.owner is not None and reserved is not None and reserved.owners is not None:
+        pool = np.flatnonzero(reserved.owners == part.owner)
+        return reserved, np.sort(rng.choice(pool, min(count, len(pool)), replace=False))
     if part.owner is not None and data.owners is not None:
         held = np.concatenate([train, *(other.indices for i, other in enumerate(parts) if i != number)])
         stretches = np.arange(len(data.y)) if data.segments is None else data.segments
         pool = np.flatnonzero((data.owners == part.owner) & ~np.isin(stretches, stretches[held]))
         return data, np.sort(rng.choice(pool, min(count, len(pool)), replace=False))
-    if data.test_x is None or data.test_y is None:
+    if reserved is None and data.test_x is not None and data.test_y is not None:
+        reserved = replace(data, x=data.test_x, y=data.test_y, owners=None, populations=None, segments=None)
+    if reserved is None:
         raise BouquetError(
             f"Setting data.test_samples = {count}: data set {data.name!r} has no test part to take fresh samples from. "
             "Leave it out, set data.public_fraction, e.g. to 0.2, to hold samples out of all clients' parts, or take "
             "partition 'natural' where the data set has owners."
         )
     assert part.mix is not None
-    there = np.bincount(data.test_y, minlength=len(part.mix))[: len(part.mix)]
+    there = np.bincount(reserved.y, minlength=len(part.mix))[: len(part.mix)]
     most = min((there * part.mix.sum() // np.maximum(part.mix, 1))[part.mix > 0])
     counts = apportion_at_random(part.mix, min(count, int(most)), rng)
-    fresh = replace(data, x=data.test_x, y=data.test_y, owners=None, populations=None, segments=None)
-    return fresh, deal(data.test_y, counts[None], rng)[0]
+    return reserved, deal(reserved.y, counts[None], rng)[0]
 
 
 def _transformed(data: Dataset, part: ClientPart, indices: NDArray[np.int64]) -> tuple[Floats, Labels]:

@@ -50,6 +50,7 @@ class Dataset:
         populations: (N,) the real group that its owner belongs to; None where nobody knows.
         segments: (N,) contiguous recording that a window is from, where windows overlap; else None.
         test_x, test_y: the official test part, which clients do not share; None where there is none.
+        reserved: what `reserve` set aside to test on; None where nothing is.
         standardise: whether `standardised` does anything.
     """
 
@@ -61,12 +62,19 @@ class Dataset:
     segments: Labels | None = None
     test_x: NDArray[Any] | None = None
     test_y: Labels | None = None
+    reserved: Dataset | None = None
     standardise: bool = True
 
     @property
     def info(self) -> DatasetInfo:
         """Shapes, scale and origin."""
         return dataset_info(self.name)
+
+    def only(self, indices: NDArray[np.int64]) -> Dataset:
+        """The data set with these of its samples."""
+        known = {key: getattr(self, key) for key in ("owners", "populations", "segments")}
+        chosen: dict[str, Any] = {key: None if values is None else values[indices] for key, values in known.items()}
+        return replace(self, x=self.x[indices], y=self.y[indices], **chosen)
 
     def scaled(self, indices: NDArray[np.int64]) -> Floats:
         """The samples (n, *input_shape), images from 0 to 1."""
@@ -117,16 +125,28 @@ def hold_out(dataset: Dataset, fraction: float, seed: int) -> Dataset:
     kept, held = split_train_test(
         np.arange(len(dataset.y)), dataset.y, seed, test_fraction=fraction, segments=dataset.segments
     )
-    return replace(
-        dataset,
-        x=dataset.x[kept],
-        y=dataset.y[kept],
-        owners=None if dataset.owners is None else dataset.owners[kept],
-        populations=None if dataset.populations is None else dataset.populations[kept],
-        segments=None if dataset.segments is None else dataset.segments[kept],
-        test_x=dataset.x[held],
-        test_y=dataset.y[held],
-    )
+    return replace(dataset.only(kept), test_x=dataset.x[held], test_y=dataset.y[held])
+
+
+def reserve(dataset: Dataset, fraction: float) -> Dataset:
+    """Set a share of each owner's samples aside to test on, or of all where nobody knows the owners.
+
+    They are the same in every run, so that no seed trains on what another tests on: random ones, and whole segments
+    where there are any. An owner with a single one keeps it.
+    """
+    if fraction == 0:
+        return dataset
+    segments = np.arange(len(dataset.y)) if dataset.segments is None else dataset.segments
+    owners = np.zeros(len(dataset.y)) if dataset.owners is None else dataset.owners
+    parts = [np.flatnonzero(owners == owner) for owner in np.unique(owners)]
+    held = [
+        split_train_test(part, dataset.y, (0, number), test_fraction=fraction, segments=dataset.segments)[1]
+        for number, part in enumerate(parts)
+        if len(np.unique(segments[part])) > 1
+    ]
+    taken = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *held]))
+    kept = dataset.only(np.setdiff1d(np.arange(len(dataset.y)), taken))
+    return replace(kept, reserved=dataset.only(taken))
 
 
 def standardise(scaled: Floats, mean: Sequence[float], std: Sequence[float]) -> Floats:

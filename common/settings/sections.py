@@ -98,6 +98,13 @@ class DataSettings(Section):
     public_fraction: float = Field(
         0.0, ge=0, lt=1, description="Part that no client gets, for the server, of a data set without a test part."
     )
+    reserved_fraction: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Part, of each owner's samples where they are known, that no client gets whatever the seed: "
+        "test_samples are taken from it.",
+    )
     classes: tuple[str, ...] = Field((), description="Names of the classes of the devices' own data, in label order.")
     input_shape: tuple[int, ...] = Field(
         (), description="Shape of one sample of the devices' own data, e.g. [3, 32, 32]."
@@ -118,6 +125,7 @@ class DataSettings(Section):
             "test_fraction": self.test_fraction,
             "test_samples": self.test_samples,
             "public_fraction": self.public_fraction,
+            "reserved_fraction": self.reserved_fraction,
             "standardise": self.standardise,
         }
 
@@ -138,6 +146,11 @@ class DataSettings(Section):
             raise ValueError(
                 f"data.test_samples = {self.test_samples} takes fresh samples of a named data set, and dataset 'own' "
                 "has none but the devices'; leave it out, they test on data.test_fraction of theirs"
+            )
+        if self.dataset == OWN_DATA and self.reserved_fraction:
+            raise ValueError(
+                f"data.reserved_fraction = {self.reserved_fraction} is of a named data set, not of the devices' own: "
+                "leave it out"
             )
         return self
 

@@ -1,7 +1,8 @@
 """The file of `bouquet compare`: a grid of strategies × data × partitions × seeds, each cell a run of its own.
 
 The format: docs/comparing.md. A cell's settings are the base, then the data, the partition and the strategy laid over
-it, then its seed. A row that differs from another only in what is tested is read from the same cells.
+it, then its seed. A row that differs from another only in what is tested is read from the same cells, unless each has
+values of its own chosen for it (`experiments.comparison.tuning`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from common.settings import Settings, SettingsError, parse_settings
 from common.settings.sections import DataSettings
 from experiments.comparison.measures import Metric, parse_metric
 from experiments.comparison.paper_figures import PaperFigures
+from experiments.comparison.tuning_grids import Choice, Grid, Tune, TuneSection, parse_grid, read_tune, tuning_table
 from experiments.simulation.own_data import one_client_a_folder
 from strategies.registry import create_strategy
 
@@ -47,6 +49,7 @@ class Entry:
     label: str
     overrides: Mapping[str, Any]
     tested: Tested = "method"
+    grid: Grid = field(default_factory=dict)  # of its own, beside that of all rows
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,8 @@ class Table:
     """A grid, validated. ``data`` are the columns: data sets, or data sets times partitions.
 
     ``panels`` has them by partition, each column with the label of its data set; one unnamed panel without partitions.
-    ``cells`` go seed by seed, so that a whole table of one seed is there first.
+    ``cells`` go seed by seed, so that a whole table of one seed is there first. With ``tune`` their settings lack what
+    is to be chosen, until `chosen_for` has it: ``choices`` by row and column.
     """
 
     name: str
@@ -86,6 +90,8 @@ class Table:
     rows: tuple[Row, ...]
     paper: tuple[PaperFigures, ...] = ()
     panels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    tune: Tune | None = None
+    choices: Mapping[tuple[str, str], Choice] = field(default_factory=dict)
 
     def row(self, label: str) -> Row:
         """The row of a label."""
@@ -140,6 +146,7 @@ class _File(BaseModel):
     partition: list[dict[str, Any]] = []
     rows: Literal["standard", "given"] = "given"
     paper: list[PaperFigures] = []
+    tune: TuneSection | None = None
 
 
 def check_strategy(settings: Settings) -> None:
@@ -180,6 +187,9 @@ def _build(file: _File, check: Check) -> Table:
             raise TableError(f"Two [[{kind}]] have the label {repeated[0]!r}; give each a label of its own.")
     columns = [_joined(one, division) for one in data for division in divisions] if divisions else data
     rows = _rows(strategies)
+    tune = read_tune(file.tune, file.seeds, strategies, columns, {row.label: row.cells for row in rows})
+    if tune is not None:
+        rows = [replace(row, cells=row.label) for row in rows]
     for figures in file.paper:
         figures.check([row.label for row in rows], [column.label for column in columns])
     slugs: dict[str, tuple[str, str]] = {}
@@ -198,7 +208,7 @@ def _build(file: _File, check: Check) -> Table:
                 where = f"strategy {strategy.label!r}, data {column.label!r}"
                 settings = _settings(base, overrides, where, check)
                 grid.append(Cell(strategy.label, column.label, seed, slug, settings))
-    return Table(
+    table = Table(
         file.name,
         tuple(file.seeds),
         metrics,
@@ -209,7 +219,11 @@ def _build(file: _File, check: Check) -> Table:
         tuple(file.paper),
         {division.label: {_joined(one, division).label: one.label for one in data} for division in divisions}
         or {"": {one.label: one.label for one in data}},
+        tune,
     )
+    if tune is not None:
+        tuning_table(table, check)
+    return table
 
 
 def missing_rows(table: Table) -> list[str]:
@@ -233,7 +247,8 @@ def _rows(strategies: list[Entry]) -> list[Row]:
     """Each row with the one whose cells it reads: one of the same settings that tests what the method does."""
     rows = []
     for entry in strategies:
-        same = (e.label for e in strategies if e.overrides == entry.overrides and e.tested == "method")
+        alike = (e for e in strategies if (e.overrides, e.grid) == (entry.overrides, entry.grid))
+        same = (e.label for e in alike if e.tested == "method")
         rows.append(
             Row(entry.label, next(same, entry.label) if entry.tested != "method" else entry.label, entry.tested)
         )
@@ -254,7 +269,7 @@ def _base(sections: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str
 
 
 def _strategy(content: Mapping[str, Any]) -> Entry:
-    options = {key: value for key, value in content.items() if key not in ("label", "set", "tested")}
+    options = {key: value for key, value in content.items() if key not in ("label", "set", "tested", "tune")}
     if not isinstance(options.get("name"), str):
         raise TableError(f"A [[strategy]] has name = {options.get('name')!r}, expected a strategy such as 'fesem'.")
     label = _label("strategy", content, options["name"])
@@ -264,7 +279,8 @@ def _strategy(content: Mapping[str, Any]) -> Entry:
             f"[[strategy]] {label!r} has tested = {tested!r}, expected one of {', '.join(get_args(Tested))}."
         )
     overrides = {f"strategy.{key}": value for key, value in options.items()}
-    return Entry(label, {**_set("strategy", label, content), **overrides}, tested)
+    grid = parse_grid(f"[[strategy]] {label!r}: tune", content["tune"]) if "tune" in content else {}
+    return Entry(label, {**_set("strategy", label, content), **overrides}, tested, grid)
 
 
 def _entry(kind: str, content: Mapping[str, Any], default: Callable[[Mapping[str, Any]], str]) -> Entry:
@@ -343,6 +359,8 @@ def _explain(item: Any) -> str:
     if item["loc"][0] == "paper" and len(item["loc"]) > 1:
         what, fields = ("a [[paper]]", PaperFigures.model_fields)
     allowed = ", ".join(fields)
+    if item["loc"][0] == "tune" and len(item["loc"]) > 1:
+        what, allowed = ("[tune]", "seeds and, in quotes, settings with their values")
     if item["type"] == "extra_forbidden":
         return f"Unknown key {key!r}; {what} has {allowed}."
     if item["type"] == "missing":

@@ -1,11 +1,13 @@
-"""What a table's rows are: which model each tests, and on what its clusters were chosen."""
+"""What a table's rows are: which model each tests, on what its clusters were chosen, and what a device does for it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from common.settings import Settings
 from experiments.comparison.grid import Row, Table
+from strategies.registry import create_strategy
 
 # The model that a device is tested with after the last round, where it is not the one that it was sent.
 _TESTED = {
@@ -36,6 +38,21 @@ _CHOSEN_ON = {
 }
 
 
+# What a device does in a round, in trainings by FedAvg's, where that is not one (docs/methods.md).
+_TRAININGS = {
+    "ditto": "2",
+    "anchored": "2",
+    "per-fedavg": "2",
+    "per-fedavg-hf": "4",
+    "pfedme": "{inner_steps}",
+    "cgpfl": "{personal_steps}",
+    "feddane": "1, and 2 passes for gradients",
+    "fedbabu": "1, and {fine_tuning_epochs} epochs of fine-tuning",
+    "fedsgd": "a step on all samples",
+    "fedrep": "{head_epochs} epochs of the head, {body_epochs} of the body",
+}
+
+
 def tested_text(settings: Settings, row: Row) -> str:
     """Which model the accuracies of a row are of."""
     if row.tested == "trained":
@@ -53,10 +70,41 @@ def chosen_text(settings: Settings) -> str:
     return _CHOSEN_ON.get(settings.strategy.name, "–")
 
 
+def budget_text(cells: Sequence[Settings]) -> str:
+    """Rounds and local training of a row, in all of its columns."""
+    rounds, epochs, batch = (
+        " or ".join(map(str, sorted(set(found))))
+        for found in (
+            (settings.run.rounds for settings in cells),
+            (settings.train.local_epochs for settings in cells),
+            (settings.train.batch_size for settings in cells),
+        )
+    )
+    return f"{rounds} rounds of {epochs} epochs, batch {batch}"
+
+
+def trainings_text(settings: Settings) -> str:
+    """How many times a device trains in a round, and where it is not for those epochs, for what."""
+    strategy = settings.strategy
+    built = create_strategy(strategy.name, strategy.options)
+    text = "as its code says" if ":" in strategy.name else _TRAININGS.get(strategy.name, "1").format(**vars(built))
+    if getattr(built, "local_update", "epochs") == "step":
+        text = "a step on a mini-batch"
+    return f"{text}, and 2 to choose" if settings.personal.choose and settings.personal.alone else text
+
+
 def protocol(table: Table) -> list[dict[str, Any]]:
-    """For each row its label, what is tested and on what clusters were chosen."""
-    first = {cell.strategy: cell.settings for cell in reversed(table.cells)}
+    """For each row its label, what is tested, on what clusters were chosen, and what a device does in a round."""
+    cells: dict[str, list[Settings]] = {}
+    for cell in table.cells:
+        cells.setdefault(cell.strategy, []).append(cell.settings)
     return [
-        {"row": row.label, "tested": tested_text(first[row.cells], row), "clusters": chosen_text(first[row.cells])}
+        {
+            "row": row.label,
+            "tested": tested_text(cells[row.cells][0], row),
+            "clusters": chosen_text(cells[row.cells][0]),
+            "budget": budget_text(cells[row.cells]),
+            "trainings": trainings_text(cells[row.cells][0]),
+        }
         for row in table.rows
     ]

@@ -58,11 +58,17 @@ class Results:
     cells: list[CellResult] = field(default_factory=list)
     interrupted: bool = False
     asked: frozenset[str] | None = None  # slugs of the cells that this comparison was to run; None for all
+    tuning: Results | None = None  # of the table that its rows were tuned with
 
     @property
     def failed(self) -> list[CellResult]:
         """Cells that ran and failed."""
         return [result for result in self.cells if result.error is not None]
+
+    @property
+    def every_failed(self) -> list[CellResult]:
+        """Those, and those of the tuning."""
+        return [*(self.tuning.failed if self.tuning else ()), *self.failed]
 
     @property
     def unrun(self) -> list[CellResult]:
@@ -131,7 +137,7 @@ def run_table(
             elif results.asks_for(result.cell):
                 todo.append((result, state))
         if check is not None:
-            _check_all([result.cell for result, _ in todo], check)
+            check_cells([result.cell for result, _ in todo], check)
         for result, state in todo:
             _check_removable(folder / result.cell.slug)
             if state == "other settings" or (state == "shorter" and not resume):
@@ -145,8 +151,11 @@ def run_table(
     return results
 
 
-def _check_all(cells: Sequence[Cell], check: Callable[[Settings], None]) -> None:
-    """Check the first cell of each row and of each column and seed: a whole grid would take minutes."""
+def check_cells(cells: Sequence[Cell], check: Callable[[Settings], None]) -> None:
+    """Check the first cell of each row and of each column and seed: a whole grid would take minutes.
+
+    Raises `BouquetError` with all that does not pass.
+    """
     seen: set[object] = set()
     wrong = []
     for cell in cells:

@@ -31,6 +31,7 @@ from experiments.comparison.paper_comparison import paper_rows, paper_tables
 from experiments.comparison.plots import accuracy_by_effort, compared_by_client, gain_map
 from experiments.comparison.row_notes import protocol
 from experiments.comparison.run import Results
+from experiments.comparison.tuning import choice_table, tuned_json, tuning_notes
 from experiments.plots.run import compared_by_round
 from experiments.report.pages import COMPARISON, embed, render
 
@@ -82,7 +83,7 @@ def render_markdown(results: Results) -> str:
         lines = [heads, ["---", *("---:" for _ in heads[1:])], *rows]
         cells = [[text.replace("|", "\\|") for text in line] for line in lines]
         parts += [f"## {title}", "\n".join(f"| {' | '.join(line)} |" for line in cells)]
-    for result in results.failed:
+    for result in results.every_failed:
         parts += [f"## Failed: {result.cell.slug}", f"```\n{result.error}\n```"]
     return "\n\n".join(parts) + "\n"
 
@@ -123,11 +124,12 @@ def claim_tables(results: Results) -> list[tuple[str, list[str], list[list[str]]
         )
         rows = [[row, f"{rank:.2f}", "yes" if row in near else ""] for row, rank in ranked.mean.items()]
         tables.append((title, ["strategy", "rank", "not told from the first"], rows))
-    stated = [[one["row"], one["tested"], one["clusters"]] for one in protocol(results.table)]
+    heads = ["strategy", "model", "clusters by", "budget", "trainings a round"]
+    stated = [[one[k] for k in ("row", "tested", "clusters", "budget", "trainings")] for one in protocol(results.table)]
     tables.append(
-        ("Protocol: the model that is tested after the last round", ["strategy", "model", "clusters by"], stated)
+        ("Protocol: the model that is tested after the last round, and what a device does for it", heads, stated)
     )
-    return tables
+    return tables + choice_table(results)
 
 
 def _csv(rows: list[dict[str, Any]], heads: list[str] | None = None) -> str:
@@ -148,6 +150,7 @@ def render_json(results: Results) -> dict[str, Any]:
         "means": _summary_rows(results),
         "paper": paper_rows(results),
         "protocol": protocol(table),
+        "tuned": None if table.tune is None else tuned_json(table, table.choices),
         **claims_json(results),
         "cells": [
             {
@@ -181,7 +184,7 @@ def render_html(results: Results) -> str:
             {"title": metric.title, "columns": table.data, "rows": _texts(results, metric)} for metric in table.metrics
         ],
         claims=[{"title": title, "heads": heads, "rows": rows} for title, heads, rows in claim_tables(results)],
-        failures=[(result.cell.slug, result.error) for result in results.failed],
+        failures=[(result.cell.slug, result.error) for result in results.every_failed],
     )
 
 
@@ -191,7 +194,7 @@ def plots_of_results(results: Results) -> list[Figure]:
         gain_map("Gain over both Standalone and FedAvg", gains(results), results.table.panels)
     ]
     for data in results.table.data:
-        runs = {row.label: results.runs(row.label, data) for row in results.table.rows if row.cells == row.label}
+        runs = {row.label: results.runs(row.label, data) for row in results.table.rows if row.tested == "method"}
         clients = {row.label: by_seed(results, row.label, data) for row in results.table.rows}
         figures += [
             compared_by_round(f"Accuracy, {data}", "macro accuracy", runs, lambda run: run.outcome("accuracy_macro")),
@@ -215,7 +218,7 @@ def notes(results: Results) -> list[str]:
         said.append(f"{len(results.unrun)} of {len(results.cells)} cells have not been run yet.")
     if results.failed or results.unrun:
         said.append("Rows do not all have the same seeds: differences are over the seeds that both rows have.")
-    said += equal_rows(results)
+    said += equal_rows(results) + tuning_notes(results)
     if lacking := missing_rows(results.table):
         said.append(
             f"The table lacks {'; '.join(lacking)}, without which it does not say whether federation pays; "

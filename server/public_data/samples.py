@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.datasets import Floats, hold_out, load_dataset
+from common.data.datasets import Floats, hold_out, load_dataset, reserve
 from common.data.images import IMAGE_MODES, IMAGE_SUFFIXES, image_files, read_image
 from common.data.readers import read_arrays
 from common.errors import BouquetError
@@ -59,7 +59,7 @@ def _test_part(settings: Settings) -> PublicSamples:
             "no official test part: set data.public_fraction, e.g. to 0.1, to hold samples out for the server, or "
             "server.public_data to an .npz with x or to a folder of images."
         )
-    held = hold_out(dataset, data.public_fraction, settings.run.seed)
+    held = hold_out(reserve(dataset, data.reserved_fraction), data.public_fraction, settings.run.seed)
     assert held.test_x is not None
     return PublicSamples(len(held.test_x), held.test_inputs)
 

@@ -162,6 +162,29 @@ def test_own_data_have_no_fresh_samples():
     load_settings(None, own)
     with pytest.raises(BouquetError, match=r"data\.test_samples = 5 .* dataset 'own'"):
         load_settings(None, [*own, "data.test_samples=5"])
+    with pytest.raises(BouquetError, match=r"data\.reserved_fraction = 0\.2 is of a named data set"):
+        load_settings(None, [*own, "data.reserved_fraction=0.2"])
+
+
+@pytest.mark.parametrize(("data", "rule"), [("numbered", "iid"), ("recorded", "natural"), ("recorded", "iid")])
+def test_what_is_reserved_nobody_trains_on_under_any_seed(file, data, rule):
+    tested, own = set(), set()
+    for seed in range(4):
+        options = {"samples_per_client": 20, "reserved_fraction": 0.25}
+        for number in range(6):
+            part = load_partition(f"{file}:{data}", rule, number, 6, seed, test_samples=15, **options)
+            split = load_partition(f"{file}:{data}", rule, number, 6, seed, **options)
+            assert np.array_equal(part.train_x, split.train_x)
+            assert len(part.test_y) == 15
+            tested |= set(numbers(part.test_x)[0].tolist())
+            own |= set(numbers(split.test_x)[0].tolist()) | set(numbers(split.train_x)[0].tolist())
+            if rule == "natural":  # an owner is tested on its own
+                assert {n // 100 for n in numbers(part.test_x)[0]} == {n // 100 for n in numbers(part.train_x)[0]}
+    assert max(tested) < 10_000, "not of the official test part"
+    assert len(tested) > 100
+    assert not tested & own
+    if data == "recorded":
+        assert not {n // 5 for n in tested} & {n // 5 for n in own}, "whole stretches"
 
 
 def test_every_engine_tests_on_the_same(file, tmp_path):

@@ -330,7 +330,7 @@ def test_the_tables_hold_mean_and_sample_deviation(compare, tmp_path):
     assert "| FeSEM | ≈ +.300 |" in text
     assert "critical difference 1.39 (Nemenyi, 5 %)\n" in text  # 1.96 √(2 · 3 / (6 · 2)): of two blocks nothing follows
     assert "| FeSEM | 1.00 | yes |\n| Fed\\|Avg | 2.00 | yes |" in text
-    assert "| FeSEM | received | uploaded models |\n| Fed\\|Avg | received | – |" in text
+    assert "| FeSEM | received | uploaded models | 3 rounds of 2 epochs, batch 16 | 1 |\n" in text
     clients = list(csv.DictReader(io.StringIO(paths[2].read_text())))
     assert len(clients) == 2 * 2 * 4
     assert sum(float(one["accuracy"]) for one in clients if one["strategy"] == "FeSEM") / 8 == pytest.approx(0.91)

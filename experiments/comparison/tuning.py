@@ -1,0 +1,202 @@
+"""A comparison whose rows are tuned: what each takes is chosen on seeds and samples that the table does not show.
+
+Tuning is a table of its own in ``OUT/tune``, run as any other: each row with each of its values. What it chooses is
+laid over the settings of the table's cells, which then are run.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from common.data.datasets import load_dataset
+from common.errors import BouquetError
+from common.settings import Settings
+from common.settings.sections import OWN_DATA, DataSettings
+from common.system.files import write_json
+from experiments.comparison.cell_process import Runner
+from experiments.comparison.grid import Table
+from experiments.comparison.measures import parse_metric
+from experiments.comparison.run import Results, check_cells, run_table
+from experiments.comparison.tuning_grids import Choice, choose, combinations, label_of, tuning_table
+from server.run_folder import SUMMARY
+
+CHOSEN_BY = "accuracy_macro"
+Choices = Mapping[tuple[str, str], Choice]
+
+
+def run_comparison(
+    table: Table,
+    out: Path,
+    jobs: int | None,
+    runner: Runner,
+    console: Console,
+    resume: bool = False,
+    part: tuple[Sequence[str], Sequence[str], Sequence[int]] = ((), (), ()),
+    check: Callable[[Settings], None] | None = None,
+) -> Results:
+    """Run a part of a table, rows, columns and seeds, as `run_table` does; before it what its rows are tuned with.
+
+    Of a row and column that is not tuned yet, because its tuning was interrupted or was not asked for, no cell is run,
+    nor read where there is one.
+    """
+    asked = table.part(*part)
+    if table.tune is None:
+        return run_table(table, out, jobs, runner, console, resume, asked, check)
+    rows, columns, _ = part
+    for column, data in {(cell.data, cell.settings.data) for cell in table.cells}:
+        check_apart(data, column)
+    tuning, folder = tuning_table(table), out / "tune"
+    of = {label_of(row, values): row for row, grid in table.tune.grids.items() for values in combinations(grid)}
+    wanted = tuning.part([label for label in tuning.strategies if not rows or of[label] in rows], columns)
+    console.print(f"Tuning is {len(wanted)} cells on the seeds {_listed(table.tune.seeds)}, then {len(asked)} are run.")
+    if check is not None and not all((folder / "cells" / slug / SUMMARY).exists() for slug in wanted):
+        check_cells([cell for cell in table.cells if cell.slug in asked], check)
+    tried = run_table(tuning, folder, jobs, runner, console, resume, wanted, check)
+    choices = choices_of(table, tried)
+    write_json(out / "tuned.json", tuned_json(table, choices))
+    final = with_choices(table, choices)
+    ready = {cell.slug for cell in final.cells if (cell.strategy, cell.data) in choices}
+    now = frozenset() if tried.interrupted else asked & ready
+    results = run_table(final, out, jobs, runner, console, resume, now, check)
+    for result in results.cells:
+        if result.cell.slug not in ready:
+            result.run = None  # of settings that nothing was chosen for
+    return replace(results, asked=asked, tuning=tried, interrupted=results.interrupted or tried.interrupted)
+
+
+def choices_of(table: Table, tried: Results) -> dict[tuple[str, str], Choice]:
+    """(row, column) → what was chosen for it; without those of which some cell has neither run nor failed."""
+    assert table.tune is not None
+    metric = parse_metric(CHOSEN_BY)
+    cells = defaultdict(list)
+    for result in tried.cells:
+        cells[result.cell.strategy, result.cell.data].append(result)
+    found = {}
+    for row in table.rows:
+        grid, source = table.tune.grids[row.label], table.tune.cells[row.label]
+        for data in table.data:
+            of = [(values, cells[label_of(source, values), data]) for values in combinations(grid)]
+            if any(one.run is None and one.error is None for _, results in of for one in results):
+                continue
+            accuracies = [
+                (values, [None if one.run is None else metric.of(one.run, row.tested) for one in results])
+                for values, results in of
+            ]
+            if (choice := choose(grid, accuracies)) is not None:
+                found[row.label, data] = choice
+    return found
+
+
+def with_choices(table: Table, choices: Choices) -> Table:
+    """The table whose cells take what was chosen for their row and column."""
+    cells = tuple(
+        replace(cell, settings=cell.settings.with_overrides(choices[cell.strategy, cell.data].values))
+        if (cell.strategy, cell.data) in choices
+        else cell
+        for cell in table.cells
+    )
+    return replace(table, cells=cells, choices=choices)
+
+
+def check_apart(data: DataSettings, column: str) -> None:
+    """Raise `BouquetError` where tuning may test on samples that the table tests on, and settings would prevent it.
+
+    Devices' own data have no samples apart; the notes say so.
+    """
+    if data.dataset == OWN_DATA:
+        return
+    loaded = load_dataset(data.dataset, data.data_dir or None, data.standardise)
+    by_owner = loaded.owners is not None and (data.partition == "natural" or ":" in data.partition)
+    apart = data.reserved_fraction > 0 or (loaded.test_x is not None and not by_owner)
+    missing = [] if data.test_samples is not None else ["data.test_samples, e.g. to 400"]
+    missing += [] if apart else ["data.reserved_fraction, e.g. to 0.2"]
+    if missing:
+        raise BouquetError(
+            f"[tune] chooses on samples that the devices hold out, which the column {column!r} may test on under "
+            f"another seed. Set {' and '.join(missing)}, in [base.data] or the column: it then tests on others."
+        )
+
+
+def shared_columns(table: Table) -> list[str]:
+    """The columns whose samples to choose on may be among those that the table tests on under another seed."""
+    own = {cell.data for cell in table.cells if cell.settings.data.dataset == OWN_DATA}
+    return [data for data in table.data if data in own]
+
+
+def tuned_json(table: Table, choices: Choices) -> dict[str, Any]:
+    """What was chosen, from what, with the accuracies of each value by tune seed."""
+    assert table.tune is not None
+    seeds = table.tune.seeds
+    return {
+        "seeds": list(seeds),
+        "by": CHOSEN_BY,
+        "chosen": [
+            {
+                "row": row,
+                "data": data,
+                "values": choice.values,
+                "at_end_of_grid": list(choice.at_end),
+                "tried": [
+                    {"values": values, "accuracy_by_seed": dict(zip(seeds, accuracies, strict=True))}
+                    for values, accuracies in choice.tried
+                ],
+            }
+            for (row, data), choice in choices.items()
+        ],
+        "may_share_samples_with_the_table": shared_columns(table),
+    }
+
+
+def tuning_notes(results: Results) -> list[str]:
+    """How the rows were tuned, and what to know of it."""
+    table = results.table
+    if table.tune is None:
+        return []
+    keys = sorted({key for grid in table.tune.grids.values() for key in grid})
+    said = [
+        f"{_listed(keys)} {'was' if len(keys) == 1 else 'were'} chosen for each row and column by the best mean "
+        f"{CHOSEN_BY} of what the row tests, on the seeds {_listed(table.tune.seeds)}, which the table does not show."
+    ]
+    if own := shared_columns(table):
+        said.append(f"{_listed(own)}: chosen on devices' own samples, which the table may test on under another seed.")
+    pairs = [(row.label, data) for row in table.rows for data in table.data]
+    if lacking := [pair for pair in pairs if pair not in table.choices]:
+        said.append(f"{len(lacking)} of {len(pairs)} rows and columns are not tuned yet, and have no cells.")
+    if failed := [one.cell.slug for one in results.tuning.failed] if results.tuning else []:
+        said.append(f"{len(failed)} tuning cells failed; a value that failed is not chosen: {_listed(failed)}.")
+    if ends := [
+        f"{row} ({data})" for row, data in pairs if (row, data) in table.choices and table.choices[row, data].at_end
+    ]:
+        said.append(f"At the end of the grid, so that a better value may lie beyond: {_listed(ends)}.")
+    return said
+
+
+def choice_table(results: Results) -> list[tuple[str, list[str], list[list[str]]]]:
+    """Chosen values by row and column, as (title, heads, rows); empty for a table that is not tuned."""
+    table = results.table
+    if table.tune is None:
+        return []
+    rows = [
+        [
+            row.label,
+            *((table.choices[row.label, d].text if (row.label, d) in table.choices else "—") for d in table.data),
+        ]
+        for row in table.rows
+    ]
+    return [
+        (
+            f"Chosen on the seeds {_listed(table.tune.seeds)}; (end): at the end of the grid",
+            ["strategy", *table.data],
+            rows,
+        )
+    ]
+
+
+def _listed(values: Any) -> str:
+    return ", ".join(map(str, values))
