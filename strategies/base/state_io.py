@@ -11,6 +11,8 @@ from pydantic import TypeAdapter
 
 State = TypeVar("State")
 
+FORMERLY = "formerly"  # in a field's metadata: the name under which checkpoints of older releases hold it
+
 
 def dump_state(state: Any) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """Split a dataclass into its arrays, by name, and the rest, which is JSON.
@@ -41,6 +43,8 @@ def load_state(kind: type[State], arrays: dict[str, NDArray[Any]], rest: dict[st
     values: dict[str, Any] = {}
     for field in fields(kind):  # type: ignore[arg-type]
         name = field.name
+        if (former := field.metadata.get(FORMERLY)) in rest:
+            rest = {name: rest[former], **rest}
         if name in arrays:
             values[name] = arrays[name]
         elif nested := {k.split("/", 1)[1]: a for k, a in arrays.items() if k.startswith(f"{name}/")}:

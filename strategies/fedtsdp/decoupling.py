@@ -44,18 +44,18 @@ def second_stage(first: Assignment, distances: Distances, eps: float, min_sample
     return canonical_labels(parts)
 
 
-def regroup(before: Mapping[str, int], found: Mapping[str, int]) -> Regrouped:
-    """The clusters of all known clients after those in ``found`` were clustered anew.
+def regroup(before: Mapping[str, int], assignment: Mapping[str, int]) -> Regrouped:
+    """The clusters of all clients that ever replied, after those of ``assignment`` were clustered anew.
 
     A client that was absent goes where most of those are that it was with, of equals to the lower cluster. An old
     cluster of which nobody was present goes on as it is.
     """
-    moved = {old: Counter(new for c, new in found.items() if before.get(c) == old) for old in set(before.values())}
-    survivors = sorted(old for old, counts in moved.items() if not counts)
-    first_free = max(found.values(), default=-1) + 1
-    target = {old: min(counts, key=lambda new: (-counts[new], new)) for old, counts in moved.items() if counts}
+    present = {old: Counter(k for c, k in assignment.items() if before.get(c) == old) for old in set(before.values())}
+    survivors = sorted(old for old, counts in present.items() if not counts)
+    first_free = max(assignment.values(), default=-1) + 1
+    target = {old: min(counts, key=lambda new: (-counts[new], new)) for old, counts in present.items() if counts}
     target |= {old: first_free + index for index, old in enumerate(survivors)}
-    return Regrouped({**{client: target[old] for client, old in before.items()}, **found}, survivors)
+    return Regrouped({**{client: target[old] for client, old in before.items()}, **assignment}, survivors)
 
 
 def join_nearest(distances: Distances, labels: Assignment) -> Assignment:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from strategies.base.replies import Matrix, Replies
+from strategies.base.state_io import FORMERLY
 from strategies.fedtsdp.hopkins import Weights
 from strategies.mathematics.similarity import Distances
 
@@ -33,8 +34,10 @@ class FedTSDPState:
     stage_one: dict[str, int] = field(default_factory=dict)  # of the last clustering
     stage_two: dict[str, int] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)  # clients of the round in progress
-    owing: list[str] = field(default_factory=list)  # were asked in an earlier round and have not replied since
-    bereft: list[str] = field(default_factory=list)  # had lost their own layers when they had been sent no others
+    # Clients that were asked in an earlier round and have not replied since.
+    missed_rounds: list[str] = field(default_factory=list, metadata={FORMERLY: "owing"})
+    # Clients that had lost their own layers when they had been sent no others.
+    lost_layers: list[str] = field(default_factory=list, metadata={FORMERLY: "bereft"})
     observed: Observed = Observed()
     divergence: Distances | None = None  # JS of the last round's clients, (n, n)
     divergence_clients: list[str] = field(default_factory=list)
@@ -42,13 +45,13 @@ class FedTSDPState:
 
 def answered(state: FedTSDPState, replies: Replies) -> tuple[FedTSDPState, Replies]:
     """Who replied, and without those that had to begin from layers that were neither theirs nor their cluster's."""
-    bereft = replies.lost - {*state.owing}  # the others had been sent a spare
+    lost_layers = replies.lost - {*state.missed_rounds}  # the others had been sent a spare
     replied = {*replies.clients}
     state = replace(
         state,
         asked=[],
-        owing=sorted({*state.owing, *state.asked} - replied),
-        bereft=sorted(({*state.bereft} - replied) | bereft),
+        missed_rounds=sorted({*state.missed_rounds, *state.asked} - replied),
+        lost_layers=sorted(({*state.lost_layers} - replied) | lost_layers),
         observed=Observed(state_lost=sorted(replies.lost)),
     )
-    return state, replies.only(client not in bereft for client in replies.clients)
+    return state, replies.only(client not in lost_layers for client in replies.clients)

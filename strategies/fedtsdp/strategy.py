@@ -11,7 +11,7 @@ the Υ of Eq. 9 is 0, since nothing divides by that distance; BatchNorm's counte
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Literal, Unpack
 
 import numpy as np
@@ -137,8 +137,8 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
 
     def prepare(self, state: FedTSDPState, round_: int, clients: Sequence[str], ask: Ask) -> FedTSDPState:
         """Note who is asked: a client that does not reply may come back without its layers. No message is sent."""
-        owing = sorted({*state.owing, *state.asked})
-        return replace(state, asked=list(clients), owing=owing, observed=Observed())
+        missed_rounds = sorted({*state.missed_rounds, *state.asked})
+        return replace(state, asked=list(clients), missed_rounds=missed_rounds, observed=Observed())
 
     def plan(self, state: FedTSDPState, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
         """Send w_{L_s} of its cluster to each client; the layers above are its own."""
@@ -148,42 +148,37 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
         shared, personal = layers[:count], layers[count:]
         members = np.bincount(list(state.assignment.values()), minlength=len(state.centers))
         mean = weighted_mean(state.centers, members if members.any() else None).astype(np.float32)  # over the clients
-        plans = dict.fromkeys(clients, one_model(mean, newcomer=True))
+        instructions = dict.fromkeys(clients, one_model(mean, newcomer=True))
         for client in (client for client in clients if client in state.assignment):
-            center, everything = state.centers[state.assignment[client]], client in state.bereft
-            models = {ARRAYS: Payload(center, layers if everything else shared)}
-            if personal and client in state.owing and not everything:
+            center, has_none = state.centers[state.assignment[client]], client in state.lost_layers
+            models = {ARRAYS: Payload(center, layers if has_none else shared)}
+            if personal and client in state.missed_rounds and not has_none:
                 models[SPARE] = Payload(center, personal)
-            plans[client] = Instruction(models)
-        return plans
+            instructions[client] = Instruction(models)
+        return instructions
 
     def update(self, state: FedTSDPState, round_: int, replies: Replies) -> Outcome[FedTSDPState]:
         """Algorithm 1 after the uploads: outputs, H, the two stages where there are clusters, and the means."""
         state, replies = answered(state, replies)
         if not len(replies):
             return Outcome(state)
-        if len(state.weights) != self._public().size:
-            raise BouquetError(
-                f"The run began with {len(state.weights)} public samples, now there are {self._public().size}: give "
-                "server.public_data, or data.data_dir, as it was."
-            )
-        batch = draw_batch(state.weights, self.public_batch, self._generator(round_, BATCH_STREAM))
-        replies, outputs, diverged = self._outputs(replies, batch)
+        batch = self._draw_batch(state, round_)
+        replies, outputs, diverged = self._outputs(replies, batch)  # p_i
         if not len(replies):
             return Outcome(state, diverged)
         divergence = jensen_shannon_divergence(outputs)  # Eq. 5
         distances = weight_distances(replies.W, replies.layout)  # Eq. 9
         state = replace(state, divergence=divergence, divergence_clients=list(replies.clients))
-        state = self._observe(state, round_, outputs, divergence, distances)  # Eq. 6
+        state = self._observe(state, round_, outputs, divergence, distances)  # H, Eq. 6
         if state.observed.clustered:
             state, labels = self._decouple(state, replies.clients, divergence, distances)
             weights = raise_weights(state.weights, batch, self.sampling_gain)  # Eq. 7, 8
             state = replace(state, weights=weights, shared_layers=state.shared_layers * self.dampening)  # Eq. 11
         else:
             state, labels = _keep_clusters(state, replies.clients, divergence)
-        known = labels != UNKNOWN
+        placed = labels != UNKNOWN
         centers = self.aggregation.cluster_means(
-            replies.W[known], labels[known], len(state.centers), replies.num_examples[known], state.centers
+            replies.W[placed], labels[placed], len(state.centers), replies.num_examples[placed], state.centers
         )
         return Outcome(replace(state, centers=centers), diverged)
 
@@ -197,21 +192,15 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
 
     def record(self, state: FedTSDPState) -> dict[str, Any]:
         """H and what follows of it: both stages' clusters, L_s, the entropy of W (nats), quantiles of distances."""
-        seen = state.observed
         return {
-            "hopkins": seen.hopkins,
-            "hopkins_deviation": seen.hopkins_deviation,
+            **asdict(state.observed),
             "hopkins_threshold": self.hopkins_threshold,
-            "clustered": seen.clustered,
             "stage_one": state.stage_one,
             "stage_two": state.stage_two,
             "shared_layers": state.shared_layers,
             "whole_shared_layers": whole_layers(state.shared_layers),
             "sampling_entropy": entropy(state.weights),
             "quantiles": list(QUANTILES),
-            "divergences": seen.divergences,
-            "distances": seen.distances,
-            "state_lost": seen.state_lost,
         }
 
     def client_similarity(self, state: FedTSDPState, replies: Replies | None) -> Similarity | None:
@@ -223,6 +212,15 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
 
     # --- the steps of Algorithm 1 ------------------------------------------------------------------------------
 
+    def _draw_batch(self, state: FedTSDPState, round_: int) -> NDArray[np.int64]:
+        """The public samples (B,) on which this round's models are compared."""
+        if len(state.weights) != self._public().size:
+            raise BouquetError(
+                f"The run began with {len(state.weights)} public samples, now there are {self._public().size}: give "
+                "server.public_data, or data.data_dir, as it was."
+            )
+        return draw_batch(state.weights, self.public_batch, self._generator(round_, BATCH_STREAM))
+
     def _outputs(
         self, replies: Replies, batch: NDArray[np.int64]
     ) -> tuple[Replies, NDArray[np.float32], dict[str, str]]:
@@ -230,7 +228,7 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
         outputs = self._public().predict(replies.W, batch)
         finite = [bool(np.isfinite(output).all()) for output in outputs]
         reason = "Its model's outputs on the public data are not finite; it has diverged."
-        diverged = {client: reason for client, good in zip(replies.clients, finite, strict=True) if not good}
+        diverged = {client: reason for client, sound in zip(replies.clients, finite, strict=True) if not sound}
         return replies.only(finite), outputs[finite], diverged
 
     def _observe(
@@ -263,21 +261,15 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
         self, state: FedTSDPState, clients: Sequence[str], divergence: Distances, distances: Distances
     ) -> tuple[FedTSDPState, Assignment]:
         """Both stages of clustering; clients that are absent follow those that they were with."""
-        one = np.zeros(len(clients), dtype=np.int64)
+        first = np.zeros(len(clients), dtype=np.int64)
         if self.stages != "two":
-            one = density_clusters(divergence, self.eps_outputs, self.min_samples)
-        two = one if self.stages == "one" else second_stage(one, distances, self.eps_weights, self.min_samples)
-        stage_two = dict(zip(clients, two.tolist(), strict=True))
+            first = density_clusters(divergence, self.eps_outputs, self.min_samples)
+        second = first if self.stages == "one" else second_stage(first, distances, self.eps_weights, self.min_samples)
+        stage_one, stage_two = (dict(zip(clients, labels.tolist(), strict=True)) for labels in (first, second))
         assignment, survivors = regroup(state.assignment, stage_two)
-        fresh = np.zeros((int(two.max()) + 1, state.centers.shape[1]), dtype=np.float32)  # all of them have members
-        state = replace(
-            state,
-            centers=np.concatenate([fresh, state.centers[survivors]]),
-            assignment=assignment,
-            stage_one=dict(zip(clients, one.tolist(), strict=True)),
-            stage_two=stage_two,
-        )
-        return state, two
+        fresh = np.zeros((int(second.max()) + 1, state.centers.shape[1]), dtype=np.float32)  # all of them have members
+        centers = np.concatenate([fresh, state.centers[survivors]])
+        return replace(state, centers=centers, assignment=assignment, stage_one=stage_one, stage_two=stage_two), second
 
     # --- details ---------------------------------------------------------------------------------------------
 
@@ -301,5 +293,5 @@ def _keep_clusters(
     if len(state.centers) == 1:
         labels[:] = 0
     labels = join_nearest(divergence, labels)
-    found = {client: label for client, label in zip(clients, labels.tolist(), strict=True) if label != UNKNOWN}
-    return replace(state, assignment={**state.assignment, **found}), labels
+    assignment = {client: label for client, label in zip(clients, labels.tolist(), strict=True) if label != UNKNOWN}
+    return replace(state, assignment={**state.assignment, **assignment}), labels

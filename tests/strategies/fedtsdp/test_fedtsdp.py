@@ -192,9 +192,9 @@ def test_one_that_lost_its_layers_unseen_does_not_count_and_is_sent_its_clusters
     plan = made.plan(lost, 3, ["a", "b"])
     assert plan["a"].models[ARRAYS].layers == FOUR.layers
     assert plan["b"].models[ARRAYS].layers == ("l1", "l2")
-    assert made.update(lost, 3, replies({"a": ROWS["a"]}, **{STATE_LOST: {"a": 0}})).state.bereft == []
+    assert made.update(lost, 3, replies({"a": ROWS["a"]}, **{STATE_LOST: {"a": 0}})).state.lost_layers == []
     # while it does not reply, it is still to be sent everything
-    assert made.update(lost, 3, replies({"b": ROWS["b"]})).state.bereft == ["a"]
+    assert made.update(lost, 3, replies({"b": ROWS["b"]})).state.lost_layers == ["a"]
     assert made.update(lost, 3, replies({"b": ROWS["b"]}, **{STATE_LOST: {"b": 1}})).state.centers.tolist() == (
         lost.centers.tolist()
     )
@@ -249,6 +249,14 @@ def test_the_same_round_gives_the_same_and_a_checkpoint_goes_on_alike():
     assert dump_state(first)[1] == dump_state(second)[1]
     other = strategy(0.5, seed=1)
     assert other.update(state, 2, replies(moved)).state.observed != first.observed
+
+
+def test_a_checkpoint_of_an_older_release_names_who_missed_rounds_or_lost_layers_otherwise():
+    made = strategy()
+    arrays, rest = dump_state(start(made))
+    older = {name: value for name, value in rest.items() if name not in ("missed_rounds", "lost_layers")}
+    restored = load_state(made.state_class, arrays, {**older, "owing": ["a"], "bereft": ["b"]})
+    assert (restored.missed_rounds, restored.lost_layers) == (["a"], ["b"])
 
 
 def test_on_a_grid_with_a_client_that_fails(layout, scripted, play):
