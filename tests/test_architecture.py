@@ -151,6 +151,14 @@ PRIVATE_FLOWER = {
         "flwr.supercore.task_identity.TaskIdentity",
     ],
     "experiments.simulation.run": ["flwr.common.constant.SUPERLINK_NODE_ID"],
+    "server.superlink.authorization": [
+        "flwr.proto.fleet_pb2.PullMessagesResponse",
+        "flwr.proto.fleet_pb2.PushMessagesRequest",
+        "flwr.proto.message_pb2.ConfirmMessageReceivedRequest",
+        "flwr.proto.message_pb2.PullObjectRequest",
+        "flwr.proto.message_pb2.PushObjectRequest",
+        "flwr.supercore.inflatable.inflatable_object.iterate_object_tree",
+    ],
     "server.superlink.control_api": [
         "flwr.cli.build.build_fab_from_disk",
         "flwr.cli.config_utils.load_and_validate",
@@ -187,6 +195,16 @@ PRIVATE_FLOWER = {
     ],
     "server.superlink.main": ["flwr.supercore.sql_mixin", "flwr.superlink.cli.flower_superlink"],
     "server.superlink.message_size": ["flwr.common.serde.recorddict_to_proto"],
+    "server.superlink.object_trees": [
+        "flwr.common.constant.SUPERLINK_NODE_ID",
+        "flwr.proto.message_pb2.ObjectTree",
+        "flwr.server.superlink.linkstate.sql_linkstate.SqlLinkState",
+        "flwr.supercore.inflatable.inflatable_object.iterate_object_tree",
+        "flwr.supercore.state.schema.linkstate_models.MessageRes",
+        "flwr.supercore.state.schema.objectstore_models.ObjectChild",
+        "flwr.supercore.state.schema.objectstore_models.StoredObject",
+        "flwr.supercore.utils.uint64_to_int64",
+    ],
     "server.superlink.reply_size": [
         "flwr.proto.message_pb2.ObjectTree",
         "flwr.proto.recorddict_pb2.ConfigRecordValue",

@@ -2,7 +2,8 @@
 
 Flower reads a whole call before it looks who sent it, and lets a device be activated by whoever knows its *public* key.
 Here a call is answered from its headers where they are enough, and its body is read only for a registered key, which
-must be the key that the message speaks for. What is refused is said in SuperLink's log, a few lines a minute.
+must be the key that the message speaks for. What it may ask for then, `server.superlink.authorization` says. What is
+refused is said in SuperLink's log, a few lines a minute.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import grpc
 
 from common.trust.public_keys import fingerprint_of
 from server.superlink import open_files
+from server.superlink.authorization import Authorization
 
 WORKERS = 1000  # calls at a time, as Flower has it
 CALLS_OF_A_CONNECTION = 32  # a device has six at most
@@ -87,6 +89,7 @@ class Doorkeeper(grpc.ServerInterceptor):
     def __init__(self, knows: Callable[[bytes], bool] | None, refusals: Refusals) -> None:
         self.knows = knows
         self.refusals = refusals
+        self.authorization = Authorization()
 
     def intercept_service(self, continuation: Callable[[Any], Any], call: Any) -> Any:
         """The handler of a call: what needs no body of it does without."""
@@ -118,7 +121,11 @@ class Doorkeeper(grpc.ServerInterceptor):
         if (spoken_for := getattr(request, "public_key", key)) != key:
             why = f"{fingerprint_of(key)} signed for the key {fingerprint_of(spoken_for)}"
             self._refuse(method, why, grpc.StatusCode.UNAUTHENTICATED, ANOTHERS_KEY, context)
-        return unary(request, context)
+        if problem := self.authorization.problem(request):
+            self._refuse(method, problem, grpc.StatusCode.PERMISSION_DENIED, problem, context)
+        answer = unary(request, context)
+        self.authorization.note(request, answer)
+        return answer
 
     def _refuse(self, method: str, why: str, code: grpc.StatusCode, details: str, context: Any) -> NoReturn:
         self.refusals.add(context, method, why)

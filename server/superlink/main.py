@@ -1,10 +1,11 @@
-"""``flower-superlink`` with two things that Flower has no settings for.
+"""``flower-superlink`` with three things that Flower has no settings for.
 
 Its database waits for a minute for its lock, and not for five seconds. SQLite has one writer at a time. Where a disk is
 slow or the machine busy, five seconds pass; what SuperLink was asked then fails: a run ends without a result, or a
 device loses its message and its round waits for it in vain.
 
-And its Fleet API has `server.superlink.fleet_door` in front, where a call may hold no more than so many bytes.
+Its Fleet API has `server.superlink.fleet_door` in front, where a call may hold no more than so many bytes. And of
+what the server sends, nobody else is believed (`server.superlink.object_trees`).
 
     python -m server.superlink.main BYTES flower-superlink ARGUMENT ...
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import sys
 
-from server.superlink import fleet_door
+from server.superlink import fleet_door, object_trees
 
 LOCK_MILLISECONDS = 60_000
 
@@ -33,6 +34,7 @@ def main() -> None:
     wait_for_the_lock()
     _, message_bytes, *sys.argv = sys.argv
     fleet_door.install(int(message_bytes))
+    object_trees.install()
     flower_superlink()
 
 

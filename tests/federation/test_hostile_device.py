@@ -47,11 +47,6 @@ def one_chunk_again_and_again(instruction, reply):
     return reply
 
 
-def of_no_object(instruction, reply):
-    reply.announced.metadata.message_id = "f" * 64  # announced as one that is not there
-    return reply
-
-
 def in_turn(*scripts):
     """One after another, round by round; honest when it is asked anything else."""
 
@@ -91,8 +86,8 @@ def test_nobody_replies_as_another_and_nothing_that_is_sent_ends_the_run(wired):
             body("ConfigRecord", b"\xff" * 40), body("Message", b"\xff" * 40), one_chunk_again_and_again
         ),
         "names": in_turn(tensor("$\\frac{$.weight"), tensor("9" * 5000), tensor("x\x1b[31m\n.y")),
-        "words": in_turn(error("x" * 40_000_000), error("x" * 900_000), error("\x1b[31m\nround 9 ended")),
-        "nothing": in_turn(of_no_object),
+        # The first is more than a call may hold: silence, which costs its round the grace for stragglers.
+        "words": in_turn(error("x" * 40_000_000), error("x" * 900_000), error("\x1b[31m\nround 9 ended"), error("")),
     }
     run = wired("mallory", "claims", "boasts", *refused, rounds=4, more="\n[protection]\nlimit_norm = 3.0\n")
     garden = run.devices["garden-pi"].node.node_id

@@ -1,4 +1,7 @@
-"""Flower's own state of a SuperLink and its Runtime API functions, in memory, and devices that upload in parts."""
+"""Flower's own state of a SuperLink and its Runtime API functions, in memory, and devices that upload in parts.
+
+With a ``database``, a file, it is the state that a server has which people reach.
+"""
 
 from types import SimpleNamespace
 
@@ -21,9 +24,9 @@ from tests.helpers.wire_device import Reply
 class Link:
     """SuperLink's state, what a ServerApp calls of it, and devices that upload their replies in parts."""
 
-    def __init__(self, layout: ParameterLayout):
-        objects = ObjectStoreFactory(FLWR_IN_MEMORY_DB_NAME)
-        self.state = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), objects).state()
+    def __init__(self, layout: ParameterLayout, database: str = FLWR_IN_MEMORY_DB_NAME):
+        self.states = LinkStateFactory(database, NoOpFederationManager(), ObjectStoreFactory(database))
+        self.state = self.states.state()
         self.run_id = self.state.create_run(None, None, None, {}, NOOP_FEDERATION_ID, None, None, TaskType.SERVER_APP)
         self.task = SimpleNamespace(run_id=self.run_id)
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, self.run_id, SUPERLINK_NODE_ID
