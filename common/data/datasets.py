@@ -118,7 +118,7 @@ def load_dataset(name: str, data_dir: Path | str | None = None, standardise: boo
 def hold_out(dataset: Dataset, fraction: float, seed: int) -> Dataset:
     """Set a share of the samples aside as the test part of a data set that has none; other data sets stay as they are.
 
-    The share has the labels' distribution, and whole segments where there are any.
+    The share is drawn at random, whole segments where there are any.
     """
     if dataset.test_x is not None or fraction == 0:
         return dataset

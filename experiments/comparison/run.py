@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Literal
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from common.errors import BouquetError
 from common.settings import Settings
@@ -142,7 +142,7 @@ def run_table(
             _check_removable(folder / result.cell.slug)
             if state == "other settings" or (state == "shorter" and not resume):
                 what = "with other settings" if state == "other settings" else "for fewer rounds"
-                console.print(f"{escape(result.cell.slug)} was run {what} and is run again.")
+                console.print(Text(f"{result.cell.slug} was run {what} and is run again."))
         done = sum(result.run is not None for result in results.cells)
         console.print(f"{done} of {len(results.cells)} cells are done already.")
         if todo:
@@ -259,14 +259,14 @@ def _run_cell(cell: Cell, folder: Path, runner: Runner, resume: bool) -> Run:
 
 def _take(result: CellResult, future: Future[Run], console: Console, seconds: float) -> None:
     """Note what became of a cell, and say it."""
-    slug = escape(result.cell.slug)
     error = future.exception()
     if error is None:
         result.run = future.result()
-        console.print(f"[green]done[/]    {slug} ({human_seconds(seconds)})")
+        console.print(Text.assemble(("done", "green"), f"    {result.cell.slug} ({human_seconds(seconds)})"))
     else:
         result.error = str(error) if isinstance(error, BouquetError) else f"{type(error).__name__}: {error}"
-        console.print(f"[red]failed[/]  {slug} ({human_seconds(seconds)})\n{escape(result.error)}")
+        took = f"  {result.cell.slug} ({human_seconds(seconds)})\n{result.error}"
+        console.print(Text.assemble(("failed", "red"), took))
 
 
 def _state_text(

@@ -10,8 +10,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 from rich.console import Console
-from rich.markup import escape
+from rich.table import Column
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from common.system.files import write_atomically, write_json
 from experiments.comparison.claims import (
@@ -42,19 +43,19 @@ HOW = "paired by client and seed, 95 % interval over seeds; ≈ no claim after H
 def print_results(results: Results, console: Console) -> None:
     """One table a metric, with a row for each strategy."""
     for metric in results.table.metrics:
-        table = RichTable("strategy", title=escape(metric.title), title_justify="left")
+        table = RichTable("strategy", title=Text(metric.title), title_justify="left")
         for data in results.table.data:
-            table.add_column(escape(data), justify="right")
+            table.add_column(Text(data), justify="right")
         for strategy, row in _texts(results, metric):
-            table.add_row(escape(strategy), *(escape(text) for text in row))
+            table.add_row(Text(strategy), *(Text(text) for text in row))
         console.print(table)
     for title, heads, rows in claim_tables(results):
-        table = RichTable(*(escape(head) for head in heads), title=escape(title), title_justify="left")
+        table = RichTable(*(Column(Text(head)) for head in heads), title=Text(title), title_justify="left")
         for row in rows:
-            table.add_row(*(escape(text) for text in row))
+            table.add_row(*(Text(text) for text in row))
         console.print(table)
     for note in notes(results):
-        console.print(escape(note))
+        console.print(Text(note))
 
 
 def write_results(results: Results, out: Path) -> list[Path]:
