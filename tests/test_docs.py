@@ -30,6 +30,19 @@ def test_links_to_files_lead_somewhere(page):
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_tests_that_the_pages_cite_are_there(page):
+    cited = re.findall(r"(tests/[\w./]+\.py)(?:::(\w+))?", page.read_text())
+    found = {file: (ROOT / file).read_text() if (ROOT / file).exists() else None for file, _ in cited}
+    missing = [
+        (file, name)
+        for file, name in cited
+        if (text := found[file]) is None or (name and not re.search(rf"^def {name}\(", text, re.MULTILINE))
+    ]
+    assert missing == []
+    assert len(cited) > 50 or page.name != "security.md"
+
+
 def test_settings_that_the_pages_name_are_there():
     known = {f"{section}.{key}" for section in Settings.model_fields for key in section_class(section).model_fields}
     options = {key for name in METHODS for key in hyper_parameters(strategy_class(name)[0])}

@@ -407,6 +407,24 @@ def test_no_other_error_brings_a_name_along(tmp_path, monkeypatch, capsys, error
     assert "Traceback" in log.err
 
 
+DIGITS = {"data.classes": list("0123456789"), "data.input_shape": [1, 8, 8]}
+
+
+@pytest.mark.parametrize("named", [{**DIGITS, "data.dataset": "own"}, {"data.dataset": "digits"}])
+def test_a_server_names_no_other_folder(tmp_path, named):
+    """The folder that its client was started with is what a device reads, whatever the run's settings name."""
+    elsewhere = tmp_path / "elsewhere" / "pi"
+    elsewhere.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for folder, count in ((elsewhere, 90), (tmp_path / "photos of the garden", 40)):
+        folder.mkdir(exist_ok=True)
+        np.savez(folder / "data.npz", x=rng.random((count, 1, 8, 8), dtype=np.float32), y=np.arange(count) % 10)
+    device = Device(tmp_path, (), None, **OFF)
+    plain = {"data.classes": [], "data.input_shape": [], "data.data_dir": str(elsewhere.parent), **named}
+    told = device.ask(**plain).content.metric_records["metrics"]
+    assert told["num-examples"] + told["test-examples"] == 40
+
+
 def test_a_state_folder_that_cannot_be_written_is_not_named(tmp_path):
     device = Device(tmp_path, (), samples(), **OFF)
     (tmp_path / "state").write_bytes(b"")

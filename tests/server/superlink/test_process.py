@@ -221,6 +221,19 @@ def test_a_superlink_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
         assert processes_tagged(group.tag) == []
 
 
+@pytest.mark.federation
+def test_what_has_no_password_is_reached_from_this_machine_alone(tmp_path: Path) -> None:
+    """Linux answers on all of 127.0.0.0/8, so that 127.0.0.2 stands for any other address of the server's."""
+    port = free_port()
+    with ProcessGroup() as group:
+        superlink = start_superlink(group, tmp_path, fleet_address=f"0.0.0.0:{port}")
+        socket.create_connection(("127.0.0.2", port), 10).close()
+        _, _, runtime = superlink.runtime_address.rpartition(":")
+        socket.create_connection(("127.0.0.1", int(runtime)), 10).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", int(runtime)), 10)
+
+
 def certificate_for(name: str, folder: Path) -> Certificates:
     """A certificate for one IP address, signed by itself."""
     key = ec.generate_private_key(ec.SECP256R1())
