@@ -170,7 +170,8 @@ def test_power_cuts_of_a_device_and_of_the_server_and_a_broken_archive(commands,
     assert [json.loads(line)["round"] for line in before] == [line["round"] for line in lines[: len(before)]]
     # what the broken device said is in the record and on the server's screen, and the others trained
     assert lines[0]["replies"] == 3
-    assert "data.npz" in lines[0]["failed"]["broken"]
+    assert "The device's log says more." in lines[0]["failed"]["broken"]
+    assert "data.npz" not in lines[0]["failed"]["broken"]  # names of files stay on the device
     assert "round 1 without broken" in commands.log("server")
     assert lines[without - 1]["replies"] == 2
     # The device came back as itself: the same node for the server, which knew its key from before,

@@ -137,7 +137,7 @@ def test_a_part_that_superlink_never_takes_ends_the_run(link, monkeypatch):
     monkeypatch.setattr(link.state, "store_object", lambda *_: False)
     with pytest.raises(ObjectPushError):
         push(link, link.node())
-    assert tuple(pauses[: len(grid.PAUSES)]) == grid.PAUSES
+    assert set(grid.PAUSES) <= set(pauses)  # of parts that are pushed side by side
 
 
 def test_only_the_grid_of_a_real_run_is_changed(link, layout):
