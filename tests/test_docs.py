@@ -15,7 +15,7 @@ from experiments.simulation.run import simulate
 from strategies.registry import hyper_parameters, strategy_class
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def test_the_reference_of_settings_is_up_to_date():

@@ -33,8 +33,9 @@ from server.run_folder import START, START_ARRAYS
 from strategies.base.delivery import Delivery
 
 # Of the root mean square of each tensor: how far the models of several clusters begin apart that all are to begin with
-# the same weights. Chosen by measurement (docs/decisions.md): with a tenth clusters stayed mixed, with the whole of it
+# the same weights. Chosen by measurement: with a tenth clusters stayed mixed, with the whole of it
 # nobody chose but the first.
+# See docs/decisions/k-models-of-the-same-weights.md.
 PERTURBATION = 0.3
 
 
