@@ -85,4 +85,4 @@ def divide(apart: Apart, members: Sequence[str]) -> Division | None:
 def clearest(divisions: Mapping[int, Division | None]) -> Iterable[tuple[int, Division]]:
     """The clusters that are two groups; first that whose smaller half has most devices, then the clearer one."""
     apart = [(cluster, division) for cluster, division in divisions.items() if division and division.clear]
-    return sorted(apart, key=lambda found: (-len(found[1].smaller), -found[1].silhouette))
+    return sorted(apart, key=lambda one: (-len(one[1].smaller), -one[1].silhouette))

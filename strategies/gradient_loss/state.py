@@ -1,14 +1,11 @@
-"""The state of the joint gradient and loss method, and what a reply adds to it."""
+"""The state of the joint gradient and loss method."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from common import protocol
-from common.protocol import ClientReply
 from strategies.base.replies import Matrix
-from strategies.gradient_loss import wire as choice
 from strategies.gradient_loss.division import Apart
 from strategies.gradient_loss.wire import Relocation
 from strategies.mathematics.similarity import Distances
@@ -44,15 +41,3 @@ class GradientLossState:
     def apart(self) -> Apart:
         """How far apart the steps of the devices were."""
         return Apart(self.total, self.meetings, self.met)
-
-
-def learned(state: GradientLossState, reply: ClientReply, loss_rise: float) -> Device:
-    """What is known of a device after its reply; its loss is rising where it rose by more than ``loss_rise`` of it."""
-    before = state.devices.get(reply.client)
-    held = int(reply.metrics.get(choice.HELD, choice.NOTHING))
-    same = before is not None and state.assignment.get(reply.client) == reply.metrics[choice.CHOSEN]
-    stable = (before.stable if before and same else 0) + (held == state.version)
-    loss = reply.metrics.get(protocol.LOSS)
-    known = before is not None and before.loss is not None and loss is not None
-    rising = known and loss > (1 + loss_rise) * before.loss  # type: ignore[operator, union-attr]
-    return Device(held, stable, loss, bool(rising))

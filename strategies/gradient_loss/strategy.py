@@ -29,15 +29,16 @@ import numpy as np
 
 from common import protocol
 from common.parameters.layout import ParameterLayout, Vector
-from common.protocol import ClientReply, Instruction, Payload
+from common.protocol import Instruction, Payload
 from strategies.base.method import Outcome
 from strategies.base.options import check_options, counts, one_of, shares
 from strategies.base.replies import Matrix, Replies
 from strategies.base.sampling import Sampling
 from strategies.base.strategy import MethodStrategy
 from strategies.gradient_loss import wire as choice
-from strategies.gradient_loss.division import Division, clearest, compare_steps, divide
-from strategies.gradient_loss.state import GradientLossState, learned
+from strategies.gradient_loss.answers import Answers, identified, mean_gap
+from strategies.gradient_loss.relocation import relocated
+from strategies.gradient_loss.state import GradientLossState
 from strategies.gradient_loss.wire import Choice, LocalUpdate, Relocation, Similarity, center_record, step_record
 from strategies.mathematics.initialisation import random_models
 
@@ -143,8 +144,8 @@ class GradientLoss(MethodStrategy[GradientLossState]):
         instructions = {}
         for client in clients:
             if client not in told and self._is_settled(state, client):
-                own = center_record(state.assignment[client])
-                models = {own: centers[own]}
+                its_center = center_record(state.assignment[client])
+                models = {its_center: centers[its_center]}
             else:
                 models = centers if self._holds(state, client) else {**centers, **steps}
             instructions[client] = self._ask(state, models, told.get(client), self._relocated_since(state, client))
@@ -153,63 +154,20 @@ class GradientLoss(MethodStrategy[GradientLossState]):
     def plan_evaluate(self, state: GradientLossState, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
         """The models of all clusters; with ``"adaptive"``, its own one's to a device that knows its cluster."""
         centers = {center_record(k): Payload(center) for k, center in enumerate(state.centers)}
-        known = state.assignment if self.broadcast == "adaptive" else {}
-        names = {client: [center_record(known[client])] if client in known else list(centers) for client in clients}
+        assignment = state.assignment if self.broadcast == "adaptive" else {}
+        names = {c: [center_record(assignment[c])] if c in assignment else list(centers) for c in clients}
         return {c: self._ask(state, {name: centers[name] for name in names[c]}) for c in clients}
 
     def update(self, state: GradientLossState, round_: int, replies: Replies) -> Outcome[GradientLossState]:
-        """The mean of each cluster's models (Eq. 6, 7); one that nobody trained stays as it was."""
-        wrong = {reply.client: reason for reply in replies.received if (reason := self._what_is_wrong(reply))}
-        rows = [row for row, client in enumerate(replies.clients) if client not in wrong]
-        if not rows:
-            return Outcome(state, wrong)
-        answers = [replies.received[row] for row in rows]
-        trained = {reply.client: int(reply.metrics[choice.TRAINED]) for reply in answers}
-        chosen = {reply.client: int(reply.metrics[choice.CHOSEN]) for reply in answers}
-        devices = {**state.devices, **{reply.client: learned(state, reply, self.loss_rise) for reply in answers}}
-        known = state.assignment
-        assignment = {**known, **chosen}
-        empty = self._empty(assignment)
-        last = {
-            "members": np.bincount(list(chosen.values()), minlength=self.num_clusters).tolist(),
-            "empty": len(empty),
-            "told": sum(reply.metrics.get(choice.TOLD, 0) == 1 for reply in answers),
-            "compared": sum(devices[reply.client].held == state.version for reply in answers),
-            "moved": sum(known.get(client, cluster) != cluster for client, cluster in chosen.items()),
-            "state_lost": sum(reply.metrics.get(protocol.STATE_LOST, 0) == 1 for reply in answers),
-            "loss_gap": _mean(replies, choice.LOSS_GAP),
-            "similarity_gap": _mean(replies, choice.SIMILARITY_GAP),
-        }
-        apart, relocated = state.apart, dict[int, tuple[int, Division]]()
+        """The identities that the devices answer (Eq. 4), where empty clusters are put, and the means (Eq. 6, 7)."""
+        answers = Answers.read(replies, self.num_clusters)
+        if not answers.trained:
+            return Outcome(state, answers.refused)
+        before, state = state, identified(state, answers, self.loss_rise)
+        state = replace(state, previous=state.centers, last=self._seen(before, state, replies, answers))
         if self.empty_cluster == "split":
-            parameters = replies.layout.parameters_of
-            apart = compare_steps(apart, trained, parameters(replies.W[rows]), parameters(state.centers))
-            divisions = {k: divide(apart, [c for c in trained if trained[c] == k]) for k in range(self.num_clusters)}
-            relocated = dict(zip(empty, clearest(divisions), strict=False))
-            silhouettes = [None if half is None else half.silhouette for half in divisions.values()]
-            last |= {"divided": len(relocated), "silhouettes": silhouettes}
-        previous = state.centers.copy() if relocated else state.centers
-        for cluster, (origin, division) in relocated.items():
-            previous[cluster] = state.centers[origin]
-            # With "adaptive", both halves are to compare all clusters again.
-            devices |= {c: replace(devices[c], stable=0) for c, its in assignment.items() if its == origin}
-            trained |= dict.fromkeys(division.smaller, cluster)
-            assignment |= dict.fromkeys(division.smaller, cluster)
-        after = GradientLossState(
-            centers=self.aggregation.cluster_means(
-                replies.W[rows], list(trained.values()), self.num_clusters, previous=state.centers
-            ),
-            previous=previous if self.gradient_weight else None,
-            version=state.version + 1,
-            assignment=assignment,
-            devices=devices,
-            last=last,
-            total=apart.total,
-            meetings=apart.meetings,
-            met=apart.clients,
-            relocations=state.relocations + [(state.version + 1, k, origin) for k, (origin, _) in relocated.items()],
-        )
-        return Outcome(after, wrong)
+            state, answers = relocated(state, answers, self._empty(state.assignment))
+        return Outcome(self._means(state, answers), answers.refused)
 
     def centers(self, state: GradientLossState) -> Matrix:
         """The cluster models w_k, (K, d)."""
@@ -232,6 +190,30 @@ class GradientLoss(MethodStrategy[GradientLossState]):
         return {"num_clusters": self.num_clusters, **state.last}
 
     # --- details ---------------------------------------------------------------------------------------------
+
+    def _means(self, state: GradientLossState, answers: Answers) -> GradientLossState:
+        """The mean of each cluster's models (Eq. 6, 7); one that nobody trained stays as it was."""
+        centers = self.aggregation.cluster_means(
+            answers.replies.W, list(answers.trained.values()), self.num_clusters, previous=state.centers
+        )
+        previous = state.previous if self.gradient_weight else None
+        return replace(state, centers=centers, previous=previous, version=state.version + 1)
+
+    def _seen(
+        self, before: GradientLossState, state: GradientLossState, replies: Replies, answers: Answers
+    ) -> dict[str, Any]:
+        """For the record: who chose, was told, compared and moved in this round."""
+        chosen, earlier = answers.chosen, before.assignment
+        return {
+            "members": np.bincount(list(chosen.values()), minlength=self.num_clusters).tolist(),
+            "empty": len(self._empty(state.assignment)),
+            "told": answers.count(choice.TOLD),
+            "compared": sum(state.devices[client].held == state.version for client in chosen),
+            "moved": sum(earlier.get(client, cluster) != cluster for client, cluster in chosen.items()),
+            "state_lost": answers.count(protocol.STATE_LOST),
+            "loss_gap": mean_gap(replies, choice.LOSS_GAP),
+            "similarity_gap": mean_gap(replies, choice.SIMILARITY_GAP),
+        }
 
     def _ask(
         self,
@@ -292,19 +274,3 @@ class GradientLoss(MethodStrategy[GradientLossState]):
         device = state.devices.get(client)
         held = choice.NOTHING if device is None else device.held
         return [relocation for relocation in state.relocations if relocation[0] > held]
-
-    def _what_is_wrong(self, reply: ClientReply) -> str | None:
-        """Why the reply is no answer; None where it names the clusters that were chosen and trained."""
-        for key in (choice.CHOSEN, choice.TRAINED):
-            if reply.metrics.get(key) not in range(self.num_clusters):
-                return (
-                    f"Metric {key!r} is {reply.metrics.get(key, 'missing')}; it must be a whole number from 0 to "
-                    f"{self.num_clusters - 1}."
-                )
-        return None
-
-
-def _mean(replies: Replies, metric: str) -> float | None:
-    values = replies.metric(metric)
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if known.size else None
