@@ -122,6 +122,11 @@ class MethodHooks(ABC, Generic[State]):
         return None
 
 
+def count_moved(before: Mapping[str, int], after: Mapping[str, int]) -> int:
+    """How many clients are in another cluster ``after`` than ``before``; one that was in none has not moved."""
+    return sum(before.get(client, cluster) != cluster for client, cluster in after.items())
+
+
 def one_model(vector: Vector, **instruction: Any) -> Instruction:
     """The instruction that sends one whole model (d,); keywords are those of `common.protocol.Instruction`."""
     return Instruction(models={protocol.ARRAYS: Payload(vector)}, **instruction)

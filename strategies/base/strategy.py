@@ -15,7 +15,6 @@ from dataclasses import replace
 from logging import INFO, WARNING
 from typing import Any, Unpack
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
@@ -40,6 +39,7 @@ from strategies.base.replies import Replies, Rows, mean_metrics
 from strategies.base.reply_checks import read_metrics, read_reply, refused
 from strategies.base.sampling import EVALUATE_STREAM, TRAIN_STREAM, Sampled, Sampling, fewest_replies, sample_clients
 from strategies.base.state_io import dump_state, load_state
+from strategies.mathematics.aggregation import mean_of_centers
 
 _COMPRESSION, _DELIVERY = "_wire", "_backbone"  # in a checkpoint, beside the fields of the state
 
@@ -202,7 +202,7 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
         if not len(centers):
             assert self._initial is not None
             return self._initial
-        return protocol.to_record(self.layout, centers.mean(axis=0, dtype=np.float64).astype(np.float32))
+        return protocol.to_record(self.layout, mean_of_centers(centers))
 
     def checkpoint(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """The state as arrays and JSON."""

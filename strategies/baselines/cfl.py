@@ -41,7 +41,7 @@ from strategies.base.options import above_0, check_options, counts, shares
 from strategies.base.replies import Matrix, Replies
 from strategies.base.sampling import Sampling
 from strategies.base.strategy import MethodStrategy
-from strategies.mathematics.aggregation import Assignment
+from strategies.mathematics.aggregation import Assignment, mean_of_centers
 from strategies.mathematics.clustering import hierarchical_clusters
 from strategies.mathematics.similarity import Distances, cosine_similarity, cosine_to
 
@@ -129,7 +129,7 @@ class CFL(MethodStrategy[CFLState]):
 
     def plan_evaluate(self, state: CFLState, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
         """Its cluster's model to each client, and the mean of all to one that has none yet."""
-        mean = state.centers.mean(axis=0, dtype=np.float64).astype(np.float32)
+        mean = mean_of_centers(state.centers)
         known = state.assignment
         return {client: one_model(state.centers[known[client]] if client in known else mean) for client in clients}
 

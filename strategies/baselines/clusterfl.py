@@ -34,12 +34,12 @@ from numpy.typing import NDArray
 
 from common.parameters.layout import ParameterLayout, Vector
 from common.protocol import ARRAYS, Instruction, Proximal
-from strategies.base.method import Similarity, one_model
+from strategies.base.method import Similarity, count_moved, one_model
 from strategies.base.options import check_options, counts, weights
 from strategies.base.replies import Matrix, Replies
 from strategies.base.sampling import Sampling
 from strategies.base.strategy import MethodStrategy
-from strategies.mathematics.aggregation import Assignment
+from strategies.mathematics.aggregation import Assignment, mean_of_centers
 from strategies.mathematics.clustering import kmeans
 from strategies.mathematics.similarity import euclidean_distances
 
@@ -108,7 +108,7 @@ class ClusterFL(MethodStrategy[ClusterFLState]):
         tied = bool(state.assignment) and self.cluster_weight > 0
         proximal = (Proximal(ARRAYS, 2 * self.cluster_weight),) if tied else ()
         config = {"weight-decay": 2 * self.shrinkage} if self.shrinkage else {}
-        mean = state.centers.mean(axis=0, dtype=np.float64).astype(np.float32)
+        mean = mean_of_centers(state.centers)
         known = state.assignment
         return {
             client: one_model(
@@ -135,7 +135,7 @@ class ClusterFL(MethodStrategy[ClusterFLState]):
             centers=self.aggregation.cluster_means(W, labels, self.num_clusters, previous=means),
             models=models,
             assignment=found,
-            moved=sum(state.assignment.get(client, cluster) != cluster for client, cluster in found.items()),
+            moved=count_moved(state.assignment, found),
             spread=clustering_penalty(parameters, indicator_matrix(labels, self.num_clusters), 1.0, 1.0),
         )
 

@@ -26,7 +26,7 @@ from strategies.base.options import check_options, counts
 from strategies.base.replies import Matrix, Replies
 from strategies.base.sampling import Sampling
 from strategies.base.strategy import MethodStrategy
-from strategies.mathematics.aggregation import Assignment
+from strategies.mathematics.aggregation import Assignment, mean_of_centers
 from strategies.mathematics.similarity import cosine_to
 
 
@@ -119,7 +119,7 @@ class OneShotClustering(MethodStrategy[OneShotState]):
 
     def plan_evaluate(self, state: OneShotState, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
         """Its cluster's model to each client; to one without a cluster the mean of all."""
-        mean = one_model(state.centers.mean(axis=0, dtype=np.float64).astype(np.float32))
+        mean = one_model(mean_of_centers(state.centers))
         known = state.assignment
         return {c: one_model(state.centers[known[c]]) if c in known else mean for c in clients}
 

@@ -33,13 +33,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from common.protocol import ARRAYS, Instruction, Proximal
-from strategies.base.method import one_model
+from strategies.base.method import count_moved, one_model
 from strategies.base.options import above_0, above_0_to_1, check_options, counts
 from strategies.base.replies import Matrix, Replies
 from strategies.base.sampling import Sampling
 from strategies.baselines.one_shot import OneShotClustering, OneShotState
 from strategies.cgpfl.wire import PROCEDURE, Envelope
-from strategies.mathematics.aggregation import Assignment
+from strategies.mathematics.aggregation import Assignment, mean_of_centers
 from strategies.mathematics.clustering import assign_to_nearest, kmeans
 
 
@@ -100,7 +100,7 @@ class CGPFL(OneShotClustering):
 
     def plan(self, state: OneShotState, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
         """Its context to each client, and how to descend; the mean of all contexts to a newcomer."""
-        mean = state.centers.mean(axis=0, dtype=np.float64).astype(np.float32)
+        mean = mean_of_centers(state.centers)
         proximal = (Proximal(ARRAYS, self.proximal_weight),)
         config = Envelope(self.personal_steps, self.context_step).to_config()
         known, seen = state.assignment, {*state.assignment, *state.gathered}
@@ -131,7 +131,7 @@ class CGPFL(OneShotClustering):
             state,
             centers=self.aggregate(replies.W, nearest, replies.num_examples, state.centers),
             assignment={**state.assignment, **found},
-            last={"moved": sum(state.assignment.get(client, k) != k for client, k in found.items())},
+            last={"moved": count_moved(state.assignment, found)},
         )
 
     def find_clusters(self, updates: Matrix) -> tuple[Assignment, dict[str, Any]]:

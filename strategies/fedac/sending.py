@@ -12,6 +12,7 @@ import numpy as np
 from common.protocol import ARRAYS, STANDARD, Instruction, Payload, Proximal
 from strategies.fedac.state import FedACState
 from strategies.fedac.wire import PROCEDURE, asking_for_numbers, sending_map
+from strategies.mathematics.aggregation import mean_of_centers
 
 GLOBAL_EMBEDDING = "global-embedding"  # record that holds φ_g
 
@@ -48,9 +49,7 @@ def instruction(
 def to_personal_model(state: FedACState, client: str, upload: tuple[str, ...] | None = None) -> Instruction:
     """Use your own model; here is your cluster's center, or the mean of them all, in case that there is none."""
     cluster = state.assignment.get(client)
-    center = (
-        state.centers.mean(axis=0, dtype=np.float64).astype(np.float32) if cluster is None else state.centers[cluster]
-    )
+    center = mean_of_centers(state.centers) if cluster is None else state.centers[cluster]
     return Instruction({ARRAYS: Payload(center)}, start="personal", newcomer=cluster is None, upload=upload)
 
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from common.parameters.layout import ParameterLayout, Vector
 from common.protocol import Instruction
-from strategies.base.method import Outcome, Similarity
+from strategies.base.method import Outcome, Similarity, count_moved
 from strategies.base.options import above_0_to_1, check_options, counts, one_of, weights
 from strategies.base.replies import Matrix, Replies
 from strategies.base.sampling import Sampling
@@ -268,8 +268,7 @@ class FedAC(MethodStrategy[FedACState]):
         else:
             found = most_similar(state.rows(clients), state.low_rank.reduce(state.centers))
         before, now = state.assignment, dict(zip(clients, found.tolist(), strict=True))
-        moved = sum(1 for client, cluster in now.items() if before.get(client, cluster) != cluster)
-        return replace(state, assignment={**before, **now}, moved=state.moved + moved)
+        return replace(state, assignment={**before, **now}, moved=state.moved + count_moved(before, now))
 
     def _tune(self, state: FedACState, uploads: Uploads, tuner: Tuner) -> FedACState:
         """Section 4.5: split and merge clusters, and take their centers from this round's models.

@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 from common import protocol
 from common.parameters.layout import ParameterLayout, Vector
 from common.protocol import ARRAYS, Instruction, Proximal
-from strategies.base.method import Similarity, one_model
+from strategies.base.method import Similarity, count_moved, one_model
 from strategies.base.options import Weighting, check_options, counts, is_count, one_of, weights
 from strategies.base.replies import Matrix, Replies, stacked
 from strategies.base.sampling import Sampling
 from strategies.base.strategy import MethodStrategy
 from strategies.fesem.matching import match_rows
 from strategies.fesem.state import FeSEMState, Trial, matched_to, mean_distance, nearest_centers
+from strategies.mathematics.aggregation import mean_of_centers
 from strategies.mathematics.clustering import choose_num_clusters, elbow, kmeans
 from strategies.mathematics.similarity import euclidean_distances
 
@@ -112,7 +113,7 @@ class FeSEM(MethodStrategy[FeSEMState]):
         Eq. 7 has no ½ before its proximal term, the wire's term has one: hence the factor 2.
         """
         common = state.centers if state.origin is None else state.origin[None, :]
-        newcomer = common.mean(axis=0, dtype=np.float64).astype(np.float32)
+        newcomer = mean_of_centers(common)
         proximal = (Proximal(ARRAYS, 2 * self.proximal_weight),) if self.proximal_weight else ()
         held_out = self._chooses_by_accuracy(state)
         config = protocol.holding_out(VALIDATION_FRACTION) if held_out else {}
@@ -180,7 +181,7 @@ class FeSEM(MethodStrategy[FeSEMState]):
             state,
             centers=centers,
             assignment={**known, **found},
-            moved=sum(1 for client, cluster in found.items() if known.get(client, cluster) != cluster),
+            moved=count_moved(known, found),
             intra_distance=mean_distance(replies.layout, rows, centers, nearest),
         )
 

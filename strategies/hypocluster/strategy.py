@@ -24,7 +24,7 @@ import numpy as np
 
 from common.parameters.layout import ParameterLayout, Vector
 from common.protocol import Instruction, Payload
-from strategies.base.method import Outcome
+from strategies.base.method import Outcome, count_moved
 from strategies.base.options import check_options, counts
 from strategies.base.replies import Matrix, Replies
 from strategies.base.sampling import Sampling
@@ -92,7 +92,7 @@ class HypoCluster(MethodStrategy[HypoClusterState]):
             assignment={**state.assignment, **taken},
             last={
                 "members": np.bincount(chosen, minlength=self.num_clusters).tolist(),
-                "moved": sum(state.assignment.get(client, cluster) != cluster for client, cluster in taken.items()),
+                "moved": count_moved(state.assignment, taken),
                 "loss_gap": float(np.nanmean(gaps)) if np.isfinite(gaps).any() else None,
             },
         )

@@ -80,6 +80,12 @@ def weighted_mean(W: Matrix, weights: ArrayLike | None = None) -> Vector:
     return cluster_means(W, np.zeros(len(W), dtype=np.int64), 1, weights)[0]
 
 
+def mean_of_centers(centers: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The plain mean (d,) of the centers (K × d), every cluster alike: the model for a client that is in none."""
+    mean: NDArray[np.float32] = centers.mean(axis=0, dtype=np.float64).astype(np.float32)
+    return mean
+
+
 def cluster_means(
     W: Matrix,
     assignment: NDArray[np.integer[Any]] | Sequence[int],
