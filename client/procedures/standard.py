@@ -5,8 +5,6 @@ from __future__ import annotations
 from flwr.app import Message
 
 from client.rounds.session import Session
-from client.rounds.start_model import starting_model
-from common import protocol
 from common.parameters.layout import Vector
 
 
@@ -17,8 +15,7 @@ def train(session: Session) -> Message:
 
 def local_round(session: Session) -> Vector:
     """All of a round but the reply: the model that the device trained and kept."""
-    start, lost = starting_model(session)
-    session.metrics[protocol.STATE_LOST] = int(lost)
+    start = session.start()
     session.report_start(start)
     trained, loss = session.train(start, session.proximal_terms())
     session.report_trained(trained, loss)
@@ -28,6 +25,4 @@ def local_round(session: Session) -> Vector:
 
 def evaluate(session: Session) -> Message:
     """Answer an evaluate message: test the model that the device would use."""
-    vector, lost = starting_model(session)
-    session.metrics[protocol.STATE_LOST] = int(lost)
-    return session.reply_evaluation(vector)
+    return session.reply_evaluation(session.start())

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from client.context import REPORT_CLASSES, ClientContext
 from client.rounds.model import Built
 from client.rounds.model_selection import Choosing
+from client.rounds.start_model import starting_model
 from client.state.device_state import PERSONAL, Arrays, Kept
 from client.training import evaluation, sgd
 from client.training.delegate import Task, trainer
@@ -166,6 +167,15 @@ class Session:
     def initial(self) -> Vector:
         """The model (d,) that the run begins with; a copy."""
         return self.built.initial.copy()
+
+    def start(self) -> Vector:
+        """The model (d,) that the instruction starts from (`client.rounds.start_model`).
+
+        The reply will say whether layers of the device's own that belong to it are lost.
+        """
+        vector, lost = starting_model(self)
+        self.metrics[protocol.STATE_LOST] = int(lost)
+        return vector
 
     def recall(self) -> Kept | None:
         """What the device kept of this run before this round; in an evaluation, which follows it, of this round too."""

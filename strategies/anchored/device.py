@@ -10,9 +10,7 @@ from flwr.app import Message
 
 from client.procedures import config, standard
 from client.rounds.session import Session
-from client.rounds.start_model import starting_model
 from client.training.objective import ProximalTerm
-from common import protocol
 from common.protocol import ARRAYS
 from strategies.anchored.wire import ANCHOR_WEIGHT
 
@@ -23,8 +21,7 @@ def train(session: Session) -> Message:
     """Answer a train message: test the personal model, train both, keep the personal one, send the center."""
     center = session.whole(ARRAYS)
     weight = config.number(session.received, ANCHOR_WEIGHT)
-    personal, lost = starting_model(session)
-    session.metrics[protocol.STATE_LOST] = int(lost)
+    personal = session.start()
     session.report_start(personal)
     shared, _ = session.train(center, session.proximal_terms())
     anchor = ProximalTerm(session.tensors(session.received.models[ARRAYS]), weight)

@@ -10,10 +10,8 @@ from flwr.app import Message
 
 from client.procedures import standard
 from client.rounds.session import Session
-from client.rounds.start_model import starting_model
 from client.training.objective import ProximalTerm
 from client.training.sgd import sgd_options
-from common import protocol
 from common.protocol import ARRAYS, Payload
 from strategies.cgpfl.wire import Envelope
 
@@ -24,8 +22,7 @@ def train(session: Session) -> Message:
     For each mini-batch some gradient steps on its loss + (λ/2)·‖θ − ω‖², then ω ← ω − η λ (ω − θ).
     """
     context, envelope = session.whole(ARRAYS), Envelope.read(session.received)
-    personal, lost = starting_model(session)
-    session.metrics[protocol.STATE_LOST] = int(lost)
+    personal = session.start()
     session.report_start(personal)
     options = sgd_options(session.received.config, session.node.settings.train)
     weight = sum(term.weight for term in session.received.proximal)

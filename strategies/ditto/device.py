@@ -9,16 +9,13 @@ from flwr.app import Message
 
 from client.procedures import standard
 from client.rounds.session import Session
-from client.rounds.start_model import starting_model
-from common import protocol
 from common.protocol import ARRAYS
 
 
 def train(session: Session) -> Message:
     """Answer a train message: test the personal model, train both, keep the personal one, send the global one."""
     received = session.whole(ARRAYS)
-    personal, lost = starting_model(session)
-    session.metrics[protocol.STATE_LOST] = int(lost)
+    personal = session.start()
     session.report_start(personal)
     shared, _ = session.train(received)
     personal, loss = session.train(personal, session.proximal_terms())

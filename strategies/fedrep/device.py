@@ -10,8 +10,6 @@ from flwr.app import Message
 
 from client.procedures import config, standard
 from client.rounds.session import Session
-from client.rounds.start_model import starting_model
-from common import protocol
 from strategies.fedrep.wire import BODY_EPOCHS, HEAD_EPOCHS
 
 evaluate = standard.evaluate
@@ -22,8 +20,7 @@ def train(session: Session) -> Message:
     body = session.received.upload
     head = [layer for layer in session.layout.layers if layer not in body]
     head_epochs, body_epochs = (config.count(session.received, key) for key in (HEAD_EPOCHS, BODY_EPOCHS))
-    start, lost = starting_model(session)
-    session.metrics[protocol.STATE_LOST] = int(lost)
+    start = session.start()
     session.report_start(start)
     with_head, _ = session.train(start, layers=head, local_epochs=head_epochs, stream="head")
     trained, loss = session.train(with_head, session.proximal_terms(), layers=body, local_epochs=body_epochs)

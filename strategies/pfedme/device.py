@@ -11,10 +11,8 @@ from torch import Tensor
 
 from client.procedures import config, standard
 from client.rounds.session import Session
-from client.rounds.start_model import starting_model
 from client.training import sgd
 from client.training.objective import ProximalTerm, objective
-from common import protocol
 from common.model.freezing import training_mode
 from common.parameters.layout import Vector
 from common.protocol import ARRAYS
@@ -26,8 +24,7 @@ evaluate = standard.evaluate
 def train(session: Session) -> Message:
     """Answer a train message: test the personal model, train both, keep the personal one, send the other."""
     received = session.whole(ARRAYS)
-    personal, lost = starting_model(session)
-    session.metrics[protocol.STATE_LOST] = int(lost)
+    personal = session.start()
     session.report_start(personal)
     shared, personal, loss = solve(session, received)
     session.report_trained(personal, loss)

@@ -1,5 +1,7 @@
 """What a procedure's author is given on the device: gradients, streams of randomness, what was kept, clear errors."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from client.context import ClientContext
 from client.rounds.session import Session
 from common.errors import BouquetError
 from common.model.build import initial_model, state_vector
-from common.protocol import Encoder, holding_out
+from common.protocol import STATE_LOST, Encoder, holding_out
 from common.settings import parse_settings
 from experiments.simulation.inline_grid import InlineGrid
 from strategies import one_model
@@ -82,6 +84,20 @@ def test_what_was_kept_in_a_round_is_there_in_the_evaluation_after_it(open_sessi
     assert open_session(round_=3).recall() is None  # the round may be repeated
     assert open_session(round_=3, kind="evaluate").recall().round == 3
     assert open_session(round_=4).recall().round == 3
+
+
+def test_the_start_says_whether_the_devices_own_layers_are_lost(open_session):
+    session = open_session(round_=3)
+    np.testing.assert_array_equal(session.start(), session.initial)
+    assert session.metrics[STATE_LOST] == 0  # the whole model was sent
+    session = open_session(round_=3)
+    session.received = replace(session.received, start="personal")
+    session.start()
+    assert session.metrics[STATE_LOST] == 1
+    kept = session.initial + 1
+    open_session(round_=2).keep(kept)
+    np.testing.assert_array_equal(session.start(), kept)
+    assert session.metrics[STATE_LOST] == 0
 
 
 def test_holding_out_all_of_a_small_devices_data_is_an_error(open_session):
