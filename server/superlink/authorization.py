@@ -7,6 +7,7 @@ named by their content's digest, which others can know or guess.
 
 from __future__ import annotations
 
+import math
 from itertools import islice
 from typing import Any
 from weakref import WeakValueDictionary
@@ -16,6 +17,7 @@ from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequ
 from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 
 MOST_OBJECTS = 10_000  # of a message; the largest models have some thousands, and writing down more locks the database
+MOST_BYTES = 2**20  # of a message without its objects: their names, and the reason of an error
 
 
 class Authorization:
@@ -62,8 +64,12 @@ def _announcement(request: PushMessagesRequest) -> str | None:
     (message,), (tree,) = request.messages_list, request.message_object_trees
     if message.metadata.src_node_id != request.node.node_id:
         return "The message is in another's name"
+    if not (math.isfinite(message.metadata.created_at) and math.isfinite(message.metadata.ttl)):
+        return "The message has no time"  # the database keeps none, and the server's next question for replies fails
     if message.metadata.message_id != tree.object_id:
         return "The message is not the object that is announced"
+    if (size := request.ByteSize()) > MOST_BYTES:
+        return f"What is announced of the message takes {size} bytes"
     if sum(1 for _ in islice(iterate_object_tree(tree), MOST_OBJECTS + 1)) > MOST_OBJECTS:
         return f"The message has more than {MOST_OBJECTS} objects"
     return None

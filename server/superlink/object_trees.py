@@ -5,7 +5,8 @@ are there, each with its children's names, and flwr 1.39 believes whoever is the
 names the server's next object with other children has the server's own message turned away, which ends the run. It
 deletes a message with the last object that has it as a child, whoever said so.
 
-Here the server is believed, and a device not where it speaks of somebody else's message.
+Here the server is believed, and a device not where it speaks of somebody else's message. Of two devices the one is that
+says that an object has nothing below it: what another can know beforehand are such objects, a reply's few numbers.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from flwr.app import Message
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
-from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
-from flwr.supercore.state.schema.linkstate_models import MessageRes
+from flwr.supercore.inflatable.inflatable_object import (
+    get_object_children_ids_from_object_content,
+    iterate_object_tree,
+)
+from flwr.supercore.state.schema.linkstate_models import MessageIns, MessageRes
 from flwr.supercore.state.schema.objectstore_models import ObjectChild, StoredObject
 from flwr.supercore.utils import uint64_to_int64
-from sqlalchemy import select, update
+from sqlalchemy import delete, literal, select, update
 
 Claims = dict[str, set[str]]  # by object, its children
 
@@ -47,6 +51,30 @@ def speaks_of_others(state: Any, message: Message, claims: Claims) -> bool:
         return bool(found - set(_scalars(session, MessageRes.message_id, [message.metadata.message_id], own)))
 
 
+def forget_parts(state: Any, claims: Claims) -> None:
+    """Of objects that a device says have no children, forget those that another announced.
+
+    Not where the content says so, or where the server did, whose content is on its way.
+    """
+    with state.session() as session:
+        for name in set(_scalars(session, ObjectChild.parent_id, [name for name in claims if not claims[name]])):
+            content = state.object_store.get(name)
+            if get_object_children_ids_from_object_content(content) if content else _is_servers(session, name):
+                continue
+            parts = list(session.scalars(select(ObjectChild.child_id).where(ObjectChild.parent_id == name)))
+            session.execute(delete(ObjectChild).where(ObjectChild.parent_id == name))
+            counted = update(StoredObject).where(StoredObject.object_id.in_(parts))
+            session.execute(counted.values(ref_count=StoredObject.ref_count - 1))
+
+
+def _is_servers(session: Any, name: str) -> bool:
+    """Whether an instruction has this object."""
+    above = select(literal(name).label("name")).cte(recursive=True)
+    above = above.union(select(ObjectChild.parent_id).where(ObjectChild.child_id == above.c.name))
+    found = select(MessageIns.message_id).where(MessageIns.message_id.in_(select(above.c.name)))
+    return session.scalar(found.limit(1)) is not None
+
+
 def _scalars(session: Any, column: Any, names: Any, *conditions: Any) -> list[str]:
     return list(session.scalars(select(column).where(column.in_(list(names)), *conditions)))
 
@@ -64,6 +92,8 @@ def install() -> None:
                 forget_what_differs(self.object_store, claims)
             elif speaks_of_others(self, message, claims):
                 return False, []
+            else:
+                forget_parts(self, claims)
             return store(self, message, object_tree, session_id)
 
     SqlLinkState.store_message_and_object_tree = believing  # type: ignore[method-assign]

@@ -4,12 +4,13 @@ The server's side is Flower's grid and its Runtime API functions, in the same pr
 """
 
 import importlib
+import math
 import time
 from types import SimpleNamespace
 
 import grpc
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.client.grpc_rere_client.node_auth_client_interceptor import NodeAuthClientInterceptor
 from flwr.common.constant import NOOP_FLWR_AID, SUPERLINK_NODE_ID
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
@@ -246,6 +247,56 @@ def test_what_devices_say_of_the_servers_next_objects_does_not_count(federation,
     assert all(message.has_error() for message in federation.link.grid.pull_messages(identifiers))
     federation.forget_replies()
     assert len(federation.link.state.object_store) == 0
+
+
+@pytest.mark.parametrize("uploaded", [True, False])
+def test_what_another_can_know_of_a_reply_gets_through(federation, uploaded):
+    """Its few numbers, which are the same for all devices where scores are withheld."""
+    _, theirs = federation.push(federation.mallory, federation.honest)
+    content = RecordDict({"metrics": MetricRecord({"num-examples": 1}), "config": ConfigRecord({"secret": "x"})})
+    known = content["metrics"]
+    reply = federation.mallory.reply(federation.mallory.pull())
+    tree = reply.top.seal({})
+    tree.children.append(ObjectTree(object_id=known.object_id, children=[ObjectTree(object_id=NOBODY)]))
+    answer = federation.mallory.announces(reply, tree)
+    if uploaded:
+        federation.mallory.push_object(federation.run, answer.session_id, known.object_id, known.deflate())
+    federation.honest.push(federation.honest.reply(federation.honest.pull(), content))
+    (message,) = taken(federation, [theirs])
+    assert message.content["metrics"]["num-examples"] == 1
+
+
+def test_a_device_takes_nothing_from_what_the_server_is_sending(federation):
+    """Announced and not there yet, when no content says what is below it."""
+    federation.push(federation.mallory, content=RecordDict())
+    reply = federation.mallory.reply(federation.mallory.pull())
+    sent = RecordDict({"config": ConfigRecord({"server-round": 2})})
+    upload = federation.link.PushObject
+    federation.link.PushObject = lambda request: refused(federation.mallory.announces, reply, bare) or upload(request)
+    bare = reply.top.seal({})
+    bare.children.append(ObjectTree(object_id=sent.object_id))
+    federation.push(federation.honest, content=sent)
+    assert federation.honest.pull().content["config"]["server-round"] == 2
+
+
+@pytest.mark.parametrize("no_time", [{"created_at": math.nan}, {"ttl": math.nan}, {"created_at": math.inf}])
+def test_a_reply_without_a_time_ends_nothing(federation, no_time):
+    mine, theirs = federation.push(federation.mallory, federation.honest)
+    reply = federation.mallory.reply(federation.mallory.pull())
+    for name, value in no_time.items():
+        setattr(reply.announced.metadata, name, value)
+    was_refused = refused(federation.mallory.push, reply)
+    federation.honest.push(federation.honest.reply(federation.honest.pull()))
+    (message,) = federation.link.grid.pull_messages([mine, theirs])
+    assert message.metadata.src_node_id == federation.honest.node.node_id
+    assert was_refused
+
+
+def test_what_is_announced_is_short(federation):
+    federation.push(federation.mallory)
+    reply = federation.mallory.reply(federation.mallory.pull())
+    reply.announced.metadata.group_id = "x" * 2_000_000
+    assert refused(federation.mallory.push, reply)
 
 
 def test_a_reply_of_too_many_objects_is_not_taken_down(federation, monkeypatch):
