@@ -1,4 +1,4 @@
-"""A server and clients started by hand as the README says, over gRPC with TLS and a key for each device."""
+"""A server and clients started by hand as docs/deploy-server.md says, over gRPC with TLS and a key for each device."""
 
 import json
 import os

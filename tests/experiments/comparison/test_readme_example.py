@@ -1,4 +1,4 @@
-"""The README's settings file for devices with photos of their own trains as it is written."""
+"""The settings file of the page on the server, for devices with photos of their own, trains as it is written."""
 
 import json
 import re
@@ -43,8 +43,9 @@ def garden(tmp_path):
     return tmp_path / "photos"
 
 
-def test_the_readmes_plants_train(garden, tmp_path):
-    settings = re.search(r"```toml\n(# plants\.toml\n.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
+def test_the_pages_plants_train(garden, tmp_path):
+    page = (ROOT / "docs" / "deploy-server.md").read_text()
+    settings = re.search(r"```toml\n(# plants\.toml\n.*?)```", page, re.DOTALL)[1]
     (tmp_path / "plants.toml").write_text(settings)
     chosen = load_settings(
         tmp_path / "plants.toml", ["simulation.engine=inline", f"data.data_dir={garden}", "data.clients=5"]
