@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike
 
 from common.parameters.layout import ParameterLayout, Vector
 from common.protocol import Instruction, Scalar
+from strategies.base.first_models import FirstModels
 from strategies.base.method import one_model
 from strategies.base.options import check_options, counts
 from strategies.base.replies import Matrix, Replies
@@ -168,32 +169,32 @@ class OneShotClustering(MethodStrategy[OneShotState]):
         return replace(state, centers=centers, anchor=centers[0].copy())
 
     def _gather(self, state: OneShotState, replies: Replies) -> OneShotState:
-        fresh = dict(zip(replies.clients, replies.W, strict=True))
-        examples = dict(zip(replies.clients, replies.num_examples.tolist(), strict=True))
-        gathered = {**state.gathered, **fresh}
-        state = replace(
-            state, gathered=gathered, examples={**state.examples, **examples}, gathering=state.gathering + 1
+        first = FirstModels(state.gathered, state.examples).add(
+            replies.clients, replies.W, replies.num_examples.tolist()
         )
-        if state.gathering < self._rounds() and len(gathered) < self.enough:
+        state = replace(state, gathered=first.models, examples=first.examples, gathering=state.gathering + 1)
+        if state.gathering < self._rounds() and len(first.clients) < self.enough:
             return state
-        return self._cluster(state, replies.layout) if len(gathered) >= self.fewest else self._go_on(state)
+        if len(first.clients) < self.fewest:
+            return self._go_on(state, first)
+        return self._cluster(state, first, replies.layout)
 
-    def _go_on(self, state: OneShotState) -> OneShotState:
+    def _go_on(self, state: OneShotState, first: FirstModels) -> OneShotState:
         """Too few clients for a clustering: their mean is the next anchor, from which gathering begins again."""
-        _, W, examples = _in_order(state)
-        centers = self.aggregate(W, np.zeros(len(W), dtype=np.int64), examples, state.centers)
+        everybody = np.zeros(len(first.clients), dtype=np.int64)
+        centers = self.aggregate(first.W, everybody, [*first.examples.values()], state.centers)
         return replace(state, centers=centers, anchor=centers[0].copy(), gathered={}, examples={}, gathering=0)
 
-    def _cluster(self, state: OneShotState, layout: ParameterLayout) -> OneShotState:
-        clients, W, examples = _in_order(state)
+    def _cluster(self, state: OneShotState, first: FirstModels, layout: ParameterLayout) -> OneShotState:
+        W = first.W
         updates = np.where(layout.parameter_columns, W - state.anchor, np.float32(0))
         labels, found = self.find_clusters(updates)
         number = int(labels.max()) + 1
         previous = np.tile(state.anchor, (number, 1))
         return OneShotState(
-            centers=self.aggregate(W, labels, examples, previous),
+            centers=self.aggregate(W, labels, [*first.examples.values()], previous),
             anchor=state.anchor,
-            assignment=dict(zip(clients, labels.tolist(), strict=True)),
+            assignment=dict(zip(first.clients, labels.tolist(), strict=True)),
             directions=np.stack([self.direction(updates[labels == k]) for k in range(number)]),
             gathering=state.gathering,
             last=found,
@@ -203,9 +204,3 @@ class OneShotClustering(MethodStrategy[OneShotState]):
         if self.gather_rounds is not None:
             return self.gather_rounds
         return 1 if self.fraction_train >= 1 else math.ceil(2 / self.fraction_train)
-
-
-def _in_order(state: OneShotState) -> tuple[list[str], Matrix, list[int]]:
-    """The gathered clients by name, their models (n, d), and their numbers of samples."""
-    clients = sorted(state.gathered)
-    return clients, np.stack([state.gathered[c] for c in clients]), [state.examples[c] for c in clients]

@@ -16,27 +16,31 @@ from dataclasses import replace
 from typing import Any, Literal, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from common import protocol
 from common.parameters.layout import ParameterLayout, Vector
 from common.protocol import ARRAYS, Instruction, Proximal
+from strategies.base.first_models import FirstModels
 from strategies.base.method import Similarity, count_moved, one_model
 from strategies.base.options import Weighting, check_options, counts, is_count, one_of, weights
-from strategies.base.replies import Matrix, Replies, stacked
+from strategies.base.replies import Matrix, Replies
 from strategies.base.sampling import Sampling
 from strategies.base.strategy import MethodStrategy
 from strategies.fesem.matching import match_rows
-from strategies.fesem.state import FeSEMState, Trial, matched_to, mean_distance, nearest_centers
-from strategies.mathematics.aggregation import mean_of_centers
-from strategies.mathematics.clustering import choose_num_clusters, elbow, kmeans
+from strategies.fesem.num_clusters import (
+    SELECTION_ROUNDS,
+    VALIDATION_FRACTION,
+    Selection,
+    Trial,
+    choose_by_models,
+    drawn_for_choice,
+    possible,
+)
+from strategies.fesem.state import FeSEMState
+from strategies.fesem.steps import expectation_step, matched_to, mean_distance
+from strategies.mathematics.aggregation import Assignment, mean_of_centers
+from strategies.mathematics.clustering import kmeans
 from strategies.mathematics.similarity import euclidean_distances
-
-SELECTION_CLIENTS = 100  # section 5.2: at most so many sampled clients decide on K
-SELECTION_ROUNDS = 3  # section 5.2: communication rounds a candidate K is tried for
-VALIDATION_FRACTION = 0.2
-
-Selection = Literal["silhouette", "elbow", "accuracy"]
 
 
 class FeSEM(MethodStrategy[FeSEMState]):
@@ -125,12 +129,22 @@ class FeSEM(MethodStrategy[FeSEMState]):
         return self.plan(replace(state, origin=None), round_ + 1, clients)
 
     def update(self, state: FeSEMState, round_: int, replies: Replies) -> FeSEMState:
-        """The E-step and the M-step (Eq. 8, 9); before them, the first clustering and the choice of K."""
+        """E-step (Eq. 8) and M-step (Eq. 9); before the first of them the first clusters, between them a K's trial."""
         if not state.assignment:
             return self._start(state, round_, replies)
-        if state.trial is not None:
-            return self._try_candidates(state, state.trial, replies)
-        return self._em_step(state, replies)
+        aligned = self._aligned(replies, state.centers)  # (K, n, d), for matched averaging
+        nearest = expectation_step(replies.layout, replies.W, aligned, state.centers)  # Eq. 8
+        rows = matched_to(replies.W, aligned, nearest)
+        centers = self._maximization_step(rows, nearest, replies, state.centers)  # Eq. 9
+        assignment = dict(zip(replies.clients, nearest.tolist(), strict=True))
+        after = replace(
+            state,
+            centers=centers,
+            assignment={**state.assignment, **assignment},
+            moved=count_moved(state.assignment, assignment),
+            intra_distance=mean_distance(replies.layout, rows, centers, nearest),
+        )
+        return after if after.trial is None else self._go_on_trying(after, after.trial, replies)
 
     def centers(self, state: FeSEMState) -> Matrix:
         """The centers C, (K, d)."""
@@ -166,24 +180,12 @@ class FeSEM(MethodStrategy[FeSEMState]):
         distances = euclidean_distances(replies.layout.parameters_of(replies.W))
         return Similarity("Euclidean distance between client models", replies.clients, distances)
 
-    # --- the steps of Algorithm 1 ------------------------------------------------------------------------------
+    def _maximization_step(self, W: Matrix, nearest: Assignment, replies: Replies, centers: Matrix) -> Matrix:
+        """Eq. 9: each center (K, d) becomes the mean of its clients' models W (n × d); one without clients stays."""
+        weights = replies.num_examples if self.weighting == "examples" else None
+        return self.aggregation.cluster_means(W, nearest, len(centers), weights, centers)
 
-    def _em_step(self, state: FeSEMState, replies: Replies) -> FeSEMState:
-        aligned = self._aligned(replies, state.centers)  # (K, n, d): each client, matched to each center
-        nearest = nearest_centers(replies.layout, replies.W, aligned, state.centers)  # E-step, Eq. 8
-        rows = matched_to(replies.W, aligned, nearest)
-        centers = self.aggregation.cluster_means(
-            rows, nearest, len(state.centers), self._weights(replies), state.centers
-        )  # M-step
-        found = dict(zip(replies.clients, nearest.tolist(), strict=True))
-        known = state.assignment
-        return replace(
-            state,
-            centers=centers,
-            assignment={**known, **found},
-            moved=count_moved(known, found),
-            intra_distance=mean_distance(replies.layout, rows, centers, nearest),
-        )
+    # --- the first clusters ----------------------------------------------------------------------------------
 
     def _start(self, state: FeSEMState, round_: int, replies: Replies) -> FeSEMState:
         """A round of the common model, and after the last of them the first clustering.
@@ -199,25 +201,22 @@ class FeSEM(MethodStrategy[FeSEMState]):
         known = before.gathered if len(state.seen) >= least else before.seen
         if round_ >= self.warmup_rounds and len(state.gathered) < wanted and set(replies.clients) - set(known):
             return state
-        rows, clients = stacked([*state.gathered.values()]), [*state.gathered]
+        first = FirstModels(state.gathered)
         origin = state.centers[0] if state.origin is None else state.origin
         state = replace(state, origin=None, gathered={}, examples={})
-        if round_ < self.warmup_rounds or len(rows) < least:
+        if round_ < self.warmup_rounds or len(first.clients) < least:
             return state
-        return self._first_clusters(replace(state, seen=[]), replies.layout, rows, clients, origin)
+        return self._first_clusters(replace(state, seen=[]), replies.layout, first.W, first.clients, origin)
 
     def _gather(self, state: FeSEMState, replies: Replies) -> FeSEMState:
         """Add a round's models to those that were trained from the same common model; their mean is the center."""
         origin = state.centers[0] if state.origin is None else state.origin
         rows = matched_to(replies.W, self._aligned(replies, origin[None, :]), np.zeros(len(replies), dtype=np.int64))
-        models = {**state.gathered, **dict(zip(replies.clients, rows, strict=True))}
-        examples = {**state.examples, **dict(zip(replies.clients, replies.num_examples.tolist(), strict=True))}
-        models, examples = ({client: found[client] for client in sorted(models)} for found in (models, examples))
-        weights = [*examples.values()] if self.weighting == "examples" else None
-        rows = stacked([*models.values()])
-        centers = self.aggregation.cluster_means(rows, [0] * len(models), 1, weights, origin[None, :])
+        first = FirstModels(state.gathered, state.examples).add(replies.clients, rows, replies.num_examples.tolist())
+        weights = [*first.examples.values()] if self.weighting == "examples" else None
+        centers = self.aggregation.cluster_means(first.W, [0] * len(first.clients), 1, weights, origin[None, :])
         seen = sorted({*state.seen, *replies.clients})
-        return replace(state, centers=centers, origin=origin, gathered=models, examples=examples, seen=seen)
+        return replace(state, centers=centers, origin=origin, gathered=first.models, examples=first.examples, seen=seen)
 
     def _first_clusters(
         self, state: FeSEMState, layout: ParameterLayout, rows: Matrix, clients: list[str], origin: Vector
@@ -225,20 +224,12 @@ class FeSEM(MethodStrategy[FeSEMState]):
         """K-means over models (n × d) from one ``origin`` (d,), and before it the choice of K."""
         if state.num_clusters is not None:
             return self._cluster(state, layout, rows, clients, state.num_clusters)
-        allowed = sorted({k for k in self.candidates if k <= len(rows)}) or [1]
-        chosen = np.sort(np.random.default_rng(self.seed).permutation(len(rows))[:SELECTION_CLIENTS])
+        allowed, chosen = possible(self.candidates, len(rows)), drawn_for_choice(len(rows), self.seed)
         if self.selection == "accuracy":
             trial = Trial(candidates=allowed)
             state = replace(state, trial=trial, start_models=rows[chosen], start_clients=[clients[i] for i in chosen])
             return self._cluster(state, layout, rows[chosen], state.start_clients, allowed[0])
-        compared = layout.parameters_of(rows[chosen])
-        if self.selection == "elbow":
-            scores = {k: kmeans(compared, k, self.seed, self.restarts).inertia for k in allowed}
-            best = elbow(scores)
-        else:
-            # Directions of the updates: on the models themselves the silhouette is far less clear (docs/decisions.md).
-            updates = compared - layout.parameters_of(origin)
-            best, scores = choose_num_clusters(updates, allowed, self.seed, unit_length=True)
+        best, scores = choose_by_models(self.selection, rows[chosen], origin, layout, allowed, self.seed, self.restarts)
         state = replace(state, num_clusters=best, selection={str(k): float(score) for k, score in scores.items()})
         return self._cluster(state, layout, rows, clients, best)
 
@@ -255,25 +246,19 @@ class FeSEM(MethodStrategy[FeSEMState]):
             intra_distance=mean_distance(layout, rows, centers, labels),
         )
 
-    def _try_candidates(self, state: FeSEMState, trial: Trial, replies: Replies) -> FeSEMState:
-        """Section 5.2: run each candidate K for three rounds, keep the best, and cluster again with it.
-
-        The accuracy is that of the centers a candidate sent in its last round, on samples no device trained on.
-        """
-        state = self._em_step(state, replies)
-        trial = replace(trial, rounds=trial.rounds + 1)
-        if trial.rounds < SELECTION_ROUNDS:
+    def _go_on_trying(self, state: FeSEMState, trial: Trial, replies: Replies) -> FeSEMState:
+        """Section 5.2: run each candidate K for three rounds, keep the best, and cluster again with it."""
+        trial = trial.after_round(replies.metric(protocol.VALIDATION_ACCURACY))
+        if trial.rounds:
             return replace(state, trial=trial)
-        accuracy = replies.metric(protocol.VALIDATION_ACCURACY)
-        score = float(np.nanmean(accuracy)) if np.isfinite(accuracy).any() else 0.0
-        scores = {**trial.scores, str(trial.candidates[trial.index]): score}
-        models, clients = state.start_models, state.start_clients
+        models, clients, best = state.start_models, state.start_clients, trial.best
         assert models is not None
-        if trial.index + 1 < len(trial.candidates):
-            state = replace(state, trial=replace(trial, index=trial.index + 1, rounds=0, scores=scores))
-            return self._cluster(state, replies.layout, models, clients, trial.candidates[trial.index + 1])
-        best = int(max(scores, key=lambda k: (scores[k], -int(k))))  # of equals, the fewest clusters
-        state = replace(state, num_clusters=best, selection=scores, trial=None, start_models=None, start_clients=[])
+        if best is None:
+            state = replace(state, trial=trial)
+            return self._cluster(state, replies.layout, models, clients, trial.candidates[trial.index])
+        state = replace(
+            state, num_clusters=best, selection=trial.scores, trial=None, start_models=None, start_clients=[]
+        )
         return self._cluster(state, replies.layout, models, clients, best)
 
     # --- details ---------------------------------------------------------------------------------------------
@@ -284,9 +269,6 @@ class FeSEM(MethodStrategy[FeSEMState]):
     def _model_of(self, state: FeSEMState, client: str, newcomer: Vector) -> Vector:
         cluster = state.assignment.get(client)
         return newcomer if cluster is None else state.centers[cluster]
-
-    def _weights(self, replies: Replies) -> NDArray[np.int64] | None:
-        return replies.num_examples if self.weighting == "examples" else None
 
     def _aligned(self, replies: Replies, centers: Matrix) -> Matrix | None:
         """The clients' models matched to each center, (K, n, d), for matched averaging."""
