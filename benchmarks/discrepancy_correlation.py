@@ -20,7 +20,7 @@ from common.data.heterogeneity import label_counts, label_kld_matrix
 from common.settings import Settings, load_settings
 from experiments.simulation.run import simulate
 from server.record.reader import read_run
-from strategies.dcpfl.discrepancy import model_discrepancy
+from strategies.dcpfl.grouping import model_discrepancy
 from strategies.dcpfl.strategy import DCPFL
 from strategies.mathematics.meetings import add_meeting, mean_distances
 

@@ -22,7 +22,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 from scipy.spatial.distance import pdist
 from sklearn.decomposition import PCA
 
-from strategies.dcpfl.discrepancy import model_discrepancy
+from strategies.dcpfl.grouping import model_discrepancy
 from strategies.fedac.reduction import fit_map
 from strategies.mathematics.aggregation import cluster_means
 from strategies.mathematics.clustering import assign_to_nearest

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.parameters.layout import Vector
-from strategies.base.replies import Matrix, Replies
-from strategies.dcpfl.discrepancy import groups_of_at_least
+from strategies.base.replies import Matrix
 from strategies.dcpfl.wire import DIVERGED
-from strategies.mathematics.aggregation import Assignment, weighted_mean
-from strategies.mathematics.clustering import linkage_matrix
-from strategies.mathematics.meetings import add_meeting, mean_distances
-from strategies.mathematics.similarity import Distances, cosine_to
+from strategies.mathematics.aggregation import weighted_mean
+from strategies.mathematics.similarity import Distances
 
 
 @dataclass(frozen=True)
@@ -159,84 +155,9 @@ class DCPFLState:
             weights = np.where(weights > 1, weights, 0)
         return weighted_mean(self.centers, weights)
 
-    # --- the group graph ---------------------------------------------------------------------------------------
-
-    def lacks_meetings(self, clients: Sequence[str]) -> bool:
-        """Whether a pair among ``clients`` never met."""
-        row = {client: index for index, client in enumerate(self.clients)}
-        if self.meetings is None or any(client not in row for client in clients):
-            return True
-        rows = [row[client] for client in clients]
-        return not self.meetings[np.ix_(rows, rows)].all()
-
-    def after_meeting(self, clients: Sequence[str], distances: Distances, only_new: bool) -> DCPFLState:
-        """With this round's ``distances`` of ``clients``, and with ``only_new`` just of pairs that never met before.
-
-        The graph changes, so a proposal made from it must be made again.
-        """
-        total, meetings, known = add_meeting(
-            self.total, self.meetings, self.clients, clients, distances, fill_in=only_new
-        )
-        return replace(self, total=total, meetings=meetings, clients=known, proposal=None, proposed=None)
-
-    def distances(self) -> Distances | None:
-        """D (n × n), with estimates for pairs that never met; None before the first round."""
-        if self.total is None or self.meetings is None:
-            return None
-        return mean_distances(self.total, self.meetings)
-
-    def graph(self) -> tuple[Distances, NDArray[np.float64]] | None:
-        """D and the hierarchical group graph of ``clients`` as SciPy's linkage matrix; None before it was made."""
-        distances = self.distances()
-        return None if distances is None or self.graph_round is None else (distances, linkage_matrix(distances))
-
-    def groups_of(self, least: int) -> Callable[[float], Assignment] | None:
-        """The group (n,) of each client of the graph by γ̃, of ``least`` samples or more; None before the graph."""
-        if (graph := self.graph()) is None:
-            return None
-        distances, linkage = graph
-        # A checkpoint of an older release knows of no samples.
-        samples = np.array([self.samples.get(client, 0) for client in self.clients])
-        return partial(groups_of_at_least, linkage, distances=distances, samples=samples, least=least)
-
-    def by_client(self, labels: Assignment) -> dict[str, int]:
-        """The group of each client of the graph, from its labels (n,)."""
-        return dict(zip(self.clients, labels.tolist(), strict=True))
-
-    def divided(self, parts: Mapping[str, int]) -> set[int]:
-        """The groups that a finer structure takes apart."""
-        pairs = {(self.assignment[client], part) for client, part in parts.items()}
-        return {group for group, count in Counter(group for group, _ in pairs).items() if count > 1}
-
-    def parents(self, parts: Mapping[str, int]) -> list[int]:
-        """The group that each part of a finer structure comes from, in the order of the parts."""
-        found = {part: self.assignment[client] for client, part in parts.items()}
-        return [found[part] for part in sorted(found)]
-
     def put_off(self, until: int) -> DCPFLState:
         """The next trial is due from round ``until`` on, and is to be proposed anew."""
         return replace(self, trial_round=until, proposal=None, proposed=None, undecided=0)
-
-    # --- the record --------------------------------------------------------------------------------------------
-
-    def summary(self) -> dict[str, Any]:
-        """The last round for its record, as JSON; the group graph only in the round in which it was made."""
-        last, loss = self.history[-1] if self.history else (0, None)
-        # A round with too few replies has a trial, but no loss.
-        verdict = self.verdict if self.verdict is not None and self.verdict.round >= last else None
-        graph = self.graph() if self.graph_round == last else None
-        return {
-            "gamma": self.gamma,
-            "loss": loss,
-            "period_end": self.period_end,
-            "trial": None if verdict is None else verdict.summary(),
-            "communication_rounds": self.communication_rounds,
-            "exchanging": sum(not self.is_alone(client) for client in self.assignment),
-            "groups": [
-                {"size": size, **asdict(group)} for size, group in zip(self.sizes.tolist(), self.groups, strict=True)
-            ],
-            "graph": None if graph is None else {"clients": self.clients, "linkage": graph[1].tolist()},
-        }
 
 
 def rows_of(W: Matrix, rows: list[int]) -> Matrix:
@@ -247,75 +168,3 @@ def rows_of(W: Matrix, rows: list[int]) -> Matrix:
 def verdict_of(state: DCPFLState, round_: int) -> Verdict | None:
     """The verdict of a round's trial; None where there was none in that round."""
     return state.verdict if state.verdict is not None and state.verdict.round == round_ else None
-
-
-def with_whole_models(state: DCPFLState, round_: int, replied: Sequence[str], lost: set[str]) -> DCPFLState:
-    """Account for who got the whole model in which round, and ``lost`` it; in one group for all, everybody is in it."""
-    if state.gamma == 1:
-        state = replace(state, assignment={**dict.fromkeys(replied, 0), **state.assignment})
-    verdict = verdict_of(state, round_)
-    tried = set(verdict.clients) if verdict else set()
-    whole = {client: at for client, at in state.whole.items() if client not in lost}
-    for client in replied:
-        if client in state.assignment and (client in tried or state.is_sent_whole(client)):
-            whole[client] = round_
-    return replace(state, whole=whole)
-
-
-def restructured(state: DCPFLState, round_: int, proposal: Proposal) -> DCPFLState:
-    """The proposed structure; groups that it leaves whole go on as they are, the others begin with a full round.
-
-    What these begin with are the proposed models, or where none were made that of the group they come from, and its
-    slow layers. A client that is not in the graph stays in its group, and has none once that is divided.
-    """
-    parts = proposal.assignment
-    members = Counter(parts.values())
-    divided = state.divided(parts)
-    origins = state.parents(parts)
-    proposed = state.centers[origins] if state.proposed is None else state.proposed
-    origins += sorted(set(range(len(state.groups))) - set(origins))  # groups of clients that are not in the graph
-    part_of = {origin: part for part, origin in enumerate(origins) if origin not in divided}
-    others = {client: part_of[g] for client, g in state.assignment.items() if client not in parts and g in part_of}
-    return replace(
-        state,
-        gamma=proposal.gamma,
-        assignment={**parts, **others},
-        centers=np.stack([proposed[k] if g in divided else state.centers[g] for k, g in enumerate(origins)]),
-        groups=[
-            state.groups[g] if g not in divided else Group(round_, state.groups[g].slow if members[k] > 1 else [])
-            for k, g in enumerate(origins)
-        ],
-        trial_round=None,
-        period_end=None,
-        proposal=None,
-        proposed=None,
-        undecided=0,
-    )
-
-
-def with_newcomers(before: DCPFLState, state: DCPFLState, round_: int, replies: Replies) -> DCPFLState:
-    """Clients that trained the common model for want of a group join the one whose model lies in their direction.
-
-    That is the group of two or more with the largest cosine of its center with the client's model, both seen from the
-    common model. A newcomer never disturbs a group of one; where there are only such, it becomes another.
-    """
-    if before.gamma == 1:
-        return state
-    origin = before.common_model()
-    for reply in replies.received:
-        if reply.client in state.assignment or reply.client in before.assignment:
-            continue
-        shared = np.flatnonzero(state.sizes > 1)
-        if len(shared):
-            models = reply.vector[None, :], state.centers[shared], origin
-            nearest = cosine_to(*(replies.layout.parameters_of(model) for model in models)).argmax()
-            state = replace(state, assignment={**state.assignment, reply.client: int(shared[nearest])})
-        else:
-            state = replace(
-                state,
-                assignment={**state.assignment, reply.client: len(state.groups)},
-                centers=np.concatenate([state.centers, reply.vector[None, :]]),
-                groups=[*state.groups, Group(round_)],
-                whole={**state.whole, reply.client: round_},
-            )
-    return state

@@ -4,8 +4,8 @@ Liu, Huang, He, Cao: Dynamic Clustering for Personalized Federated Learning on H
 https://arxiv.org/abs/2508.01580
 
 Equations and sections are the paper's. The clients train one model for all, whose divergence tells whom to group with
-whom (`discrepancy.py`). At the end of each rapid decrease of the loss (`rapid_decrease.py`) a split into smaller groups
-is tried on the devices (`trial.py`; theirs is `device.py`). Layers whose copies hardly differ within a group travel
+whom (`grouping.py`). At the end of each rapid decrease of the loss (`rapid_decrease.py`) a split into smaller groups
+is tried on the devices (`splitting.py`; theirs is `device.py`). Layers whose copies hardly differ within a group travel
 only every third round (`layerwise.py`).
 
 Where it differs from the paper, on measurements in docs/decisions.md: the discrepancy is the cosine of the updates
@@ -35,21 +35,10 @@ from strategies.base.options import above_0_to_1, check_options, counts, one_of,
 from strategies.base.replies import Matrix, Replies
 from strategies.base.sampling import Sampling
 from strategies.base.strategy import MethodStrategy
-from strategies.dcpfl import trial
-from strategies.dcpfl.aggregation import group_means
-from strategies.dcpfl.discrepancy import Discrepancy, model_discrepancy, sampled_columns
-from strategies.dcpfl.layerwise import Scaling, layer_discrepancies, slow_layers
-from strategies.dcpfl.rapid_decrease import period_end, radii_of_curvature
-from strategies.dcpfl.sending import instruction
-from strategies.dcpfl.state import (
-    DCPFLState,
-    Group,
-    restructured,
-    rows_of,
-    verdict_of,
-    with_newcomers,
-    with_whole_models,
-)
+from strategies.dcpfl import grouping, layerwise, splitting
+from strategies.dcpfl.grouping import Discrepancy
+from strategies.dcpfl.layerwise import Scaling, instruction
+from strategies.dcpfl.state import DCPFLState, Group, rows_of, verdict_of
 from strategies.dcpfl.wire import PROCEDURE, TAKE
 
 
@@ -65,11 +54,11 @@ class DCPFL(MethodStrategy[DCPFLState]):
         layers stay on the devices the received model is partly a device's own, and its loss is lower: the loss rises
         and falls with α, and a window of 5 saw no elbow after the first split (docs/decisions.md).
     gamma_step : float, default 0.2
-        λ, by which γ̃ is lowered for a trial.
+        λ, by which γ̃ is lowered for a splitting.
     observe_rounds : int, default 3
         t_obv, rounds after which the end of a rapid decrease period is noticed.
     retry_rounds : int, default 6
-        t_sp, rounds that the old structure stays after a refused trial.
+        t_sp, rounds that the old structure stays after a refused splitting.
     slow_factor : int, default 3
         α; slow layers are aggregated every α-th round. (τ, the local epochs of a round, is ``train.local_epochs``.)
     slow_ratio : float, default 0.65
@@ -84,10 +73,10 @@ class DCPFL(MethodStrategy[DCPFLState]):
         Share of each device's training data that it never trains on, and on which a trial's losses are measured. 0
         measures them on the training data, as in the paper (compared in docs/results.md).
     discrepancy : {"l1", "l1-own", "cosine"}, default "cosine"
-        The distance of clients; see `strategies.dcpfl.discrepancy.model_discrepancy`.
+        The distance of clients; see `strategies.dcpfl.grouping.model_discrepancy`.
     discrepancy_sample : int | None, default None
         Number of random coordinates on which it is estimated; None for all. The error is bounded in
-        `strategies.dcpfl.discrepancy.sampled_columns`.
+        `strategies.dcpfl.grouping.sampled_columns`.
     min_group_samples : int | None, default None
         Training samples that a group has at least; None, as in the paper, divides to single devices.
     **sampling
@@ -149,11 +138,11 @@ class DCPFL(MethodStrategy[DCPFLState]):
 
         After ``UNDECIDED_TRIALS`` trials in a row that too few answered, the next one waits as after a refused one.
         """
-        both = trial.both_models(state, round_, clients, self._held_out())
+        both = splitting.both_models(state, round_, clients, self._held_out())
         if not both:
             return state
-        state = trial.judged(state, round_, list(both), ask(both), self.min_replies)
-        return state if state.undecided < trial.UNDECIDED_TRIALS else state.put_off(round_ + self.retry_rounds + 1)
+        state = splitting.judged(state, round_, list(both), ask(both), self.min_replies)
+        return state if state.undecided < splitting.UNDECIDED_TRIALS else state.put_off(round_ + self.retry_rounds + 1)
 
     def plan(self, state: DCPFLState, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
         """What `instruction` says; in a trial, the second exchange: send the model of the structure that won.
@@ -174,21 +163,15 @@ class DCPFL(MethodStrategy[DCPFLState]):
         return {client: instruction(state, client, set()) for client in clients}
 
     def update(self, state: DCPFLState, round_: int, replies: Replies) -> DCPFLState:
-        """Split if the trial said so, aggregate group by group, and see whether a split should be tried next."""
-        before = state
+        """The discrepancy (III-A), the trial's verdict (III-C), the means of layers (IV), the next split (III-C)."""
         usable = replies.only(client not in replies.lost for client in replies.clients)
-        uploads = any(reply.layers for reply in usable.received)
-        samples = {reply.client: reply.num_examples for reply in usable.received}
-        state = replace(
-            state, communication_rounds=state.communication_rounds + uploads, samples=state.samples | samples
-        )
-        state = with_whole_models(state, round_, usable.clients, replies.lost)
-        state = self._measure(state, round_, usable)
-        state = self._observe(state, round_, usable)
+        before, state = state, layerwise.with_whole_models(state, round_, usable, replies.lost)
+        state = self._measure(state, round_, usable)  # Eq. 3
+        state = self._observe(state, round_, usable)  # l(t)
         state = self._settle(state, round_)
-        state = self._aggregate(state, round_, usable)
-        state = with_newcomers(before, state, round_, usable)
-        return self._propose(state, round_, usable)
+        state = self._aggregate(state, round_, usable)  # Eq. 5, 6
+        state = grouping.with_newcomers(before, state, round_, usable)
+        return self._propose(state, round_, usable)  # Eq. 4
 
     def centers(self, state: DCPFLState) -> Matrix:
         """The groups' models, (K, d); of a group of one, the model that it was alone with first."""
@@ -200,7 +183,7 @@ class DCPFL(MethodStrategy[DCPFLState]):
 
     def client_similarity(self, state: DCPFLState, replies: Replies | None) -> Similarity | None:
         """The model discrepancy D of Eq. 3."""
-        if (distances := state.distances()) is None:
+        if (distances := grouping.distances_of(state)) is None:
             return None
         return Similarity(f"Model discrepancy ({self.discrepancy})", tuple(state.clients), distances)
 
@@ -212,8 +195,8 @@ class DCPFL(MethodStrategy[DCPFLState]):
 
     def record(self, state: DCPFLState) -> dict[str, Any]:
         """γ̃, l(t), r(t), the trial, what the groups' layers showed, and the group graph in the round it was made."""
-        radii = radii_of_curvature([loss for _, loss in state.history], self.loss_window)
-        return {**state.summary(), "radius": radii[-1] if radii and np.isfinite(radii[-1]) else None}
+        radii = splitting.radii_of_curvature([loss for _, loss in state.history], self.loss_window)
+        return {**splitting.summary(state), "radius": radii[-1] if radii and np.isfinite(radii[-1]) else None}
 
     def _held_out(self) -> dict[str, protocol.Scalar]:
         """In every message that trains, so that what is held out for the trials is never trained on."""
@@ -227,8 +210,8 @@ class DCPFL(MethodStrategy[DCPFLState]):
             return set(range(len(state.groups)))
         full = {g for g, group in enumerate(state.groups) if self._is_due(group, round_)}
         if state.trial_round is not None and round_ + 1 >= state.trial_round:
-            following = trial.next_structure(state, self.gamma_step, self.min_group_samples)
-            full |= state.divided(following.assignment) if following else set()
+            following = splitting.next_structure(state, self.gamma_step, self.min_group_samples)
+            full |= grouping.divided(state, following.assignment) if following else set()
         return full
 
     def _is_due(self, group: Group, round_: int) -> bool:
@@ -243,11 +226,11 @@ class DCPFL(MethodStrategy[DCPFLState]):
         if state.gamma < 1 or not met or verdict_of(state, round_):
             return state
         W, origin = (usable.layout.parameters_of(m) for m in (rows_of(usable.W, met), state.centers[0]))
-        columns = sampled_columns(W.shape[1], self.discrepancy_sample, self.seed)
+        columns = grouping.sampled_columns(W.shape[1], self.discrepancy_sample, self.seed)
         clients = [usable.clients[row] for row in met]
-        if first or state.lacks_meetings(clients):
-            distances = model_discrepancy(W, origin, self.discrepancy, columns)
-            state = state.after_meeting(clients, distances, only_new=not first)
+        if first or grouping.lacks_meetings(state, clients):
+            distances = grouping.model_discrepancy(W, origin, self.discrepancy, columns)
+            state = grouping.after_meeting(state, clients, distances, only_new=not first)
         elif state.graph_round is not None:
             return state
         made = round_ >= self.discrepancy_rounds and len(state.clients) > 1
@@ -263,33 +246,35 @@ class DCPFL(MethodStrategy[DCPFLState]):
     def _settle(self, state: DCPFLState, round_: int) -> DCPFLState:
         """Take the new structure after a trial that it won; after one that it lost, wait t_sp rounds."""
         if self.fixed_gamma is not None:
-            return trial.fixed_structure(state, round_, self.fixed_gamma, self.min_group_samples)
+            return splitting.fixed_structure(state, round_, self.fixed_gamma, self.min_group_samples)
         verdict = verdict_of(state, round_)
         if verdict is None or state.proposal is None or not verdict.decided:
             return state
         if verdict.accepted:
-            return replace(restructured(state, round_, state.proposal), period_start=len(state.history))
+            return replace(splitting.restructured(state, round_, state.proposal), period_start=len(state.history))
         return state.put_off(round_ + self.retry_rounds + 1)
 
     def _aggregate(self, state: DCPFLState, round_: int, usable: Replies) -> DCPFLState:
         """The mean of each group over the layers that its members sent, and Eq. 5 and 6 where they sent them all."""
-        centers, whole = group_means(state, usable, self.aggregation)
+        centers, whole = layerwise.group_means(state, usable, self.aggregation)
         groups = list(state.groups)
         for g, rows in whole.items():
             if len(rows) == 1:
                 groups[g] = replace(groups[g], full_round=round_)
                 continue
-            found = layer_discrepancies(rows_of(usable.W, rows), centers[g], usable.layout, self.scaling)
+            discrepancies = layerwise.layer_discrepancies(
+                rows_of(usable.W, rows), centers[g], usable.layout, self.scaling
+            )
             apart = groups[g].rounds_apart(round_, state.layers)
             slow = groups[g].slow
             # Not around a trial: what is compared are copies of slow layers that have been apart for α rounds.
             if self.layer_wise and (round_ <= self.discrepancy_rounds or not slow or self._is_due(groups[g], round_)):
-                slow = slow_layers(found, self.slow_ratio, apart)
-            groups[g] = Group(round_, slow, found, apart)
+                slow = layerwise.slow_layers(discrepancies, self.slow_ratio, apart)
+            groups[g] = Group(round_, slow, discrepancies, apart)
         return replace(state, centers=centers, groups=groups)
 
     def _propose(self, state: DCPFLState, round_: int, usable: Replies) -> DCPFLState:
-        """Notice the end of a rapid decrease period, and make the models of the next structure for a trial.
+        """Notice the end of a rapid decrease period, and make the models of the next structure for a splitting.
 
         They are means of whole models of this round, so where slow layers stayed on the devices the trial waits for a
         round in which they travel, which is the next one.
@@ -297,17 +282,17 @@ class DCPFL(MethodStrategy[DCPFLState]):
         state = replace(state, proposal=None, proposed=None)
         if self.fixed_gamma is not None:
             return state
-        if (following := trial.next_structure(state, self.gamma_step, self.min_group_samples)) is None:
+        if (following := splitting.next_structure(state, self.gamma_step, self.min_group_samples)) is None:
             return state
         if state.trial_round is None:
             losses = [loss for _, loss in state.history]
-            end = period_end(losses, self.loss_window, self.observe_rounds, state.period_start)
+            end = splitting.period_end(losses, self.loss_window, self.observe_rounds, state.period_start)
             if end is None:
                 return replace(state, period_end=None)
             state = replace(state, trial_round=round_ + 1, period_end=state.history[end][0])
         assert state.trial_round is not None
         if round_ + 1 < state.trial_round:
             return state
-        proposed = trial.proposed_models(state, following.assignment, usable, self.aggregation)
+        proposed = splitting.proposed_models(state, following.assignment, usable, self.aggregation)
         following = replace(following, round=round_)
         return state if proposed is None else replace(state, proposal=following, proposed=proposed)

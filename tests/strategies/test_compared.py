@@ -14,8 +14,9 @@ from strategies.base.method import one_model
 from strategies.base.protection import Protection
 from strategies.base.replies import Replies
 from strategies.baselines.fedgroup import mix_groups
+from strategies.dcpfl.grouping import with_newcomers
 from strategies.dcpfl.layerwise import layer_discrepancies
-from strategies.dcpfl.state import DCPFLState, Group, with_newcomers
+from strategies.dcpfl.state import DCPFLState, Group
 from strategies.fedac.state import restore_models
 from strategies.fedac.strategy import FedAC
 from strategies.fedtsdp.decoupling import weight_distances

@@ -1,17 +1,23 @@
-"""Model discrepancy and the hierarchical group graph: whom to group with whom (DC-PFL, III-A and III-B, Eq. 3)."""
+"""Whom to group with whom: model discrepancy and the hierarchical group graph (DC-PFL, III-A and III-B, Eq. 3)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import ClusterNode, to_tree
 
+from strategies.base.replies import Replies
+from strategies.dcpfl.state import DCPFLState, Group
 from strategies.mathematics.aggregation import Assignment, Matrix, Vector
-from strategies.mathematics.clustering import canonical_labels, groups_at
-from strategies.mathematics.similarity import Distances, cosine_similarity, l1_discrepancy
+from strategies.mathematics.clustering import canonical_labels, groups_at, linkage_matrix
+from strategies.mathematics.meetings import add_meeting, mean_distances
+from strategies.mathematics.similarity import Distances, cosine_similarity, cosine_to, l1_discrepancy
 
 Discrepancy = Literal["l1", "l1-own", "cosine"]
 Columns = NDArray[np.int64]
@@ -101,3 +107,91 @@ def next_split(at: Callable[[float], Assignment], gamma: float, step: float) -> 
         if not np.array_equal(proposed, groups):
             return gamma, proposed
     return None
+
+
+def lacks_meetings(state: DCPFLState, clients: Sequence[str]) -> bool:
+    """Whether a pair among ``clients`` never met."""
+    row = {client: index for index, client in enumerate(state.clients)}
+    if state.meetings is None or any(client not in row for client in clients):
+        return True
+    rows = [row[client] for client in clients]
+    return not state.meetings[np.ix_(rows, rows)].all()
+
+
+def after_meeting(state: DCPFLState, clients: Sequence[str], distances: Distances, only_new: bool) -> DCPFLState:
+    """With this round's ``distances`` of ``clients``, and with ``only_new`` just of pairs that never met before.
+
+    The graph changes, so a proposal made from it must be made again.
+    """
+    total, meetings, members = add_meeting(
+        state.total, state.meetings, state.clients, clients, distances, fill_in=only_new
+    )
+    return replace(state, total=total, meetings=meetings, clients=members, proposal=None, proposed=None)
+
+
+def distances_of(state: DCPFLState) -> Distances | None:
+    """D (n × n), with estimates for pairs that never met; None before the first round."""
+    if state.total is None or state.meetings is None:
+        return None
+    return mean_distances(state.total, state.meetings)
+
+
+def graph_of(state: DCPFLState) -> tuple[Distances, NDArray[np.float64]] | None:
+    """D and the hierarchical group graph of ``clients`` as SciPy's linkage matrix; None before it was made."""
+    distances = distances_of(state)
+    return None if distances is None or state.graph_round is None else (distances, linkage_matrix(distances))
+
+
+def groups_of(state: DCPFLState, least: int) -> Callable[[float], Assignment] | None:
+    """The group (n,) of each client of the graph by γ̃, of ``least`` samples or more; None before the graph."""
+    if (graph := graph_of(state)) is None:
+        return None
+    distances, linkage = graph
+    # A checkpoint of an older release knows of no samples.
+    samples = np.array([state.samples.get(client, 0) for client in state.clients])
+    return partial(groups_of_at_least, linkage, distances=distances, samples=samples, least=least)
+
+
+def by_client(state: DCPFLState, labels: Assignment) -> dict[str, int]:
+    """The group of each client of the graph, from its labels (n,)."""
+    return dict(zip(state.clients, labels.tolist(), strict=True))
+
+
+def divided(state: DCPFLState, parts: Mapping[str, int]) -> set[int]:
+    """The groups that a finer structure takes apart."""
+    pairs = {(state.assignment[client], part) for client, part in parts.items()}
+    return {group for group, count in Counter(group for group, _ in pairs).items() if count > 1}
+
+
+def parents(state: DCPFLState, parts: Mapping[str, int]) -> list[int]:
+    """The group that each part of a finer structure comes from, in the order of the parts."""
+    origins = {part: state.assignment[client] for client, part in parts.items()}
+    return [origins[part] for part in sorted(origins)]
+
+
+def with_newcomers(before: DCPFLState, state: DCPFLState, round_: int, replies: Replies) -> DCPFLState:
+    """Clients that trained the common model for want of a group join the one whose model lies in their direction.
+
+    That is the group of two or more with the largest cosine of its center with the client's model, both seen from the
+    common model. A newcomer never disturbs a group of one; where there are only such, it becomes another.
+    """
+    if before.gamma == 1:
+        return state
+    origin = before.common_model()
+    for reply in replies.received:
+        if reply.client in state.assignment or reply.client in before.assignment:
+            continue
+        shared = np.flatnonzero(state.sizes > 1)
+        if len(shared):
+            models = reply.vector[None, :], state.centers[shared], origin
+            nearest = cosine_to(*(replies.layout.parameters_of(model) for model in models)).argmax()
+            state = replace(state, assignment={**state.assignment, reply.client: int(shared[nearest])})
+        else:
+            state = replace(
+                state,
+                assignment={**state.assignment, reply.client: len(state.groups)},
+                centers=np.concatenate([state.centers, reply.vector[None, :]]),
+                groups=[*state.groups, Group(round_)],
+                whole={**state.whole, reply.client: round_},
+            )
+    return state
