@@ -39,14 +39,21 @@ DEFAULT_GROUPS = 4
 class ClientPart:
     """A client's part of a data set, and what is done to it.
 
-    Attributes:
-        indices: of its samples, sorted.
-        group: ground-truth group from 0, None where there are none.
-        rotation_degrees: counter-clockwise, applied to its images.
-        label_permutation: the new label of each label; None leaves them as they are.
-        owner: whose samples they are (writer, subject) in a natural partition.
-        mix: (C,) how the classes weigh, in whole numbers, in what the samples were drawn from: not what a few samples
-            happen to hold, but the client's part before ``samples_per_client`` cut it; `partition` fills it in.
+    Attributes
+    ----------
+    indices : array of int
+        Of its samples, sorted.
+    group : int or None
+        Ground-truth group from 0, None where there are none.
+    rotation_degrees : float
+        Counter-clockwise, applied to its images.
+    label_permutation : tuple of int, or None
+        The new label of each label; None leaves them as they are.
+    owner : int or None
+        Whose samples they are (writer, subject) in a natural partition.
+    mix : (C,) array of int, or None
+        How the classes weigh, in whole numbers, in what the samples were drawn from: not what a few samples happen to
+        hold, but the client's part before ``samples_per_client`` cut it; `partition` fills it in.
     """
 
     indices: Indices
