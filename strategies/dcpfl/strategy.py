@@ -4,9 +4,9 @@ Liu, Huang, He, Cao: Dynamic Clustering for Personalized Federated Learning on H
 https://arxiv.org/abs/2508.01580
 
 Equations and sections are the paper's. The clients train one model for all, whose divergence tells whom to group with
-whom (`grouping.py`). At the end of each rapid decrease of the loss (`rapid_decrease.py`) a split into smaller groups
-is tried on the devices (`splitting.py`; theirs is `device.py`). Layers whose copies hardly differ within a group travel
-only every third round (`layerwise.py`).
+whom (`grouping.py`). At the end of each rapid decrease of the loss a split into smaller groups is tried on the devices
+(`splitting.py`; theirs is `device.py`). Layers whose copies hardly differ within a group travel only every third round
+(`layerwise.py`).
 
 Where it differs from the paper, on measurements in docs/decisions.md: the discrepancy is the cosine of the updates
 (Eq. 3 as printed follows the data badly: a model's own minimum is one noisy weight that shifts all the others); the
