@@ -44,7 +44,7 @@ docs: $(VENV)/installed-dev
 
 unit: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not federation and not containers" --cov --cov-report=
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 4 --dist worksteal -m federation --cov --cov-append --cov-report=term:skip-covered --cov-fail-under=90
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m federation --cov --cov-append --cov-report=term:skip-covered --cov-fail-under=90
 
 # Malformed replies, 2,000 against every method: some minutes.
 malformed: $(VENV)/installed-dev

@@ -44,12 +44,14 @@ def procedure(name: str, allowed: Container[str] | None = ()) -> ModuleType:
     known = {STANDARD: "client.procedures.standard", **procedure_modules()}
     if name in known:
         return importlib.import_module(known[name])
-    asked = f"The server asks for the procedure {name!r}; this device knows {', '.join(known)}: "
+    asked = f"The server asks for the procedure {name!r}; "
     module = outside_procedure(name) if allowed is None or allowed else name
     if allowed is not None and name not in allowed and module not in allowed:
         raise ProtocolError(
+            # What to do comes first: the server takes 300 characters of it.
             f"{asked}install the same release of Bouquet at both ends; or, if it is of another package, which the "
-            f"device's owner trusts, start bouquet client with --allow-procedure {name}."
+            f"device's owner trusts, start bouquet client with --allow-procedure {name}. This device knows "
+            f"{', '.join(known)}."
         )
     try:
         found = importlib.import_module(module)
