@@ -44,14 +44,13 @@ def procedure(name: str, allowed: Container[str] | None = ()) -> ModuleType:
     known = {STANDARD: "client.procedures.standard", **procedure_modules()}
     if name in known:
         return importlib.import_module(known[name])
-    asked = f"The server asks for the procedure {name!r}; "
+    # What to do comes first: the server takes 300 characters of it.
+    asked, knows = f"The server asks for the procedure {name!r}; ", f"This device knows {', '.join(known)}."
     module = outside_procedure(name) if allowed is None or allowed else name
     if allowed is not None and name not in allowed and module not in allowed:
         raise ProtocolError(
-            # What to do comes first: the server takes 300 characters of it.
             f"{asked}install the same release of Bouquet at both ends; or, if it is of another package, which the "
-            f"device's owner trusts, start bouquet client with --allow-procedure {name}. This device knows "
-            f"{', '.join(known)}."
+            f"device's owner trusts, start bouquet client with --allow-procedure {name}. {knows}"
         )
     try:
         found = importlib.import_module(module)
@@ -59,7 +58,7 @@ def procedure(name: str, allowed: Container[str] | None = ()) -> ModuleType:
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
             raise ProtocolError(
                 f"{asked}it is neither a name that a package installed here offers by an entry point, nor a module "
-                "here, as package.module."
+                f"here, as package.module. {knows}"
             ) from None
         reason = f"The procedure {name!r}, {module}, cannot be imported: {type(error).__name__}"
         raise BouquetError(f"{reason}: {error}.", public=f"{reason}. {SAYS_MORE}") from error

@@ -157,7 +157,7 @@ def test_what_is_wrong_on_the_device_comes_back_as_the_reason(model, config, cha
 
 def test_an_unknown_procedure_is_refused(model):
     reply = make_client_app(SETTINGS)(ask(model, whole(model, procedure="dance")), context())
-    assert "asks for the procedure 'dance'; install the same release" in reply.error.reason
+    assert "asks for the procedure 'dance'; it is neither a name" in reply.error.reason
     assert "This device knows standard" in reply.error.reason
 
 
