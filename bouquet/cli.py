@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -55,6 +56,7 @@ def simulate(
     chosen: Settings,
     out: options.Out = None,
     resume: options.Resume = False,
+    track: options.Track = None,
 ) -> None:
     """Run a federation of simulated devices on this machine and leave its record in the run folder.
 
@@ -62,12 +64,21 @@ def simulate(
     """
     from bouquet.monitor.round_table import RoundTable, print_summary
     from experiments.report.run_report import report_line
+    from experiments.report.tracking import TensorBoard
     from experiments.simulation.run import simulate as run
 
     folder = out or Path("runs") / chosen.run.name
     title = f"{chosen.strategy.name} on {chosen.data.dataset}, {chosen.data.partition}"
-    with RoundTable(console, chosen.run.rounds, title) as table:
-        summary = run(chosen, folder, resume, table)
+    with ExitStack() as stack:
+        tracker = stack.enter_context(TensorBoard(folder)) if track else None
+        table = stack.enter_context(RoundTable(console, chosen.run.rounds, title))
+
+        def follow(line: dict[str, Any]) -> None:
+            table(line)
+            if tracker:
+                tracker(line)
+
+        summary = run(chosen, folder, resume, follow)
     print_summary(console, summary)
     console.print(report_line(folder), soft_wrap=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -43,6 +43,10 @@ Model = Annotated[str | None, typer.Option(help="mlp, cnn-dcpfl, resnet18, … o
 Rounds = Annotated[int | None, typer.Option(help="Rounds of training.")]
 Seed = Annotated[int | None, typer.Option(help="Everything random derives from it.")]
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Run folder; runs/NAME by default.")]
+Track = Annotated[
+    Literal["tensorboard"] | None,
+    typer.Option(help="Also write the record for TensorBoard, into RUN/tensorboard; needs the extra of that name."),
+]
 # Of a device: what ``client`` and ``check`` are given alike.
 SERVER_ADDRESS = typer.Option("--server", metavar="HOST:PORT", help="Where the server listens.")
 DeviceData = Annotated[
