@@ -232,7 +232,7 @@ class WireSettings(Section):
 
     up: Method = Field("float32", description="How devices send their models; anything but 'float32' loses bits.")
     down: Method = Field("float32", description="How devices are sent models.")
-    keep: float = Field(0.05, gt=0, le=1, description="Share of the values that 'topk' and 'ternary' send.")
+    keep: float = Field(0.2, gt=0, le=1, description="Share of the values that 'topk' and 'ternary' send.")
 
     @property
     def compresses(self) -> bool:
