@@ -39,6 +39,8 @@ from experiments.report.pages import COMPARISON, embed, render
 # How differences are to be read.
 HOW = "paired by client and seed, 95 % interval over seeds; ≈ no claim after Holm"
 
+TextTable = tuple[str, list[str], list[list[str]]]  # title, heads, rows
+
 
 def print_results(results: Results, console: Console) -> None:
     """One table a metric, with a row for each strategy."""
@@ -73,20 +75,41 @@ def write_results(results: Results, out: Path) -> list[Path]:
 
 
 def render_markdown(results: Results) -> str:
-    """One Markdown table a metric."""
+    """One Markdown table a metric and a claim; where the columns are of several partitions, one for each of them."""
     parts = [f"# {results.table.name}", *notes(results)]
-    for metric in results.table.metrics:
-        lines = [["strategy", *results.table.data], ["---", *("---:" for _ in results.table.data)]]
-        lines += [[strategy, *row] for strategy, row in _texts(results, metric)]
-        cells = [[text.replace("|", "\\|") for text in line] for line in lines]
-        parts += [f"## {metric.title}", "\n".join(f"| {' | '.join(line)} |" for line in cells)]
-    for title, heads, rows in claim_tables(results):
+    for title, heads, rows in by_panel(results, metric_tables(results) + claim_tables(results)):
         lines = [heads, ["---", *("---:" for _ in heads[1:])], *rows]
         cells = [[text.replace("|", "\\|") for text in line] for line in lines]
         parts += [f"## {title}", "\n".join(f"| {' | '.join(line)} |" for line in cells)]
     for result in results.every_failed:
         parts += [f"## Failed: {result.cell.slug}", f"```\n{result.error}\n```"]
     return "\n\n".join(parts) + "\n"
+
+
+def by_panel(results: Results, tables: list[TextTable]) -> list[TextTable]:
+    """The same tables, each that has all columns divided into one a partition (`Table.panels`)."""
+    panels = results.table.panels
+    if len(panels) < 2:
+        return tables
+    columns = list(results.table.data)
+    divided: list[TextTable] = []
+    for title, (first, *heads), rows in tables:
+        if heads != columns:
+            divided.append((title, [first, *heads], rows))
+            continue
+        for panel, labels in panels.items():
+            places = [1 + columns.index(column) for column in labels]
+            own = [[row[0], *(row[place] for place in places)] for row in rows]
+            divided.append((f"{title}: {panel}", [first, *labels.values()], own))
+    return divided
+
+
+def metric_tables(results: Results) -> list[TextTable]:
+    """Mean ± deviation of each metric."""
+    return [
+        (metric.title, ["strategy", *results.table.data], [[row, *texts] for row, texts in _texts(results, metric)])
+        for metric in results.table.metrics
+    ]
 
 
 def render_csv(results: Results) -> str:
@@ -106,7 +129,7 @@ def render_clients_csv(results: Results) -> str:
     return _csv(found, ["strategy", "data", "seed", "client", "accuracy"])
 
 
-def claim_tables(results: Results) -> list[tuple[str, list[str], list[list[str]]]]:
+def claim_tables(results: Results) -> list[TextTable]:
     """Ours beside the paper's, differences to the reference rows, ranks, what each row tests: (title, heads, rows)."""
     tables = paper_tables(results)
     for what, measure in (("Accuracy", None), ("Worst tenth", worst_tenth)):

@@ -438,3 +438,19 @@ def test_one_seed_and_no_cell_are_said_as_they_are(table):
     print_results(Results(single), console)
 
     assert "Seed 4 only." in console.file.getvalue()
+
+
+def test_the_columns_of_each_partition_are_a_table_of_their_own(compare):
+    partitions = """[[partition]]
+partition = "rotated"
+groups = 2
+[[partition]]
+label = "IID"
+partition = "iid"
+"""
+    results, _, _ = compare('partition = "rotated"\nclients = 4\ngroups = 2\n', f"clients = 4\n{partitions}")
+    text = render_markdown(results)
+    assert "## accuracy_macro: rotated\n\n| strategy | digits |" in text
+    assert "## accuracy_macro: IID\n\n| strategy | digits |" in text
+    assert "## accuracy_macro\n" not in text
+    assert "## Protocol" in text  # whose heads are not the columns
