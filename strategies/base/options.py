@@ -71,26 +71,6 @@ def one_of(kind: Any, **values: str) -> list[Rule]:
     return [(name, value, f"one of {', '.join(allowed)}", value in allowed) for name, value in values.items()]
 
 
-def weights(**values: float | None) -> list[Rule]:
-    """Finite numbers from 0."""
-    return _rules(values, Weight)
-
-
-def shares(**values: float | None) -> list[Rule]:
-    """Numbers from 0 to 1."""
-    return _rules(values, Share)
-
-
-def above_0(**values: float | None) -> list[Rule]:
-    """Numbers above 0."""
-    return _rules(values, Above0)
-
-
-def above_0_to_1(**values: float | None) -> list[Rule]:
-    """Numbers above 0 that are at most 1."""
-    return _rules(values, Above0To1)
-
-
 def _rules(values: Mapping[str, Any], kind: Any) -> list[Rule]:
     allowed = get_args(kind)[1]
     return [(name, value, allowed.words, value is None or allowed.fits(value)) for name, value in values.items()]

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,9 +38,8 @@ from numpy.typing import NDArray
 from common.parameters.layout import ParameterLayout, Vector
 from common.protocol import Instruction
 from strategies.base.method import Similarity, one_model
-from strategies.base.options import above_0, check_options, counts, shares
+from strategies.base.options import Above0, Count, Share
 from strategies.base.replies import Matrix, Replies
-from strategies.base.sampling import Sampling
 from strategies.base.strategy import MethodStrategy
 from strategies.mathematics.aggregation import Assignment, mean_of_centers
 from strategies.mathematics.clustering import hierarchical_clusters
@@ -81,6 +80,7 @@ class Bipartition(NamedTuple):
     cross_similarity: float
 
 
+@dataclass(eq=False, repr=False)
 class CFL(MethodStrategy[CFLState]):
     """FedAvg in each cluster; a cluster whose model has settled while its clients still pull at it is divided in two.
 
@@ -102,24 +102,10 @@ class CFL(MethodStrategy[CFLState]):
     state_class = CFLState
     clusters_chosen_on = "uploaded updates"
 
-    def __init__(
-        self,
-        stationary_norm: float | None = None,
-        conflict_norm: float | None = None,
-        min_separation: float = 0.7,
-        memory: int = 5,
-        **sampling: Unpack[Sampling],
-    ) -> None:
-        super().__init__(**sampling)
-        check_options(
-            *above_0(stationary_norm=stationary_norm, conflict_norm=conflict_norm),
-            *shares(min_separation=min_separation),
-            *counts(memory=memory),
-        )
-        self.stationary_norm = stationary_norm
-        self.conflict_norm = conflict_norm
-        self.min_separation = min_separation
-        self.memory = memory
+    stationary_norm: Above0 | None = None
+    conflict_norm: Above0 | None = None
+    min_separation: Share = 0.7
+    memory: Count = 5
 
     def initial_state(self, layout: ParameterLayout, initial: Vector) -> CFLState:
         """All clients in one cluster."""

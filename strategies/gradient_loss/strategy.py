@@ -23,9 +23,9 @@ The device's part is `strategies.gradient_loss.device`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any, Literal, Unpack
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -34,9 +34,8 @@ from common.parameters.layout import ParameterLayout, Vector
 from common.protocol import Instruction, Payload
 from common.protocol.offers import TRAINING
 from strategies.base.method import Outcome, count_moved
-from strategies.base.options import check_options, counts, is_count, one_of, shares
+from strategies.base.options import Allowed, Count, Share, is_count
 from strategies.base.replies import Matrix, Replies
-from strategies.base.sampling import Sampling
 from strategies.base.strategy import MethodStrategy
 from strategies.gradient_loss import wire as choice
 from strategies.gradient_loss.answers import Answers, identified, mean_gap
@@ -55,10 +54,17 @@ from strategies.mathematics.initialisation import random_models
 
 Broadcast = Literal["full", "adaptive"]
 EmptyCluster = Literal["tell", "split", "leave"]
+ChoiceBatches = Annotated[
+    int | Literal["all"], Allowed("a whole number from 1, or 'all'", lambda value: value == "all" or is_count(value))
+]
+ChoiceMemory = Annotated[float, Allowed("a number from 0 to below 1", lambda value: 0 <= value < 1)]
+# Infinity fits: then no rise of the loss makes a device look at all clusters again.
+LossRise = Annotated[float, Allowed("a number from 0", lambda value: value >= 0)]
 
 TOLD_STREAM = 2  # beside the base's streams of sampling
 
 
+@dataclass(eq=False, repr=False)
 class GradientLoss(MethodStrategy[GradientLossState]):
     """All K models go to the devices; each chooses its cluster and trains that one's model (Algorithm 1).
 
@@ -99,56 +105,24 @@ class GradientLoss(MethodStrategy[GradientLossState]):
     state_class = GradientLossState
     clusters_chosen_on = "the device's mini-batch; for the last test all of its training data"
 
-    def __init__(
-        self,
-        num_clusters: int = 4,
-        gradient_weight: float = 0.2,
-        similarity: Similarity = "cosine",
-        local_update: LocalUpdate = "step",
-        broadcast: Broadcast = "full",
-        stable_after: int = 3,
-        look_every: int = 5,
-        loss_rise: float = 0.1,
-        choice_batches: int | Literal["all"] = 1,
-        choice_memory: float = 0.0,
-        batch_loss: BatchLoss = "mean",
-        empty_cluster: EmptyCluster = "tell",
-        **sampling: Unpack[Sampling],
-    ) -> None:
-        super().__init__(**sampling)
-        check_options(
-            *counts(num_clusters=num_clusters, stable_after=stable_after, look_every=look_every),
-            (
-                "choice_batches",
-                choice_batches,
-                "a whole number from 1, or 'all'",
-                choice_batches == "all" or is_count(choice_batches),
-            ),
-            *one_of(BatchLoss, batch_loss=batch_loss),
-            ("choice_memory", choice_memory, "a number from 0 to below 1", 0 <= choice_memory < 1),
-            *shares(gradient_weight=gradient_weight),
-            # Infinity fits: then no rise of the loss makes a device look at all clusters again.
-            ("loss_rise", loss_rise, "a number from 0", loss_rise >= 0),
-            *one_of(Similarity, similarity=similarity),
-            *one_of(LocalUpdate, local_update=local_update),
-            *one_of(Broadcast, broadcast=broadcast),
-            *one_of(EmptyCluster, empty_cluster=empty_cluster),
-        )
-        self.num_clusters = num_clusters
-        self.gradient_weight = gradient_weight
-        self.local_update = local_update
-        self.trainings = "a step on a mini-batch" if local_update == "step" else "1"
-        self.similarity = similarity
-        self.broadcast = broadcast
-        self.stable_after = stable_after
-        self.look_every = look_every
-        self.loss_rise = loss_rise
-        self.choice_batches = choice.ALL_BATCHES if choice_batches == "all" else choice_batches
-        if choice_batches == "all":
+    num_clusters: Count = 4
+    gradient_weight: Share = 0.2
+    similarity: Similarity = "cosine"
+    local_update: LocalUpdate = "step"
+    broadcast: Broadcast = "full"
+    stable_after: Count = 3
+    look_every: Count = 5
+    loss_rise: LossRise = 0.1
+    choice_batches: ChoiceBatches = 1
+    choice_memory: ChoiceMemory = 0.0
+    batch_loss: BatchLoss = "mean"
+    empty_cluster: EmptyCluster = "tell"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.trainings = "a step on a mini-batch" if self.local_update == "step" else "1"
+        if self.choice_batches == "all":
             self.clusters_chosen_on = "the device's training data"
-        self.batch_loss = batch_loss
-        self.choice_memory = choice_memory
-        self.empty_cluster = empty_cluster
 
     def initial_state(self, layout: ParameterLayout, initial: Vector) -> GradientLossState:
         """K different initial models; the first is the given one."""
@@ -260,7 +234,7 @@ class GradientLoss(MethodStrategy[GradientLossState]):
             self.similarity,
             self.local_update,
             told,
-            self.choice_batches,
+            choice.ALL_BATCHES if self.choice_batches == "all" else self.choice_batches,
             self.choice_memory,
             tuple(relocations),
             self.batch_loss,

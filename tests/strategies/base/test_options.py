@@ -5,30 +5,33 @@ import math
 import pytest
 
 from common.errors import BouquetError
-from strategies import DCPFL, FedAC, FedAvg, FedBABU, FedDist, FedTSDP, FeSEM
-from strategies.base.options import Weighting, above_0, above_0_to_1, check_options, counts, one_of, shares, weights
+from strategies import CFL, DCPFL, FedAC, FedAvg, FedBABU, FedDist, FedTSDP, FeSEM, GradientLoss
+from strategies.base.options import Above0, Above0To1, Count, Share, Weight, Weighting, check_options, counts, one_of
 from strategies.registry import hyper_parameters
 
 
 @pytest.mark.parametrize(
     ("kind", "fitting", "unfit"),
     [
-        (counts, [1, 50], [0, -1, 2.5]),
-        (weights, [0, 0.1, 10.0], [-0.1, math.inf, math.nan]),
-        (shares, [0.0, 0.5, 1.0], [-0.1, 1.1, math.nan]),
-        (above_0, [0.1, 3.5], [0.0, -1.0, math.nan]),
-        (above_0_to_1, [0.1, 1.0], [0.0, 1.1, math.nan]),
+        (Count, [1, 50], [0, -1, 2.5]),
+        (Weight, [0, 0.1, 10.0], [-0.1, math.inf, math.nan]),
+        (Share, [0.0, 0.5, 1.0], [-0.1, 1.1, math.nan]),
+        (Above0, [0.1, 3.5], [0.0, -1.0, math.nan]),
+        (Above0To1, [0.1, 1.0], [0.0, 1.1, math.nan]),
     ],
 )
 def test_values_at_the_edges_of_what_is_allowed(kind, fitting, unfit):
-    assert all(fits for value in [*fitting, None] for *_, fits in kind(option=value))
-    assert not any(fits for value in unfit for *_, fits in kind(option=value))
+    allowed = kind.__metadata__[0]
+    assert all(map(allowed.fits, fitting))
+    assert not any(map(allowed.fits, unfit))
 
 
 def test_the_error_names_the_first_option_that_does_not_fit_its_value_and_what_does():
-    check_options(*counts(rounds=3), *shares(ratio=0.5))
+    check_options(*counts(rounds=3, patience=None))
     with pytest.raises(BouquetError, match=r"^ratio = 1\.5: a number from 0 to 1\.$"):
-        check_options(*counts(rounds=3), *shares(ratio=1.5), ("kind", "x", "'a' or 'b'", False))
+        check_options(
+            *counts(rounds=3), ("ratio", 1.5, "a number from 0 to 1", False), ("kind", "x", "'a' or 'b'", False)
+        )
 
 
 def test_a_text_that_is_none_of_those_allowed_is_named_with_them():
@@ -52,6 +55,14 @@ def test_a_text_that_is_none_of_those_allowed_is_named_with_them():
         (FedAC, {"similarity": "cosine"}),
         (FedAC, {"tuning": "auto"}),
         (FedAC, {"tested": "both"}),
+        (CFL, {"stationary_norm": 0.0}),
+        (CFL, {"conflict_norm": -1.0}),
+        (CFL, {"min_separation": 1.5}),
+        (GradientLoss, {"choice_batches": 0}),
+        (GradientLoss, {"choice_batches": "some"}),
+        (GradientLoss, {"choice_memory": 1.0}),
+        (GradientLoss, {"loss_rise": -0.1}),
+        (GradientLoss, {"batch_loss": "median"}),
         (FedAvg, {"fraction_train": 1.5}),
         (FedAvg, {"min_train_nodes": 0}),
         (FedAvg, {"min_replies": 0}),
