@@ -134,10 +134,6 @@ class BorrowedSession(Session):
         own_run, copies = received.run or str(context.run_id), CopyMemory(node.state, layout)
         return cls(message, node, built, torch.device("cpu"), received, own_run, copies, app=app, loss_by=loss_by)
 
-    @property
-    def choosing(self) -> None:
-        """It chooses nothing."""
-
     def train(
         self,
         start: Vector,

@@ -25,7 +25,7 @@ import numpy as np
 from client.data.loading import ClientData
 from client.state.room import check_room
 from common.errors import BouquetError
-from common.system.files import sweep, temporary_beside
+from common.system.files import replacing, sweep
 
 FOLDER = "prepared"
 ALIGNMENT = 64
@@ -115,20 +115,13 @@ def _write(file: Path, data: ClientData) -> None:
     check_room(file.parent.parent, end)
     file.parent.mkdir(parents=True, exist_ok=True)
     sweep(file.parent)
-    temporary = temporary_beside(file)
-    try:
-        with temporary.open("wb") as output:
-            output.write(len(text).to_bytes(8, "little") + text)
-            written = 0
-            for name, array in arrays.items():
-                output.write(bytes(header["arrays"][name]["start"] - written))
-                output.write(array.data)
-                written = header["arrays"][name]["start"] + array.nbytes
-            output.flush()
-            os.fsync(output.fileno())
-        os.replace(temporary, file)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(file) as output:
+        output.write(len(text).to_bytes(8, "little") + text)
+        written = 0
+        for name, array in arrays.items():
+            output.write(bytes(header["arrays"][name]["start"] - written))
+            output.write(array.data)
+            written = header["arrays"][name]["start"] + array.nbytes
     kept = sorted(file.parent.glob("data-*.bin"), key=lambda other: other.stat().st_mtime, reverse=True)
     for old in kept[KEPT:]:
         old.unlink(missing_ok=True)

@@ -14,6 +14,7 @@ from typing import Any
 from client.device_log import say
 from client.trust.policy import AppRefused, AppTrust
 from common.errors import BouquetError
+from common.system.flower_release import TESTED
 
 EXPECTED = {"state", "object_store", "receive", "get_run", "get_fab"}
 
@@ -21,13 +22,14 @@ EXPECTED = {"state", "object_store", "receive", "get_run", "get_fab"}
 def guard(trust: AppTrust, supernode: Any) -> None:
     """Put the checks into ``flwr.supernode.start_client_internal``.
 
-    Raises `BouquetError` where that is not as in Flower 1.41: a check that is passed by would be worse than none.
+    Raises `BouquetError` where that is not as in the Flower that Bouquet is tested with: a check that is passed by
+    would be worse than none.
     """
     original = getattr(supernode, "_pull_and_store_message", None)
     if original is None or not set(inspect.signature(original).parameters) >= EXPECTED:
         raise BouquetError(
-            "This release of Flower receives apps in another way than 1.41, so that they cannot be checked; install "
-            "flwr==1.41.0."
+            f"This release of Flower receives apps in another way than {TESTED}, so that they cannot be checked; "
+            f"install flwr=={TESTED}.*."
         )
 
     accepted: dict[str, int] = {}

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from common.errors import BouquetError
+from common.system.flower_release import TESTED
 
 PULL = {"state", "object_store", "receive"}
 PUSH = {"state", "object_store", "send", "push_object"}
@@ -81,11 +82,13 @@ def wait_well(
 ) -> None:
     """Put the waits into ``flwr.supernode.start_client_internal``.
 
-    Raises `BouquetError` where that is not as in Flower 1.41.
+    Raises `BouquetError` where that is not as in the Flower that Bouquet is tested with.
     """
     pull, push = getattr(supernode, "_pull_and_store_message", None), getattr(supernode, "_push_messages", None)
     if not (_takes(pull, PULL) and _takes(push, PUSH)):
-        raise BouquetError("This release of Flower waits for messages in another way than 1.41; install flwr==1.41.0.")
+        raise BouquetError(
+            f"This release of Flower waits for messages in another way than {TESTED}; install flwr=={TESTED}.*."
+        )
     patience = patience or Patience()
     in_hand: list[Any] = []
 

@@ -23,7 +23,7 @@ from common.data.class_folders import find_photos, read_photos
 from common.data.images import IMAGE_MODES, sorted_files
 from common.data.readers import DatasetFileError, read_arrays
 from common.errors import BouquetError
-from common.system.files import temporary_beside
+from common.system.files import replacing
 
 CACHE = "bouquet"
 PARTS = {"train": ("x", "y"), "test": ("test_x", "test_y")}
@@ -104,14 +104,9 @@ def _size_and_time(file: Path) -> tuple[int, int]:
 
 def _keep(file: Path, arrays: dict[str, NDArray[Any]]) -> None:
     """Write the arrays; who cannot write there decodes each time."""
-    temporary = temporary_beside(file)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as output:
+        with replacing(file) as output:
             np.savez(output, **arrays)  # type: ignore[arg-type]
-        os.replace(temporary, file)
     except OSError as error:
         print(f"The decoded images cannot be kept in {file.parent} ({error.strerror}).", flush=True)
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)

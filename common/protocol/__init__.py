@@ -8,7 +8,6 @@ from common.protocol.decoding import (
     Found,
     about,
     check_size,
-    client_id,
     decoded,
     from_record,
     most_bytes,

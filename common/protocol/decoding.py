@@ -182,15 +182,6 @@ def read_model(record: ArrayRecord | None, layout: ParameterLayout, layers: tupl
     return layout.flatten({} if record is None else decoded(separate_of(record, layout), copy=False), layers)
 
 
-def client_id(message: Message) -> str:
-    """The stable identity that a reply carries, else the node's id."""
-    if message.has_content():
-        given = config_of(message.content, names.CLIENT).get(names.CLIENT_ID)
-        if isinstance(given, str) and (name := plain(given)):
-            return name
-    return f"node-{message.metadata.src_node_id}"
-
-
 def about(message: Message) -> dict[str, Scalar]:
     """What a device says of itself, its texts `plain`; of an error the release that a refusal of the app names."""
     if not message.has_content():

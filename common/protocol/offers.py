@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from flwr.app import Message
-
-from common.protocol.decoding import about
+from common.protocol.arrival import Arrival
 from common.protocol.names import OFFERS
 
 LAYERS, TERMS, LOSS, TRAINING = "layers", "terms", "loss", "training"
@@ -22,17 +20,12 @@ MEANING = {
 }
 
 
-def offered(answer: Message) -> frozenset[str]:
+def offered(answer: Arrival) -> frozenset[str]:
     """What a device offers, by its answer to the question who it is."""
-    if not answer.has_content():
+    if not answer.message.has_content():
         return frozenset()
-    said = about(answer).get(OFFERS)
+    said = answer.about.get(OFFERS)
     return frozenset(MEANING) if said is None else frozenset(str(said).split(","))
-
-
-def offers_all(answer: Message) -> bool:
-    """Whether the ClientApp is Bouquet's own."""
-    return offered(answer) == frozenset(MEANING)
 
 
 def meaning(offers: Iterable[str]) -> str:

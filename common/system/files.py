@@ -7,8 +7,9 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from common.errors import BouquetError
 
@@ -48,18 +49,30 @@ def _runs(pid: int) -> bool:
     return True
 
 
-def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """Write to a temporary file beside, sync, and rename over ``path``; ``mode`` is its own, less the umask."""
+@contextlib.contextmanager
+def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """A temporary file beside, synced and renamed over ``path`` at the end, gone where that fails.
+
+    ``mode`` is its own, less the umask.
+    """
     temporary = temporary_beside(path)
+    temporary.unlink(missing_ok=True)  # what an earlier process of this number left may be of another mode
     try:
-        temporary.unlink(missing_ok=True)  # what an earlier process of this number left may be of another mode
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError as error:
+    finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Write the file whole or not at all, as `replacing` does. Raises `BouquetError`."""
+    try:
+        with replacing(path, mode) as file:
+            file.write(content)
+    except OSError as error:
         raise BouquetError(f"{path} cannot be written: {error.strerror}.") from None
 
 

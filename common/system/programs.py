@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from common.errors import BouquetError
+from common.system.flower_release import TESTED
 from common.system.log_file import OWN_TIME
 from common.texts import CONTROLS
 
@@ -24,7 +25,7 @@ def find_program(name: str) -> str:
     if found is None:
         raise BouquetError(
             f"The program {name!r} is neither in {beside[0]} nor on PATH. It comes with Flower: "
-            "pip install flwr==1.41.0 into the environment that runs bouquet."
+            f"pip install 'flwr=={TESTED}.*' into the environment that runs bouquet."
         )
     return str(Path(found).absolute())
 

@@ -171,6 +171,7 @@ def ended_children() -> Iterator[tuple[int, int]]:
 if __name__ == "__main__":
     try:
         again = sys.argv[2:3] == [AGAIN]
-        sys.exit(Supervisor(float(sys.argv[1]), sys.argv[3 if again else 2 :], again).run())
+        command = sys.argv[3 if again else 2 :]
+        sys.exit(Supervisor(float(sys.argv[1]), command, again).run())
     except OSError as error:
-        sys.exit(f"Cannot run {sys.argv[2]!r}: {error.strerror}.")
+        sys.exit(f"Cannot run {command[0]!r}: {error.strerror}.")

@@ -16,7 +16,7 @@ from common import protocol
 from common.errors import BouquetError
 from common.protocol.arrival import Arrival
 from common.protocol.error_replies import has_crashed, refuses_app
-from common.protocol.offers import meaning, offered, offers_all
+from common.protocol.offers import MEANING, meaning, offered
 from strategies.base import reply_checks
 from strategies.base.exchange import Patience, exchange
 
@@ -117,7 +117,7 @@ class Nodes:
                 self.refusing[node] = Refusal(reply_checks.reported(answer))
             # Of a device that the server knows by its key, an error is one of Bouquet's own ClientApp.
             elif node not in self.refusing and (names is None or answer.has_content()):
-                self._note_lack(node, answer)
+                self._note_lack(node, arrival)
 
     def name(self, arrival: Arrival, names: NameOf | None) -> str:
         """The client that replied: as the server knows its node, else as it calls itself, which is remembered."""
@@ -141,10 +141,11 @@ class Nodes:
             {self.clients[node]: lacking[node] for node in sorted(lacking)} if set(lacking) >= set(self.clients) else {}
         )
 
-    def _note_lack(self, node: int, answer: Message) -> None:
-        if answer.has_content() and not offers_all(answer):
+    def _note_lack(self, node: int, arrival: Arrival) -> None:
+        answer, offers = arrival.message, offered(arrival)
+        if answer.has_content() and offers != frozenset(MEANING):
             self.borrowing.add(self.clients[node])
-        if lacking := self.needs - offered(answer):
+        if lacking := self.needs - offers:
             said = f" ({reply_checks.reported(answer)})" if answer.has_error() else ""
             reason = f"Its ClientApp does not offer what the method needs: {meaning(lacking)}{said}."
             self.refusing[node] = Refusal(reason, MOST_UNASKED, lacks=True)

@@ -122,7 +122,7 @@ def evaluate(session: Session) -> Message:
     centers = {k: session.whole(center_record(k)) for k in asked.offered(session.received)}
     chosen = next(iter(centers))
     if len(centers) > 1:
-        losses = _losses_on_all_data(session, centers)
+        losses = [session.training_loss(center) for center in centers.values()]
         chosen = list(centers)[choose_identity(losses, [0.0] * len(losses), gradient_weight=0.0)]
     session.metrics[CHOSEN] = chosen
     return session.reply_evaluation(centers[chosen])
@@ -171,7 +171,7 @@ def _choose(
     samples = sum(len(y) for _, y in batches) if asked.batch_loss == "sum" else 1
     losses, similarities = [], []
     if asked.batches == ALL_BATCHES and not steps:
-        losses = [samples * loss for loss in _losses_on_all_data(session, centers)]
+        losses = [samples * session.training_loss(center) for center in centers.values()]
     for cluster, center in centers.items() if not losses else ():
         loss, gradient = _loss_and_gradient(session, center, batches, with_gradient=bool(steps))
         losses.append(samples * loss)
@@ -188,12 +188,6 @@ def _choose(
         memory = replace(memory, losses=tuple(losses), similarities=tuple(similarities))
     chosen = choose_identity(losses, similarities or [0.0] * len(losses), asked.gradient_weight)
     return list(centers)[chosen], memory
-
-
-def _losses_on_all_data(session: Session, centers: Centers) -> list[float]:
-    """The mean loss of each model on all of the device's training data, in evaluation mode."""
-    x, y = session.train_data
-    return [float(session.loss_of.of_logits(evaluation.predict(session.load(c), x), y)) for c in centers.values()]
 
 
 def _loss_and_gradient(

@@ -15,6 +15,7 @@ from common import protocol
 from common.errors import BouquetError
 from common.privacy_accounting import RELEASES, epsilon_spent
 from common.protocol import ARRAYS, Instruction, Payload
+from common.protocol.arrival import Arrival
 from common.protocol.error_replies import OwnerRefusal, owners_refusal
 from strategies.dcpfl.wire import NEW, TAKE
 from strategies.hypocluster.wire import center_record
@@ -209,7 +210,7 @@ def test_a_device_whose_data_fail_answers_as_the_others_do(tmp_path, monkeypatch
         def answer(message):
             reply = handle(message)
             if message.metadata.message_type != protocol.IDENTIFY:
-                told.append((protocol.client_id(reply), said(reply)))
+                told.append((Arrival.of(reply).client, said(reply)))
             return reply
 
         return answer

@@ -120,9 +120,10 @@ def test_lines_arrive_before_wait_returns() -> None:
     assert lines == ["ERROR one", "two"]
 
 
-def test_a_program_that_cannot_be_started_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("again", [False, True])
+def test_a_program_that_cannot_be_started_says_so(tmp_path: Path, again: bool) -> None:
     with ProcessGroup() as group:
-        process = group.start("nothing", [str(tmp_path / "nothing")], os.environ, tmp_path / "log")
+        process = group.start("nothing", [str(tmp_path / "nothing")], os.environ, tmp_path / "log", again=again)
         assert process.wait(30) == 1
         assert process.tail() == f"Cannot run '{tmp_path / 'nothing'}': No such file or directory."
 
