@@ -169,6 +169,7 @@ def client(
     allow_data: options.AllowData = None,
     least_noise: options.LeastNoise = None,
     most_epsilon: options.MostEpsilon = None,
+    when: options.When = None,
     health: options.Health = None,
     cold: options.Cold = False,
 ) -> None:
@@ -189,7 +190,7 @@ def client(
 
     require_tested_flower()
     config = device_config(
-        data, state_dir, name, partition_id, leave_out_unreadable, least_noise, report_classes, most_epsilon
+        data, state_dir, name, partition_id, leave_out_unreadable, least_noise, report_classes, most_epsilon, when
     )
     own = device_keys(keys, insecure)
     trust = AppTrust(

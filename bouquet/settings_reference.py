@@ -7,6 +7,9 @@ import re
 from collections.abc import Iterator
 from typing import Any, get_args
 
+from pydantic import BaseModel
+
+from client.owner.conditions import When
 from common.methods import METHODS
 from common.settings import Settings, section_class
 from strategies.registry import hyper_parameters, strategy_class
@@ -28,11 +31,9 @@ def _lines() -> Iterator[str]:
     yield ""
     yield from INTRODUCTION
     for section in Settings.model_fields:
-        yield from ("", f"## {section}", "", (inspect.getdoc(section_class(section)) or "").splitlines()[0], "")
-        yield "| key | default | what it is |"
-        yield "| --- | --- | --- |"
-        for name, field in section_class(section).model_fields.items():
-            yield f"| `{name}` | {_shown(field.default)} | {_cell(field.description or _plain(name))} |"
+        yield from _section(section, section_class(section))
+    yield from _section("when", When)
+    yield from ("", "No setting of a run: this is a file of a device's owner, `bouquet client --when FILE`.")
     yield from ("", "## Hyper-parameters of the strategies", "", "Keys of the section `strategy`, beside `name`.")
     for name in METHODS:
         kind, preset = strategy_class(name)
@@ -45,6 +46,14 @@ def _lines() -> Iterator[str]:
             yield from ("", "| key | type | default |", "| --- | --- | --- |")
         for key, (annotation, default) in parameters.items():
             yield f"| `{key}` | {_cell(_type(annotation))} | {_shown(default)} |"
+
+
+def _section(name: str, kind: type[BaseModel]) -> Iterator[str]:
+    yield from ("", f"## {name}", "", (inspect.getdoc(kind) or "").splitlines()[0], "")
+    yield "| key | default | what it is |"
+    yield "| --- | --- | --- |"
+    for key, field in kind.model_fields.items():
+        yield f"| `{key}` | {_shown(field.default)} | {_cell(field.description or _plain(key))} |"
 
 
 def _plain(name: str) -> str:

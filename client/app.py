@@ -14,7 +14,7 @@ from client.context import ClientContext
 from client.exits import leave_at_once
 from common import protocol
 from common.errors import SAYS_MORE, BouquetError
-from common.protocol.error_replies import OwnerRefusal, refusal
+from common.protocol.error_replies import NotNow, OwnerRefusal, refusal
 from common.protocol.records import config_of
 from common.settings import Settings
 from common.texts import plain
@@ -39,6 +39,9 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
             own = settings or Settings.from_run_config(context.run_config)
             node = ClientContext(own, context, state_folder, durable=state_folder is None)
             return how(message, node)
+        except NotNow as later:
+            device_log.not_now(message, str(later), tell)
+            return refusal(message, later)
         except BouquetError as error:
             # As an error reply, so that the server can name client and reason.
             device_log.failed(message, str(error), tell)
@@ -53,6 +56,17 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
             return refusal(message, f"{type(error).__name__} on the device. {SAYS_MORE}")
 
     def work(message: Message, node: ClientContext) -> Message:
+        if node.watch is None:
+            return unwatched(message, node)
+        if (later := node.watch.refusal()) is not None:  # also where the SuperNode is not ours, and did not ask
+            raise later
+        node.watch.be_nice()
+        from client.training.pauses import pausing
+
+        with pausing(node.watch.between_batches):
+            return unwatched(message, node)
+
+    def unwatched(message: Message, node: ClientContext) -> Message:
         # Imported here, because saying who one is must not cost the import of PyTorch.
         from client.procedures.registry import check_measured, procedure
         from client.rounds.blank_session import BlankSession
@@ -75,7 +89,7 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
         try:
             device_log.began(node, message, session.run, tell)
             reply = handler(session)
-        except OwnerRefusal:
+        except (OwnerRefusal, NotNow):
             raise
         except Exception as error:
             if not node.demands_privacy:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context
 
+from client.owner.watch import Watch
 from client.state.device_state import DeviceState
 from client.state.store import ContextStore, FolderStore
 from client.uploads.privacy_budget import Budget
@@ -28,6 +29,7 @@ from common.model.card import ModelCard
 from common.protocol.error_replies import OwnerRefusal
 from common.settings import Settings
 from common.settings.sections import OWN_DATA
+from common.system.resources import available_cores
 from common.trust.app_bundle import DISTRIBUTION
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ LEAVE_OUT = "leave-out-unreadable"
 LEAST_NOISE = "least-noise"
 MOST_EPSILON = "most-epsilon"
 REPORT_CLASSES = "report-classes"
+WHEN = "when"  # the owner's file of conditions
+THREADS = "threads"
 NUM_PARTITIONS = "num-partitions"
 
 
@@ -85,6 +89,22 @@ class ClientContext:
         return LEAST_NOISE in self.config or MOST_EPSILON in self.config
 
     @cached_property
+    def watch(self) -> Watch | None:
+        """When the device's owner lets it work; None where the owner has said nothing."""
+        if self.is_simulated or WHEN not in self.config:
+            return None
+        return Watch(Path(str(self.config[WHEN])), Path(str(self.config.get(STATE_DIR, "."))))
+
+    @property
+    def threads(self) -> int:
+        """CPU threads to train with: in a simulation those of the settings; on a device its owner's word, else all."""
+        if self.is_simulated or STATE_DIR not in self.config:  # Flower's own simulation gives its clients no folder
+            return self.settings.train.threads
+        own = self.watch.when.threads if self.watch else None
+        given = self.config.get(THREADS) or os.environ.get("OMP_NUM_THREADS", "")
+        return own or (int(given) if str(given).isdecimal() else 0) or available_cores()
+
+    @cached_property
     def budget(self) -> Budget | None:
         """The count of all that was released with noise; None where there is no folder that outlasts a restart."""
         most = self.config.get(MOST_EPSILON)
@@ -119,12 +139,18 @@ class ClientContext:
         return self.state.identity()
 
     @property
-    def about(self) -> dict[str, str]:
-        """What a real device says of itself beside its name: its release, and which state folder it is."""
+    def about(self) -> dict[str, protocol.Scalar]:
+        """What a real device says of itself beside its name: its release, its state folder, and when it may work."""
         if self.folder is not None:
             return {}
-        said = {protocol.RELEASE: importlib.metadata.version(DISTRIBUTION)}
-        return said | ({protocol.DEVICE_ID: self.state.identity()} if STATE_DIR in self.config else {})
+        said: dict[str, protocol.Scalar] = {protocol.RELEASE: importlib.metadata.version(DISTRIBUTION)}
+        if STATE_DIR in self.config:
+            said[protocol.DEVICE_ID] = self.state.identity()
+        if self.watch is not None:
+            said[protocol.CONDITIONS] = True
+            if (refused := self.watch.refusal()) is not None:
+                said |= {protocol.NOT_NOW: str(refused), protocol.AGAIN_IN: refused.seconds}
+        return said
 
     @property
     def num_partitions(self) -> int:

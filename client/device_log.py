@@ -81,6 +81,11 @@ def failed(message: Message, reason: str, tell: Say) -> None:
     tell(f"{what}, and the run goes on without this device: {reason}")
 
 
+def not_now(message: Message, reason: str, tell: Say) -> None:
+    """Why the device does not work now: its owner's conditions."""
+    tell(f"{round_of(message)} goes on without this device, as its owner has it: {reason}. What it kept stays.")
+
+
 def hidden(message: Message, error: Exception, tell: Say) -> None:
     """Why a device whose owner demands noise sends noise alone: nobody else may know."""
     kind = "" if isinstance(error, BouquetError) else f"{type(error).__name__}: "

@@ -55,6 +55,7 @@ def check(
     leave_out_unreadable: options.LeaveOut = False,
     least_noise: options.LeastNoise = None,
     most_epsilon: options.MostEpsilon = None,
+    when: options.When = None,
 ) -> None:
     """Check a device before it joins: data, keys, clock, disk and memory, a step of training, the server.
 
@@ -73,6 +74,7 @@ def check(
         insecure=insecure,
         leave_out=leave_out_unreadable,
         owner=device_demands(least_noise, most_epsilon),
+        when=when,
     )
     print_checks(console, found)
     if any(line.wrong for line in found):

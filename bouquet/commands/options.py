@@ -140,6 +140,12 @@ MostEpsilon = Annotated[
         help="Let noised uploads of (E, 1e-5) leave in all, over all runs and restarts, and nothing else.",
     ),
 ]
+When = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="This device's owner says when it works: [when] with hours, power, link, temperature, …"
+    ),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the run folder after its last round.")]
 KeepGoing = Annotated[
     bool,

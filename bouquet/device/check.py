@@ -18,7 +18,7 @@ from common.data.images import IMAGE_SUFFIXES, is_clutter
 from common.errors import BouquetError
 from common.settings import Settings, load_settings
 from common.settings.sections import OWN_DATA
-from common.system.resources import available_bytes, peak_bytes, reset_peak
+from common.system.resources import available_bytes, available_cores, peak_bytes, reset_peak
 
 OK, WARNING, WRONG = "ok", "look", "WRONG"
 LEAST_DISK_MB = 200  # for the state folder: two rounds of a model, and Flower's files
@@ -51,6 +51,7 @@ def check_device(
     insecure: bool,
     leave_out: bool = False,
     owner: Mapping[str, float] | None = None,
+    when: Path | None = None,
 ) -> list[Line]:
     """Everything that can be checked with what was given, in the order in which it would go wrong."""
     chosen = load_settings(settings) if settings else None
@@ -59,6 +60,8 @@ def check_device(
         lines.append(Line("model", WARNING, "Not timed: give the server's settings file (--settings)."))
     else:
         lines += _step(chosen, data, leave_out)
+    if when is not None:
+        lines.append(_when(when, state_dir))
     if owner:
         lines.append(_privacy(owner, chosen, state_dir))
     if server is None:
@@ -248,8 +251,7 @@ def _step(settings: Settings, path: Path | None, leave_out: bool) -> Iterator[Li
         model = initial_model(settings)
         shape, num_classes = model_shape(settings)
         device = sgd.choose_device(train.device)
-        if train.threads:
-            torch.set_num_threads(train.threads)
+        torch.set_num_threads(available_cores())
         own = STEP_SAMPLES
         if path is not None and settings.data.dataset == OWN_DATA:
             with contextlib.suppress(BouquetError):  # said above
@@ -286,6 +288,19 @@ def _step(settings: Settings, path: Path | None, leave_out: bool) -> Iterator[Li
     if available and grown > available // 2:
         text = f"That is most of the {available // 10**6} MB that were available: lower train.batch_size on the server."
         yield Line("", WARNING, text)
+
+
+def _when(file: Path, state_dir: Path) -> Line:
+    """Whether the owner's conditions hold now; a reading that the machine does not give is a reason, too."""
+    from client.owner.conditions import read_when
+    from client.owner.watch import Watch
+
+    try:
+        read_when(file)
+    except BouquetError as error:
+        return Line("when", WRONG, str(error))
+    later = Watch(file, state_dir).refusal()
+    return Line("when", OK, "It may work now.") if later is None else Line("when", WARNING, f"Not now: {later}.")
 
 
 def _privacy(owner: Mapping[str, float], settings: Settings | None, state_dir: Path) -> Line:

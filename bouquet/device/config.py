@@ -6,7 +6,18 @@ import math
 import socket
 from pathlib import Path
 
-from client.context import DATA, LEAST_NOISE, LEAVE_OUT, MOST_EPSILON, NAME, PARTITION_ID, REPORT_CLASSES, STATE_DIR
+from client.context import (
+    DATA,
+    LEAST_NOISE,
+    LEAVE_OUT,
+    MOST_EPSILON,
+    NAME,
+    PARTITION_ID,
+    REPORT_CLASSES,
+    STATE_DIR,
+    WHEN,
+)
+from client.owner.conditions import read_when
 from common.errors import BouquetError
 
 
@@ -19,8 +30,10 @@ def device_config(
     least_noise: float | None = None,
     report_classes: bool = False,
     most_epsilon: float | None = None,
+    when: Path | None = None,
 ) -> dict[str, str | int | float | bool]:
-    """The node config of a device. Raises `BouquetError` when it has no data, or a folder that is not there or empty.
+    """The node config of a device. Raises `BouquetError` when it has no data, or a folder that is not there or empty,
+    or for an owner's file of conditions (``when``) that does not say what it should.
 
     Whether the data fits the federation's classes and shape is known once the server has said what they are; what
     does not fit is then refused, with the file and the reason, in this device's log and at the server.
@@ -35,6 +48,9 @@ def device_config(
     if leave_out:
         config[LEAVE_OUT] = True
     config |= device_demands(least_noise, most_epsilon)
+    if when is not None:
+        read_when(when)
+        config[WHEN] = str(when.absolute())
     if partition_id is not None:
         config[PARTITION_ID] = partition_id
     if data is not None:

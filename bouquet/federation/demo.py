@@ -12,7 +12,7 @@ from rich.table import Table
 from bouquet.federation.run import run_federation
 from bouquet.federation.start import QUICK, check_folder, start_server
 from bouquet.monitor.round_table import RoundTable, print_summary
-from client.context import NUM_PARTITIONS, PARTITION_ID, STATE_DIR
+from client.context import NUM_PARTITIONS, PARTITION_ID, STATE_DIR, THREADS
 from client.supernode.launcher import SuperNodeSettings, start_supernode
 from client.trust.policy import ANY_PROCEDURE, AppTrust
 from common.errors import BouquetError
@@ -53,7 +53,7 @@ def run_demo(settings: Settings, folder: Path, console: Console) -> None:
         superlink = start_server(group, folder, port=port, durable=False, message_bytes=-1)  # nobody else's
         for part in range(clients):
             state = (folder / STATE_FOLDER / f"device-{part}").absolute()
-            config: Mapping[str, Any] = {PARTITION_ID: part, NUM_PARTITIONS: clients, STATE_DIR: str(state)}
+            config: Mapping[str, Any] = {PARTITION_ID: part, NUM_PARTITIONS: clients, STATE_DIR: str(state), THREADS: 1}
             node = SuperNodeSettings(
                 f"127.0.0.1:{port}", state, config, insecure=True, environment=QUICK, trust=_own_code(settings)
             )

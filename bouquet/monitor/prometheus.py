@@ -48,14 +48,22 @@ class StatusCollector(Collector):
         yield self._of_devices("bouquet_device_round", "The last round that it replied in.", "round")
         yield self._of_devices("bouquet_device_accuracy", "Accuracy of the model that it was sent.", "accuracy")
         yield self._of_devices("bouquet_device_samples", "Samples that it trains on.", "samples")
+        resting = GaugeMetricFamily(
+            "bouquet_device_not_now_until_seconds",
+            "When a device is asked again whose owner does not let it work now.",
+            labels=["run", "device", "reason"],
+        )
         failures = CounterMetricFamily("bouquet_device_failures", "Rounds that it failed in.", labels=["run", "device"])
         traffic = CounterMetricFamily(
             "bouquet_device_bytes", "Payload bytes.", labels=["run", "device", "direction"], unit="bytes"
         )
         for device in self.devices:
+            if said := device.get("not_now"):
+                resting.add_metric([run["name"], device["name"], said["reason"]], said["until"])
             failures.add_metric([run["name"], device["name"]], device["failures"])
             for direction in ("up", "down"):
                 traffic.add_metric([run["name"], device["name"], direction], device[f"bytes_{direction}"])
+        yield resting
         yield failures
         yield traffic
 

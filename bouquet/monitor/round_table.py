@@ -32,6 +32,7 @@ class RoundTable:
             self.table.add_column(column, justify="right")
         self._live = Live(self.table, console=console, refresh_per_second=4, transient=False)
         self._said = ""
+        self._resting: dict[str, str] = {}
         self.say("waiting for devices")
 
     def __enter__(self) -> RoundTable:
@@ -60,6 +61,12 @@ class RoundTable:
         for client, reason in failures(line):
             text = f"round {line['round']} without {client}: {reason}"
             self.console.print(Text(self._stamped(text), style="yellow"), soft_wrap=True)
+        resting = line.get("not_now") or {}
+        for client, reason in resting.items():
+            if self._resting.get(client) != reason:
+                text = f"round {line['round']} without {client}, as its owner has it: {reason}"
+                self.console.print(Text(self._stamped(text)), soft_wrap=True)
+        self._resting = resting
         if absent := [name for name in line.get("absent", ()) if name not in line["failed"]]:
             text = f"round {line['round']} without {', '.join(absent)}: absent"
             self.console.print(Text(self._stamped(text), style="yellow"), soft_wrap=True)

@@ -53,6 +53,7 @@ def collect(folder: Path, now: float | None = None) -> dict[str, Any]:
     alive = is_alive({"state": state})
     devices = [
         _device(run, names, name, name in wanted, by_name.get(name), now if alive else None)
+        | {"not_now": (said.get("not_now") or {}).get(name) if alive else None}
         for name in sorted(listed, key=natural_order)
     ]
     return {"run": _run(run, said, state, devices, now), "devices": devices}

@@ -41,7 +41,13 @@ def columns(status: Mapping[str, Any], now: float) -> list[tuple[str, ...]]:
         ("device", "connected", "last seen", "round", "cluster", "accuracy", "samples", "failures", "bouquet")
     ]
     for device in devices:
-        connected = "yes" if device["connected"] else ("MISSING" if alive and device["expected"] else "no")
+        connected = (
+            "not now"
+            if device.get("not_now")
+            else "yes"
+            if device["connected"]
+            else ("MISSING" if alive and device["expected"] else "no")
+        )
         shown = [device["round"], device["cluster"], device["accuracy"], device["samples"]]
         cells = [
             "–" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value) for value in shown
@@ -53,6 +59,16 @@ def columns(status: Mapping[str, Any], now: float) -> list[tuple[str, ...]]:
         seen = ago(device["last_seen"], now) if known else f"in round {device['round']}"
         rows.append((device["name"], connected, seen, *cells, str(device["failures"]), device["release"] or "–"))
     return rows
+
+
+def not_now(status: Mapping[str, Any]) -> list[str]:
+    """A line for each device whose owner does not let it work now, with the reason and the time."""
+    found = [(device["name"], device["not_now"]) for device in status["devices"] if device.get("not_now")]
+    return [
+        f"{name}, not now, as its owner has it: {said['reason']} "
+        f"(asked again at {time.strftime('%H:%M', time.localtime(said['until']))})"
+        for name, said in found
+    ]
 
 
 def print_status(console: Console, status: Mapping[str, Any], now: float | None = None) -> None:
@@ -69,6 +85,8 @@ def print_status(console: Console, status: Mapping[str, Any], now: float | None 
         ]
         style = "bold" if row is rows[0] else "yellow" if "MISSING" in row else ""
         console.print(Text("  ".join(cells).rstrip(), style=style), soft_wrap=True)
+    for line in not_now(status):
+        console.print(Text(line), soft_wrap=True)
     for device in devices:
         if device["last_failure"]:
             failure = device["last_failure"]

@@ -25,7 +25,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Red
 from bouquet.monitor.page_door import BriefConnection, listeners
 from bouquet.monitor.prometheus import metrics_text
 from bouquet.monitor.status import collect
-from bouquet.monitor.status_table import columns, headline
+from bouquet.monitor.status_table import columns, headline, not_now
 from common.errors import BouquetError
 from common.system.files import make_folder, write_secret
 from common.system.ports import check_port_free, split_address
@@ -88,6 +88,7 @@ class Page:
                 "headline": headline(status["run"]),
                 "heads": heads,
                 "devices": rows,
+                "not_now": not_now(status),
                 "warnings": unsaid(status["run"]["warnings"], all_warnings(run.rounds)),
                 "seconds": RENEW_SECONDS,
                 "nonce": self.nonce,

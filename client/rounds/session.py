@@ -56,8 +56,8 @@ class Session:
     def open(cls, message: Message, node: ClientContext) -> Session:
         """Build the model and check the message against it. Raises `BouquetError` for whatever does not fit."""
         train = node.settings.train
-        if train.threads:
-            torch.set_num_threads(train.threads)
+        if node.threads:
+            torch.set_num_threads(node.threads)
         device = sgd.choose_device(train.device)
         begun = Built.begin(node, device)
         copies = CopyMemory(node.state, begun.layout)

@@ -37,6 +37,7 @@ from common.system.locks import locked
 from common.system.process_group import ManagedProcess, ProcessGroup
 from common.system.programs import program_environment
 
+WHEN = "when"  # as in `client.context`, which is not imported here: it stays for months
 NODE_ID = re.compile(r"SuperNode ID: (\d+)")
 LOCAL_HOST = "127.0.0.1"
 RETRY_SECONDS = 2.0
@@ -203,6 +204,8 @@ def _command(settings: SuperNodeSettings) -> list[str]:
     arguments += [text for name in sorted(settings.trust.data) for text in ("--allow-data", name)]
     arguments += [text for key in sorted(settings.trust.signers) for text in ("--trust-signer", key)]
     arguments += ["--rollout", str(settings.trust.memory.absolute())] if settings.trust.memory else []
+    if when := settings.node_config.get(WHEN):  # SuperNode asks it, too, before it takes a message
+        arguments += ["--when", str(when), str(settings.state_dir.absolute())]
     arguments += ["--", "--superlink", settings.server]
     if settings.insecure and (settings.root_certificates or settings.private_key):
         raise BouquetError("A root certificate and a private key are for TLS; do not give --insecure beside them.")

@@ -13,7 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from client.owner.watch import Watch
 from client.supernode.app_check import guard
+from client.supernode.not_now import heed
 from client.supernode.polling import Executor, wait_well
 from client.supernode.process import without_database
 from client.supernode.refusals import CANNOT_START
@@ -38,8 +40,8 @@ def end_once(supernode: Any) -> None:
     supernode.register_signal_handlers = register_signal_handlers
 
 
-def parse(arguments: list[str]) -> tuple[AppTrust, list[str]]:
-    """Our own options (`AppTrust`), then ``--`` and the arguments of ``flower-supernode``."""
+def parse(arguments: list[str]) -> tuple[AppTrust, Watch | None, list[str]]:
+    """Our own options (`AppTrust`, and `Watch`), then ``--`` and the arguments of ``flower-supernode``."""
     parser = argparse.ArgumentParser(prog="client.supernode.main")
     parser.add_argument("--trust-app", action="append", default=[])
     parser.add_argument("--trust-any-app", action="store_true")
@@ -47,6 +49,7 @@ def parse(arguments: list[str]) -> tuple[AppTrust, list[str]]:
     parser.add_argument("--allow-data", action="append", default=[])
     parser.add_argument("--trust-signer", action="append", default=[])
     parser.add_argument("--rollout", type=Path)
+    parser.add_argument("--when", type=Path, nargs=2, metavar=("FILE", "STATE_DIR"))
     border = arguments.index("--")
     own = parser.parse_args(arguments[:border])
     try:
@@ -60,10 +63,10 @@ def parse(arguments: list[str]) -> tuple[AppTrust, list[str]]:
         )
     except BouquetError as error:
         sys.exit(f"{CANNOT_START}{error}")
-    return trust, arguments[border + 1 :]
+    return trust, Watch(*own.when) if own.when else None, arguments[border + 1 :]
 
 
-def run(trust: AppTrust, supernode_arguments: list[str], executor: Executor) -> None:
+def run(trust: AppTrust, watch: Watch | None, supernode_arguments: list[str], executor: Executor) -> None:
     """Run SuperNode in this process until it ends, guarded; ``executor`` is what runs its messages."""
     without_database()
     from flwr.supernode import start_client_internal
@@ -74,6 +77,8 @@ def run(trust: AppTrust, supernode_arguments: list[str], executor: Executor) -> 
     start_client_internal.http_request_response = fleet_connection  # type: ignore[assignment]
     try:
         guard(trust, start_client_internal)
+        if watch is not None:
+            heed(watch, start_client_internal)
         wait_well(start_client_internal, executor)
     except BouquetError as error:
         sys.exit(f"{CANNOT_START}{error}")

@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> NoReturn:
     """``[--cold] SECRET_FILE [OPTIONS OF main.py] -- ARGUMENTS OF flower-supernode``, isolation aside."""
     cold = arguments[0] == COLD
     secret_file, *others = arguments[cold:]
-    trust, supernode_arguments = supernode_main.parse(others)
+    trust, watch, supernode_arguments = supernode_main.parse(others)
     for module in SHARED:
         importlib.import_module(module)
     # Before anything of ours is imported that an update could replace: what is warm is what was installed now.
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> NoReturn:
     ends = make_link()
     settle()
     supernode = fork(
-        "bouquet-node", lambda: supernode_main.run(trust, supernode_arguments, LinkedExecutor(ends[0], trust))
+        "bouquet-node", lambda: supernode_main.run(trust, watch, supernode_arguments, LinkedExecutor(ends[0], trust))
     )
     # Before what takes seconds: SuperNode is connected soon, and one that ended without a word would count as there.
     signal.signal(signal.SIGTERM, lambda number, _frame: _pass_on(supernode, number))

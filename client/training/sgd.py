@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from torch.optim.sgd import sgd
 
 from client.training.objective import Term, objective
+from client.training.pauses import pause
 from common.errors import BouquetError
 from common.model.freezing import training_mode
 from common.settings.sections import TrainSettings
@@ -177,6 +178,7 @@ def logits(model: nn.Module, x: Tensor) -> Tensor:
 
     Raises `BouquetError` where batch normalisation meets a mini-batch of one sample, of which it has no variance.
     """
+    pause()
     try:
         outputs: Tensor = model(x)
     except ValueError as error:

@@ -23,6 +23,7 @@ from common.protocol.messages import Backbone, ClientReply, Instruction, Payload
 from common.protocol.names import (
     ACCURACY,
     ACCURACY_TRAINED,
+    AGAIN_IN,
     ARRAYS,
     BACKBONE,
     CLASS_FOUND,
@@ -30,6 +31,7 @@ from common.protocol.names import (
     CLASS_TESTED,
     CLIENT,
     CLIENT_ID,
+    CONDITIONS,
     CONFIG,
     DEVICE_ID,
     F1,
@@ -38,6 +40,7 @@ from common.protocol.names import (
     LEFT_OUT,
     LOSS,
     METRICS,
+    NOT_NOW,
     NOTICE,
     NUM_EXAMPLES,
     REFUSES,

@@ -203,7 +203,11 @@ class TrainSettings(Section):
         "samples of the class).",
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the clients train.")
-    threads: int = Field(1, ge=0, description="CPU threads of a client; 0 leaves the choice to PyTorch.")
+    threads: int = Field(
+        1,
+        ge=0,
+        description="CPU threads of a simulated client; 0 leaves it to PyTorch. Real devices take all cores.",
+    )
 
     @field_validator("max_gradient_norm", mode="before")
     @classmethod

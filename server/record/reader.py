@@ -88,6 +88,7 @@ class Run:
         names = set(self.groups) | set(self.assignment) | set(self.bytes_by_client) | set(self.accuracy_by_client)
         names.update(client for line in self.rounds for client, _ in failures(line))
         names.update(self.absences)
+        names.update(client for line in self.rounds for client in line.get("not_now") or ())
         return tuple(sorted(names, key=natural_order))
 
     @cached_property

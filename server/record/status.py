@@ -41,6 +41,7 @@ class Progress:
             "needed": settings.server.min_clients,
             "connected": [],
             "missing": [],
+            "not_now": {},
         }
         if names is not None and names.registered is not None:
             self.content["registered"] = str(names.registered.absolute())
@@ -78,7 +79,9 @@ def sentence(content: dict[str, Any]) -> str:
     count = len(content["connected"]) + content.get("nameless", 0)
     named = f" ({', '.join(content['connected'])})" if content["connected"] else ""
     missing = f"; missing: {', '.join(content['missing'])}" if content["missing"] else ""
-    return f"{count} of {content['needed']} devices are connected{named}{missing}."
+    resting = "; ".join(f"{name} ({said['reason']})" for name, said in (content.get("not_now") or {}).items())
+    owners = f"; not now, as their owners have it: {resting}" if resting else ""
+    return f"{count} of {content['needed']} devices are connected{named}{missing}{owners}."
 
 
 def expected(names: Names) -> list[str]:

@@ -37,6 +37,7 @@ def round_line(
         "replies": len(reported),
         "failures": len(strategy.failures),
         "failed": dict(sorted(strategy.failures.items())),
+        "not_now": {client: found.reason for client, found in sorted(strategy.not_now.items())},
         "limited": dict(sorted(strategy.limited.items())),
         "late": dict(sorted(strategy.came_late.items())),
         **({"epsilon": ledger.by_client()} if (ledger := strategy.filter_of(PrivacyLedger)) else {}),

@@ -19,7 +19,7 @@ from common.settings import Settings
 from server.fleet.duplicates import Twins
 from server.fleet.names import Names
 from server.monitoring.diagnosis import Expected, add, diagnose, new_warnings
-from server.record.status import FINISHED, TESTING, TRAINING, Progress, expected
+from server.record.status import FINISHED, TESTING, TRAINING, WAITING, Progress, expected
 from server.record.summary import round_line, summarise
 from server.record.traffic import Bytes
 from server.record.writer import RunRecord
@@ -124,10 +124,14 @@ class _Run:
     def round(self, round_: int) -> dict[str, Any]:
         """Train, evaluate where it is time for that, write the record and a checkpoint; the round's line."""
         self.wait_for_clients(1, round_ - 1)
-        clock = time.monotonic()
-        self.status.say(TRAINING, round=round_, round_started=time.time(), **self.look_around())
-        times: dict[int, float] = {}
-        traffic = self.train(round_, times)
+        while True:
+            self.wait_for_owners(round_ - 1)
+            clock = time.monotonic()
+            self.status.say(TRAINING, round=round_, round_started=time.time(), **self.look_around())
+            times: dict[int, float] = {}
+            traffic = self.train(round_, times)
+            if self.strategy.replies or self.strategy.failures or not self.strategy.not_now:
+                break  # else all that were asked have stopped, as their owners have it: the round is begun again
         evaluation = None
         every = self.settings.server.evaluate_every
         if every and round_ % every == 0 and round_ < self.settings.run.rounds:
@@ -140,7 +144,7 @@ class _Run:
         self.record.add_round(line)
         if self.strategy.replies:  # else nothing has changed, and a run that goes on repeats the round
             save_run(self.strategy, self.settings, self.record, round_, self.remembered, self.seconds)
-        self.status.say(TRAINING, **self.status.look(self.grid.get_node_ids()))
+        self.status.say(TRAINING, **self.look())
         return line
 
     def train(self, round_: int, times: dict[int, float]) -> Bytes:
@@ -176,28 +180,33 @@ class _Run:
     def evaluate(self, round_: int, traffic: Bytes) -> dict[str, Any]:
         """Have every device tested; it is told how to train, because a method may adapt its model before the test."""
         strategy = self.strategy
-        in_training, strategy.failures = strategy.failures, {}
+        in_training, strategy.failures = (strategy.failures, strategy.not_now), {}
         messages = list(strategy.configure_evaluate(round_, self.arrays, self.config(round_), self.grid))
         replies, silent = exchange(self.grid, messages, strategy.round_patience)
         strategy.give_up(silent)
         strategy.aggregate_evaluate(round_, replies)
         # Whose model was not tested may well have trained it: the round's own failures are another matter.
-        failed, strategy.failures = strategy.failures, in_training
+        failed, resting = strategy.failures, strategy.not_now
+        strategy.failures, strategy.not_now = in_training
         self.count(traffic, messages, replies)
         accuracy = [m[protocol.ACCURACY] for m in strategy.evaluation.values() if protocol.ACCURACY in m]
         return {
             "clients": len(strategy.evaluation),
             "accuracy_macro": sum(accuracy) / len(accuracy) if accuracy else None,
             "not_evaluated": dict(sorted(failed.items())),
+            "not_now": {client: found.reason for client, found in resting.items()},
         }
 
     def last_evaluation(self) -> dict[str, Any]:
         """Have every device tested after the last round; the summary of the run."""
         last = self.settings.run.rounds
         self.wait_for_clients(1, last)
-        self.status.say(TESTING, round=last)
+        self.wait_for_owners(last)
+        self.status.say(TESTING, round=last, **self.look())
         traffic = Bytes(self.strategy.layout)
-        failed = self.evaluate(last, traffic)["not_evaluated"]
+        evaluation = self.evaluate(last, traffic)
+        resting = {client: f"Not now, as its owner has it: {why}." for client, why in evaluation["not_now"].items()}
+        failed = resting | evaluation["not_evaluated"]
         self.learn_groups()
         rounds = self.record.rounds()
         return summarise(self.settings, self.strategy, self.remembered.groups, rounds, traffic, self.seconds, failed)
@@ -227,7 +236,7 @@ class _Run:
         # A server that was restarted asks its nodes again who they are: counted beside the rounds, which are the same.
         asked = self.count(Bytes(), strategy.identification)
         received = strategy.replies.received if strategy.replies else ()
-        there = {reply.client for reply in received} | set(strategy.failures)
+        there = {reply.client for reply in received} | set(strategy.failures) | set(strategy.not_now)
         found: dict[str, Any] = {"absent": [name for name in expected(names) if name not in there] if names else []}
         if asked.up or asked.down:
             found["identification_bytes"] = asked.up + asked.down
@@ -263,7 +272,7 @@ class _Run:
     def look_around(self) -> dict[str, Any]:
         """Before a round: who is connected, for the status; devices are told what their owners should know."""
         nodes = list(self.grid.get_node_ids())
-        there = self.status.look(nodes)
+        there = self.look()
         if (names := self.names) is None:
             return there
         notices = dict(names.notices)
@@ -277,6 +286,27 @@ class _Run:
             notice = Message(content, dst_node_id=node, message_type=protocol.NOTICE, ttl=NOTICE_SECONDS)
             self.grid.push_messages([notice])
         return there
+
+    def look(self) -> dict[str, Any]:
+        """Who is connected, who is missing, and who does not work now."""
+        found = {c: {"reason": r.reason, "until": round(r.until)} for c, r in self.strategy.not_now.items()}
+        return {**self.status.look(self.grid.get_node_ids()), "not_now": found}
+
+    def wait_for_owners(self, done: int) -> None:
+        """Wait until ``server.min_clients`` of the connected devices may work, or all of them where they are fewer.
+
+        For as long as that takes: a device that works at night is well by day. ``done`` rounds are behind.
+        """
+        if self.names is None:  # in a simulation nobody has such an owner
+            return
+        while True:
+            able = self.strategy.who_can(self.grid, list(self.grid.get_node_ids()))
+            resting = len(self.strategy.not_now)
+            if len(able) >= min(self.settings.server.min_clients, len(able) + resting):
+                return
+            self.status.say(WAITING, **self.look())
+            check_stop(self.record.folder, done)
+            time.sleep(LOOK_SECONDS)
 
     def wait_for_clients(self, needed: int, done: int) -> None:
         """Wait for so many nodes: for ``server.min_clients`` at first, later for any. ``done`` rounds are behind."""

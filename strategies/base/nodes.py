@@ -17,12 +17,15 @@ from common.errors import BouquetError
 from common.protocol.arrival import Arrival
 from common.protocol.error_replies import has_crashed, refuses_app
 from common.protocol.offers import MEANING, meaning, offered
+from common.texts import plain
 from strategies.base import reply_checks
 from strategies.base.exchange import Patience, exchange
 
 IDENTIFY_TIMEOUT = 120.0  # seconds; a node that does not say who it is sits the round out
 # Times that a node which refused and has been silent since, or whose owner refused, is not asked.
 MOST_UNASKED = 7
+# Seconds after which a device that does not work now is asked again, whatever it says: its owner may have changed that.
+SHORTEST_REST, LONGEST_REST = 1.0, 3600.0
 # What the server calls a node, given what it says of itself, or None where it has not spoken; None where it cannot tell
 # (yet).
 NameOf = Callable[[int, Mapping[str, Any] | None], str | None]
@@ -42,6 +45,15 @@ class Refusal:
         return self.unasked < 0
 
 
+@dataclass(frozen=True)
+class Resting:
+    """A node whose owner does not let it work now: why, until when (seconds since 1970), and when it is asked again."""
+
+    reason: str
+    until: float
+    ask_at: float  # of the monotonic clock
+
+
 @dataclass
 class Nodes:
     """Every node that was ever seen, with its client.
@@ -52,6 +64,9 @@ class Nodes:
     is asked ever more rarely, because a question that nobody answers costs a round `IDENTIFY_TIMEOUT`: ``silences``
     counts these questions, until a reply of the node can be used. Whatever else it says leaves them counted.
 
+    ``resting`` are nodes whose owner does not let them work now. They are sent no model, count as no failure, and are
+    asked again at the time that they said. ``conditional`` are those whose owner has such conditions.
+
     ``needs`` are what a ClientApp must offer (`common.protocol.offers`): one that does not is ``refusing``, too.
     """
 
@@ -59,22 +74,29 @@ class Nodes:
     refusing: dict[int, Refusal] = field(default_factory=dict)
     silences: dict[int, int] = field(default_factory=dict)
     needs: frozenset[str] = frozenset()
+    resting: dict[int, Resting] = field(default_factory=dict)
+    conditional: set[int] = field(default_factory=set)
     borrowing: set[str] = field(default_factory=set)  # clients whose ClientApp is another's inside Bouquet's
 
-    def to_ask(self, connected: Sequence[int]) -> list[int]:
-        """Those that are to be asked who they are, now."""
-        return [
-            node
-            for node in connected
-            if (self.refusing[node].is_due() if node in self.refusing else node not in self.clients)
-        ]
+    def to_ask(self, connected: Sequence[int], who_can: bool = False) -> list[int]:
+        """Those that are to be asked who they are, now; with ``who_can`` also those that may not be able to work."""
+        now = time.monotonic()
+
+        def is_due(node: int) -> bool:
+            if node in self.refusing:
+                return self.refusing[node].is_due()
+            if node in self.resting:
+                return now >= self.resting[node].ask_at
+            return node not in self.clients or (who_can and node in self.conditional)
+
+        return [node for node in connected if is_due(node)]
 
     def among(self, connected: Sequence[int]) -> dict[str, int]:
         """Client → node for the connected ones that may run the app, in order of client.
 
         A device's old node, which may still count as connected for a while, comes earlier and gives way.
         """
-        there = set(connected) - set(self.refusing)
+        there = set(connected) - set(self.refusing) - set(self.resting)
         nodes = {client: node for node, client in self.clients.items() if node in there}
         return dict(sorted(nodes.items()))
 
@@ -83,6 +105,12 @@ class Nodes:
         there = self.among(connected)
         refusing = {self.clients.get(node, f"node-{node}"): self.refusing.get(node) for node in connected}
         return {client: found.reason for client, found in refusing.items() if found and client not in there}
+
+    def not_now(self, connected: Sequence[int]) -> dict[str, Resting]:
+        """Client → why not and until when, for the connected ones whose owner does not let them work now."""
+        found = {self.clients.get(n, f"node-{n}"): self.resting[n] for n in sorted(connected) if n in self.resting}
+        there = self.among(connected)
+        return {client: resting for client, resting in sorted(found.items()) if client not in there}
 
     def ask(
         self, grid: Grid, nodes: Sequence[int], names: NameOf | None, patience: Patience, ttl: float
@@ -106,6 +134,8 @@ class Nodes:
             silences = self.silences.get(node, 0)
             self.refusing[node].unasked = min(2**silences - 1, MOST_UNASKED)
             self.silences[node] = silences + 1
+        for node in set(asked) & set(self.resting) - {answer.metadata.src_node_id for answer in answers}:
+            self.resting[node] = replace(self.resting[node], ask_at=time.monotonic() + IDENTIFY_TIMEOUT)
         for answer in answers:
             node = answer.metadata.src_node_id
             arrival = Arrival.of(answer)
@@ -116,7 +146,7 @@ class Nodes:
             if has_crashed(answer):  # it is no stock ClientApp: it is one that has not said yet who it is
                 self.refusing[node] = Refusal(reply_checks.reported(answer))
             # Of a device that the server knows by its key, an error is one of Bouquet's own ClientApp.
-            elif node not in self.refusing and (names is None or answer.has_content()):
+            elif node not in (*self.refusing, *self.resting) and (names is None or answer.has_content()):
                 self._note_lack(node, arrival)
 
     def name(self, arrival: Arrival, names: NameOf | None) -> str:
@@ -154,7 +184,14 @@ class Nodes:
         message = arrival.message
         node = message.metadata.src_node_id
         self.refusing.pop(node, None)
-        if message.has_error() and refuses_app(message):
+        self.resting.pop(node, None)
+        if arrival.about.get(protocol.CONDITIONS) or arrival.rest:
+            self.conditional.add(node)
+        if arrival.rest is not None:
+            seconds = min(max(arrival.rest.seconds, SHORTEST_REST), LONGEST_REST)
+            reason = plain(arrival.rest.reason)
+            self.resting[node] = Resting(reason, time.time() + arrival.rest.seconds, time.monotonic() + seconds)
+        elif message.has_error() and refuses_app(message):
             self.refusing[node] = Refusal(reply_checks.reported(message))
         elif arrival.owners_refusal:
             self.refusing[node] = Refusal(reply_checks.told(arrival.owners_refusal), unasked=MOST_UNASKED)

@@ -34,7 +34,7 @@ from strategies.base.filters.initial import InitialModel
 from strategies.base.late_replies import LateReplies
 from strategies.base.method import MethodHooks, Outcome, State
 from strategies.base.needs import cannot_work, undeclared
-from strategies.base.nodes import NameOf, Nodes, wait_for_nodes
+from strategies.base.nodes import NameOf, Nodes, Resting, wait_for_nodes
 from strategies.base.protection import Protection
 from strategies.base.replies import Replies, Rows, mean_metrics
 from strategies.base.reply_checks import read_metrics, read_reply, refused
@@ -64,6 +64,7 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
         self.exclusion = Exclusion()
         self._refused: set[str] = set()  # in this round, by the server's checks
         self._failing: set[str] = set()  # in this round, by their own word
+        self._rested: set[str] = set()  # in this round, after they were asked to train
         self.run_id = ""
         # What a node is called, by its id and what it says of itself; set by a server that knows it from the node's
         # key. It wins over what a reply says.
@@ -72,12 +73,14 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
         self.state: State | None = None
         self.replies: Replies | None = None
         self.failures: dict[str, str] = {}
+        self.not_now: dict[str, Resting] = {}  # clients whose owners do not let them work now; no failures
         self.limited: dict[str, float] = {}
         self.came_late: dict[str, str] = {}  # client → what became of its reply to the round before
         self.warnings: list[str] = []
         self.evaluation: dict[str, dict[str, float]] = {}
         self.preliminary: list[Message] = []
         self.identification: list[Message] = []
+        self._asked_before: list[Message] = []  # who they are, before the round
         self._initial: ArrayRecord | None = None
         self._nodes = Nodes()
         self._planned: dict[int, tuple[str, Instruction]] = {}
@@ -100,14 +103,14 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
         """Sample clients and build each one's message."""
         self.warnings = []
         layout, state = self._begin(arrays)
-        self.failures, self.replies, self._planned = {}, None, {}
-        self.preliminary, self.identification = [], []
-        self._refused, self._failing, self.came_late = set(), set(), {}
+        self.failures, self.not_now, self.replies, self._planned = {}, {}, None, {}
+        self.preliminary, self.identification, self._asked_before = [], self._asked_before, []
+        self._refused, self._failing, self._rested, self.came_late = set(), set(), set(), {}
         for each in self.filters:
             each.begin(server_round)
         if self.fraction_train == 0.0:
             return []
-        nodes = self._available(grid, self.min_train_nodes)
+        nodes = self._available(grid, self.min_train_nodes, self.fraction_train < 1)
         for client in list(nodes):
             if (reason := self.exclusion.reason(client, server_round)) is not None:
                 self.failures[client] = reason
@@ -140,9 +143,10 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
         self._refuse(judged.refused)
         for client, reason in self.failures.items():
             log(WARNING, "round %s goes on without %s: %s", server_round, client, reason)
-        if len(self.replies) < (least := fewest_replies(self.min_replies, self._asked)):
+        asked = self._asked - len(self._rested)
+        if len(self.replies) < (least := fewest_replies(self.min_replies, asked)):
             if self.replies:
-                share = "" if least == self.min_replies else f" of {self._asked} ({least})"
+                share = "" if least == self.min_replies else f" of {asked} ({least})"
                 self.warn(
                     f"{len(self.replies)} usable replies, fewer than min_replies = {self.min_replies}{share}: the "
                     "models stay as they were."
@@ -162,11 +166,11 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Send each sampled client the model it would use, to be tested."""
-        self.evaluation = {}
+        self.evaluation, self.not_now = {}, {}
         if self.fraction_evaluate == 0.0:
             return []
         layout, state = self._begin(arrays)
-        nodes = self._available(grid, self.min_evaluate_nodes)
+        nodes = self._available(grid, self.min_evaluate_nodes, self.fraction_evaluate < 1)
         clients = sample_clients(
             list(nodes), self.fraction_evaluate, self.min_evaluate_nodes, self.seed, server_round, EVALUATE_STREAM
         )
@@ -178,6 +182,8 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
         for message in replies:
             arrival = Arrival.of(message)
             client = self._nodes.name(arrival, self.names)
+            if self._note_rest(client, arrival):
+                continue
             try:
                 self.evaluation[client] = read_metrics(message, self.weighted_by_key)
                 self._note_usable(client, message)
@@ -278,12 +284,29 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
         compared = None if self.layout is None else self.layout.parameter_columns
         self.aggregation = replace(self._protection.aggregation, compared=compared)
 
-    def _available(self, grid: Grid, needed: int) -> dict[str, int]:
-        """Client → node for the nodes that are connected, after waiting for enough of them, in order of client."""
-        connected = wait_for_nodes(grid, max(self.min_available_nodes, needed), self.wait_timeout)
+    def who_can(self, grid: Grid, connected: Sequence[int]) -> dict[str, int]:
+        """Client → node for the connected nodes that can work now; asks those that are new, or due again.
+
+        ``not_now`` then has the others whose owners have conditions. For a server, before a round.
+        """
         if asked := self._nodes.to_ask(connected):
             self._identify(grid, asked)
+            self._asked_before, self.identification = [*self._asked_before, *self.identification], []
+        self.not_now = self._nodes.not_now(connected)
+        return self._nodes.among(connected)
+
+    def _available(self, grid: Grid, needed: int, some: bool) -> dict[str, int]:
+        """Client → node for the nodes that can work, after waiting for enough connected ones, in order of client.
+
+        Where only ``some`` of them are chosen, those whose owners have conditions are asked before.
+        """
+        connected = wait_for_nodes(grid, max(self.min_available_nodes, needed), self.wait_timeout)
+        if asked := self._nodes.to_ask(connected, some):
+            self._identify(grid, asked)
+        if self._nodes.borrowing and self._initial is not None and not self.filter_of(InitialModel):
+            self.filters.append(InitialModel(self._nodes.borrowing, self._initial))
         self.failures |= self._nodes.refusals(connected)
+        self.not_now |= self._nodes.not_now(connected)
         if lacking := self._nodes.all_lack():
             raise BouquetError(cannot_work(type(self).__name__, self.device_needs(), lacking))
         return self._nodes.among(connected)
@@ -293,14 +316,14 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
         if not (self.identify or self._nodes.needs):
             self._nodes.clients.update({node: f"node-{node}" for node in unknown})
             self._nodes.refusing.clear()  # where nothing else is asked, the next round's message asks
+            for node in unknown:
+                self._nodes.resting.pop(node, None)
             return
         if self.names is not None:
             # Whom the server knows by its key takes part, also where it is slow to answer.
             found = {node: self.names(node, None) for node in unknown}
             self._nodes.clients.update({node: name for node, name in found.items() if name is not None})
         self.identification += self._nodes.ask(grid, unknown, self.names, self.round_patience, self.round_timeout)
-        if self._nodes.borrowing and self._initial is not None and not self.filter_of(InitialModel):
-            self.filters.append(InitialModel(self._nodes.borrowing, self._initial))
 
     def _messages(
         self,
@@ -339,6 +362,8 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
             client = self._nodes.name(arrival, self.names)
             for each in self.filters:
                 each.arrived(client, arrival)
+            if self._note_rest(client, arrival):
+                continue
             if late and not self._takes_late(client, usable):
                 continue
             try:
@@ -370,6 +395,16 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
         else:
             self.came_late[client] = "taken"
         return self.came_late[client] == "taken"
+
+    def _note_rest(self, client: str, arrival: Arrival) -> bool:
+        """Whether the device says that its owner does not let it work now: no reply, and no failure."""
+        resting = self._nodes.resting.get(arrival.message.metadata.src_node_id)
+        if arrival.rest is None or resting is None:
+            return False
+        self.not_now[client] = resting
+        self._rested.add(client)
+        self._note_unusable(client, arrival)
+        return True
 
     def _note_usable(self, client: str, message: Message) -> None:
         self._nodes.forgive(message)

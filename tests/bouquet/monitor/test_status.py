@@ -135,6 +135,26 @@ def test_a_device_that_superlink_forgot_was_seen_in_its_last_round():
     assert said == ["in round 3", "never"]
 
 
+def test_one_that_does_not_work_now_has_its_owners_reason_and_the_time_everywhere(run):
+    until = time.mktime((2026, 7, 1, 22, 0, 0, 0, 0, -1))
+    run.change(not_now={"garden-pi": {"reason": "outside its <hours>", "until": until}})
+    with locked(run.folder, "the run folder", ""):
+        found = collect(run.folder)
+        page = TestClient(make_app(lambda: run.folder, Access(None, ("testserver",)))).get("/").text
+    output = io.StringIO()
+    print_status(Console(file=output), found, STARTED)
+    assert "garden-pi  not now " in output.getvalue()
+    line = "garden-pi, not now, as its owner has it: outside its <hours> (asked again at 22:00)"
+    assert line in output.getvalue()
+    assert "outside its &lt;hours&gt; (asked again at 22:00)" in page
+    labels = 'device="garden-pi",reason="outside its <hours>",run="plants"'
+    (metric,) = [text for text in metrics_text(found).decode().splitlines() if labels in text]
+    assert metric.startswith("bouquet_device_not_now_until_seconds{")
+    assert float(metric.rpartition(" ")[2]) == until
+    run.change(not_now={"garden-pi": {"reason": "x", "until": until}}, state="failed")
+    assert all(device["not_now"] is None for device in collect(run.folder)["devices"])
+
+
 def test_to_look_writes_nothing(run):
     """Also where a device is there that the server has not named yet: who names it is the server."""
     (run.folder / "devices.json").unlink()

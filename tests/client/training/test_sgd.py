@@ -1,3 +1,4 @@
+import contextlib
 import copy
 import math
 import subprocess
@@ -9,6 +10,7 @@ from torch import nn
 
 from client.training import evaluation, sgd
 from client.training.objective import LinearTerm, ProximalTerm, objective
+from client.training.pauses import pausing
 from client.training.sgd import SGDOptions, mini_batches
 from common.errors import BouquetError
 
@@ -117,6 +119,35 @@ def test_mini_batches_cover_all_and_none_is_a_single_sample():
     assert [len(batch) for batch in batches] == [4, 5]
     assert sorted(torch.cat(batches).tolist()) == list(range(9))
     assert [len(batch) for batch in mini_batches(1, 4, torch.Generator())] == [1]
+
+
+def test_what_is_called_between_mini_batches_ends_training_and_tests_there():
+    x, y = torch.ones(6, 1), torch.zeros(6, dtype=torch.int64)
+    options = SGDOptions(local_epochs=2, batch_size=2, learning_rate=0.5)
+    seen = []
+
+    def train(limit):
+        model = linear([[1.0], [-1.0]])
+        seen.clear()
+
+        def between():
+            if len(seen) == limit:
+                raise InterruptedError
+            seen.append(model.weight.detach().clone())
+
+        with pausing(between), contextlib.suppress(InterruptedError):
+            sgd.train(model, x, y, options, (), torch.Generator().manual_seed(0))
+        return model.weight.detach().clone()
+
+    whole = train(limit=100)
+    steps = list(seen)
+    assert len(steps) == 6
+    assert torch.equal(train(limit=4), steps[4])  # four steps, and no more
+    assert not torch.equal(whole, steps[4])
+    with pausing(lambda: seen.append(None)):
+        before = len(seen)
+        evaluation.predict(linear([[1.0], [1.0]]), torch.ones(2 * evaluation.TEST_BATCH, 1))
+        assert len(seen) == before + 2
 
 
 def test_divergence_is_an_error_that_says_what_to_do():

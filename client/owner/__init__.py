@@ -1,0 +1,1 @@
+"""What this device's owner allows: when it may work, and how much of it."""

@@ -1,0 +1,188 @@
+"""The file of a device's owner that says when the device works: ``[when]`` of ``bouquet client --when FILE``.
+
+It is the owner's and never the server's. It is read anew whenever it has changed, so that no restart is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from client.owner.sensors import Sensors
+from common.errors import BouquetError
+
+HOURS = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)\s*[-–]\s*([01]?\d|2[0-3]):([0-5]\d)")
+DAY = 24 * 60  # minutes
+DEGREES_LESS = 10.0  # than where it became too hot, before it works again
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Texts = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+
+
+class When(BaseModel):
+    """What must hold for the device to work, and how much of it the work may take; what is left out does not matter."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    hours: Texts = Field((), description="Local time, such as '22:00-06:00'; one or several.")
+    mains: bool = Field(False, description="Only while a charger is connected.")
+    battery: float | None = Field(
+        None, gt=0, le=1, description="Without a charger, only while the battery has this share of its charge."
+    )
+    unmetered: bool = Field(False, description="Only over a link that NetworkManager does not take for metered.")
+    interface: Texts = Field((), description="Only while the default route goes through one of these links.")
+    temperature: float | None = Field(None, description="°C of the hottest thermal zone, from which it stops.")
+    again_below: float | None = Field(None, description="°C below which it works again; 10 less than `temperature`.")
+    load: float | None = Field(None, gt=0, description="It begins no work while the load of the last minute is above.")
+    free_memory: float | None = Field(None, gt=0, description="MB; it begins no work while fewer are available.")
+    command: Texts = Field((), description="Only while this program, with its arguments, ends with status 0.")
+    look_again: float = Field(
+        60.0, ge=1, le=3600, description="Seconds after which the server asks again, where the time is not known."
+    )
+    threads: int | None = Field(None, ge=1, description="CPU threads of the training; all cores where it is left out.")
+    cpu_share: float = Field(1.0, gt=0, le=1, description="Share of the time in which it trains; it rests between.")
+    niceness: int = Field(0, ge=0, le=19, description="Of the training, as in the program nice.")
+
+    @model_validator(mode="after")
+    def _fits(self) -> When:
+        for window in self.hours:
+            begin, end = _minutes(window)
+            if begin == end:
+                raise ValueError(f"hours {window!r} begin where they end")
+        if self.again_below is not None and not self.again_below <= (self.temperature or 0.0):
+            raise ValueError("again_below belongs to temperature, and is not above it")
+        return self
+
+    @property
+    def cool(self) -> float:
+        """°C below which the device that was too hot works again."""
+        assert self.temperature is not None
+        return self.temperature - DEGREES_LESS if self.again_below is None else self.again_below
+
+
+def read_when(file: Path) -> When:
+    """Read the owner's file. Raises `BouquetError`, naming key, value and what is allowed.
+
+    Whoever may write it may have this user run a command, so nobody but root and this user may.
+    """
+    try:
+        found = file.stat()
+        if found.st_uid not in (0, os.getuid()) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise BouquetError(f"{file} can be changed by others than root and this user: chown root, chmod 644.")
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BouquetError(f"The file {file} (--when) cannot be read: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BouquetError(f"{file} is not valid TOML: {error}.") from None
+    if set(content) != {"when"} or not isinstance(content["when"], dict):
+        raise BouquetError(f"{file} has {', '.join(sorted(content)) or 'nothing'}; it has one section, [when].")
+    try:
+        return When.model_validate(content["when"])
+    except ValidationError as error:
+        raise BouquetError(f"{file}: {' '.join(_problem(item) for item in error.errors())}") from None
+
+
+def outside_hours(when: When, now: datetime) -> tuple[str, float] | None:
+    """Why not at this time of day, and the seconds until its next hours; None inside them."""
+    minute = now.hour * 60 + now.minute
+    waits = []
+    for begin, end in map(_minutes, when.hours):
+        if (minute - begin) % DAY < (end - begin) % DAY:
+            return None
+        waits.append(((begin - minute) % DAY, begin))
+    if not waits:
+        return None
+    wait, begin = min(waits)
+    seconds = wait * 60.0 - now.second - now.microsecond / 1e6
+    return f"outside its hours; again after {begin // 60:02d}:{begin % 60:02d}", max(1.0, seconds)
+
+
+def readings(when: When, sensors: Sensors, was_hot: bool) -> dict[str, Callable[[], str | None]]:
+    """What is to be looked at, by name: each says why the device may not work, or None where it may.
+
+    A reading that the machine does not give is a reason, too: what the owner asked for cannot be told to hold.
+    """
+
+    def power() -> str | None:
+        if (mains := sensors.on_mains()) is True:
+            return None
+        if mains is None:
+            return "whether it is on mains is not known"
+        if when.mains:
+            return "on battery; again on mains"
+        level = sensors.battery()
+        if level is not None and when.battery is not None and level >= when.battery:
+            return None
+        return f"battery below {when.battery:.0%}; again from there, or on mains"
+
+    def link() -> str | None:
+        used = sensors.interface()
+        return None if used in when.interface else f"not on {' or '.join(when.interface)}"
+
+    def metered() -> str | None:
+        known = sensors.unmetered()
+        if known is None:
+            return "whether its link is metered is not known"
+        return None if known else "on a metered link; again on another"
+
+    def heat() -> str | None:
+        assert when.temperature is not None
+        degrees = sensors.temperature()
+        if degrees is None:
+            return "its temperature is not known"
+        limit = when.cool if was_hot else when.temperature
+        return None if degrees < limit else f"too hot; again below {when.cool:g} °C"
+
+    def load() -> str | None:
+        found = sensors.load()
+        return None if found is not None and found <= (when.load or 0.0) else f"busy; again below a load of {when.load}"
+
+    def memory() -> str | None:
+        found, least = sensors.free_memory(), when.free_memory or 0.0
+        return None if found is not None and found >= least else f"short of memory; again from {least:g} MB"
+
+    def command() -> str | None:
+        return None if sensors.allows(when.command) else "its owner's own command says so"
+
+    wanted: dict[str, tuple[Any, Callable[[], str | None]]] = {
+        "power": (when.mains or when.battery, power),
+        "interface": (when.interface, link),
+        "unmetered": (when.unmetered, metered),
+        HEAT: (when.temperature is not None, heat),
+        "load": (when.load, load),
+        "memory": (when.free_memory, memory),
+        "command": (when.command, command),
+    }
+    return {name: look for name, (asked, look) in wanted.items() if asked}
+
+
+HEAT = "temperature"
+ONLY_BEFORE = ("load", "memory")  # which the work itself changes
+
+
+def _minutes(window: str) -> tuple[int, int]:
+    if (found := HOURS.fullmatch(window.strip())) is None:
+        raise ValueError(f"hours {window!r} are not of the form '22:00-06:00'")
+    first, second, third, fourth = map(int, found.groups())
+    return first * 60 + second, third * 60 + fourth
+
+
+def _problem(item: Any) -> str:
+    key = ".".join(str(part) for part in ("when", *item["loc"]))
+    if item["type"] == "extra_forbidden":
+        return f"Unknown key {key}; there are {', '.join(When.model_fields)}."
+    message = item["msg"].removeprefix("Value error, ")
+    shown = "" if isinstance(item["input"], dict) else f" = {item['input']!r}"
+    return f"{key}{shown}: {message[0].lower()}{message[1:]}."

@@ -1,0 +1,248 @@
+"""The owner's file, and what the machine says: each condition, on files that stand for /sys and /proc."""
+
+import os
+from datetime import datetime
+
+import pytest
+
+from client.owner.conditions import DAY, When, outside_hours, read_when, readings
+from client.owner.sensors import Sensors
+from client.owner.watch import LEAST_PAUSE, Watch
+from common.errors import BouquetError
+from common.protocol.error_replies import NotNow
+from tests.helpers.machine import Machine
+
+
+@pytest.fixture
+def machine(tmp_path):
+    return Machine(tmp_path / "machine")
+
+
+def at(hour, minute=0, second=0):
+    return datetime(2026, 7, 1, hour, minute, second)
+
+
+class TestHours:
+    @pytest.mark.parametrize("hour", [22, 23, 0, 5])
+    def test_a_window_may_go_over_midnight(self, hour):
+        assert outside_hours(When(hours="22:00-06:00"), at(hour)) is None
+
+    def test_outside_it_says_when_the_next_one_begins(self):
+        when = When(hours=["22:00–06:00", "12:30-13:00"])
+        assert outside_hours(when, at(6)) == ("outside its hours; again after 12:30", 6.5 * 3600)
+        assert outside_hours(when, at(13)) == ("outside its hours; again after 22:00", 9 * 3600)
+        assert outside_hours(when, at(21, 59, 30)) == ("outside its hours; again after 22:00", 30)
+
+    def test_without_hours_any_time_is_right(self):
+        assert outside_hours(When(), at(3)) is None
+
+    def test_each_minute_of_a_day_is_inside_or_has_a_wait_that_leads_inside(self):
+        when = When(hours="23:10-01:05")
+        inside = 0
+        for minute in range(DAY):
+            found = outside_hours(when, at(minute // 60, minute % 60))
+            inside += found is None
+            later = minute + round(found[1] / 60) if found else minute
+            assert outside_hours(when, at(later % DAY // 60, later % DAY % 60)) is None
+        assert inside == 115
+
+
+class TestSensors:
+    def test_a_machine_that_says_nothing_is_on_mains_and_knows_nothing_else(self, machine):
+        sensors = machine.sensors
+        assert sensors.on_mains() is True
+        readings_of_nothing = (sensors.temperature(), sensors.battery(), sensors.load(), sensors.free_memory())
+        assert readings_of_nothing == (None, None, None, None)
+        assert sensors.interface() is None
+
+    def test_the_hottest_zone_counts_and_one_without_a_reading_does_not(self, machine):
+        machine.temperature(45.5, zone=0)
+        machine.temperature(61.25, zone=1)
+        (machine.root / "sys/class/thermal/thermal_zone2").mkdir()
+        assert machine.sensors.temperature() == 61.25
+
+    def test_a_battery_without_a_charger(self, machine):
+        machine.power(mains=False, battery=35)
+        assert machine.sensors.on_mains() is False
+        assert machine.sensors.battery() == 0.35
+        machine.power(mains=True, battery=35)
+        assert machine.sensors.on_mains() is True
+
+    def test_a_mouse_is_no_battery_of_the_machine(self, machine):
+        machine.supply("mouse", type="Battery", scope="Device", capacity=3, status="Discharging")
+        assert machine.sensors.on_mains() is True
+        assert machine.sensors.battery() is None
+
+    def test_the_route_with_the_least_metric_is_the_link(self, machine):
+        machine.routes(("wwan0", 700), ("wlan0", 600))
+        assert machine.sensors.interface() == "wlan0"
+
+    def test_this_machine_can_be_read(self):
+        sensors = Sensors()
+        assert sensors.load() is not None
+        assert sensors.free_memory() > 1
+        assert sensors.on_mains() in (True, False, None)
+
+
+def reasons(machine, was_hot=False, **when):
+    found = readings(When(**when), machine.sensors, was_hot)
+    return [reason for look in found.values() if (reason := look())]
+
+
+class TestReadings:
+    def test_what_is_not_asked_for_is_not_looked_at(self, machine):
+        assert readings(When(hours="00:00-12:00"), machine.sensors, False) == {}
+
+    def test_too_hot_and_cool_again_only_below(self, machine):
+        machine.temperature(69.9)
+        assert reasons(machine, temperature=70) == []
+        assert reasons(machine, temperature=70, was_hot=True) == ["too hot; again below 60 °C"]
+        machine.temperature(70)
+        assert reasons(machine, temperature=70, again_below=65) == ["too hot; again below 65 °C"]
+        machine.temperature(64.9)
+        assert reasons(machine, temperature=70, again_below=65, was_hot=True) == []
+
+    @pytest.mark.parametrize(
+        ("mains", "level", "when", "allowed"),
+        [
+            (True, 5, {"battery": 0.5}, True),
+            (False, 50, {"battery": 0.5}, True),
+            (False, 49, {"battery": 0.5}, False),
+            (False, 100, {"mains": True}, False),
+            (False, 100, {"mains": True, "battery": 0.5}, False),
+            (True, 5, {"mains": True}, True),
+        ],
+    )
+    def test_power(self, machine, mains, level, when, allowed):
+        machine.power(mains=mains, battery=level)
+        assert (reasons(machine, **when) == []) is allowed
+
+    def test_the_link_by_name(self, machine):
+        machine.routes(("wwan0", 100))
+        assert reasons(machine, interface="wlan0") == ["not on wlan0"]
+        assert reasons(machine, interface=["eth0", "wwan0"]) == []
+
+    @pytest.mark.parametrize(("said", "allowed"), [("no", True), ("no (guessed)", True), ("yes", False), ("", False)])
+    def test_networkmanager_says_what_is_metered(self, machine, tmp_path, monkeypatch, said, allowed):
+        program = tmp_path / "nmcli"
+        program.write_text(f'#!/bin/sh\n[ "$6" = wlan0 ] && echo "{said}"\n')
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+        machine.routes(("wlan0", 600))
+        assert (reasons(machine, unmetered=True) == []) is allowed
+
+    def test_load_memory_and_a_command(self, machine):
+        machine.load(2.5)
+        machine.memory(300)
+        assert reasons(machine, load=2, free_memory=400, command="false") == [
+            "busy; again below a load of 2.0",
+            "short of memory; again from 400 MB",
+            "its owner's own command says so",
+        ]
+        assert reasons(machine, load=3, free_memory=200, command=["sh", "-c", "exit 0"]) == []
+
+    @pytest.mark.parametrize("when", [{"temperature": 70}, {"interface": "wlan0"}, {"load": 1}, {"free_memory": 1}])
+    def test_what_the_machine_does_not_tell_is_a_reason(self, machine, when):
+        assert len(reasons(machine, **when)) == 1
+
+
+class TestFile:
+    def read(self, tmp_path, text):
+        file = tmp_path / "when.toml"
+        file.write_text(text)
+        return read_when(file)
+
+    def test_it_is_read(self, tmp_path):
+        when = self.read(tmp_path, '[when]\nhours = "22:00-06:00"\ntemperature = 70\nthreads = 3\n')
+        assert (when.hours, when.cool, when.threads) == (("22:00-06:00",), 60.0, 3)
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("[when]\nhour = 3\n", "Unknown key when.hour; there are hours, mains"),
+            ('[when]\nhours = "22-6"\n', "hours '22-6' are not of the form '22:00-06:00'"),
+            ('[when]\nhours = "06:00-06:00"\n', "begin where they end"),
+            ("[when]\nbattery = 50\n", "when.battery = 50: input should be less than or equal to 1"),
+            ("[when]\ntemperature = 60\nagain_below = 70\n", "again_below belongs to temperature, and is not above it"),
+            ("[server]\nrounds = 3\n", "has server; it has one section, [when]"),
+            ("when = 3\n", "has one section"),
+            ("[when\n", "is not valid TOML"),
+        ],
+    )
+    def test_what_is_wrong_is_named(self, tmp_path, text, said):
+        with pytest.raises(BouquetError) as error:
+            self.read(tmp_path, text)
+        assert said in str(error.value)
+
+    def test_nobody_else_may_write_it(self, tmp_path):
+        file = tmp_path / "when.toml"
+        file.write_text("[when]\n")
+        file.chmod(0o664)
+        with pytest.raises(BouquetError, match="can be changed by others"):
+            read_when(file)
+
+
+class TestWatch:
+    def watch(self, tmp_path, machine, text, **given):
+        file = tmp_path / "when.toml"
+        file.write_text(f"[when]\n{text}")
+        return Watch(file, tmp_path, machine.sensors, **given)
+
+    def test_it_was_too_hot_is_remembered_by_the_next_process(self, tmp_path, machine):
+        machine.temperature(75)
+        first = self.watch(tmp_path, machine, "temperature = 70\nlook_again = 5\n")
+        refused = first.refusal()
+        assert (str(refused), refused.seconds) == ("too hot; again below 60 °C", 5)
+        machine.temperature(65)
+        again = self.watch(tmp_path, machine, "temperature = 70\n")
+        assert str(again.refusal()) == "too hot; again below 60 °C"
+        machine.temperature(59)
+        assert again.refusal() is None
+        machine.temperature(65)
+        assert self.watch(tmp_path, machine, "temperature = 70\n").refusal() is None
+
+    def test_between_two_batches_it_stops_by_heat_and_not_by_the_load_that_it_makes(self, tmp_path, machine):
+        machine.temperature(50)
+        machine.load(0.1)
+        watch = self.watch(tmp_path, machine, "temperature = 70\nload = 1\n", clock=lambda: 0.0)
+        assert watch.refusal() is None
+        machine.load(4)
+        watch.between_batches()
+        machine.temperature(71)
+        with pytest.raises(NotNow, match="too hot"):
+            watch.between_batches()
+
+    def test_looks_take_a_fiftieth_of_the_time_at_most(self, tmp_path, machine):
+        """A sensor that takes 0.1 s is read again after five seconds."""
+        now, looks = [0.0], []
+
+        def slow():
+            looks.append(now[0])
+            now[0] += 0.1
+            return 50.0
+
+        object.__setattr__(machine.sensors, "temperature", slow)
+        watch = self.watch(tmp_path, machine, "temperature = 70\n", clock=lambda: now[0])
+        for _ in range(100):
+            watch.between_batches()
+            now[0] += 0.25
+        assert len(looks) == pytest.approx(25 / (0.1 * LEAST_PAUSE), abs=1)
+
+    def test_it_rests_for_its_owners_share_of_the_time(self, tmp_path, machine):
+        now, rested = [0.0], []
+        watch = self.watch(tmp_path, machine, "cpu_share = 0.25\n", clock=lambda: now[0], rest=rested.append)
+        watch.between_batches()
+        now[0] += 2
+        watch.between_batches()
+        assert rested == [6.0]
+
+    def test_a_file_that_became_wrong_stops_it_and_one_that_was_mended_is_read(self, tmp_path, machine, capfd):
+        watch = self.watch(tmp_path, machine, "")
+        assert watch.refusal() is None
+        watch.file.write_text("[when]\nhourz = 3\n")
+        assert str(watch.refusal()) == "its owner's file of conditions is wrong"
+        assert "hourz" in capfd.readouterr().out
+        watch.file.write_text("[when]\n")
+        assert watch.refusal() is None
+        watch.file.unlink()
+        assert watch.refusal() is not None
