@@ -24,6 +24,7 @@ BENCHMARKS = {
     "server_mathematics": ["server_mathematics.py", "--clients", "200", "--parameters", "200000"],
     "server_inference": ["server_inference.py", "--models", "mlp", "cnn-dcpfl", "--clients", "20"],
     "round_memory": ["round_memory.py", "--clients", "100", "--parameters", "200000"],
+    "local_training": ["local_training.py"],
     "simulation": ["simulation.py", "rounds", "--turns", "1"],
     "many_clients": ["simulation.py", "many", "--clients-many", "100", "1000", WITH_DATA],
 }

@@ -66,9 +66,10 @@ def simulate(
     from experiments.report.run_report import report_line
     from experiments.report.tracking import TensorBoard
     from experiments.simulation.run import simulate as run
+    from server.record.reader import run_title
 
     folder = out or Path("runs") / chosen.run.name
-    title = f"{chosen.strategy.name} on {chosen.data.dataset}, {chosen.data.partition}"
+    title = run_title(chosen)
     with ExitStack() as stack:
         tracker = stack.enter_context(TensorBoard(folder)) if track else None
         table = stack.enter_context(RoundTable(console, chosen.run.rounds, title))

@@ -29,7 +29,7 @@ from common.model.card import ModelCard
 from common.protocol.error_replies import OwnerRefusal
 from common.settings import Settings
 from common.settings.sections import OWN_DATA
-from common.system.resources import available_cores
+from common.system.resources import idle_cores
 from common.trust.app_bundle import DISTRIBUTION
 
 if TYPE_CHECKING:
@@ -97,12 +97,12 @@ class ClientContext:
 
     @property
     def threads(self) -> int:
-        """CPU threads to train with: in a simulation those of the settings; on a device its owner's word, else all."""
+        """CPU threads to train with: in a simulation the settings' word; on a device its owner's, else idle cores."""
         if self.is_simulated or STATE_DIR not in self.config:  # Flower's own simulation gives its clients no folder
             return self.settings.train.threads
         own = self.watch.when.threads if self.watch else None
         given = self.config.get(THREADS) or os.environ.get("OMP_NUM_THREADS", "")
-        return own or (int(given) if str(given).isdecimal() else 0) or available_cores()
+        return own or (int(given) if str(given).isdecimal() else 0) or idle_cores()
 
     @cached_property
     def budget(self) -> Budget | None:

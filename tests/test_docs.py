@@ -10,7 +10,9 @@ import pytest
 from bouquet.settings_reference import settings_reference
 from common.methods import METHODS
 from common.model.architectures import model_names
+from common.model.build import initial_model
 from common.settings import Settings, load_settings, section_class
+from experiments.report.units import human_bytes
 from experiments.simulation.run import simulate
 from strategies.registry import hyper_parameters, strategy_class
 
@@ -93,3 +95,24 @@ def test_the_strategy_of_the_page_on_writing_one_runs_and_resumes(tmp_path, monk
         own = [*changes, "strategy.name=oneshot:OneShot", "strategy.num_clusters=3", f"run.rounds={rounds}"]
         simulate(load_settings(None, own), tmp_path / "run", resume=rounds == 4)
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["purity"] == 1.0
+
+
+def test_the_sizes_of_models_are_those_of_the_page():
+    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w:-]+)`(?:,[^|]*?([\d×]+))? \| ([\d ]+) \| ([\d.]+ .B) \|$", page, re.MULTILINE)
+    assert len(rows) == 9
+    for name, shape, parameters, size in rows:
+        shape = [int(side) for side in (shape or "3×32×32").split("×")]
+        changes = [f"model.name={name}", "data.dataset=own", "data.classes=a,b,c", f"data.input_shape={shape}"]
+        count = sum(p.numel() for p in initial_model(load_settings(None, changes)).parameters())
+        assert (name, int(parameters.replace(" ", "")), size) == (name, count, human_bytes(4 * count))
+
+
+def test_the_example_is_of_the_model_whose_size_check_prints():
+    server, operating, models = (
+        (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8") for page in ("deploy-server", "operating", "models")
+    )
+    (name,) = re.findall(r'\[model\]\nname = "([\w-]+)"', server)
+    check = re.search(r"model   ok    ([\w-]+), (\d+) parameters", operating)
+    assert check[1] == name
+    assert f"|`{name}`|{check[2]}|" in models.replace(" ", "")

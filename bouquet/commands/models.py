@@ -38,8 +38,10 @@ def predict(
     """
     from bouquet.models.predict import predict as predictions
 
-    failed = False
-    for found in predictions(_model(state_dir, run, cluster), paths, top):
+    failed, kept = False, _model(state_dir, run, cluster)
+    if never := kept.card.untrained:
+        typer.echo(f"This device never trained on {', '.join(never)}: what shows one is taken for another.", err=True)
+    for found in predictions(kept, paths, top):
         failed = failed or bool(found.error)
         typer.echo(found.to_json() if json else found.text(), err=bool(found.error) and not json)
     if failed:

@@ -22,6 +22,7 @@ from common.system.process_group import ProcessGroup
 from experiments.report.run_report import report_line
 from experiments.report.units import human_bytes
 from experiments.simulation.run import check, simulate
+from server.record.reader import run_title
 from server.run_folder import SINGLE_MODEL, STATE_FOLDER
 
 DEMO = {
@@ -58,8 +59,7 @@ def run_demo(settings: Settings, folder: Path, console: Console) -> None:
                 f"127.0.0.1:{port}", state, config, insecure=True, environment=QUICK, trust=_own_code(settings)
             )
             start_supernode(group, node, f"SuperNode {part}")
-        title = f"{settings.strategy.name} on {settings.data.dataset}, {settings.data.partition}"
-        with RoundTable(console, settings.run.rounds, title) as table:
+        with RoundTable(console, settings.run.rounds, run_title(settings)) as table:
             summary = run_federation(superlink, settings, folder, table)
         console.print("Ending all processes …")
     single = single_model(settings, folder / SINGLE_MODEL)

@@ -124,8 +124,11 @@ def print_summary(console: Console, summary: Mapping[str, Any]) -> None:
         ("bytes", f"{human_bytes(summary['bytes_down'])} down, {human_bytes(summary['bytes_up'])} up"),
         ("time", human_seconds(summary["seconds"])),
     ]
+    best = summary.get("best_round")
+    if best and best["round"] < summary["rounds"]:
+        rows.insert(3, ("", f"{best['accuracy_macro']:.3f} mean after round {best['round']}, the best of all"))
     if summary["purity"] is not None:
-        rows.insert(4, ("", f"purity {summary['purity']:.2f}, adjusted Rand index {summary['ari']:.2f}"))
+        rows.insert(-2, ("", f"purity {summary['purity']:.2f}, adjusted Rand index {summary['ari']:.2f}"))
     for name, value in rows:
         table.add_row(name, value)
     console.print(table)

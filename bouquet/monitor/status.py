@@ -50,10 +50,11 @@ def collect(folder: Path, now: float | None = None) -> dict[str, Any]:
     by_name = _connections_by_name(said, names, every)
     listed = {*expected(names), *(run.clients if run.rounds or run.summary else ()), *by_name}
     wanted = set(expected(names)) if registered is not None else listed
+    removed = names.removed()
     alive = is_alive({"state": state})
     devices = [
         _device(run, names, name, name in wanted, by_name.get(name), now if alive else None)
-        | {"not_now": (said.get("not_now") or {}).get(name) if alive else None}
+        | {"not_now": (said.get("not_now") or {}).get(name) if alive else None, "removed": name in removed}
         for name in sorted(listed, key=natural_order)
     ]
     return {"run": _run(run, said, state, devices, now), "devices": devices}

@@ -42,7 +42,9 @@ def columns(status: Mapping[str, Any], now: float) -> list[tuple[str, ...]]:
     ]
     for device in devices:
         connected = (
-            "not now"
+            "key removed"
+            if device.get("removed")
+            else "not now"
             if device.get("not_now")
             else "yes"
             if device["connected"]

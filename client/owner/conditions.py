@@ -51,7 +51,7 @@ class When(BaseModel):
     look_again: float = Field(
         60.0, ge=1, le=3600, description="Seconds after which the server asks again, where the time is not known."
     )
-    threads: int | None = Field(None, ge=1, description="CPU threads of the training; all cores where it is left out.")
+    threads: int | None = Field(None, ge=1, description="CPU threads of the training; all idle cores if left out.")
     cpu_share: float = Field(1.0, gt=0, le=1, description="Share of the time in which it trains; it rests between.")
     niceness: int = Field(0, ge=0, le=19, description="Of the training, as in the program nice.")
 

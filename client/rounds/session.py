@@ -290,7 +290,10 @@ class Session:
         own = {PERSONAL: self.layout.unflatten(personal), **(slots or {})}
         backbone = self.received.backbone.digest if self.received.backbone else ""
         # The model can be used without a server: its card goes into the same file.
-        self.node.state.keep(self.run, self.received.round, own, facts or {}, self.card.to_json(), backbone)
+        counts = np.bincount(self.node.data.train_y, minlength=len(self.card.classes))
+        untrained = tuple(name for name, count in zip(self.card.classes, counts, strict=True) if not count)
+        card = self.card.model_copy(update={"untrained": untrained}).to_json()
+        self.node.state.keep(self.run, self.received.round, own, facts or {}, card, backbone)
 
     def reply(
         self,

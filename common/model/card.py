@@ -34,6 +34,7 @@ class ModelCard(BaseModel):
         input_shape: of one sample.
         classes: names in the order of the outputs.
         mean, std: of each channel or of all, subtracted from and divided into images whose bytes were divided by 255.
+        untrained: names of classes of which the device that keeps the model had no sample to train on.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -43,6 +44,7 @@ class ModelCard(BaseModel):
     classes: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    untrained: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, settings: Settings) -> ModelCard:
@@ -64,7 +66,7 @@ class ModelCard(BaseModel):
 
     def to_json(self) -> str:
         """JSON text that `from_json` reads back."""
-        return self.model_dump_json()
+        return self.model_dump_json(exclude=set() if self.untrained else {"untrained"})  # as older releases read it
 
     @classmethod
     def from_json(cls, text: str) -> ModelCard:

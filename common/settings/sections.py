@@ -206,7 +206,7 @@ class TrainSettings(Section):
     threads: int = Field(
         1,
         ge=0,
-        description="CPU threads of a simulated client; 0 leaves it to PyTorch. Real devices take all cores.",
+        description="CPU threads of a simulated client; 0 leaves it to PyTorch. Real devices take their idle cores.",
     )
 
     @field_validator("max_gradient_norm", mode="before")

@@ -57,6 +57,17 @@ def _sizes(file: Path) -> dict[str, int]:
     return {row[0].rstrip(":"): 1024 * int(row[1]) for row in rows if len(row) == 3 and row[2] == "kB"}
 
 
+def idle_cores(running: Path = Path("/proc/loadavg")) -> int:
+    """The `available_cores` that nothing else runs on at this moment, at least one; all where the kernel tells nothing.
+
+    Threads that wait for one another on a core that is taken lose many times what they gain.
+    """
+    others = 0
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        others = int(running.read_text().split()[3].partition("/")[0]) - 1  # beside who asks
+    return max(1, available_cores() - max(0, others))
+
+
 def available_cores() -> int:
     """Those that it is bound to, of all that the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -86,7 +86,8 @@ def render_report(
         lead=f"{len(run.clients)} clients, {what}.{start_text(run.start)}",
         notes=notes,
         numbers=headline(run),
-        clients=client_rows(run, Counter(client for _, client, _ in failed)),
+        clients=(rows := client_rows(run, Counter(client for _, client, _ in failed))),
+        keeps=any(row["kept"] for row in rows),
         groups_known=bool(run.groups),
         by_class=class_rows(run),
         failures=failed[:MOST_FAILURES],
@@ -114,6 +115,7 @@ def headline(run: Run) -> list[tuple[str, str]]:
         ("accuracy, mean over clients", _fraction(run.final("accuracy_macro"))),
         ("accuracy, mean over examples", _fraction(run.final("accuracy_micro"))),
         ("accuracy, worst tenth of clients", _fraction(run.final("accuracy_worst_decile"))),
+        ("the best mean over clients", _best(run)),
         ("deviation of accuracy over clients", _fraction(run.final("accuracy_deviation"))),
         ("F1, mean over clients", _fraction(run.final("f1_macro"))),
     ]
@@ -144,6 +146,7 @@ def client_rows(run: Run, failed: Counter[str]) -> list[dict[str, Any]]:
     for client in run.by_group() if run.groups else run.by_cluster():
         cluster = run.assignment.get(client)
         up, down = run.bytes_by_client.get(client, (None, None))
+        numbers = run.last_numbers.get(client, {})
         rows.append(
             {
                 "name": client,
@@ -151,7 +154,8 @@ def client_rows(run: Run, failed: Counter[str]) -> list[dict[str, Any]]:
                 "cluster": UNKNOWN if cluster is None else cluster,
                 "colour": "" if cluster is None else colours[cluster],
                 "accuracy": _fraction(run.accuracy_by_client.get(client)),
-                "samples": _count(run.last_numbers.get(client, {}).get("samples")),
+                "kept": ((run.summary or {}).get("kept_by_client") or {}).get(client, numbers.get("kept") or ""),
+                "samples": _count(numbers.get("samples")),
                 "up": UNKNOWN if up is None else human_bytes(up),
                 "down": UNKNOWN if down is None else human_bytes(down),
                 "failures": failed[client],
@@ -219,6 +223,14 @@ def _spent(run: Run) -> str:
         return "no ε: clipped, without noise"
     found = f"ε = {max(spent.values(), default=0.0):.3g} at δ = {privacy.delta:g}"
     return found if privacy.withholds else f"{found}, of the models; scores were sent"
+
+
+def _best(run: Run) -> str:
+    """The highest mean accuracy, and after which round, from two rounds on."""
+    rounds, values = run.outcome("accuracy_macro")
+    if len(values) < 2:
+        return UNKNOWN
+    return f"{values.max():.3f} after round {rounds[values.argmax()]:g}"
 
 
 def _traffic(run: Run, key: str) -> str:

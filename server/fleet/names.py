@@ -75,6 +75,14 @@ class Names:
         found = {name: release for name in there if (release := self.release(name)) not in (None, own)}
         return {name: release for name, release in sorted(found.items()) if release}
 
+    def removed(self) -> set[str]:
+        """The devices of this run whose keys their owner has removed since, and replaced by none."""
+        if self.registered is None:
+            return set()
+        there = {key.fingerprint for _, key in registered_keys(self.registered)}
+        left = {device["name"] for identity, device in self.devices.items() if identity in there}
+        return {str(device["name"]) for device in self.devices.values()} - left
+
     def release(self, name: str) -> str | None:
         """The release of Bouquet that a device said is installed on it."""
         found = [d.get(protocol.RELEASE) for d in self.devices.values() if d["name"] == name]

@@ -24,14 +24,18 @@ LEAST_TESTED = 30  # test samples, of all devices together, for a word on their 
 CLEARLY = 0.1  # of what is between guessing and perfect
 QUIET = 20  # rounds in which what was said once is not said again
 ABSURD = 1e6  # a loss above it is that of a model that diverged
+STILL = 8  # rounds in which the accuracy has gained nothing
+GAIN = 0.01  # of the accuracy, below which it stands still
+WELL = 0.95  # an accuracy from which on nobody expects more
+FALLS = 0.7  # of the loss before
 KEPT = max(PATIENCE, WINDOW) + 1  # lines that are kept whole: `new_warnings` looks one further back
 MOST_NAMED = 10
 MOST = 50  # warnings in a summary
 
 Line = Mapping[str, Any]
 # What of a line is looked at; of lines long past no more than the first.
-JUDGED = ("round", "replies", "failed", "loss", "diagnosis")
-JUDGED_LATELY = ("assignment", "accuracy_micro", "tested", "by_client", "seconds_by_client", "other_releases")
+JUDGED = ("round", "replies", "failed", "loss", "diagnosis", "accuracy_micro", "tested")
+JUDGED_LATELY = ("assignment", "by_client", "seconds_by_client", "other_releases")
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,7 @@ def diagnose(lines: Sequence[Line], expected: Expected) -> dict[str, str]:
         "chance": _at_chance(lines, expected),
         "rises": _rises(lines, expected),
         "accuracy": _accuracy_at_chance(lines, expected),
+        "still": _stands_still(lines),
         "clusters": _no_clusters(lines, expected),
         "releases": other_releases(lines[-1].get("other_releases") or {}),
         **{f"misplaced {device}": text for device, text in misplaced(lines).items()},
@@ -153,6 +158,26 @@ def _accuracy_at_chance(lines: Sequence[Line], expected: Expected) -> str:
     return (
         f"The accuracy is {recent[-1]['accuracy_micro']:.3f} after {len(lines)} rounds, no better than guessing (1 in "
         f"{expected.classes}), though the loss is not: do test and training data have the same labels?"
+    )
+
+
+def _stands_still(lines: Sequence[Line]) -> str:
+    """The loss falls on what is trained on, and what is tested gets no better: samples are learnt by heart."""
+    tested = [line for line in lines if line.get("accuracy_micro") is not None and line.get("loss") is not None]
+    before, recent = tested[:-STILL], tested[-STILL:]
+    if len(before) < LOOK_BACK or min(line.get("tested") or 0 for line in recent) < LEAST_TESTED:
+        return ""
+    best = max(before, key=lambda line: line["accuracy_micro"])
+    most = best["accuracy_micro"]
+    if most >= WELL or max(line["accuracy_micro"] for line in recent) > most + GAIN:
+        return ""
+    then, now = (sum(line["loss"] for line in some[-LOOK_BACK:]) / LOOK_BACK for some in (before, recent))
+    if now > FALLS * then:
+        return ""
+    return (
+        f"The training loss falls ({written(then)} → {written(now)}) while the tested accuracy stands still since "
+        f"round {best['round']} ({most:.3f} there, {recent[-1]['accuracy_micro']:.3f} now): more rounds learn the "
+        "training samples by heart. Fewer rounds, more samples, or train.augment."
     )
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from common.errors import BouquetError
 from common.settings import Settings, SettingsError, parse_settings
+from common.settings.sections import OWN_DATA
 from common.system.locks import is_locked
 from server.monitoring.diagnosis import failures
 from server.record.status import FAILED, read_status
@@ -41,6 +42,13 @@ class Similarity:
     matrix: NDArray[np.float64]
 
 
+def run_title(settings: Settings) -> str:
+    """What is run, in a few words; devices' own data are divided by nobody."""
+    if settings.data.dataset == OWN_DATA:
+        return f"{settings.strategy.name} on the devices' own data"
+    return f"{settings.strategy.name} on {settings.data.dataset}, {settings.data.partition}"
+
+
 @dataclass(frozen=True)
 class Run:
     """One run as recorded: ``rounds`` in order, ``summary`` only if it ended, ``notes`` on what was tolerated."""
@@ -58,7 +66,7 @@ class Run:
     @property
     def title(self) -> str:
         """What was run, in a few words."""
-        return f"{self.settings.strategy.name} on {self.settings.data.dataset}, {self.settings.data.partition}"
+        return run_title(self.settings)
 
     @property
     def completed(self) -> int:

@@ -122,6 +122,7 @@ def summarise(
         "f1_macro": _mean(reported, protocol.F1),
         "accuracy_worst_decile": metrics.worst_decile(accuracies),
         "accuracy_deviation": metrics.deviation(accuracies),
+        "best_round": best_round(rounds, accuracies),
         "clusters": len(set(assignment.values())) or 1,
         "assignment": dict(sorted(assignment.items())),
         "groups": dict(sorted(groups.items())) or None,
@@ -141,6 +142,20 @@ def summarise(
         "strategy_record": strategy.record(strategy.state),
         **({"privacy": ledger.summary()} if (ledger := strategy.filter_of(PrivacyLedger)) else {}),
     }
+
+
+def best_round(rounds: list[dict[str, Any]], last: list[float]) -> dict[str, Any] | None:
+    """After how many rounds the mean test accuracy was highest, and what it was; of equals, the first.
+
+    A line tests the models that the rounds before it have led to; ``last`` are the accuracies after all of them.
+    """
+    tested = [(line["round"] - 1, line["accuracy_macro"]) for line in rounds if line["accuracy_macro"] is not None]
+    if last and (mean := metrics.macro(last)) is not None:
+        tested.append((rounds[-1]["round"] if rounds else 0, mean))
+    if not tested:
+        return None
+    round_, accuracy = max(tested, key=lambda pair: pair[1])
+    return {"round": round_, "accuracy_macro": accuracy}
 
 
 def _not_asked(fraction: float) -> str:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 NOTICE_SECONDS = 600.0
 LOOK_SECONDS = 0.2
+KEY_REMOVED = "Its key was removed."
 Follow = Callable[[dict[str, Any]], None]
 
 
@@ -168,6 +169,7 @@ class _Run:
                 self.count(traffic, [reply])
 
         updated, _ = strategy.aggregate_train(round_, arriving())
+        self.pass_over_removed(strategy.failures)
         strategy.await_late(messages, answered)
         self.arrays = updated or self.arrays
         if round_ == 1 and not strategy.replies and strategy.failures:
@@ -186,6 +188,7 @@ class _Run:
         strategy.give_up(silent)
         strategy.aggregate_evaluate(round_, replies)
         # Whose model was not tested may well have trained it: the round's own failures are another matter.
+        self.pass_over_removed(strategy.failures)
         failed, resting = strategy.failures, strategy.not_now
         strategy.failures, strategy.not_now = in_training
         self.count(traffic, messages, replies)
@@ -206,7 +209,8 @@ class _Run:
         traffic = Bytes(self.strategy.layout)
         evaluation = self.evaluate(last, traffic)
         resting = {client: f"Not now, as its owner has it: {why}." for client, why in evaluation["not_now"].items()}
-        failed = resting | evaluation["not_evaluated"]
+        removed = dict.fromkeys(self.names.removed() if self.names else (), KEY_REMOVED)
+        failed = removed | resting | evaluation["not_evaluated"]
         self.learn_groups()
         rounds = self.record.rounds()
         return summarise(self.settings, self.strategy, self.remembered.groups, rounds, traffic, self.seconds, failed)
@@ -286,6 +290,11 @@ class _Run:
             notice = Message(content, dst_node_id=node, message_type=protocol.NOTICE, ttl=NOTICE_SECONDS)
             self.grid.push_messages([notice])
         return there
+
+    def pass_over_removed(self, failures: dict[str, str]) -> None:
+        """A device whose key its owner removed is away because of that, and has not failed."""
+        for client in self.names.removed() if self.names else ():
+            failures.pop(client, None)
 
     def look(self) -> dict[str, Any]:
         """Who is connected, who is missing, and who does not work now."""

@@ -235,3 +235,13 @@ def test_what_cannot_be_exported_says_so_and_leaves_no_file(device, tmp_path, bo
     status, _, err = bouquet("export", tmp_path / "model.onnx", "--state-dir", device / "state")
     assert (status, "-m pip install onnx onnxscript" in err) == (2, True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_classes_that_the_device_never_trained_on_are_named(device, tmp_path, bouquet):
+    train(tmp_path / "state", device / "photos", 'data.classes=["dark","grey","bright","red"]')
+    photo = device / "photos" / "dark" / "00.png"
+    code, out, err = bouquet("predict", "--state-dir", tmp_path / "state", photo, "--json")
+    assert (code, err) == (0, "This device never trained on grey, red: what shows one is taken for another.")
+    json.loads(out.splitlines()[-1])
+    code, _, err = bouquet("predict", "--state-dir", device / "state", photo)
+    assert (code, err) == (0, "")

@@ -27,6 +27,7 @@ from common.settings import load_settings
 from common.system.locks import locked
 from common.system.ports import free_port
 from common.trust.public_keys import read_public_key
+from server.fleet.names import Names
 from server.superlink.process import Certificates
 
 TOKEN = "a-token-that-nobody-guesses"
@@ -153,6 +154,20 @@ def test_one_that_does_not_work_now_has_its_owners_reason_and_the_time_everywher
     assert float(metric.rpartition(" ")[2]) == until
     run.change(not_now={"garden-pi": {"reason": "x", "until": until}}, state="failed")
     assert all(device["not_now"] is None for device in collect(run.folder)["devices"])
+
+
+def test_a_device_whose_key_its_owner_removed_is_said_so(run):
+    (run.keys / "registered" / "window-pi.pub").unlink()
+    with locked(run.folder, "the run folder", ""):
+        found = collect(run.folder)
+    shown = {row[0]: row[1] for row in columns(found, STARTED)}
+    assert (shown["window-pi"], shown["door-pi"]) == ("key removed", "MISSING")
+    names = Names(run.folder, registered=run.keys / "registered")
+    assert names.removed() == {"window-pi"}
+    for key in (run.keys / "registered").glob("*.pub"):  # a key that takes another's place under the name
+        if key.stem == "garden-pi":
+            names.devices["a new key"] = {"name": "garden-pi"}
+    assert names.removed() == {"window-pi"}
 
 
 def test_to_look_writes_nothing(run):

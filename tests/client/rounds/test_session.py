@@ -13,7 +13,6 @@ from common.errors import BouquetError
 from common.model.build import initial_model, state_vector
 from common.protocol import STATE_LOST, Encoder, holding_out
 from common.settings import load_settings, parse_settings
-from common.system.resources import available_cores
 from experiments.simulation.inline_grid import InlineGrid
 from strategies import one_model
 
@@ -113,16 +112,17 @@ def test_holding_out_all_of_a_small_devices_data_is_an_error(open_session):
     ("config", "environment", "threads"),
     [
         ({}, "", 1),  # a simulation, also Flower's own
-        ({"state-dir": "s"}, "", available_cores()),
+        ({"state-dir": "s"}, "", 7),
         ({"state-dir": "s"}, "3", 3),
-        ({"state-dir": "s"}, "4,2", available_cores()),
+        ({"state-dir": "s"}, "4,2", 7),
         ({"state-dir": "s", "threads": 5}, "3", 5),
         ({"state-dir": "s", "when": "when.toml", "threads": 5}, "3", 2),
     ],
 )
-def test_a_device_has_all_cores_or_what_its_owner_says(tmp_path, monkeypatch, config, environment, threads):
+def test_a_device_has_the_idle_cores_or_what_its_owner_says(tmp_path, monkeypatch, config, environment, threads):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", environment)
+    monkeypatch.setattr("client.context.idle_cores", lambda: 7)
     (tmp_path / "when.toml").write_text("[when]\nthreads = 2\n")
     settings = load_settings(None, [])
     assert ClientContext(settings, Context(1, 2, config, RecordDict(), {})).threads == threads

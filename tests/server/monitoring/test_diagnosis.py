@@ -191,3 +191,38 @@ def test_what_comes_and_goes_is_said_once_and_old_lines_are_let_go():
     assert [t for t, _ in said] == [5]
     assert "by_client" not in lines[0]
     assert all("by_client" in line for line in lines[-5:])
+
+
+def still(accuracies, losses, tested=100):
+    return [
+        {"round": k + 1, "replies": 3, "loss": loss, "accuracy_micro": accuracy, "tested": tested}
+        for k, (accuracy, loss) in enumerate(zip(accuracies, losses, strict=True))
+    ]
+
+
+RISES = [0.2, 0.4, 0.5, 0.6]
+FALLING = [2.3 * 0.8**k for k in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "losses", "tested", "said"),
+    [
+        (RISES + [0.6] * 8, FALLING, 100, True),
+        (RISES + [0.58] * 8, FALLING, 100, True),
+        (RISES + [0.6] * 7 + [0.62], FALLING, 100, False),  # it still gains
+        (RISES + [0.6] * 8, [1.0] * 12, 100, False),  # nothing is learnt by heart either
+        ([0.2, 0.4, 0.5, 0.97] + [0.97] * 8, FALLING, 100, False),  # nobody expects more
+        (RISES + [0.6] * 8, FALLING, 20, False),  # too few samples to tell
+        (RISES[2:] + [0.6] * 8, FALLING[2:], 100, False),  # too early
+    ],
+)
+def test_a_loss_that_falls_while_the_accuracy_stands_still_is_said(accuracies, losses, tested, said):
+    lines = still(accuracies, losses, tested)
+    found = diagnose(lines, Expected(classes=10, learning_rate=0.05))
+    assert ("still" in found) is said
+    if said:
+        assert "stands still since round 4 (0.600 there" in found["still"]
+        kept = []
+        for line in lines:
+            add(kept, line)
+        assert diagnose(kept, Expected(classes=10, learning_rate=0.05)) == found
