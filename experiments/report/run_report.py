@@ -129,8 +129,8 @@ def headline(run: Run) -> list[tuple[str, str]]:
     ]
     if run.rounds or run.summary:
         numbers += [
-            ("up, to the server", _traffic(run, "bytes_up")),
-            ("down, to the devices", _traffic(run, "bytes_down")),
+            (f"up, to the server{_uncompressed(run, 'bytes_up')}", human_bytes(run.total("bytes_up"))),
+            (f"down, to the devices{_uncompressed(run, 'bytes_down')}", human_bytes(run.total("bytes_down"))),
             ("time", human_seconds(run.total("seconds"))),
             ("failed replies", f"{run.series('failures')[1].sum():g}"),
             ("failed evaluations between rounds", str(sum(map(_not_evaluated, run.rounds)) or UNKNOWN)),
@@ -233,11 +233,10 @@ def _best(run: Run) -> str:
     return f"{values.max():.3f} after round {rounds[values.argmax()]:g}"
 
 
-def _traffic(run: Run, key: str) -> str:
-    """Bytes of one way, and what they would have been where the run compressed them."""
-    total = run.total(key)
+def _uncompressed(run: Run, key: str) -> str:
+    """What the bytes of one way would have been, where the run compressed them."""
     plain = run.total(f"{key}_plain")  # 0 in a record of an older release
-    return human_bytes(total) if plain in (0, total) else f"{human_bytes(total)} ({human_bytes(plain)} uncompressed)"
+    return "" if plain in (0, run.total(key)) else f", {human_bytes(plain)} uncompressed"
 
 
 def _failed(line: Any) -> list[tuple[str, str]]:

@@ -94,7 +94,7 @@ def test_the_numbers_on_top_say_what_compression_saved(write_run, edit_round):
         edit_round(folder, number, bytes_up_plain=50_000, bytes_down_plain=1600)
     numbers = dict(headline(read_run(folder)))
 
-    assert numbers["up, to the server"] == "1.6 kB (100 kB uncompressed)"
+    assert numbers["up, to the server, 100 kB uncompressed"] == "1.6 kB"
     assert numbers["down, to the devices"] == "3.2 kB"  # nothing was saved
 
 
