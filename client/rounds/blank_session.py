@@ -56,6 +56,11 @@ class BlankSession(Session):
         return _BlankSamples(blank, blank, seed=0)
 
     @property
+    def untrained(self) -> tuple[str, ...]:
+        """None that is known: the data are not looked at again."""
+        return ()
+
+    @property
     def loss_of(self) -> TrainingLoss:
         """That of samples as they are."""
         return sgd.PLAIN

@@ -290,10 +290,14 @@ class Session:
         own = {PERSONAL: self.layout.unflatten(personal), **(slots or {})}
         backbone = self.received.backbone.digest if self.received.backbone else ""
         # The model can be used without a server: its card goes into the same file.
-        counts = np.bincount(self.node.data.train_y, minlength=len(self.card.classes))
-        untrained = tuple(name for name, count in zip(self.card.classes, counts, strict=True) if not count)
-        card = self.card.model_copy(update={"untrained": untrained}).to_json()
+        card = self.card.model_copy(update={"untrained": self.untrained}).to_json()
         self.node.state.keep(self.run, self.received.round, own, facts or {}, card, backbone)
+
+    @property
+    def untrained(self) -> tuple[str, ...]:
+        """Names of the classes of which this device has no sample to train on."""
+        counts = np.bincount(self.node.data.train_y, minlength=len(self.card.classes))
+        return tuple(name for name, count in zip(self.card.classes, counts, strict=True) if not count)
 
     def reply(
         self,

@@ -19,6 +19,7 @@ from server.monitoring.outliers import WINDOW, always_last, misplaced
 LOOK_BACK = 3  # rounds that a judgement of the loss rests on
 PATIENCE = 5  # rounds in which training and clustering must have begun to show
 AT_CHANCE = 0.97  # of ln(classes), the loss of guessing
+LEARNED = 0.8  # of ln(classes), a loss below which the training data are learned, so that the accuracy should show it
 RISE = 0.2  # of ln(classes), over the lowest loss
 LEAST_TESTED = 30  # test samples, of all devices together, for a word on their accuracy
 CLEARLY = 0.1  # of what is between guessing and perfect
@@ -152,8 +153,8 @@ def _accuracy_at_chance(lines: Sequence[Line], expected: Expected) -> str:
     chance = 1 / expected.classes
     deviation = math.sqrt(chance * (1 - chance) / tested)
     best = max(line["accuracy_micro"] for line in recent)
-    # A loss at chance is said already.
-    if best > chance + min(3 * deviation, CLEARLY * (1 - chance)) or losses[-1] >= AT_CHANCE * expected.chance:
+    # A loss at chance is said already, and one not far below it may be that of the first rounds.
+    if best > chance + min(3 * deviation, CLEARLY * (1 - chance)) or losses[-1] >= LEARNED * expected.chance:
         return ""
     return (
         f"The accuracy is {recent[-1]['accuracy_micro']:.3f} after {len(lines)} rounds, no better than guessing (1 in "

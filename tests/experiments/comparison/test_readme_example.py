@@ -55,4 +55,5 @@ def test_the_pages_plants_train(garden, tmp_path):
     assert [line["failed"] for line in lines] == [{}] * len(lines)
     assert summary["accuracy_macro"] > 0.8  # guessing: a third
     assert lines[-1]["loss"] < 0.3 < lines[0]["loss"]
-    assert not any("loss" in warning or "diverged" in warning for warning in summary["warnings"])
+    # Twelve photos of a class are learned by heart before the last round, and that is said.
+    assert all("stands still" in warning for warning in summary["warnings"]), summary["warnings"]

@@ -162,6 +162,7 @@ def test_a_device_that_is_somewhat_slower(slow, next_one):
         (1.0, 0.3, 400, False),
         (1.0, 0.11, 20, False),  # too few samples to tell
         (2.3, 0.11, 400, False),  # the loss is at chance, too, and that is said
+        (2.1, 0.11, 400, False),  # it has begun to fall
     ],
 )
 def test_an_accuracy_that_stays_at_chance_while_the_loss_falls(loss, accuracy, tested, warned):
