@@ -70,6 +70,7 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
         # Imported here, because saying who one is must not cost the import of PyTorch.
         from client.procedures.registry import check_measured, procedure
         from client.rounds.blank_session import BlankSession
+        from client.rounds.mixture import Mixing
         from client.rounds.model_selection import Choosing
         from client.rounds.session import Session
         from client.trust.policy import ALLOWED_PROCEDURES, allowed_procedures
@@ -77,8 +78,8 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
         trains = message.metadata.message_type == MessageType.TRAIN
         node.check_privacy(uploads=trains)
         session = Session.open(message, node)
-        if node.settings.personal.choose:
-            session.observer = Choosing(session)
+        if (serves := {"best": Choosing, "mixture": Mixing}.get(node.settings.personal.serve)) is not None:
+            session.observer = serves(session)
         # Whoever gives the settings in this process, as a simulation does, answers for what it runs.
         allowed = None if settings else allowed_procedures(str(node.config.get(ALLOWED_PROCEDURES, "")))
         asked = procedure(session.received.procedure, allowed)

@@ -1,4 +1,4 @@
-"""Which of several models a device keeps: the rule of ``[personal] choose``, and what of it crosses the wire.
+"""Which of several models a device keeps: the rule of ``[personal] serve = "best"``, and what of it crosses the wire.
 
 A device judges models on samples that none of them was trained on. It has few, and on a handful of samples an honest
 difference drowns in noise. So models are compared
@@ -31,12 +31,14 @@ REFERENCE = "alone"
 # What a device may keep beside the reference, in the order on the wire.
 KINDS = ("received", "trained", "personal")
 NAMES = (REFERENCE, *KINDS)
+MIXTURE = "mixture"
+SERVED_NAMES = (*NAMES, MIXTURE)  # what a device may serve
 FEWEST = 4  # devices that make a prior; the variance of fewer says nothing
 
 REPORT = "choosing"  # key of a reply's config: the number of samples, then mean and variance a kind
 PRIOR = "choosing-prior"  # key of a message's config: the four numbers of a `Prior` a kind
-CHOSEN = "chosen"  # metric: which was kept, as its place in NAMES
-ACCURACY_CHOSEN = "accuracy-chosen"  # metric: on the test part, of the model that is kept
+CHOSEN = "chosen"  # metric: what is served, as its place in SERVED_NAMES
+ACCURACY_CHOSEN = "accuracy-chosen"  # metric: on the test part, of what is served
 ACCURACY_METHOD = "accuracy-method"  # metric of an evaluation: of the model that the method itself would use
 
 # Without a fleet, so many samples of this variance are added to a device's own: three samples may agree by chance.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,17 +12,30 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
-from torch import nn
+from torch import Tensor, nn
 
-from client.rounds.model_selection import served_model
+from client.rounds.serving import served_models
 from client.state.device_state import PERSONAL, DeviceState
 from client.state.store import FolderStore
+from client.training.evaluation import mixed
 from common.data.datasets import Floats
 from common.errors import BouquetError
 from common.methods import METHODS, outside_methods
 from common.model.card import ModelCard
 from common.settings import Settings, parse_settings
 from server.run_folder import MODELS, SETTINGS
+
+
+class Mixture(nn.Module):
+    """Several models as one, whose class probabilities are the mean of theirs."""
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.models = nn.ModuleList(models)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (n, classes) of samples (n, *input_shape)."""
+        return mixed([model(x) for model in self.models])
 
 
 @dataclass(frozen=True)
@@ -42,7 +55,7 @@ class KeptModel:
 
 
 def device_model(state_dir: Path) -> KeptModel:
-    """The model that this device trained last, or where it chooses, chose last.
+    """What this device serves since its last round: the method's model, the best of several, or their mixture.
 
     Raises `BouquetError` where there is none, and says how to get one.
     """
@@ -75,8 +88,9 @@ def device_model(state_dir: Path) -> KeptModel:
             f"The frozen layers of the model in {state_dir} are lost or damaged; the device is sent them again in its "
             "next round."
         )
-    chosen = served_model(state, kept.run, kept.round) if state else None
-    return _loaded(kept.card, {**backbone, **(chosen or kept.slots[PERSONAL])}, f"{state_dir}, round {kept.round}")
+    served = served_models(state, kept.run, kept.round) if state else []
+    models = [{**backbone, **own} for own in served or [kept.slots[PERSONAL]]]
+    return _loaded(kept.card, models, f"{state_dir}, round {kept.round}")
 
 
 def cluster_model(run: Path, cluster: int) -> KeptModel:
@@ -95,7 +109,7 @@ def cluster_model(run: Path, cluster: int) -> KeptModel:
         raise BouquetError(f"There is no file {file}; the run has {found}.") from None
     except (OSError, SafetensorError) as error:
         raise BouquetError(f"The model {file} cannot be read ({error}).") from None
-    return _loaded(ModelCard.of(settings).to_json(), tensors, f"{run}, cluster {cluster}")
+    return _loaded(ModelCard.of(settings).to_json(), [tensors], f"{run}, cluster {cluster}")
 
 
 def _on_devices_only(name: str) -> bool:
@@ -116,14 +130,16 @@ def _run_settings(run: Path) -> Settings:
         raise BouquetError(f"{run} is no run folder: {file} cannot be read ({reason}).") from None
 
 
-def _loaded(card: str, tensors: Mapping[str, NDArray[Any]], origin: str) -> KeptModel:
+def _loaded(card: str, models: Sequence[Mapping[str, NDArray[Any]]], origin: str) -> KeptModel:
     described = ModelCard.from_json(card)
-    model = described.build()
+    built = [described.build() for _ in models]
     try:
-        model.load_state_dict({name: torch.as_tensor(array) for name, array in tensors.items()})
+        for one, tensors in zip(built, models, strict=True):
+            one.load_state_dict({name: torch.as_tensor(array) for name, array in tensors.items()})
     except RuntimeError:
         raise BouquetError(
             f"The tensors of {origin} do not fit model {described.model.name!r} as it is built here: its code has "
             "changed since it was trained."
         ) from None
+    model = built[0] if len(built) == 1 else Mixture(built)
     return KeptModel(model.eval().requires_grad_(False), described, origin)

@@ -1,4 +1,4 @@
-"""``[personal] choose``: after each round the device keeps, and serves, the best model it has, whatever the method.
+"""``[personal] serve = "best"``: after each round a device keeps, and serves, the best model it has.
 
 A part of its training data is held out of everything that a method trains here. On it the device judges, by the rule of
 `common.model_selection`, the model it received, that after local training, the method's personal one, the one that it
@@ -12,29 +12,23 @@ model was kept, a few differences of scores, and the accuracies of the record.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from client.rounds.observer import Observer
 from client.rounds.samples import Samples
-from client.state.device_state import PERSONAL, Arrays, DeviceState
+from client.rounds.serving import SERVED, Aside, Serving
+from client.state.device_state import PERSONAL
 from client.training import evaluation
 from common import model_selection
 from common.errors import BouquetError
-from common.model_selection import KINDS, NAMES, REFERENCE
+from common.model_selection import KINDS, REFERENCE, SERVED_NAMES
 from common.parameters.layout import Vector
-from common.protocol import ARRAYS, Scalar
+from common.protocol import Scalar
 
-if TYPE_CHECKING:
-    from client.rounds.session import Session
-
-SERVED = "served"  # what is kept aside in each round, with the model of this slot
-_ALONE, _ALONE_JUDGED, _SERVED_JUDGED = "alone", "alone-judged", "served-judged"
-_KIND = "kind"
-_VERSIONS = 3  # files that stay: a server that was restarted repeats a round
+_ALONE, _ALONE_JUDGED, _SERVED_JUDGED = REFERENCE, "alone-judged", "served-judged"
 
 
 @dataclass(frozen=True)
@@ -54,27 +48,14 @@ class _Memory:
     kind: str = REFERENCE
 
 
-class Choosing(Observer):
+class Choosing(Serving):
     """The choice in one message. A device with a single training sample can hold out none, and chooses nothing."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self.started: Vector | None = None
-        self.personal: Vector | None = None
 
     @property
     def held_out(self) -> float:
         """The fraction of the training data that the choice is made by."""
         session = self.session
         return session.node.settings.personal.held_out if len(session.samples.all_train[1]) > 1 else 0.0
-
-    def on_start(self, start: Vector) -> None:
-        """Note what training starts from."""
-        self.started = start
-
-    def on_keep(self, personal: Vector) -> None:
-        """Note the method's personal model."""
-        self.personal = personal
 
     def on_reply(self, uploaded: Vector | None) -> dict[str, Scalar]:
         """At the end of a train message: train alone, choose, keep, and say how the models compare.
@@ -83,44 +64,36 @@ class Choosing(Observer):
         """
         if self.personal is None or not self.held_out:
             return {}
-        memory = self._recall()
+        memory = _remembered(self.kept_before())
         found = {} if uploaded is None else {"trained": Candidate(uploaded, uploaded)}
         found["personal"] = Candidate(self.personal, self.personal)
-        if (received := self._received()) is not None:
+        if (received := self.received()) is not None:
             found["received"] = Candidate(received, received)
         alone = self._train_alone(memory) if self.session.node.settings.personal.alone else None
         report, _ = self._choose(found, alone, memory)
         # Made of scores on the device's data: withheld like them, so that the fleet cannot tell it what to expect.
         return {} if self.session.node.settings.privacy.withholds else {model_selection.REPORT: report}
 
-    def on_test(self, vector: Vector) -> Vector:
+    def on_test(self, vector: Vector) -> Sequence[Vector]:
         """At the end of an evaluate message: choose, and note what the method's own model would have scored."""
         session = self.session
         if not self.held_out:
-            return vector
-        tested = evaluation.test(session.load(vector), *session.test_data)
-        session.metrics[model_selection.ACCURACY_METHOD] = tested.accuracy
-        memory, kept = self._recall(), session.recall()
+            return [vector]
+        session.metrics[model_selection.ACCURACY_METHOD] = session.test(vector).accuracy
+        memory, kept = _remembered(self.kept_before()), session.recall()
         if kept is None or PERSONAL not in kept.slots:
-            return vector  # a device that never trained has nothing to choose from
+            return [vector]  # a device that never trained has nothing to choose from
         own = session.layout.flatten(kept.slots[PERSONAL])
         received: Vector | None = vector
         if session.received.start == "personal":
-            own, received = vector, self._received()
+            own, received = vector, self.received()
         found = {"personal": Candidate(own, own)}
         if received is not None:
             found["received"] = Candidate(received, received)
         _, chosen = self._choose(found, memory.alone, memory)
-        return chosen.model
+        return [chosen.model]
 
     # --- the candidates -----------------------------------------------------------------------------------------
-
-    def _received(self) -> Vector | None:
-        """The model that was sent, whole or put together with the device's own layers; None where none was sent."""
-        payload = self.session.received.models.get(ARRAYS)
-        if payload is not None and payload.layers == self.session.layout.layers:
-            return payload.vector
-        return self.started if self.session.received.models and self.session.received.start == "received" else None
 
     def _train_alone(self, memory: _Memory) -> Candidate:
         """A round alone, from where the last one ended, on all training data and without what is held out.
@@ -129,7 +102,7 @@ class Choosing(Observer):
         message of a round finds what the first one trained.
         """
         session = self.session
-        if (trained := self._read(self._version).alone) is not None:
+        if (trained := _remembered(self.kept_at(self.version)).alone) is not None:
             return trained
         before = memory.alone or Candidate(session.initial, session.initial)
         try:
@@ -158,9 +131,8 @@ class Choosing(Observer):
         if memory.served is not None and model_selection.stays(self._errors(memory.served), against, margin):
             place, chosen = memory.kind, memory.served
         self._keep(chosen, place, alone)
-        tested = evaluation.test(session.load(chosen.model), *session.test_data)
-        session.metrics[model_selection.CHOSEN] = NAMES.index(place)
-        session.metrics[model_selection.ACCURACY_CHOSEN] = tested.accuracy
+        session.metrics[model_selection.CHOSEN] = SERVED_NAMES.index(place)
+        session.metrics[model_selection.ACCURACY_CHOSEN] = session.test(chosen.model).accuracy
         return model_selection.to_report(len(self._held[1]), differences), chosen
 
     @cached_property
@@ -175,54 +147,19 @@ class Choosing(Observer):
         wrong = ~np.isfinite(logits).all(axis=1)
         return np.maximum(model_selection.errors(logits, y.cpu().numpy()), wrong)
 
-    # --- what is kept -------------------------------------------------------------------------------------------
-
-    @property
-    def _version(self) -> int:
-        """Even for a round of training, odd for the evaluation after it."""
-        return 2 * self.session.received.round + self.session.is_evaluation
-
     def _keep(self, chosen: Candidate, kind: str, alone: Candidate | None) -> None:
         slots = {SERVED: chosen.model}
         if chosen.judged is not chosen.model:
             slots[_SERVED_JUDGED] = chosen.judged
         if alone is not None:
             slots |= {_ALONE: alone.model, _ALONE_JUDGED: alone.judged}
-        layout = self.session.layout
-        arrays: Arrays = {f"{s}/{name}": a for s, v in slots.items() for name, a in layout.unflatten(v).items()}
-        arrays[_KIND] = np.array([NAMES.index(kind)], dtype=np.int64)
-        state, run = self.session.node.state, self.session.run
-        earlier = [version for version in state.versions_aside(run, SERVED) if version < self._version]
-        state.keep_aside(run, SERVED, self._version, arrays, earlier[:_VERSIONS])
-
-    def _recall(self) -> _Memory:
-        """What was kept aside before this message, of this run."""
-        earlier = [v for v in self.session.node.state.versions_aside(self.session.run, SERVED) if v < self._version]
-        return next((found for v in earlier if (found := self._read(v)).served is not None), _Memory())
-
-    def _read(self, version: int) -> _Memory:
-        """What was kept aside after a message of this run; nothing where that is lost."""
-        arrays = self.session.node.state.recall_aside(self.session.run, SERVED, version)
-        if arrays is None:
-            return _Memory()
-        slots = {_ALONE, _ALONE_JUDGED, SERVED, _SERVED_JUDGED}
-        found = {slot: self.session.layout.flatten(own) for slot in slots if (own := _slot(arrays, slot))}
-        alone = Candidate(found[_ALONE], found[_ALONE_JUDGED]) if _ALONE in found else None
-        model = Candidate(found[SERVED], found.get(_SERVED_JUDGED, found[SERVED]))
-        return _Memory(alone, model, NAMES[int(arrays[_KIND][0])])
+        self.keep_aside(Aside(slots, kind))
 
 
-def _slot(arrays: Arrays, slot: str) -> Arrays:
-    """The tensors of a slot by name."""
-    return {name.partition("/")[2]: array for name, array in arrays.items() if name.partition("/")[0] == slot}
-
-
-def served_model(state: DeviceState, run: str, round_: int) -> Arrays | None:
-    """The tensors of the model that the device serves after a round of a run, or the evaluation after it.
-
-    None where it has made no choice: then it is the method's own.
-    """
-    for version in (2 * round_ + 1, 2 * round_):
-        if (arrays := state.recall_aside(run, SERVED, version)) is not None:
-            return _slot(arrays, SERVED)
-    return None
+def _remembered(aside: Aside) -> _Memory:
+    """What the choice kept aside after a message; nothing where that is lost, or was a mixture."""
+    models = aside.models
+    if SERVED not in models:
+        return _Memory()
+    alone = Candidate(models[_ALONE], models[_ALONE_JUDGED]) if _ALONE in models else None
+    return _Memory(alone, Candidate(models[SERVED], models.get(_SERVED_JUDGED, models[SERVED])), aside.kind)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from common.parameters.layout import Vector
 from common.protocol import Scalar
 
@@ -24,6 +26,6 @@ class Observer:
         """At the end of a train message that sends this model (d,), None for none: what the config is to say beside."""
         return {}
 
-    def on_test(self, vector: Vector) -> Vector:
-        """At the end of an evaluate message: the model (d,) to test in the place of this one."""
-        return vector
+    def on_test(self, vector: Vector) -> Sequence[Vector]:
+        """At the end of an evaluate message: the models (d,) to test, as a mixture, in the place of this one."""
+        return [vector]

@@ -258,6 +258,12 @@ class Session:
                 torch.cuda.manual_seed(seed)
             yield
 
+    def test(self, *models: Vector) -> evaluation.Scores:
+        """Scores of a model (d,) on `test_data`, of several those of the mean of their probabilities."""
+        x, y = self.test_data
+        logits = [evaluation.predict(self.load(model), x) for model in models]
+        return evaluation.scores(evaluation.mixed(logits) if len(logits) > 1 else logits[0], y)
+
     # --- what is reported -------------------------------------------------------------------------------------
 
     def report_start(self, start: Vector) -> None:
@@ -277,7 +283,7 @@ class Session:
     def report_trained(self, trained: Vector, train_loss: float) -> None:
         """Metrics of the model after training."""
         self.metrics[protocol.TRAIN_LOSS] = train_loss
-        self.metrics[protocol.ACCURACY_TRAINED] = evaluation.test(self.load(trained), *self.test_data).accuracy
+        self.metrics[protocol.ACCURACY_TRAINED] = self.test(trained).accuracy
 
     def keep(
         self, personal: Vector, slots: Mapping[str, Arrays] | None = None, facts: Mapping[str, Any] | None = None
@@ -331,7 +337,6 @@ class Session:
 
     def reply_evaluation(self, vector: Vector) -> Message:
         """Test a model and reply with its scores; ``num-examples`` are those it was tested on."""
-        vector = self.observer.on_test(vector)
-        scores = evaluation.test(self.load(vector), *self.test_data)
+        scores = self.test(*self.observer.on_test(vector))
         self.metrics |= score_metrics(scores) | {protocol.NUM_EXAMPLES: scores.examples}
         return protocol.reply(self.message, self.node.client, told(self))

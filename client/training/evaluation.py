@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,9 +47,18 @@ def together(x: Tensor) -> int:
     return max(1, min(TEST_BATCH, _TEST_VALUES // max(1, x[:1].numel())))
 
 
+def mixed(logits: Sequence[Tensor]) -> Tensor:
+    """Logits (N, classes) whose probabilities are the mean of those of several models' (N, classes)."""
+    return torch.stack([one.float().softmax(dim=-1) for one in logits]).mean(dim=0).log()
+
+
 def test(model: nn.Module, x: Tensor, y: Tensor) -> Scores:
     """Test a model; a loss that overflows or is no number counts as the largest float."""
-    logits = predict(model, x)
+    return scores(predict(model, x), y)
+
+
+def scores(logits: Tensor, y: Tensor) -> Scores:
+    """Those of logits (N, classes)."""
     loss = float(_finite(F.cross_entropy(logits, y)))
     truth, found = y.cpu().numpy(), logits.argmax(dim=1).cpu().numpy()
     # The data loaders refuse a device without test samples, so neither is None.

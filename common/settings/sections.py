@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -20,6 +21,7 @@ class Section(BaseModel):
     """A section of the settings file: unknown keys are errors, values cannot be changed afterwards."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    moved: ClassVar[Mapping[str, str]] = {}  # a key that there was → what to write now
 
 
 def _number_or_share(value: int | float) -> int | float:
@@ -307,26 +309,24 @@ class ProtectionSettings(Section):
 
 
 class PersonalSettings(Section):
-    """Which model a device keeps and serves, whatever the method."""
+    """What a device keeps and serves, whatever the method."""
 
-    choose: bool = Field(
-        False,
-        description="Hold out a part of the training data, and keep the model that is best there "
-        "(common/model_selection.py): "
-        "the received one, that after training, the method's personal one, the one kept before, or one trained alone.",
+    moved = {"choose": "serve = 'best' in the place of true, 'own' in the place of false"}
+
+    serve: Literal["own", "mixture", "best"] = Field(
+        "own",
+        description="'own': the method's model. 'mixture': the mean of the probabilities of the models that the device "
+        "has: the received one, that after training, the method's personal one, and one trained alone "
+        "(client/rounds/mixture.py). 'best': one of these, the best on a held-out part of the training data "
+        "(common/model_selection.py).",
     )
     alone: bool = Field(
         True,
-        description="For 'choose': also train a model alone, with which the others are compared; two more trainings a "
-        "round. Without it they are compared with the method's personal model, and a device may be worse off than "
-        "alone.",
+        description="For 'mixture' and 'best': also train a model alone; one more training a round, for 'best' two. "
+        "Without it 'best' compares with the method's personal model, and a device may be worse off than alone.",
     )
-    held_out: float = Field(
-        0.2, gt=0, le=0.5, description="For 'choose': part of the training data, at least a sample."
-    )
-    margin: float = Field(
-        2.0, ge=0, description="For 'choose': by how many standard errors another model must be better."
-    )
+    held_out: float = Field(0.2, gt=0, le=0.5, description="For 'best': part of the training data, at least a sample.")
+    margin: float = Field(2.0, ge=0, description="For 'best': standard errors by which another model must be better.")
 
 
 class PrivacySettings(Section):

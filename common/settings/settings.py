@@ -174,8 +174,12 @@ def _explain(error: ValidationError) -> str:
             if len(item["loc"]) == 1:
                 problems.append(f"Unknown section {key!r}; the sections are {', '.join(Settings.model_fields)}.")
             else:
-                allowed = ", ".join(section_class(section).model_fields)
-                problems.append(f"Unknown setting {key!r}; the section {section!r} has {allowed}.")
+                kind = section_class(section)
+                moved = getattr(kind, "moved", {}).get(item["loc"][1])
+                now = f" Now it is {section}.{moved}." if moved else ""
+                problems.append(
+                    f"Unknown setting {key!r}; the section {section!r} has {', '.join(kind.model_fields)}.{now}"
+                )
         else:
             message = item["msg"].removeprefix("Value error, ")
             value = item["input"]

@@ -29,7 +29,7 @@ def references(results: Results) -> list[str]:
         labels = {
             cell.strategy
             for cell in results.table.cells
-            if cell.settings.strategy.name == name and not cell.settings.personal.choose
+            if cell.settings.strategy.name == name and cell.settings.personal.serve == "own"
         }
         found += [row.label for row in results.table.rows if row.label in labels and row.tested == "method"][:1]
     return found

@@ -228,7 +228,9 @@ def _build(file: _File, check: Check) -> Table:
 
 def missing_rows(table: Table) -> list[str]:
     """The standard rows that a table does not have, by what they run and test."""
-    names = {cell.strategy: cell.settings.strategy.name for cell in table.cells if not cell.settings.personal.choose}
+    names = {
+        cell.strategy: cell.settings.strategy.name for cell in table.cells if cell.settings.personal.serve == "own"
+    }
     there = {(names.get(row.cells), row.tested) for row in table.rows}
     return [str(r["label"]) for r in STANDARD_ROWS if (r["name"], r.get("tested", "method")) not in there]
 

@@ -15,7 +15,9 @@ def tested_text(settings: Settings, row: Row, method: MethodStrategy[Any]) -> st
     """Which model the accuracies of a row are of."""
     if row.tested == "trained":
         return "after local training, in the last round that the device trained in"
-    if settings.personal.choose:
+    if settings.personal.serve == "mixture":
+        return "the mean of the probabilities of the device's models"
+    if settings.personal.serve == "best":
         return f"chosen on {settings.personal.held_out:.0%} of the training data, which no model was trained on"
     return method.tested_model
 
@@ -35,8 +37,8 @@ def budget_text(cells: Sequence[Settings]) -> str:
 
 def trainings_text(settings: Settings, method: MethodStrategy[Any]) -> str:
     """How many times a device trains in a round, and where it is not for those epochs, for what."""
-    chooses = settings.personal.choose and settings.personal.alone
-    return f"{method.trainings}, and 2 to choose" if chooses else method.trainings
+    more = {"own": "", "mixture": ", and 1 alone", "best": ", and 2 to choose"}[settings.personal.serve]
+    return method.trainings + (more if settings.personal.alone else "")
 
 
 def protocol(table: Table) -> list[dict[str, Any]]:

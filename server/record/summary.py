@@ -84,9 +84,9 @@ def _shown(reported: Mapping[str, float], said: Mapping[str, Any]) -> dict[str, 
 
 
 def _kept(reported: Mapping[str, float]) -> str | None:
-    """Which model a device that chooses has kept."""
-    place = reported.get(model_selection.CHOSEN)
-    return model_selection.NAMES[int(place)] if place is not None and 0 <= place < len(model_selection.NAMES) else None
+    """What a device serves in the place of the method's own model."""
+    place, names = reported.get(model_selection.CHOSEN), model_selection.SERVED_NAMES
+    return names[int(place)] if place is not None and 0 <= place < len(names) else None
 
 
 def summarise(

@@ -164,7 +164,7 @@ def test_scores_stay_on_the_device_and_all_weigh_alike(tmp_path):
 
 
 def test_what_a_device_finds_when_it_chooses_stays_on_it_too(tmp_path):
-    chooses = ("strategy.name=fedavg", "personal.choose=true")
+    chooses = ("strategy.name=fedavg", "personal.serve=best")
     federation = Federation(tmp_path / "private", *chooses, *PRIVATE)
     federation.play(1)
     assert all(model_selection.REPORT not in reply.config for reply in federation.strategy.replies.received)

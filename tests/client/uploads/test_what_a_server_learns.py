@@ -188,12 +188,12 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("choose", ["false", "true"])
+@pytest.mark.parametrize("serve", ["own", "best", "mixture"])
 @pytest.mark.parametrize("up", ["float32", "int8"])
 @pytest.mark.parametrize("name", METHODS)
-def test_a_device_whose_data_fail_answers_as_the_others_do(tmp_path, monkeypatch, name, up, choose):
-    """For each method, in a round and the test after it, also compressed, and where the device chooses."""
-    changes = (f"strategy.name={name}", f"wire.up={up}", f"personal.choose={choose}", *PRIVATE, *METHODS[name])
+def test_a_device_whose_data_fail_answers_as_the_others_do(tmp_path, monkeypatch, name, up, serve):
+    """For each method, in a round and the test after it, also compressed, and whatever the device serves."""
+    changes = (f"strategy.name={name}", f"wire.up={up}", f"personal.serve={serve}", *PRIVATE, *METHODS[name])
     federation = Federation(tmp_path, *changes)
     for context in federation.contexts.values():
         context.node_config.update(NOISE)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bouquet.models.kept import device_model
-from client.rounds.model_selection import served_model
+from client.rounds.serving import served_models
 from client.state.device_state import DeviceState
 from client.state.store import FolderStore
 from common.settings import load_settings
@@ -15,7 +15,7 @@ from tests.helpers.stopped_runs import cut_after, lines_of
 # A seed at which no device keeps what it trained alone in an earlier round, which is not what standalone ends with.
 BASE = ["data.clients=5", "data.public_fraction=0.1", "data.samples_per_client=60", "run.rounds=3", "run.seed=1"]
 BASE += ["simulation.engine=inline", "model.hidden=16"]
-CHOOSE = "personal.choose=true"
+CHOOSE = "personal.serve=best"
 
 
 def settings(*changes):
@@ -72,7 +72,7 @@ def test_what_is_served_is_what_was_chosen(tmp_path, monkeypatch):
     folder = tmp_path / STATE_FOLDER / "client-0"
     state = DeviceState(FolderStore(folder))
     latest = state.latest()
-    chosen = served_model(state, latest.run, latest.round)
+    (chosen,) = served_models(state, latest.run, latest.round)
     served = {name: tensor.numpy() for name, tensor in device_model(folder).model.state_dict().items()}
     for name, array in chosen.items():
         np.testing.assert_array_equal(served[name], array)

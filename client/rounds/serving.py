@@ -1,0 +1,110 @@
+"""What a device serves in the place of its method's own model: models that it keeps aside, by message.
+
+They lie beside the method's own state, which is as without them, and nothing of them is uploaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from client.rounds.observer import Observer
+from client.state.device_state import Arrays, DeviceState
+from common.model_selection import MIXTURE, REFERENCE, SERVED_NAMES
+from common.parameters.layout import Vector
+from common.protocol import ARRAYS
+
+if TYPE_CHECKING:
+    from client.rounds.session import Session
+
+SERVED = "served"  # what is kept aside in each round, with the one model of this slot where it is no mixture
+_KIND = "kind"
+_VERSIONS = 3  # files that stay: a server that was restarted repeats a round
+
+
+@dataclass(frozen=True)
+class Aside:
+    """The ``models`` (d,) that were kept aside after a message, by slot, and what of `SERVED_NAMES` is served."""
+
+    models: Mapping[str, Vector]
+    kind: str = REFERENCE
+
+
+class Serving(Observer):
+    """Notes the models that pass through a session, and keeps some of them aside."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.started: Vector | None = None
+        self.personal: Vector | None = None
+
+    def on_start(self, start: Vector) -> None:
+        """Note what training starts from."""
+        self.started = start
+
+    def on_keep(self, personal: Vector) -> None:
+        """Note the method's personal model."""
+        self.personal = personal
+
+    def received(self) -> Vector | None:
+        """The model that was sent, whole or put together with the device's own layers; None where none was sent."""
+        payload = self.session.received.models.get(ARRAYS)
+        if payload is not None and payload.layers == self.session.layout.layers:
+            return payload.vector
+        return self.started if self.session.received.models and self.session.received.start == "received" else None
+
+    @property
+    def version(self) -> int:
+        """Even for a round of training, odd for the evaluation after it."""
+        return 2 * self.session.received.round + self.session.is_evaluation
+
+    def keep_aside(self, aside: Aside) -> None:
+        """Write what is kept after this message."""
+        layout = self.session.layout
+        arrays: Arrays = {
+            f"{slot}/{name}": array
+            for slot, model in aside.models.items()
+            for name, array in layout.unflatten(model).items()
+        }
+        arrays[_KIND] = np.array([SERVED_NAMES.index(aside.kind)], dtype=np.int64)
+        self.session.node.state.keep_aside(self.session.run, SERVED, self.version, arrays, self._earlier()[:_VERSIONS])
+
+    def kept_before(self) -> Aside:
+        """What was kept before this message, of this run; no models where nothing was."""
+        return next((found for version in self._earlier() if (found := self.kept_at(version)).models), Aside({}))
+
+    def kept_at(self, version: int) -> Aside:
+        """What was kept after a message of this run; no models where that is lost."""
+        arrays = self.session.node.state.recall_aside(self.session.run, SERVED, version)
+        if arrays is None:
+            return Aside({})
+        models = {slot: self.session.layout.flatten(own) for slot, own in _slots(arrays).items()}
+        return Aside(models, SERVED_NAMES[int(arrays[_KIND][0])])
+
+    def _earlier(self) -> list[int]:
+        return [v for v in self.session.node.state.versions_aside(self.session.run, SERVED) if v < self.version]
+
+
+def served_models(state: DeviceState, run: str, round_: int) -> list[Arrays]:
+    """The tensors of the models that the device serves after a round of a run, or the evaluation after it.
+
+    Several are a mixture; where there is none, it serves the method's own.
+    """
+    for version in (2 * round_ + 1, 2 * round_):
+        if (arrays := state.recall_aside(run, SERVED, version)) is not None:
+            is_mixture = SERVED_NAMES[int(arrays[_KIND][0])] == MIXTURE
+            return [own for slot, own in _slots(arrays).items() if is_mixture or slot == SERVED]
+    return []
+
+
+def _slots(arrays: Arrays) -> dict[str, Arrays]:
+    """Slot → its tensors by name."""
+    found: dict[str, Arrays] = {}
+    for key, array in arrays.items():
+        slot, separator, name = key.partition("/")
+        if separator:
+            found.setdefault(slot, {})[name] = array
+    return found
