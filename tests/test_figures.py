@@ -1,0 +1,157 @@
+"""Every figure that a page takes from a table is the table's.
+
+``docs/results/NAME.md`` is what ``bouquet compare experiments/tables/NAME.toml`` wrote. A paragraph, a list item or a
+row of a table says in a comment where its figures are from, in their order:
+``<!-- NAME / COLUMN / ROW; ROW @ METRIC; ROW - REFERENCE -->``.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from experiments.comparison.grid import load_table
+
+DOCS = Path(__file__).parents[1] / "docs"
+TABLES = DOCS.parent / "experiments" / "tables"
+PUBLISHED = sorted((DOCS / "results").glob("*.md"))
+CITING = [DOCS / "choosing-a-method.md"]
+QUOTING = [DOCS / "results.md"]  # which also has figures of tables that are not published whole
+CITATION = re.compile(r"<!-- ([\w-]+) / (.+?) / (.+?) -->")
+FIGURE = re.compile(r"(?:≈ )?(?<![\w.+−])[+−]?\d*\.\d+(?!\w|\.\w)")
+
+
+def sections(page):
+    """Title → head → row → text of the tables on a published page."""
+    found = {}
+    for title, body in re.findall(r"^## (.+?)$\n\n((?:^\|.*\n?)+)", page, re.MULTILINE):
+        heads, _, *rows = [
+            [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in body.strip().splitlines()
+        ]
+        found[title] = {head: {row[0]: row[place] for row in rows} for place, head in enumerate(heads) if place > 0}
+    return found
+
+
+def lookup(tables, name, column):
+    """Row → text of a column in the section that begins with ``name``; PANEL: LABEL is a column of a panel."""
+    panel, _, label = column.rpartition(": ") if ": " in column else ("", "", column)
+    for title, columns in tables.items():
+        begins = re.match(rf"{re.escape(name)}(?! \w)\b", title)
+        if begins and (title.endswith(f": {panel}") if panel else True) and label in columns:
+            return columns[label]
+    raise AssertionError(f"no {name!r} of {column!r}")
+
+
+def expected(tables, column, item):
+    """How a page writes one cited figure: ``.864``, ``40.9``, or a difference in points, ``≈ +1.2``."""
+    if " - " in item:
+        row, reference = item.split(" - ")
+        worst = reference.endswith(" @ worst tenth")
+        reference = reference.removesuffix(" @ worst tenth")
+        text = lookup(tables, f"{'Worst tenth' if worst else 'Accuracy'} against {reference}", column)[row]
+        mean = re.match(r"(≈ )?([+−])(\d*\.\d+)", text)
+        return f"{mean[1] or ''}{mean[2]}{float(mean[3]) * 100:.1f}"
+    row, _, metric = item.partition(" @ ")
+    return lookup(tables, metric or "accuracy_macro", column)[row].split(" ± ")[0]
+
+
+def blocks(text):
+    """Paragraphs, list items and rows of tables, without code."""
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    return [block for block in re.split(r"\n\s*\n|\n(?=\||- |#)", text) if block.strip()]
+
+
+def figures_of(block):
+    """The figures of a block in their order, without those in comments, code and links."""
+    bare = re.sub(r"<!--.*?-->|`[^`]*`|\]\([^)]*\)", "", block, flags=re.DOTALL)
+    return FIGURE.findall(bare)
+
+
+def wrong_figures(block, tables):
+    """(written, cited) of a block; empty where they agree."""
+    cited = [
+        expected(tables[name], column, item.strip())
+        for name, column, items in CITATION.findall(block)
+        for item in items.split(";")
+    ]
+    written = figures_of(block)
+    return [] if written == cited else [(written, cited)]
+
+
+@pytest.mark.parametrize("page", CITING, ids=lambda page: page.name)
+def test_figures_are_those_of_the_table_that_is_cited(page):
+    tables = {one.stem: sections(one.read_text()) for one in PUBLISHED}
+    assert [found for block in blocks(page.read_text()) for found in wrong_figures(block, tables)] == []
+
+
+@pytest.mark.parametrize("page", QUOTING, ids=lambda page: page.name)
+def test_where_a_page_cites_a_table_its_figures_are_those(page):
+    tables = {one.stem: sections(one.read_text()) for one in PUBLISHED}
+    citing = [block for block in blocks(page.read_text()) if CITATION.search(block)]
+    assert citing
+    assert [found for block in citing for found in wrong_figures(block, tables)] == []
+
+
+@pytest.mark.parametrize("page", PUBLISHED, ids=lambda page: page.stem)
+def test_a_published_table_is_whole_and_of_its_file(page):
+    table = load_table(TABLES / page.name.replace(".md", ".toml"), lambda settings: None)
+    text = page.read_text()
+    assert text.startswith(f"# {table.name}\n")
+    assert f"over the seeds {', '.join(map(str, table.seeds))};" in text
+    assert "have not been run" not in text
+    assert "failed" not in text
+    panels = table.panels if len(table.panels) > 1 else {"": {column: column for column in table.data}}
+    for panel, labels in panels.items():
+        for label in labels.values():
+            accuracies = lookup(sections(text), "accuracy_macro", f"{panel}: {label}" if panel else label)
+            assert list(accuracies) == list(table.strategies)
+
+
+PAGE = """# t
+
+## accuracy_macro
+
+| strategy | a | b |
+| --- | ---: | ---: |
+| X | .854 ± .014 | .500 ± .001 |
+| Alone | .842 ± .010 | .100 ± .001 |
+
+## bytes_up (MB)
+
+| strategy | a | b |
+| --- | ---: | ---: |
+| X | 40.9 ± 0.0 | 1.0 ± 0.0 |
+
+## Accuracy against Alone, paired
+
+| strategy | a | b |
+| --- | ---: | ---: |
+| X | ≈ +.012 [−.001, +.025] | +.400 [+.3, +.5] |
+
+## accuracy_worst_decile: rotated
+
+| strategy | 80 samples |
+| --- | ---: |
+| X | .700 ± .014 |
+"""
+
+
+@pytest.mark.parametrize(
+    ("block", "right"),
+    [
+        ("X has .854, alone .842 <!-- t / a / X; Alone -->", True),
+        ("X has .855, alone .842 <!-- t / a / X; Alone -->", False),
+        ("X has .842, alone .854 <!-- t / a / X; Alone -->", False),  # in the wrong order
+        ("X has .854, alone .842 <!-- t / a / X -->", False),
+        ("a figure that cites nothing: .854", False),
+        ("no figure, `0.5` in code, [a link](page.md#v1.5)", True),
+        ("| X | ≈ +1.2 | +40.0 | <!-- t / a / X - Alone --> <!-- t / b / X - Alone -->", True),
+        ("| X | +1.2 | <!-- t / a / X - Alone -->", False),  # noise that is told as a gain
+        ("X is ahead by +40.0. <!-- t / b / X - Alone -->", True),  # at the end of a sentence
+        ("X is ahead by +41.0. <!-- t / b / X - Alone -->", False),
+        ("it sends 40.9 MB <!-- t / a / X @ bytes_up -->", True),
+        ("a tenth has .700 <!-- t / rotated: 80 samples / X @ accuracy_worst_decile -->", True),
+    ],
+)
+def test_what_is_refused(block, right):
+    assert (wrong_figures(block, {"t": sections(PAGE)}) == []) is right
