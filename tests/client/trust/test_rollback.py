@@ -163,7 +163,7 @@ def test_a_memory_that_is_spoiled_or_cannot_be_kept_stops_everything_signed(trus
 
 def test_it_reaches_the_process_that_checks(trust, newer):
     own = ["--trust-signer", next(iter(trust.signers)), "--rollout", str(trust.memory)]
-    assert parse([*own, "--", "--insecure"]) == (trust, ["--insecure"])
+    assert parse([*own, "--", "--insecure"]) == (trust, None, ["--insecure"])
     with pytest.raises(BouquetError, match="is no signer's public key"):
         AppTrust(signers=frozenset({"ssh-rsa AAAA"}), memory=trust.memory)
     with pytest.raises(BouquetError, match="needs a file that remembers"):
