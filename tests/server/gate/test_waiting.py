@@ -1,10 +1,16 @@
 """What SuperLink tells the gate of, and the looks that wait for it."""
 
+import asyncio
+import os
 import socket
 import struct
+import subprocess
+import sys
 import uuid
 
-from server.gate.waiting import DATAGRAM_BYTES
+import pytest
+
+from server.gate.waiting import DATAGRAM_BYTES, Waiting
 from server.superlink.link_state import Teller
 
 
@@ -21,3 +27,63 @@ def test_a_gate_that_is_busy_hears_of_all_nodes_when_it_listens_again():
             heard.update(struct.unpack(f">{len(data) // 8}Q", data))
     tell(1)  # nobody listens
     assert not tell._untold
+
+
+SAYS = """
+import os, socket, struct, sys
+if len(sys.argv) > 3:
+    os.setuid(int(sys.argv[3]))
+sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+sender.sendto(struct.pack(">Q", int(sys.argv[2])), "\\0" + sys.argv[1])
+"""
+
+
+async def listens(name, before=(), at_last=(), seconds=30.0):
+    """Looks for a message of node 7 that is there from the second look on; how many looks it took."""
+    waiting, looks = Waiting(name), []
+
+    async def look():
+        looks.append(len(looks))
+        for arguments in before if len(looks) == 1 else ():
+            await asyncio.to_thread(subprocess.run, [sys.executable, "-c", SAYS, name, *arguments], check=True)
+        return b"found" if len(looks) > 1 else None
+
+    async def held():
+        while 7 not in waiting._held:
+            await asyncio.sleep(0.01)
+        for arguments in at_last:
+            await asyncio.to_thread(subprocess.run, [sys.executable, "-c", SAYS, name, *arguments], check=True)
+
+    speaks = asyncio.create_task(held())
+    found = await waiting.first(7, seconds, look)
+    speaks.cancel()
+    assert not waiting._news
+    assert not waiting._looks
+    waiting.close()
+    return found, len(looks)
+
+
+def test_a_look_that_is_held_ends_when_superlink_tells():
+    name = f"bouquet-test-{uuid.uuid4().hex}"
+    assert asyncio.run(listens(name, at_last=[["8"], ["7"]])) == (b"found", 2)
+
+
+def test_what_nobody_looks_for_is_not_remembered():
+    async def told():
+        name = f"bouquet-test-{uuid.uuid4().hex}"
+        waiting = Waiting(name)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            for node in range(1000):
+                sender.sendto(struct.pack(">Q", node), f"\0{name}")
+                await asyncio.sleep(0)
+        assert not waiting._news
+        waiting.close()
+
+    asyncio.run(told())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_another_user_of_the_machine_wakes_nobody():
+    name = f"bouquet-test-{uuid.uuid4().hex}"
+    assert asyncio.run(listens(name, before=[["7", "65534"]], seconds=1.0)) == (None, 1)
+    assert asyncio.run(listens(name, before=[["7"]])) == (b"found", 2)
