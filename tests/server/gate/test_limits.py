@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import re
 import socket
+from pathlib import Path
 
 import grpc
 import pytest
@@ -19,6 +21,13 @@ from tests.helpers.waiting_for import eventually
 
 SECONDS = 60  # nobody waits so long
 HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
+def test_the_page_says_what_the_gate_allows():
+    page = (Path(__file__).parents[3] / "docs" / "security.md").read_text()
+    said = {name: int(number) for number, name in re.findall(r"\| (\d+) \| `([A-Z_]+)` \|", page)}
+    assert len(said) == 8
+    assert {name: getattr(limits, name) for name in said} == said
 
 
 @pytest.fixture
