@@ -9,14 +9,13 @@ No data are held out for it, nothing is decided and nothing more is sent. Why no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from client.rounds.serving import Aside, Serving
+from client.training.evaluation import Scores
 from common import model_selection
 from common.errors import BouquetError
-from common.model_selection import MIXTURE, REFERENCE, SERVED_NAMES
+from common.model_selection import MIXTURE, REFERENCE
 from common.parameters.layout import Vector
 from common.protocol import Scalar
 
@@ -34,20 +33,21 @@ class Mixing(Serving):
             self._serve({REFERENCE: alone, "received": self.received(), "trained": uploaded, "personal": self.personal})
         return {}
 
-    def on_test(self, vector: Vector) -> Sequence[Vector]:
+    def on_test(self, vector: Vector) -> Scores:
         """At the end of an evaluate message: the mixture with what was sent in it.
 
         Notes what the method's own model would have scored. A device that never trained has nothing to mix.
         """
         session = self.session
-        session.metrics[model_selection.ACCURACY_METHOD] = session.test(vector).accuracy
+        own = session.test(vector)
+        session.metrics[model_selection.ACCURACY_METHOD] = own.accuracy
         models: dict[str, Vector | None] = {**self.kept_before().models}
         if not models:
-            return [vector]
+            return own
         sent_as = "personal" if session.received.start == "personal" else "received"
         if (received := self.received()) is not None:
             models["received"] = received
-        return self._serve({**models, sent_as: vector}) or [vector]
+        return self._serve({**models, sent_as: vector}) or own
 
     def _train_alone(self) -> Vector:
         """A round alone, from where the last one ended, with the randomness of a device that runs ``standalone``.
@@ -63,17 +63,15 @@ class Mixing(Serving):
         except BouquetError:
             return before
 
-    def _serve(self, models: dict[str, Vector | None]) -> list[Vector]:
-        """Keep the distinct models that are finite, note the scores of their mixture, and give them; at best none."""
+    def _serve(self, models: dict[str, Vector | None]) -> Scores | None:
+        """Keep the distinct models that are finite, and note and give the scores of their mixture; None without any."""
         mixed: dict[str, Vector] = {}
         for kind, model in models.items():
             if model is None or not np.isfinite(model).all():
                 continue
             if not any(np.array_equal(model, other) for other in mixed.values()):
                 mixed[kind] = model
-        if mixed:
-            self.keep_aside(Aside(mixed, MIXTURE))
-            metrics = self.session.metrics
-            metrics[model_selection.CHOSEN] = SERVED_NAMES.index(MIXTURE)
-            metrics[model_selection.ACCURACY_CHOSEN] = self.session.test(*mixed.values()).accuracy
-        return list(mixed.values())
+        if not mixed:
+            return None
+        self.keep_aside(Aside(mixed, MIXTURE))
+        return self.note_served(MIXTURE, *mixed.values())

@@ -12,7 +12,6 @@ model was kept, a few differences of scores, and the accuracies of the record.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,9 +21,10 @@ from client.rounds.samples import Samples
 from client.rounds.serving import SERVED, Aside, Serving
 from client.state.device_state import PERSONAL
 from client.training import evaluation
+from client.training.evaluation import Scores
 from common import model_selection
 from common.errors import BouquetError
-from common.model_selection import KINDS, REFERENCE, SERVED_NAMES
+from common.model_selection import KINDS, REFERENCE
 from common.parameters.layout import Vector
 from common.protocol import Scalar
 
@@ -74,15 +74,16 @@ class Choosing(Serving):
         # Made of scores on the device's data: withheld like them, so that the fleet cannot tell it what to expect.
         return {} if self.session.node.settings.privacy.withholds else {model_selection.REPORT: report}
 
-    def on_test(self, vector: Vector) -> Sequence[Vector]:
+    def on_test(self, vector: Vector) -> Scores | None:
         """At the end of an evaluate message: choose, and note what the method's own model would have scored."""
         session = self.session
         if not self.held_out:
-            return [vector]
-        session.metrics[model_selection.ACCURACY_METHOD] = session.test(vector).accuracy
+            return None
+        tested = session.test(vector)
+        session.metrics[model_selection.ACCURACY_METHOD] = tested.accuracy
         memory, kept = _remembered(self.kept_before()), session.recall()
         if kept is None or PERSONAL not in kept.slots:
-            return [vector]  # a device that never trained has nothing to choose from
+            return tested  # a device that never trained has nothing to choose from
         own = session.layout.flatten(kept.slots[PERSONAL])
         received: Vector | None = vector
         if session.received.start == "personal":
@@ -90,8 +91,8 @@ class Choosing(Serving):
         found = {"personal": Candidate(own, own)}
         if received is not None:
             found["received"] = Candidate(received, received)
-        _, chosen = self._choose(found, memory.alone, memory)
-        return [chosen.model]
+        _, scores = self._choose(found, memory.alone, memory)
+        return scores
 
     # --- the candidates -----------------------------------------------------------------------------------------
 
@@ -116,8 +117,8 @@ class Choosing(Serving):
 
     def _choose(
         self, found: dict[str, Candidate], alone: Candidate | None, memory: _Memory
-    ) -> tuple[list[float], Candidate]:
-        """Judge, choose, keep, and note what was kept; the report for the server, and the chosen one."""
+    ) -> tuple[list[float], Scores]:
+        """Judge, choose, keep, and note what was kept; the report for the server, and the scores of the chosen one."""
         session, margin = self.session, self.session.node.settings.personal.margin
         reference, place = (alone, REFERENCE) if alone is not None else (found.pop("personal"), "personal")
         errors = {kind: self._errors(found[kind]) for kind in KINDS if kind in found}
@@ -131,9 +132,8 @@ class Choosing(Serving):
         if memory.served is not None and model_selection.stays(self._errors(memory.served), against, margin):
             place, chosen = memory.kind, memory.served
         self._keep(chosen, place, alone)
-        session.metrics[model_selection.CHOSEN] = SERVED_NAMES.index(place)
-        session.metrics[model_selection.ACCURACY_CHOSEN] = session.test(chosen.model).accuracy
-        return model_selection.to_report(len(self._held[1]), differences), chosen
+        scores = self.note_served(place, chosen.model)
+        return model_selection.to_report(len(self._held[1]), differences), scores
 
     @cached_property
     def _held(self) -> Samples:

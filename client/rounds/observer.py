@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from client.training.evaluation import Scores
 from common.parameters.layout import Vector
 from common.protocol import Scalar
 
@@ -26,6 +25,6 @@ class Observer:
         """At the end of a train message that sends this model (d,), None for none: what the config is to say beside."""
         return {}
 
-    def on_test(self, vector: Vector) -> Sequence[Vector]:
-        """At the end of an evaluate message: the models (d,) to test, as a mixture, in the place of this one."""
-        return [vector]
+    def on_test(self, vector: Vector) -> Scores | None:
+        """At the end of an evaluate message: scores of what is tested in the place of this model (d,), None for it."""
+        return None

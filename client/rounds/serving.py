@@ -13,6 +13,8 @@ import numpy as np
 
 from client.rounds.observer import Observer
 from client.state.device_state import Arrays, DeviceState
+from client.training.evaluation import Scores
+from common import model_selection
 from common.model_selection import MIXTURE, REFERENCE, SERVED_NAMES
 from common.parameters.layout import Vector
 from common.protocol import ARRAYS
@@ -71,6 +73,13 @@ class Serving(Observer):
         }
         arrays[_KIND] = np.array([SERVED_NAMES.index(aside.kind)], dtype=np.int64)
         self.session.node.state.keep_aside(self.session.run, SERVED, self.version, arrays, self._earlier()[:_VERSIONS])
+
+    def note_served(self, kind: str, *models: Vector) -> Scores:
+        """Note what of `SERVED_NAMES` is served, and its accuracy; its scores."""
+        scores, metrics = self.session.test(*models), self.session.metrics
+        metrics[model_selection.CHOSEN] = SERVED_NAMES.index(kind)
+        metrics[model_selection.ACCURACY_CHOSEN] = scores.accuracy
+        return scores
 
     def kept_before(self) -> Aside:
         """What was kept before this message, of this run; no models where nothing was."""

@@ -302,7 +302,7 @@ class Session:
     @property
     def untrained(self) -> tuple[str, ...]:
         """Names of the classes of which this device has no sample to train on."""
-        counts = np.bincount(self.node.data.train_y, minlength=len(self.card.classes))
+        counts = torch.bincount(self.samples.all_train[1].cpu(), minlength=len(self.card.classes)).tolist()
         return tuple(name for name, count in zip(self.card.classes, counts, strict=True) if not count)
 
     def reply(
@@ -337,6 +337,6 @@ class Session:
 
     def reply_evaluation(self, vector: Vector) -> Message:
         """Test a model and reply with its scores; ``num-examples`` are those it was tested on."""
-        scores = self.test(*self.observer.on_test(vector))
+        scores = self.observer.on_test(vector) or self.test(vector)
         self.metrics |= score_metrics(scores) | {protocol.NUM_EXAMPLES: scores.examples}
         return protocol.reply(self.message, self.node.client, told(self))
