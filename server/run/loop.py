@@ -209,7 +209,7 @@ class _Run:
         traffic = Bytes(self.strategy.layout)
         evaluation = self.evaluate(last, traffic)
         resting = {client: f"Not now, as its owner has it: {why}." for client, why in evaluation["not_now"].items()}
-        removed = dict.fromkeys(self.names.removed() if self.names else (), KEY_REMOVED)
+        removed = dict.fromkeys(self.removed(), KEY_REMOVED)
         failed = removed | resting | evaluation["not_evaluated"]
         self.learn_groups()
         rounds = self.record.rounds()
@@ -293,8 +293,12 @@ class _Run:
 
     def pass_over_removed(self, failures: dict[str, str]) -> None:
         """A device whose key its owner removed is away because of that, and has not failed."""
-        for client in self.names.removed() if self.names else ():
+        for client in self.removed() if failures else ():
             failures.pop(client, None)
+
+    def removed(self) -> set[str]:
+        """The devices of this run whose keys their owner has removed."""
+        return self.names.removed() if self.names else set()
 
     def look(self) -> dict[str, Any]:
         """Who is connected, who is missing, and who does not work now."""
