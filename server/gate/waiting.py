@@ -93,8 +93,8 @@ class Waiting:
             for (node,) in struct.iter_unpack(">Q", data[: len(data) // 8 * 8]):
                 if node in self._looks:
                     self._news[node] = self._news.get(node, 0) + 1
-                if node in self._held:
-                    self._held[node].set()
+                    if node in self._held:
+                        self._held[node].set()
 
 
 def _of_own_user(said: list[tuple[int, int, bytes]]) -> bool:

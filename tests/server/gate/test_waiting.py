@@ -10,7 +10,7 @@ import uuid
 
 import pytest
 
-from server.gate.waiting import DATAGRAM_BYTES, Waiting
+from server.gate.waiting import DATAGRAM_BYTES, Waiting, _of_own_user
 from server.superlink.link_state import Teller
 
 
@@ -87,3 +87,22 @@ def test_another_user_of_the_machine_wakes_nobody():
     name = f"bouquet-test-{uuid.uuid4().hex}"
     assert asyncio.run(listens(name, before=[["7", "65534"]], seconds=1.0)) == (None, 1)
     assert asyncio.run(listens(name, before=[["7"]])) == (b"found", 2)
+
+
+def credentials(user, kind=socket.SCM_CREDENTIALS, more=b""):
+    return [(socket.SOL_SOCKET, kind, struct.pack("3i", 1, user, 1) + more)]
+
+
+@pytest.mark.parametrize(
+    ("said", "heard"),
+    [
+        (credentials(os.geteuid()), True),
+        (credentials(0), True),
+        (credentials(os.geteuid() + 1), False),
+        (credentials(os.geteuid(), kind=socket.SCM_RIGHTS), False),
+        (credentials(os.geteuid(), more=b"0"), False),
+        ([], False),
+    ],
+)
+def test_what_the_kernel_says_of_a_sender_decides(said, heard):
+    assert _of_own_user(said) is heard
