@@ -19,14 +19,15 @@ from tests.helpers.stopped_runs import cut_after, lines_of
 BASE = ["data.clients=4", "data.public_fraction=0.1", "data.samples_per_client=60", "run.rounds=3", "run.seed=1"]
 BASE += ["data.partition=pathological", "simulation.engine=inline", "model.hidden=16"]
 MIXTURE = "personal.serve=mixture"
-KINDS = {  # distinct models: of fedavg the personal one is the trained one, of standalone all are the one trained alone
+# At most these: a device alone in its cluster receives what it trained. Of fedavg the personal one is the trained one.
+KINDS = {
     "standalone": {"alone"},
     "fedavg": {"alone", "received", "trained"},
     "ditto": {"alone", "received", "trained", "personal"},
     "fedper": {"alone", "received", "trained", "personal"},
     "fesem": {"alone", "received", "trained"},
     "dc-pfl": {"alone", "received", "trained"},
-    "ifca": {"alone", "trained"},
+    "ifca": {"alone", "received", "trained"},
     "fedtsdp": {"alone", "received", "trained"},
     "feddane": {"alone", "received", "trained"},
 }
