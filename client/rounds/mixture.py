@@ -4,14 +4,19 @@ The models are those that it has anyway after a round – the one that it receiv
 personal one – and one that it trains alone, as ``standalone`` would. Their class probabilities are averaged, each
 distinct model counting once: a plain ensemble (Lakshminarayanan, Pritzel, Blundell: Simple and Scalable Predictive
 Uncertainty Estimation Using Deep Ensembles. NeurIPS 2017, section 2.4) of models that differ in what they have seen.
-No data are held out for it, nothing is decided and nothing more is sent. Why no weights: docs/decisions/mixture.md.
+
+One thing is decided, on each device and anew after each message: the model alone trains without a part of the data, and
+where the received model errs less on that part, the model alone is left out. The method itself trains on all of the
+data, and nothing more is sent. Why this rule, and why no weights: docs/decisions/mixture.md.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from torch import Tensor
 
-from client.rounds.serving import Aside, Serving
+from client.rounds.serving import LEFT_OUT, Aside, Serving
+from client.training import evaluation
 from client.training.evaluation import Scores
 from common import model_selection
 from common.errors import BouquetError
@@ -29,7 +34,7 @@ class Mixing(Serving):
         A message in which the procedure kept nothing is no round of training.
         """
         if self.personal is not None:
-            alone = self._train_alone() if self.session.node.settings.personal.alone else None
+            alone = self._train_alone() if self.session.node.settings.personal.alone != "never" else None
             self._serve({REFERENCE: alone, "received": self.received(), "trained": uploaded, "personal": self.personal})
         return {}
 
@@ -41,9 +46,11 @@ class Mixing(Serving):
         session = self.session
         own = session.test(vector)
         session.metrics[model_selection.ACCURACY_METHOD] = own.accuracy
-        models: dict[str, Vector | None] = {**self.kept_before().models}
-        if not models:
+        before = self.kept_before()
+        if not before.models:
             return own
+        models: dict[str, Vector | None] = {**before.models, REFERENCE: _alone_of(before)}
+        models.pop(LEFT_OUT, None)
         sent_as = "personal" if session.received.start == "personal" else "received"
         if (received := self.received()) is not None:
             models["received"] = received
@@ -55,11 +62,13 @@ class Mixing(Serving):
         Where it diverges, it stays as it was. The second message of a round finds what the first one trained.
         """
         session = self.session
-        if (trained := self.kept_at(self.version).models.get(REFERENCE)) is not None:
+        if (trained := _alone_of(self.kept_at(self.version))) is not None:
             return trained
-        before = self.kept_before().models.get(REFERENCE, session.initial)
+        before = _alone_of(self.kept_before())
+        before = session.initial if before is None else before
         try:
-            return session.train(before, data=session.samples.all_train)[0]
+            data = session.samples.split(self._judged_on)[0] if self._judged_on else session.samples.all_train
+            return session.train(before, data=data)[0]
         except BouquetError:
             return before
 
@@ -73,5 +82,31 @@ class Mixing(Serving):
                 mixed[kind] = model
         if not mixed:
             return None
+        served = dict(mixed)
+        if self._is_left_out(mixed):
+            mixed[LEFT_OUT] = mixed.pop(REFERENCE)
+            del served[REFERENCE]
         self.keep_aside(Aside(mixed, MIXTURE))
-        return self.note_served(MIXTURE, *mixed.values())
+        return self.note_served(MIXTURE, *served.values())
+
+    @property
+    def _judged_on(self) -> float:
+        """The fraction of the training data that the model alone does not train on; 0 where it is not judged."""
+        personal, samples = self.session.node.settings.personal, self.session.samples.all_train[1]
+        return personal.held_out if personal.alone == "judged" and len(samples) > 1 else 0.0
+
+    def _is_left_out(self, models: dict[str, Vector]) -> bool:
+        """Whether the received model makes fewer errors than the one alone where that did not train."""
+        if not self._judged_on or not {REFERENCE, "received"} <= set(models):
+            return False
+        x, y = self.session.samples.split(self._judged_on)[1]
+        alone, received = (self._errors(models[kind], x, y) for kind in (REFERENCE, "received"))
+        return received < alone
+
+    def _errors(self, model: Vector, x: Tensor, y: Tensor) -> int:
+        return int((evaluation.predict(self.session.load(model), x).argmax(dim=1) != y).sum())
+
+
+def _alone_of(aside: Aside) -> Vector | None:
+    """The model that was trained alone, served or not."""
+    return aside.models.get(REFERENCE, aside.models.get(LEFT_OUT))

@@ -69,7 +69,7 @@ class Choosing(Serving):
         found["personal"] = Candidate(self.personal, self.personal)
         if (received := self.received()) is not None:
             found["received"] = Candidate(received, received)
-        alone = self._train_alone(memory) if self.session.node.settings.personal.alone else None
+        alone = self._train_alone(memory) if self.session.node.settings.personal.alone != "never" else None
         report, _ = self._choose(found, alone, memory)
         # Made of scores on the device's data: withheld like them, so that the fleet cannot tell it what to expect.
         return {} if self.session.node.settings.privacy.withholds else {model_selection.REPORT: report}

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from client.rounds.session import Session
 
 SERVED = "served"  # what is kept aside in each round, with the one model of this slot where it is no mixture
+LEFT_OUT = "left-out"  # the slot of the model alone where it is not in the mixture
 _KIND = "kind"
 _VERSIONS = 3  # files that stay: a server that was restarted repeats a round
 
@@ -105,7 +106,7 @@ def served_models(state: DeviceState, run: str, round_: int) -> list[Arrays]:
     for version in (2 * round_ + 1, 2 * round_):
         if (arrays := state.recall_aside(run, SERVED, version)) is not None:
             is_mixture = SERVED_NAMES[int(arrays[_KIND][0])] == MIXTURE
-            return [own for slot, own in _slots(arrays).items() if is_mixture or slot == SERVED]
+            return [o for slot, o in _slots(arrays).items() if (slot != LEFT_OUT if is_mixture else slot == SERVED)]
     return []
 
 

@@ -320,12 +320,20 @@ class PersonalSettings(Section):
         "(client/rounds/mixture.py). 'best': one of these, the best on a held-out part of the training data "
         "(common/model_selection.py).",
     )
-    alone: bool = Field(
-        True,
+    alone: Literal["judged", "always", "never"] = Field(
+        "judged",
         description="For 'mixture' and 'best': also train a model alone; one more training a round, for 'best' two. "
-        "Without it 'best' compares with the method's personal model, and a device may be worse off than alone.",
+        "'judged': a mixture has it only where it errs no more than the received model on what is held out of it. "
+        "'always': every mixture has it. 'never': 'best' compares with the method's personal model, and a device may "
+        "be worse off than alone.",
     )
-    held_out: float = Field(0.2, gt=0, le=0.5, description="For 'best': part of the training data, at least a sample.")
+    held_out: float = Field(
+        0.2,
+        gt=0,
+        le=0.5,
+        description="Part of the training data, at least a sample: for 'best' held out of everything, for a 'mixture' "
+        "of the model alone.",
+    )
     margin: float = Field(2.0, ge=0, description="For 'best': standard errors by which another model must be better.")
 
 

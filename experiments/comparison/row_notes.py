@@ -38,7 +38,7 @@ def budget_text(cells: Sequence[Settings]) -> str:
 def trainings_text(settings: Settings, method: MethodStrategy[Any]) -> str:
     """How many times a device trains in a round, and where it is not for those epochs, for what."""
     more = {"own": "", "mixture": ", and 1 alone", "best": ", and 2 to choose"}[settings.personal.serve]
-    return method.trainings + (more if settings.personal.alone else "")
+    return method.trainings + (more if settings.personal.alone != "never" else "")
 
 
 def protocol(table: Table) -> list[dict[str, Any]]:

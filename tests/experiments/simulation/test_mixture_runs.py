@@ -1,12 +1,17 @@
 """Runs in which devices serve the mixture of their models."""
 
+import zlib
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from bouquet.models.export import export
 from bouquet.models.kept import device_model
-from client.rounds.serving import served_models
+from client.data.loading import part_of
+from client.rounds.samples import RoundSamples
+from client.rounds.serving import LEFT_OUT, served_models
 from client.state.device_state import DeviceState
 from client.state.store import FolderStore
 from client.training.evaluation import mixed
@@ -19,9 +24,10 @@ from tests.helpers.stopped_runs import cut_after, lines_of
 BASE = ["data.clients=4", "data.public_fraction=0.1", "data.samples_per_client=60", "run.rounds=3", "run.seed=1"]
 BASE += ["data.partition=pathological", "simulation.engine=inline", "model.hidden=16"]
 MIXTURE = "personal.serve=mixture"
+ALWAYS = [MIXTURE, "personal.alone=always"]
 # At most these: a device alone in its cluster receives what it trained. Of fedavg the personal one is the trained one.
 KINDS = {
-    "standalone": {"alone"},
+    "standalone": {"alone", "trained"},
     "fedavg": {"alone", "received", "trained"},
     "ditto": {"alone", "received", "trained", "personal"},
     "fedper": {"alone", "received", "trained", "personal"},
@@ -64,7 +70,7 @@ def test_what_is_mixed_and_tested_is_what_the_device_serves(method, tmp_path, ke
     latest = state.latest()
     version = 2 * latest.round + 1  # the evaluation after the last round
     arrays = state.recall_aside(latest.run, "served", version)
-    assert {key.partition("/")[0] for key in arrays if "/" in key} <= KINDS[method]
+    assert {key.partition("/")[0] for key in arrays if "/" in key} <= KINDS[method] | {LEFT_OUT}
     model = device_model(tmp_path / STATE_FOLDER / "client-0")
     x = np.random.default_rng(0).normal(size=(5, *model.card.input_shape)).astype(np.float32)
     each = []
@@ -78,7 +84,7 @@ def test_what_is_mixed_and_tested_is_what_the_device_serves(method, tmp_path, ke
 def test_the_model_alone_is_that_of_standalone_and_the_method_is_as_without_the_mixture(tmp_path, kept):
     simulate(settings("strategy.name=standalone"), tmp_path / "alone")
     plain = simulate(settings("strategy.name=ditto"), tmp_path / "plain")
-    found = simulate(settings("strategy.name=ditto", MIXTURE), tmp_path / "mixed")
+    found = simulate(settings("strategy.name=ditto", *ALWAYS), tmp_path / "mixed")
     assert found["accuracy_method_macro"] == plain["accuracy_macro"]
     assert found["bytes_down"] == plain["bytes_down"]
     assert 0 < found["bytes_up"] - plain["bytes_up"] <= 60 * 4 * 4  # what is served and how good it is, a message
@@ -90,15 +96,80 @@ def test_the_model_alone_is_that_of_standalone_and_the_method_is_as_without_the_
 
 def test_one_kind_alone_is_no_mixture(tmp_path):
     alone = simulate(settings("strategy.name=standalone"), tmp_path / "alone")
-    found = simulate(settings("strategy.name=standalone", MIXTURE), tmp_path / "mixed")
+    found = simulate(settings("strategy.name=standalone", *ALWAYS), tmp_path / "mixed")
     assert found["accuracy_by_client"] == alone["accuracy_by_client"]
 
 
 def test_without_a_model_alone_it_is_not_trained(tmp_path, kept):
-    simulate(settings("strategy.name=fedavg", MIXTURE, "personal.alone=false"), tmp_path)
+    simulate(settings("strategy.name=fedavg", MIXTURE, "personal.alone=never"), tmp_path)
     state = state_of(tmp_path, "client-0")
     arrays = state.recall_aside(state.latest().run, "served", 2 * state.latest().round)
     assert {key.partition("/")[0] for key in arrays if "/" in key} == {"received", "trained"}
+
+
+def kept_by_kind(folder, client):
+    """Tensors by slot, after the last evaluation."""
+    state = state_of(folder, client)
+    latest, found = state.latest(), {}
+    for key, array in state.recall_aside(latest.run, "served", 2 * latest.round + 1).items():
+        slot, separator, name = key.partition("/")
+        if separator:
+            found.setdefault(slot, {})[name] = torch.as_tensor(array)
+    return found
+
+
+def held_out(samples, number):
+    """The half of a device's training samples that its model alone never trains on."""
+    generator = torch.Generator().manual_seed(zlib.crc32(f"1/client-{number}/0".encode()))
+    return torch.randperm(samples, generator=generator)[: samples // 2]
+
+
+def wrong(model, tensors, x, y):
+    model.load_state_dict(tensors)
+    return int((model(x).argmax(dim=1) != y).sum())
+
+
+# With half of the data held out for the judgement, and not a fifth, chance has less to say.
+JUDGED = [MIXTURE, "personal.held_out=0.5", "data.samples_per_client=40", "train.local_epochs=4", "run.rounds=4"]
+
+
+@pytest.mark.parametrize(("partition", "is_mixed"), [("iid", False), ("pathological", True)])
+def test_the_model_alone_is_mixed_only_where_the_received_one_errs_no_less_on_what_it_never_saw(
+    partition, is_mixed, tmp_path, kept
+):
+    chosen = settings("strategy.name=fedavg", *JUDGED, f"data.partition={partition}", "data.classes_per_client=1")
+    simulate(chosen, tmp_path)
+    model = device_model(tmp_path / STATE_FOLDER / "client-0").card.build().eval()
+    for number in range(4):
+        slots = kept_by_kind(tmp_path, f"client-{number}")
+        data = part_of(chosen, number)
+        x, y = torch.as_tensor(data.train_x), torch.as_tensor(data.train_y)
+        held = held_out(len(y), number)
+        alone = slots.get("alone", slots.get(LEFT_OUT))
+        errors, of_received = (wrong(model, one, x[held], y[held]) for one in (alone, slots["received"]))
+        assert ("alone" in slots) == (errors <= of_received) == is_mixed
+    served = served_models(state_of(tmp_path, "client-0"), state_of(tmp_path, "client-0").latest().run, 4)
+    assert len(served) == (3 if is_mixed else 2)
+
+
+def test_the_model_alone_never_saw_what_it_is_judged_on(tmp_path, kept, monkeypatch):
+    chosen = settings("strategy.name=fedavg", *JUDGED)
+    simulate(chosen, tmp_path / "true")
+    read = RoundSamples.of
+
+    def with_other_labels(data, device, seed):
+        if seed != zlib.crc32(b"1/client-0/0"):
+            return read(data, device, seed)
+        y = data.train_y.copy()
+        y[held_out(len(y), 0)] = (y[held_out(len(y), 0)] + 1) % 10
+        return read(replace(data, train_y=y), device, seed)
+
+    monkeypatch.setattr(RoundSamples, "of", with_other_labels)
+    simulate(chosen, tmp_path / "false")
+    before, after = (kept_by_kind(tmp_path / name, "client-0") for name in ("true", "false"))
+    alone = [slots.get("alone", slots.get(LEFT_OUT)) for slots in (before, after)]
+    assert all(torch.equal(one, alone[1][name]) for name, one in alone[0].items())
+    assert not all(torch.equal(one, after["trained"][name]) for name, one in before["trained"].items())
 
 
 @pytest.mark.parametrize(("method", "engine"), [("fedavg", "inline"), ("ditto", "inline"), ("ditto", "batched")])
