@@ -50,7 +50,7 @@ def train_centrally(file: Path) -> None:
     test_x, test_y = images(1, 2000, BEFORE, test=True)
     tested = torch.as_tensor(standardise_bytes(test_x, OWN_MEAN, OWN_STD))
     scores = evaluation.test(model, tested, torch.as_tensor(test_y))
-    print(f"trained centrally on classes 0 to 4: accuracy {scores.accuracy:.3f} there", flush=True)
+    print(f"trained centrally on classes 0 to 4: accuracy {scores.score:.3f} there", flush=True)
     save_file({name: t for name, t in model.state_dict().items() if not name.startswith("fc3")}, file)
 
 

@@ -8,7 +8,7 @@ import sys
 from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.text import Text
@@ -18,6 +18,7 @@ from bouquet.commands.keys import keys_app
 from bouquet.console import console, errors
 from common.errors import BouquetError
 from common.settings import Settings
+from common.task.task import task_of
 
 app = typer.Typer(
     name="bouquet",
@@ -72,7 +73,7 @@ def simulate(
     title = run_title(chosen)
     with ExitStack() as stack:
         tracker = stack.enter_context(TensorBoard(folder)) if track else None
-        table = stack.enter_context(RoundTable(console, chosen.run.rounds, title))
+        table = stack.enter_context(RoundTable(console, chosen.run.rounds, title, task_of(chosen).score))
 
         def follow(line: dict[str, Any]) -> None:
             table(line)
@@ -91,16 +92,22 @@ def demo(
     seed: options.Seed = None,
     strategy: options.Strategy = None,
     set_: options.Overrides = None,
+    task: Annotated[
+        Literal["classification", "forecast"], typer.Option(help="Digits to tell apart, or tables to forecast from.")
+    ] = "classification",
 ) -> None:
     """Start a real federation on this machine: a server and six clients, trained over gRPC in about a minute.
 
-    The clients hold handwritten digits, turned by 0, 120 or 240 degrees; nobody tells the server which is which.
+    The clients hold handwritten digits, turned by 0, 120 or 240 degrees; with --task forecast tables of the level in a
+    tank, which a valve fills or drains. Nobody tells the server which is which.
     """
     from bouquet.federation.demo import DEMO, run_demo, unused_folder
+    from bouquet.federation.demo_sensors import FORECAST
     from common.settings import parse_settings
 
+    demo_ = FORECAST if task == "forecast" else DEMO
     given = [f"{key}={value}" for key, value in (("run.rounds", rounds), ("run.seed", seed)) if value is not None]
-    base = parse_settings({}, DEMO if strategy is None else {k: v for k, v in DEMO.items() if "strategy." not in k})
+    base = parse_settings({}, demo_ if strategy is None else {k: v for k, v in demo_.items() if "strategy." not in k})
     chosen = options.override(base, [*(set_ or []), *given, *([f"strategy.name={strategy}"] if strategy else [])])
     run_demo(chosen, out or unused_folder(Path("runs") / chosen.run.name), console)
 

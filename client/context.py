@@ -30,6 +30,7 @@ from common.protocol.error_replies import OwnerRefusal
 from common.settings import Settings
 from common.settings.sections import OWN_DATA
 from common.system.resources import idle_cores
+from common.task.task import Task, task_of
 from common.trust.app_bundle import DISTRIBUTION
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class ClientContext:
             return str(name)
         if DATA not in self.config and PARTITION_ID in self.config:
             part = int(self.config[PARTITION_ID])
-            return self._folder(part).name if self._own else client_name(part, self.num_partitions)
+            return self._folder(part).name.partition(".csv")[0] if self._own else client_name(part, self.num_partitions)
         return self.state.identity()
 
     @property
@@ -151,6 +152,11 @@ class ClientContext:
             if (refused := self.watch.refusal()) is not None:
                 said |= {protocol.NOT_NOW: str(refused), protocol.AGAIN_IN: refused.seconds}
         return said
+
+    @property
+    def task(self) -> Task:
+        """What is learned."""
+        return task_of(self.settings)
 
     @property
     def num_partitions(self) -> int:
@@ -190,6 +196,7 @@ class ClientContext:
         from client.data.cache import files_below, prepared
 
         settings = {"seed": self.settings.run.seed, **self.settings.data.model_dump(), "given": given[1:]}
+        settings |= {"task": self.settings.task.model_dump(), "table": self.settings.table.model_dump()}
         card = ModelCard.of(self.settings)
         settings |= {"classes": card.classes, "input_shape": card.input_shape, "mean": card.mean, "std": card.std}
         files = (file for source in sources for file in files_below(source))
@@ -253,8 +260,10 @@ def own_data(settings: Settings, folder: str, leave_out: bool = False) -> Client
 
     Raises `BouquetError`, with the file, for what does not fit.
     """
-    from client.data.loading import load_folder
+    from client.data.loading import load_folder, load_table
 
+    if settings.table.inputs:
+        return load_table(folder, settings)
     card = ModelCard.of(settings)
     return load_folder(
         Path(folder),

@@ -16,6 +16,7 @@ from common import protocol
 from common.errors import BouquetError
 from common.metrics import written
 from common.protocol.records import config_of
+from common.task.score import Score
 from common.texts import plain
 
 if TYPE_CHECKING:
@@ -50,14 +51,12 @@ def began(node: ClientContext, message: Message, run: str, tell: Say) -> None:
     if tell is silent:
         return
     data = node.data
-    counts = data.samples_by_class()
+    counts = data.samples_by_class() if node.task.has_classes else []
     classes = node.class_names(len(counts))
     shown = [f"{name} {count or 'none'}" for name, count in zip(classes, counts, strict=True)]
     more = f" and {len(shown) - SHOWN_CLASSES} classes more" if len(shown) > SHOWN_CLASSES else ""
-    holds = (
-        f"Data: {len(data.train_y)} samples to train on, {len(data.test_y)} to test on; "
-        f"{', '.join(shown[:SHOWN_CLASSES])}{more}."
-    )
+    by_class = f"; {', '.join(shown[:SHOWN_CLASSES])}{more}" if shown else ""
+    holds = f"Data: {len(data.train_y)} samples to train on, {len(data.test_y)} to test on{by_class}."
     for line in (holds, *data.notes):
         if node.state.is_news(f"{run} {line.partition(':')[0]}", line):
             tell(line)
@@ -68,7 +67,7 @@ def ended(node: ClientContext, message: Message, metrics: Mapping[str, Any], tel
     """A round has ended, with its numbers, also those that do not leave; after the last test, the run, too."""
     if tell is silent:
         return
-    tell(f"{round_of(message)} ended: {_numbers(metrics)}.")
+    tell(f"{round_of(message)} ended: {_numbers(metrics, node.task.score)}.")
     config = config_of(message.content, protocol.CONFIG)
     last = config.get(protocol.ROUND) == node.settings.run.rounds
     if message.metadata.message_type == MessageType.EVALUATE and last:
@@ -92,14 +91,16 @@ def hidden(message: Message, error: Exception, tell: Say) -> None:
     tell(f"{round_of(message)} failed; the server is sent noise alone, and is not told: {kind}{error}")
 
 
-def _numbers(metrics: Mapping[str, Any]) -> str:
+def _numbers(metrics: Mapping[str, Any], score: Score) -> str:
     named = (
-        (protocol.LOSS, "loss {}"),
-        (protocol.TRAIN_LOSS, "{} while training"),
-        (protocol.ACCURACY, "accuracy {} as received"),
-        (protocol.ACCURACY_TRAINED, "{} after training"),
+        (protocol.LOSS, "loss {}", written),
+        (protocol.TRAIN_LOSS, "{} while training", written),
+        (score.key, f"{score.label} {{}} as received", score.text),
+        (score.trained, "{} after training", score.text),
+        (protocol.NAIVE, "{} foretold without a model", score.text),
     )
-    found = [text.format(written(metrics[name])) for name, text in named if isinstance(metrics.get(name), int | float)]
+    there = [one for one in named if isinstance(metrics.get(one[0]), int | float)]
+    found = [text.format(shown(metrics[name])) for name, text, shown in there]
     return ", ".join(found) or f"{metrics.get(protocol.NUM_EXAMPLES, 0)} samples"
 
 

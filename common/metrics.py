@@ -70,9 +70,10 @@ def deviation(values: Values) -> float | None:
     return float(known.std()) if known.size else None
 
 
-def worst_decile(values: Values) -> float | None:
-    """Mean of the lowest tenth of the clients, rounded up to a whole number of them."""
+def worst_decile(values: Values, higher_is_better: bool = True) -> float | None:
+    """Mean of the lowest (of an error the highest) tenth of the clients, rounded up to a whole number of them."""
     known = np.sort(_known(values))
+    known = known if higher_is_better else known[::-1]
     return float(known[: math.ceil(known.size / 10)].mean()) if known.size else None
 
 

@@ -132,7 +132,7 @@ def test(settings: Settings, device: Device, kept: Kept) -> float:
     tensors = {name: torch.as_tensor(array) for name, array in kept.slots[PERSONAL].items()}
     model.load_state_dict(tensors)
     data = own_data(settings, str(device.data))
-    return evaluation.test(model, torch.as_tensor(data.test_x), torch.as_tensor(data.test_y)).accuracy
+    return evaluation.test(model, torch.as_tensor(data.test_x), torch.as_tensor(data.test_y)).score
 
 
 def _same(one: Kept | None, other: Kept | None) -> bool:

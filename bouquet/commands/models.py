@@ -23,7 +23,7 @@ Cluster = Annotated[int | None, typer.Option(min=0, help="With --run: the cluste
 
 def predict(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="IMAGE…", help="Images, folders of images, or .npz files with x.")
+        list[Path], typer.Argument(metavar="IMAGE…", help="Images, folders of images, .npz files with x, or tables.")
     ],
     state_dir: StateDir = None,
     run: Run = None,
@@ -37,6 +37,7 @@ def predict(
     the others are predicted all the same, and the exit status is 1.
     """
     from bouquet.models.predict import predict as predictions
+    from bouquet.models.predict import table_score
 
     failed, kept = False, _model(state_dir, run, cluster)
     if never := kept.card.untrained:
@@ -44,6 +45,8 @@ def predict(
     for found in predictions(kept, paths, top):
         failed = failed or bool(found.error)
         typer.echo(found.to_json() if json else found.text(), err=bool(found.error) and not json)
+    if said := table_score(kept, paths):
+        typer.echo(said, err=True)
     if failed:
         raise typer.Exit(1)
 
@@ -63,7 +66,8 @@ def export(
 
     kept = _model(state_dir, run, cluster)
     write(kept, file)
-    typer.echo(f"written  {file} ({kept.card.model.name}, {len(kept.card.classes)} classes, from {kept.origin})")
+    what = f"{len(kept.card.classes)} classes" if kept.card.classes else ", ".join(kept.card.outputs)
+    typer.echo(f"written  {file} ({kept.card.model.name}, {what}, from {kept.origin})")
 
 
 def _model(state_dir: Path | None, run: Path | None, cluster: int | None) -> KeptModel:

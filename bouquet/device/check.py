@@ -96,25 +96,27 @@ def _data(path: Path | None, settings: Settings | None, leave_out: bool) -> Iter
 
 def _whole_data(path: Path, settings: Settings, leave_out: bool) -> Iterator[Line]:
     """The data as a round would read them."""
-    from client.data.loading import load_folder
+    from client.context import own_data
 
-    about = settings.data
+    classes, table = settings.data.classes, settings.table
     clock = time.monotonic()
-    found = load_folder(
-        path,
-        input_shape=about.input_shape,
-        classes=about.classes,
-        test_fraction=about.test_fraction,
-        seed=settings.run.seed,
-        leave_out=leave_out,
-        as_bytes=True,
-    )
-    counts = ", ".join(f"{n} {c or 'none'}" for n, c in zip(about.classes, found.samples_by_class(), strict=True))
+    found = own_data(settings, str(path), leave_out)
     took = time.monotonic() - clock
-    text = f"{len(found.train_y)} samples to train on, {len(found.test_y)} to test on; {counts}. Read in {took:.1f} s."
-    yield Line("data", OK, text)
+    counts = "".join(f", {n} {c or 'none'}" for n, c in zip(classes, found.samples_by_class(), strict=True))
+    what = f"{len(found.train_y)} samples to train on, {len(found.test_y)} to test on{counts.replace(',', ';', 1)}"
+    yield Line("data", OK, f"{what}. Read in {took:.1f} s.")
     for note in found.notes:
         yield Line("", WARNING, note)
+    if found.scaling is not None and table.scaling == "device":
+        scaling = found.scaling
+        words = [f"{name}={value}" for name in table.inputs for value in table.values.get(name, ("",))]
+        named = zip([word.rstrip("=") for word in words], scaling.mean, scaling.std, strict=True)
+        inputs = ", ".join(f"{name} {mean:.4g} ± {std:.3g}" for name, mean, std in named if "=" not in name)
+        targets = zip(table.targets, scaling.target_mean, scaling.target_std, strict=False)
+        told = "".join(f"; told: {name} {mean:.4g} ± {std:.3g}" for name, mean, std in targets)
+        yield Line("", OK, f"Mean and deviation of what is trained on: {inputs}{told}.")
+    if not settings.table.time and found.scaling is not None:
+        yield Line("", WARNING, "No table.time: a random part is tested, which flatters where rows lie close in time.")
 
 
 def _photos(path: Path) -> Iterator[Line]:
@@ -245,6 +247,7 @@ def _step(settings: Settings, path: Path | None, leave_out: bool) -> Iterator[Li
     from client.training.memory import check_fits
     from client.training.sgd import sgd_options
     from common.model.build import initial_model, model_shape
+    from common.task.task import task_of
 
     train = settings.train
     try:
@@ -260,7 +263,11 @@ def _step(settings: Settings, path: Path | None, leave_out: bool) -> Iterator[Li
         count = max(train.batch_size, min(own, STEP_SAMPLES, evaluation.together(x)))
         generator = np.random.default_rng(0)
         x = torch.as_tensor(generator.normal(size=(count, *shape)).astype(np.float32)).to(device)
+        task = task_of(settings)
         y = torch.as_tensor(generator.integers(0, num_classes, size=count)).to(device)
+        if not task.has_classes:
+            y = torch.as_tensor(generator.normal(size=(count, num_classes)).astype(np.float32)).to(device)
+        loss = sgd.PLAIN if task.has_classes else sgd.TrainingLoss(loss=task.loss)
         options = sgd_options({"local_epochs": 1}, train)
         model.to(device)
         order = torch.Generator().manual_seed(0)
@@ -268,9 +275,9 @@ def _step(settings: Settings, path: Path | None, leave_out: bool) -> Iterator[Li
         before, available = peak_bytes(), available_bytes() or 0
         check_fits(model, x, train.batch_size)
         # The first step pays for what PyTorch sets up.
-        sgd.train(model, x[: train.batch_size], y[: train.batch_size], options, (), order)
+        sgd.train(model, x[: train.batch_size], y[: train.batch_size], options, (), order, loss_of=loss)
         clock = time.monotonic()
-        sgd.train(model, x, y, options, (), order)
+        sgd.train(model, x, y, options, (), order, loss_of=loss)
         epoch = (time.monotonic() - clock) * own / count
     except BouquetError as error:
         yield Line("model", WRONG, str(error))
@@ -322,12 +329,9 @@ def _privacy(owner: Mapping[str, float], settings: Settings | None, state_dir: P
 
 def _samples(path: Path, settings: Settings, leave_out: bool) -> int:
     """How many samples of its own the device would train on."""
-    from client.data.loading import load_folder
+    from client.context import own_data
 
-    about = settings.data
-    shape, classes = about.input_shape, about.classes
-    found = load_folder(path, input_shape=shape, classes=classes, leave_out=leave_out, as_bytes=True)
-    return len(found.train_y)
+    return len(own_data(settings, str(path), leave_out).train_y)
 
 
 def _server(address: str, directory: Path | None, insecure: bool) -> Iterator[Line]:

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bouquet.federation.demo_sensors import FORECAST, write_tables
 from bouquet.federation.run import run_federation
 from bouquet.federation.start import QUICK, check_folder, start_server
 from bouquet.monitor.round_table import RoundTable, print_summary
@@ -19,6 +20,8 @@ from common.errors import BouquetError
 from common.settings import Settings
 from common.system.ports import free_port
 from common.system.process_group import ProcessGroup
+from common.task.score import Score
+from common.task.task import task_of
 from experiments.report.run_report import report_line
 from experiments.report.units import human_bytes
 from experiments.simulation.run import check, simulate
@@ -45,6 +48,9 @@ DEMO = {
 def run_demo(settings: Settings, folder: Path, console: Console) -> None:
     """Start a SuperLink and a SuperNode per client, train, compare with one global model, and end everything."""
     check_folder(folder, settings, resume=False)
+    if settings.task.kind == FORECAST["task.kind"] and not settings.data.data_dir:
+        write_tables(folder / "tables", settings.run.seed, settings.data.clients)
+        settings = settings.with_overrides({"data.data_dir": str((folder / "tables").absolute())})
     settings = settings.with_overrides({"server.min_clients": settings.data.clients})
     check(settings)
     clients = settings.data.clients
@@ -59,14 +65,16 @@ def run_demo(settings: Settings, folder: Path, console: Console) -> None:
                 f"127.0.0.1:{port}", state, config, insecure=True, environment=QUICK, trust=_own_code(settings)
             )
             start_supernode(group, node, f"SuperNode {part}")
-        with RoundTable(console, settings.run.rounds, run_title(settings)) as table:
+        with RoundTable(console, settings.run.rounds, run_title(settings), task_of(settings).score) as table:
             summary = run_federation(superlink, settings, folder, table)
         console.print("Ending all processes …")
     single = single_model(settings, folder / SINGLE_MODEL)
+    score = task_of(settings).score
     console.print(devices_table(summary, single))
     print_summary(console, summary)
     console.print(
-        f"A single global model (fedavg, same data and rounds, simulated): accuracy {single['accuracy_macro']:.3f}, "
+        f"A single global model (fedavg, same data and rounds, simulated): {score.label} "
+        f"{score.text(single[score.of('macro')])}, "
         f"{human_bytes(single['bytes_down'])} down, {human_bytes(single['bytes_up'])} up."
     )
     console.print(report_line(folder), soft_wrap=True)
@@ -76,7 +84,7 @@ def _own_code(settings: Settings) -> AppTrust:
     """Server and devices are the same person's: what the settings name of their own may run on both."""
     data = {settings.data.dataset, settings.data.partition}
     return AppTrust(
-        models=frozenset({settings.model.name} if ":" in settings.model.name else ()),
+        models=frozenset(name for name in (settings.model.name, settings.task.kind) if ":" in name),
         data=frozenset(name for name in data if ":" in name),
         procedures=frozenset({ANY_PROCEDURE}),
     )
@@ -91,19 +99,27 @@ def single_model(settings: Settings, folder: Path) -> dict[str, Any]:
 
 
 def devices_table(summary: Mapping[str, Any], single: Mapping[str, Any]) -> Table:
-    """Each device: its true group, the cluster it was found to be in, and its accuracy with either model."""
+    """Each device: its true group, the cluster it was found to be in, and its score with either model."""
+    score = Score.in_record(summary)
     table = Table(title="Clusters found", title_justify="left")
-    for column in ("device", "true group", "cluster", f"accuracy, {summary['strategy']}", "accuracy, single model"):
+    for column in (
+        "device",
+        "true group",
+        "cluster",
+        f"{score.title}, {summary['strategy']}",
+        f"{score.label}, single",
+    ):
         table.add_column(column, justify="left" if column == "device" else "right")
     groups = summary["groups"] or {}
-    order = sorted(summary["accuracy_by_client"], key=lambda c: (summary["assignment"].get(c, -1), c))
+    ours, theirs = (one[score.of("by_client")] for one in (summary, single))
+    order = sorted(ours, key=lambda c: (summary["assignment"].get(c, -1), c))
     for client in order:
         table.add_row(
             client,
             str(groups.get(client, "–")),
             str(summary["assignment"].get(client, "–")),
-            f"{summary['accuracy_by_client'][client]:.3f}",
-            f"{single['accuracy_by_client'][client]:.3f}",
+            score.number(ours[client]),
+            score.number(theirs[client]),
         )
     return table
 

@@ -30,6 +30,7 @@ from bouquet.monitor.round_table import RoundTable, print_summary
 from common.errors import BouquetError
 from common.system.locks import locked
 from common.system.process_group import ProcessGroup
+from common.task.task import task_of
 from common.trust.app_bundle import signed_app_files
 from server.fleet.duplicates import Twins
 from server.record.writer import RunRecord
@@ -196,7 +197,8 @@ def _do_in_turn(
 def _do(group: ProcessGroup, superlink: SuperLink, run: NextRun, options: Options, look: Callable[[], None]) -> None:
     settings, console, signature = run.settings, options.console, options.owners_signature
     try:
-        with RoundTable(console, settings.run.rounds, f"{settings.strategy.name}, run {settings.run.name}") as table:
+        title, score = f"{settings.strategy.name}, run {settings.run.name}", task_of(settings).score
+        with RoundTable(console, settings.run.rounds, title, score) as table:
             summary = run_federation(superlink, settings, run.folder, table, table.status, look, signature)
     except RunStopped as stopped:
         console.print(f"{stopped}\n{_report_line(run.folder)}", soft_wrap=True)

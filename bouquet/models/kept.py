@@ -17,25 +17,50 @@ from torch import Tensor, nn
 from client.rounds.serving import served_models
 from client.state.device_state import PERSONAL, DeviceState
 from client.state.store import FolderStore
-from client.training.evaluation import mixed
 from common.data.datasets import Floats
+from common.data.scaling import Scaling
 from common.errors import BouquetError
 from common.methods import METHODS, outside_methods
 from common.model.card import ModelCard
 from common.settings import Settings, parse_settings
+from common.task.task import Task, make_task
 from server.run_folder import MODELS, SETTINGS
 
 
 class Mixture(nn.Module):
-    """Several models as one, whose class probabilities are the mean of theirs."""
+    """Several models as one, which says what they say together."""
 
-    def __init__(self, models: Sequence[nn.Module]) -> None:
+    def __init__(self, models: Sequence[nn.Module], task: Task) -> None:
         super().__init__()
         self.models = nn.ModuleList(models)
+        self.task = task
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (n, classes) of samples (n, *input_shape)."""
-        return mixed([model(x) for model in self.models])
+        """Outputs (n, classes or targets) of samples (n, *input_shape)."""
+        return self.task.together([model(x) for model in self.models])
+
+
+class Scaled(nn.Module):
+    """A model of tables whose inputs and outputs are in the units of the table."""
+
+    mean: Tensor
+    std: Tensor
+    target_mean: Tensor
+    target_std: Tensor
+
+    def __init__(self, model: nn.Module, scaling: Scaling, input_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.model, self.tells_numbers = model, bool(scaling.target_std)
+        shape = (1, -1, *(1 for _ in input_shape[1:]))
+        for name, values in (("mean", scaling.mean), ("std", scaling.std)):
+            self.register_buffer(name, torch.tensor(values).reshape(shape))
+        for name, values in (("target_mean", scaling.target_mean), ("target_std", scaling.target_std)):
+            self.register_buffer(name, torch.tensor(values))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs (n, classes or targets) of samples (n, *input_shape)."""
+        outputs: Tensor = self.model((x - self.mean) / self.std)
+        return outputs * self.target_std + self.target_mean if self.tells_numbers else outputs
 
 
 @dataclass(frozen=True)
@@ -45,6 +70,17 @@ class KeptModel:
     model: nn.Module
     card: ModelCard
     origin: str
+
+    @property
+    def task(self) -> Task:
+        """What it was trained for."""
+        return make_task(self.card.task)
+
+    @torch.inference_mode()
+    def numbers(self, inputs: Floats) -> NDArray[Any]:
+        """What a model without classes tells, (n, targets), of samples in the table's own units."""
+        found: NDArray[Any] = self.model(torch.as_tensor(inputs)).float().numpy()
+        return found
 
     @torch.inference_mode()
     def probabilities(self, inputs: Floats) -> NDArray[Any]:
@@ -109,6 +145,11 @@ def cluster_model(run: Path, cluster: int) -> KeptModel:
         raise BouquetError(f"There is no file {file}; the run has {found}.") from None
     except (OSError, SafetensorError) as error:
         raise BouquetError(f"The model {file} cannot be read ({error}).") from None
+    if settings.table.inputs and settings.table.scaling == "device":
+        raise BouquetError(
+            f"The run {run} is of tables, which each device scales by its own (table.scaling = 'device'): a model "
+            "alone does not know the units. Use --state-dir on a device."
+        )
     return _loaded(ModelCard.of(settings).to_json(), [tensors], f"{run}, cluster {cluster}")
 
 
@@ -141,5 +182,7 @@ def _loaded(card: str, models: Sequence[Mapping[str, NDArray[Any]]], origin: str
             f"The tensors of {origin} do not fit model {described.model.name!r} as it is built here: its code has "
             "changed since it was trained."
         ) from None
-    model = built[0] if len(built) == 1 else Mixture(built)
+    model = built[0] if len(built) == 1 else Mixture(built, make_task(described.task))
+    if described.scaling is not None:
+        model = Scaled(model, described.scaling, described.input_shape)
     return KeptModel(model.eval().requires_grad_(False), described, origin)

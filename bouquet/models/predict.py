@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from bouquet.models.kept import KeptModel
 from client.data.folder import check_samples
+from client.data.table import Samples, read_table, samples_of
 from common.data.images import IMAGE_MODES, IMAGE_SUFFIXES, image_files, read_image
 from common.data.readers import read_arrays
 from common.errors import BouquetError
@@ -27,16 +30,21 @@ class Prediction:
     name: str
     classes: tuple[tuple[str, float], ...] = ()
     error: str = ""
+    numbers: tuple[tuple[str, float], ...] = ()
+    unit: str = ""
 
     def text(self) -> str:
         """A line for a person."""
         found = ", ".join(f"{name} {probability:.3f}" for name, probability in self.classes)
+        found = found or ", ".join(f"{name} {value:.4g} {self.unit}".rstrip() for name, value in self.numbers)
         return f"{self.name}: {self.error or found}"
 
     def to_json(self) -> str:
         """A line for a program."""
         if self.error:
             return json.dumps({"file": self.name, "error": self.error})
+        if self.numbers:
+            return json.dumps({"file": self.name, "predictions": dict(self.numbers), "unit": self.unit})
         found = [{"class": name, "probability": round(probability, 6)} for name, probability in self.classes]
         return json.dumps({"file": self.name, "predictions": found})
 
@@ -49,11 +57,17 @@ class _Sample:
 
 
 def predict(kept: KeptModel, paths: Sequence[Path], top: int) -> Iterator[Prediction]:
-    """The ``top`` classes of every sample of the files and folders, in order.
+    """The ``top`` classes, or the numbers, of every sample of the files and folders, in order.
+
+    Of a table to forecast from, what comes after its newest rows; `table_score` says how good that was before.
 
     A folder stands for its ``data.npz``, or else for all images in it, as it does in training. What cannot be read is
     a prediction with an error; the others go on.
     """
+    if kept.card.table.inputs:
+        for path in paths:
+            yield from _of_table(kept, path, top)
+        return
     batch: list[_Sample] = []
     for sample in _samples(kept, paths):
         batch.append(sample)
@@ -61,6 +75,66 @@ def predict(kept: KeptModel, paths: Sequence[Path], top: int) -> Iterator[Predic
             yield from _predict_batch(kept, batch, top)
             batch = []
     yield from _predict_batch(kept, batch, top)
+
+
+def table_score(kept: KeptModel, paths: Sequence[Path]) -> str:
+    """The score over all rows or windows of the tables whose targets are in them; empty where there are none."""
+    if not kept.card.table.inputs:
+        return ""
+    errors = []
+    for path in paths:
+        try:
+            samples = _table(kept, path, with_targets=True)
+        except BouquetError:
+            continue  # without the column, or said by `predict`
+        outputs = np.concatenate(list(_outputs(kept, samples)) or [np.empty((0, len(kept.card.outputs)))])
+        errors.append(kept.task.errors(torch.as_tensor(outputs), torch.as_tensor(samples.y)).numpy())
+    every = np.concatenate(errors) if errors else np.empty(0)
+    if not len(every):
+        return ""
+    score = kept.task.score
+    return f"{score.label} {score.text(kept.task.value(float(every.mean())))}, over {len(every)} samples with a target"
+
+
+def _table(kept: KeptModel, path: Path, with_targets: bool) -> Samples:
+    card = kept.card
+    table = read_table(path, card.table, card.classes if with_targets else (), with_targets)
+    if kept.task.is_forecast and not with_targets:
+        table = replace(table, targets=np.full((len(table.inputs), len(card.table.targets)), np.nan))
+    return samples_of(table, card.table, kept.task.is_forecast, needs_targets=with_targets)
+
+
+def _outputs(kept: KeptModel, samples: Samples) -> Iterator[NDArray[Any]]:
+    x = samples.x.astype(np.float32)
+    run = kept.probabilities if kept.task.has_classes else kept.numbers
+    return (run(x[i : i + BATCH]) for i in range(0, len(x), BATCH))
+
+
+def _of_table(kept: KeptModel, path: Path, top: int) -> Iterator[Prediction]:
+    try:
+        samples = _table(kept, path, with_targets=False)
+        if not len(samples.x):
+            raise BouquetError(f"{path} has no row or window without gaps. {' '.join(samples.notes)}")
+    except BouquetError as error:
+        yield Prediction(str(path), error=str(error))
+        return
+    if kept.task.is_forecast:
+        samples = replace(samples, x=samples.x[-1:], times=None if samples.times is None else samples.times[-1:])
+    row = 0
+    for outputs in _outputs(kept, samples):
+        for values in outputs:
+            name = f"{path}[{row}]"
+            if samples.times is not None:
+                name = f"{path} {datetime.fromtimestamp(samples.times[row], UTC):%Y-%m-%dT%H:%M:%SZ}"
+            row += 1
+            if kept.task.has_classes:
+                order = np.argsort(-values, kind="stable")[:top]
+                yield Prediction(name, tuple((kept.card.classes[k], float(values[k])) for k in order))
+            else:
+                pairs = zip(kept.card.outputs, values, strict=True)
+                yield Prediction(
+                    name, numbers=tuple((c, float(f"{v:.6g}")) for c, v in pairs), unit=kept.card.task.unit
+                )
 
 
 def _predict_batch(kept: KeptModel, batch: Sequence[_Sample], top: int) -> Iterator[Prediction]:

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from common.task.score import Score
 from server.record.status import FAILED, FINISHED, STOPPED, TESTING, TRAINING, WAITING
 
 STATES = (WAITING, TRAINING, TESTING, FINISHED, FAILED, STOPPED)
@@ -20,6 +21,7 @@ class StatusCollector(Collector):
     def __init__(self, status: Mapping[str, Any]) -> None:
         self.run = status["run"]
         self.devices = status["devices"]
+        self.score = Score.in_record(self.run)
         self._warnings = len(self.run["warnings"])
 
     def collect(self) -> Iterable[Metric]:
@@ -35,7 +37,9 @@ class StatusCollector(Collector):
         yield self._of_run("bouquet_run_seconds", "Seconds that the rounds took.", run["seconds"])
         yield self._of_run("bouquet_time_left_seconds", "Seconds that the rest may take.", run["time_left"])
         yield self._of_run("bouquet_run_updated_seconds", "When the server last said something.", run["updated"])
-        yield self._of_run("bouquet_accuracy", "Mean accuracy over the devices.", run["accuracy"])
+        label, unit = self.score.label, f" in {self.score.unit}" if self.score.unit else ""
+        mean = f"Mean {label}{unit} over the devices."
+        yield self._of_run(f"bouquet_{self.score.key}", mean, run[self.score.key])
         yield self._of_run("bouquet_loss", "Mean training loss of the models of a round.", run["loss"])
         yield self._of_run("bouquet_clusters", "Number of clusters.", run["clusters"])
         yield self._of_run(
@@ -46,7 +50,8 @@ class StatusCollector(Collector):
         yield self._of_devices("bouquet_device_expected", "1 for a device that should be there.", "expected")
         yield self._of_devices("bouquet_device_last_seen_seconds", "When it was last heard of.", "last_seen")
         yield self._of_devices("bouquet_device_round", "The last round that it replied in.", "round")
-        yield self._of_devices("bouquet_device_accuracy", "Accuracy of the model that it was sent.", "accuracy")
+        sent = f"{label[0].upper()}{label[1:]}{unit} of the model that it was sent."
+        yield self._of_devices(f"bouquet_device_{self.score.key}", sent, self.score.key)
         yield self._of_devices("bouquet_device_samples", "Samples that it trains on.", "samples")
         resting = GaugeMetricFamily(
             "bouquet_device_not_now_until_seconds",
@@ -82,12 +87,14 @@ class StatusCollector(Collector):
 
     def _clusters(self) -> Metric:
         family = GaugeMetricFamily(
-            "bouquet_cluster_accuracy", "Mean accuracy over the devices of a cluster.", labels=["run", "cluster"]
+            f"bouquet_cluster_{self.score.key}",
+            f"Mean {self.score.label} over the devices of a cluster.",
+            labels=["run", "cluster"],
         )
         found: dict[int, list[float]] = {}
         for device in self.devices:
-            if device["cluster"] is not None and device["accuracy"] is not None:
-                found.setdefault(device["cluster"], []).append(device["accuracy"])
+            if device["cluster"] is not None and device[self.score.key] is not None:
+                found.setdefault(device["cluster"], []).append(device[self.score.key])
         for cluster, values in sorted(found.items()):
             family.add_metric([self.run["name"], str(cluster)], sum(values) / len(values))
         return family

@@ -13,22 +13,27 @@ from rich.text import Text
 
 from common.metrics import written
 from common.system.log_file import stamp
+from common.task.score import ACCURACY, Score
 from experiments.report.units import human_bytes, human_seconds
 from server.monitoring.diagnosis import failures
 from server.record.reader import untested
 from server.record.status import TESTING, TRAINING, WAITING, sentence
 
-COLUMNS = ("round", "clients", "clusters", "purity", "loss", "accuracy", "trained", "down", "up", "time")
+
+def heads(score: Score) -> tuple[str, ...]:
+    """The heads of the table's columns."""
+    return ("round", "clients", "clusters", "purity", "loss", score.title, "trained", "down", "up", "time")
 
 
 class RoundTable:
     """A table that grows by a line each round: live on a terminal, plain lines elsewhere."""
 
-    def __init__(self, console: Console, rounds: int, title: str) -> None:
+    def __init__(self, console: Console, rounds: int, title: str, score: Score = ACCURACY) -> None:
         self.console = console
         self.rounds = rounds
+        self.score = score
         self.table = Table(title=title, title_justify="left", caption_justify="left")
-        for column in COLUMNS:
+        for column in heads(score):
             self.table.add_column(column, justify="right")
         self._live = Live(self.table, console=console, refresh_per_second=4, transient=False)
         self._said = ""
@@ -52,11 +57,11 @@ class RoundTable:
 
     def __call__(self, line: Mapping[str, Any]) -> None:
         """Add a round's line from ``rounds.jsonl``."""
-        cells = _cells(line, self.rounds)
+        cells = _cells(line, self.rounds, self.score)
         self.table.add_row(*cells)
         self.say(f"round {line['round'] + 1}" if line["round"] < self.rounds else "testing every client's model")
         if not self.console.is_terminal:
-            named = (f"{name} {cell}" for name, cell in zip(COLUMNS, cells, strict=True) if cell != "–")
+            named = (f"{name} {cell}" for name, cell in zip(heads(self.score), cells, strict=True) if cell != "–")
             self.console.print(Text(stamp("  ".join(named))), soft_wrap=True)
         for client, reason in failures(line):
             text = f"round {line['round']} without {client}: {reason}"
@@ -93,7 +98,7 @@ class RoundTable:
         return text if self.console.is_terminal else stamp(text)
 
 
-def _cells(line: Mapping[str, Any], rounds: int) -> list[str]:
+def _cells(line: Mapping[str, Any], rounds: int, score: Score) -> list[str]:
     answered = line["replies"] + line["failures"]
     return [
         f"{line['round']}/{rounds}",
@@ -101,8 +106,8 @@ def _cells(line: Mapping[str, Any], rounds: int) -> list[str]:
         str(line["clusters"]),
         _number(line["purity"], 2),
         _number(line["loss"], 3),
-        _number(line["accuracy_macro"], 3),
-        _number(line["accuracy_trained_macro"], 3),
+        _scored(score, line[score.of("macro")]),
+        _scored(score, line[score.of("trained_macro")]),
         human_bytes(line["bytes_down"]),
         human_bytes(line["bytes_up"]),
         human_seconds(line["seconds"]),
@@ -113,20 +118,28 @@ def _number(value: float | None, digits: int) -> str:
     return "–" if value is None else written(value, digits)
 
 
+def _scored(score: Score, value: float | None) -> str:
+    return "–" if value is None else score.number(value)
+
+
 def print_summary(console: Console, summary: Mapping[str, Any]) -> None:
     """The result of a run in a few lines."""
     table = Table(show_header=False, box=None, pad_edge=False)
+    score = Score.in_record(summary)
     rows = [
-        ("accuracy", f"{_number(summary['accuracy_macro'], 3)} mean over {summary['clients']} clients"),
-        ("", f"{_number(summary['accuracy_micro'], 3)} weighted by examples"),
-        ("", f"{_number(summary['accuracy_worst_decile'], 3)} worst tenth of the clients"),
+        (score.title, f"{_scored(score, summary[score.of('macro')])} mean over {summary['clients']} clients"),
+        ("", f"{_scored(score, summary[score.of('micro')])} weighted by examples"),
+        ("", f"{_scored(score, summary[score.of('worst_decile')])} worst tenth of the clients"),
         ("clusters", str(summary["clusters"])),
         ("bytes", f"{human_bytes(summary['bytes_down'])} down, {human_bytes(summary['bytes_up'])} up"),
         ("time", human_seconds(summary["seconds"])),
     ]
     best = summary.get("best_round")
     if best and best["round"] < summary["rounds"]:
-        rows.insert(3, ("", f"{best['accuracy_macro']:.3f} mean after round {best['round']}, the best of all"))
+        value = score.number(best[score.of("macro")])
+        rows.insert(3, ("", f"{value} mean after round {best['round']}, the best of all"))
+    if (naive := summary.get("naive_macro")) is not None:
+        rows.insert(3, ("", f"{score.number(naive)} mean of the best that is foretold without a model"))
     if summary["purity"] is not None:
         rows.insert(-2, ("", f"purity {summary['purity']:.2f}, adjusted Rand index {summary['ari']:.2f}"))
     for name, value in rows:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bouquet.monitor.status import is_alive
+from common.task.score import Score
 from experiments.report.units import human_bytes, human_seconds
 from server.record.status import WAITING
 
@@ -36,9 +37,9 @@ def ago(seconds: float | None, now: float) -> str:
 
 def columns(status: Mapping[str, Any], now: float) -> list[tuple[str, ...]]:
     """The table of the devices as text, heads first."""
-    devices, alive = status["devices"], is_alive(status["run"])
+    devices, alive, score = status["devices"], is_alive(status["run"]), Score.in_record(status["run"])
     rows: list[tuple[str, ...]] = [
-        ("device", "connected", "last seen", "round", "cluster", "accuracy", "samples", "failures", "bouquet")
+        ("device", "connected", "last seen", "round", "cluster", score.title, "samples", "failures", "bouquet")
     ]
     for device in devices:
         connected = (
@@ -50,9 +51,9 @@ def columns(status: Mapping[str, Any], now: float) -> list[tuple[str, ...]]:
             if device["connected"]
             else ("MISSING" if alive and device["expected"] else "no")
         )
-        shown = [device["round"], device["cluster"], device["accuracy"], device["samples"]]
+        shown = [device["round"], device["cluster"], device[score.key], device["samples"]]
         cells = [
-            "–" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value) for value in shown
+            "–" if value is None else score.number(value) if isinstance(value, float) else str(value) for value in shown
         ]
         if device["left_out"]:
             cells[3] += f" (−{device['left_out']})"
@@ -98,5 +99,7 @@ def print_status(console: Console, status: Mapping[str, Any], now: float | None 
     for warning in run["warnings"]:
         console.print(Text(f"warning  {warning}", style="bold yellow"), soft_wrap=True)
     console.print(f"bytes    {human_bytes(run['bytes_down'])} down, {human_bytes(run['bytes_up'])} up")
-    if run["accuracy"] is not None:
-        console.print(f"accuracy {run['accuracy']:.3f} mean over the devices, {run['clusters']} clusters")
+    score = Score.in_record(run)
+    if run[score.key] is not None:
+        shown = f"{score.label:<8} {score.text(run[score.key])}"
+        console.print(f"{shown} mean over the devices, {run['clusters']} clusters")

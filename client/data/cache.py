@@ -24,17 +24,20 @@ import numpy as np
 
 from client.data.loading import ClientData
 from client.state.room import check_room
+from common.data.scaling import Scaling
 from common.errors import BouquetError
 from common.system.files import replacing, sweep
 
 FOLDER = "prepared"
 ALIGNMENT = 64
 KEPT = 2  # files: a device may serve two runs in turns
-ARRAYS = ("train_x", "train_y", "test_x", "test_y")
+ARRAYS = ("train_x", "train_y", "test_x", "test_y", "naive")
 # What decides how samples come out, beside the libraries that it calls.
 CODE: tuple[str, ...] = (
     "client/data/loading",
     "client/data/folder",
+    "client/data/table",
+    "common/data/scaling",
     "common/data/class_folders",
     "common/data/images",
     "common/model/card",
@@ -101,9 +104,10 @@ def _about(file: Path) -> tuple[int, int]:
 
 
 def _write(file: Path, data: ClientData) -> None:
-    arrays = {name: np.ascontiguousarray(getattr(data, name)) for name in ARRAYS}
+    arrays = {n: np.ascontiguousarray(array) for n in ARRAYS if (array := getattr(data, n)) is not None}
     header: dict[str, Any] = {"num_classes": data.num_classes, "group": data.group, "arrays": {}}
-    header |= {"notes": data.notes, "left_out": data.left_out}
+    header |= {"notes": data.notes, "left_out": data.left_out, "in_order": data.in_order}
+    header |= {"naive_names": data.naive_names, "scaling": data.scaling and data.scaling.model_dump()}
     end, checksum = 0, 0
     for name, array in arrays.items():
         start = math.ceil(end / ALIGNMENT) * ALIGNMENT
@@ -146,11 +150,14 @@ def _load(file: Path) -> ClientData | None:
             for name, about in header["arrays"].items()
         }
         return ClientData(
-            **{name: arrays[name] for name in ARRAYS},
+            **arrays,
             num_classes=header["num_classes"],
             group=header["group"],
             notes=tuple(header["notes"]),
             left_out=header["left_out"],
+            scaling=Scaling(**header["scaling"]) if header["scaling"] else None,
+            naive_names=tuple(header["naive_names"]),
+            in_order=header["in_order"],
         )
     except FileNotFoundError:
         return None

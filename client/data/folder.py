@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from client.data.table import table_files
 from common.data.class_folders import Report, find_photos, read_photos
 from common.data.images import IMAGE_MODES, IMAGE_SUFFIXES
 from common.data.readers import read_arrays
@@ -71,7 +72,7 @@ def read_folder(
 
 
 def client_folders(data_dir: str) -> list[Path]:
-    """The folders in ``data_dir``, one for each simulated client, which is named like it; in order of their names.
+    """What in ``data_dir`` each simulated client has: a folder, or where there are none, a table; by their names.
 
     Hidden ones are passed over. Raises `BouquetError` when there are none.
     """
@@ -83,10 +84,10 @@ def client_folders(data_dir: str) -> list[Path]:
     if not folder.is_dir():
         raise BouquetError(f"data.data_dir = {data_dir!r} is no folder; it holds a folder for each client.")
     found = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-    if not found:
+    if not found and not (found := table_files(folder)):
         raise BouquetError(
-            f"data.data_dir = {data_dir!r} holds no folders; make one for each client, with a folder of images for "
-            "each class in it, or a data.npz."
+            f"data.data_dir = {data_dir!r} holds no folders and no tables; make one for each client, with a folder of "
+            "images for each class in it, a data.npz, or tables (.csv)."
         )
     return found
 

@@ -16,13 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.data.folder import read_folder
+from client.data.table import divide, read_table, samples_of, scaling_of
 from common.data.datasets import Dataset, Floats, Labels, hold_out, load_dataset, reserve
 from common.data.partition_rules import apportion_at_random, deal
 from common.data.partitions import ClientPart, split_train_test
 from common.data.partitions import partition as partition_by_rule
+from common.data.scaling import Scaling
 from common.errors import BouquetError
 from common.model.card import OWN_MEAN, OWN_STD, standardise_bytes
 from common.settings import Settings
+from common.settings.sections import TableSettings
+from common.task.task import task_of
 
 MINIMUM_TRAIN = 2
 
@@ -38,19 +42,31 @@ class ClientData:
         group: ground-truth group where there is one, for purity; never used in training.
         notes: what its owner should know of the folder: files passed over, classes without images.
         left_out: photos that could not be read and were left out.
+        scaling: what inputs and targets were standardised by, of a table.
+        naive, naive_names: what a forecast without a model says of the test part, (k, n, targets) in the targets' own
+            units, and what each is called.
+        in_order: samples are in the order of their time, the oldest first.
+
+    Where there are no classes, ``num_classes`` is 0 and ``train_y``, ``test_y`` are (n, targets) float32.
     """
 
     train_x: NDArray[Any]
-    train_y: Labels
+    train_y: NDArray[Any]
     test_x: NDArray[Any]
-    test_y: Labels
+    test_y: NDArray[Any]
     num_classes: int
     group: int | None = None
     notes: tuple[str, ...] = ()
     left_out: int = 0
+    scaling: Scaling | None = None
+    naive: NDArray[Any] | None = None
+    naive_names: tuple[str, ...] = ()
+    in_order: bool = False
 
     def samples_by_class(self) -> list[int]:
-        """How many samples there are of each class, to train and to test on together."""
+        """How many samples there are of each class, to train and to test on together; empty where there are none."""
+        if not self.num_classes:
+            return []
         labels = np.concatenate([self.train_y, self.test_y])
         return [int(count) for count in np.bincount(labels, minlength=self.num_classes)]
 
@@ -184,6 +200,49 @@ def load_folder(
         return ClientData(x, own.y, test_x, own.test_y, len(classes), **about)
     train, test = _split(str(path), np.arange(len(own.y)), own.y, seed, test_fraction, own.segments)
     return ClientData(x[train], own.y[train], x[test], own.y[test], len(classes), **about)
+
+
+def load_table(path: Path | str, settings: Settings) -> ClientData:
+    """A device's own table (`client.data.table`): a CSV file, or a folder of them.
+
+    With times the newest part is tested, without them a random one. Everything is standardised by what is trained on.
+    Raises `BouquetError`, naming file, line and column, for what does not fit.
+    """
+    path, about, task = Path(path), settings.table, task_of(settings)
+    table = read_table(path, about, settings.data.classes)
+    samples = samples_of(table, about, task.is_forecast)
+    labels = samples.y if task.has_classes else np.zeros(len(samples.y), dtype=np.int64)
+    fraction = settings.data.test_fraction
+    if len(labels) < MINIMUM_TRAIN + 1:
+        _check_enough(f"{path} ({' '.join(samples.notes) or 'without gaps'})", len(labels), 0)
+    parts = divide(samples, about, fraction)
+    train, test = parts or _split(str(path), np.arange(len(labels)), labels, settings.run.seed, fraction, None)
+    _check_enough(f"{path}, of which {_tested_text(about)} is tested,", len(train), len(test))
+    scaling = scaling_of(samples.x[train], samples.y[train], about, task.has_classes)
+    y = samples.y if task.has_classes else scaling.targets(samples.y)
+    x = scaling.inputs(samples.x)
+    naive, names = samples.naive[:, test], samples.naive_names
+    if not task.has_classes:
+        mean = np.broadcast_to(samples.y[train].mean(axis=0), (1, *samples.y[test].shape))
+        naive, names = np.concatenate([naive, mean]), (*names, "the mean")
+    return ClientData(
+        x[train],
+        y[train],
+        x[test],
+        y[test],
+        len(settings.data.classes),
+        notes=samples.notes,
+        scaling=scaling,
+        naive=None if task.has_classes else naive,
+        naive_names=() if task.has_classes else names,
+        in_order=parts is not None,
+    )
+
+
+def _tested_text(about: TableSettings) -> str:
+    if about.cut:
+        return f"what is of {about.cut} or later"
+    return "the newest part" if about.time else "a random part"
 
 
 def rotated(images: Floats, degrees: float) -> Floats:

@@ -18,7 +18,7 @@ import torch
 
 from client.rounds.samples import RoundSamples, Samples
 from client.rounds.session import Session
-from client.training import sgd
+from client.training import evaluation, sgd
 from client.training.objective import Term
 from client.training.sgd import SGDOptions, TrainingLoss
 from common import protocol
@@ -51,8 +51,10 @@ class BlankSession(Session):
     def samples(self) -> RoundSamples:
         """Blank ones."""
         self.metrics[protocol.GROUP] = -1
-        x = torch.zeros(2, *model_shape(self.node.settings)[0], device=self.device)
-        blank = x, torch.zeros(2, dtype=torch.int64, device=self.device)
+        shape, outputs = model_shape(self.node.settings)
+        x = torch.zeros(2, *shape, device=self.device)
+        labels = torch.zeros(2, dtype=torch.int64, device=self.device)
+        blank = x, labels if self.node.task.has_classes else torch.zeros(2, outputs, device=self.device)
         return _BlankSamples(blank, blank, seed=0)
 
     @property
@@ -63,7 +65,13 @@ class BlankSession(Session):
     @property
     def loss_of(self) -> TrainingLoss:
         """That of samples as they are."""
-        return sgd.PLAIN
+        task = self.node.task
+        return sgd.PLAIN if task.has_classes else TrainingLoss(loss=task.loss)
+
+    @property
+    def judge(self) -> evaluation.Judge:
+        """By the task alone: the data, and their scale, are not looked at again."""
+        return evaluation.Judge(self.node.task)
 
     def train(
         self,

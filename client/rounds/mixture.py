@@ -18,7 +18,6 @@ from torch import Tensor
 from client.rounds.serving import LEFT_OUT, Aside, Serving
 from client.training import evaluation
 from client.training.evaluation import Scores
-from common import model_selection
 from common.errors import BouquetError
 from common.model_selection import MIXTURE, REFERENCE
 from common.parameters.layout import Vector
@@ -45,7 +44,7 @@ class Mixing(Serving):
         """
         session = self.session
         own = session.test(vector)
-        session.metrics[model_selection.ACCURACY_METHOD] = own.accuracy
+        session.metrics[session.node.task.score.of_method] = own.score
         before = self.kept_before()
         if not before.models:
             return own
@@ -103,8 +102,8 @@ class Mixing(Serving):
         alone, received = (self._errors(models[kind], x, y) for kind in (REFERENCE, "received"))
         return received < alone
 
-    def _errors(self, model: Vector, x: Tensor, y: Tensor) -> int:
-        return int((evaluation.predict(self.session.load(model), x).argmax(dim=1) != y).sum())
+    def _errors(self, model: Vector, x: Tensor, y: Tensor) -> float:
+        return float(self.session.judge.errors(evaluation.predict(self.session.load(model), x), y).sum())
 
 
 def _alone_of(aside: Aside) -> Vector | None:

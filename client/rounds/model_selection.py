@@ -80,7 +80,7 @@ class Choosing(Serving):
         if not self.held_out:
             return None
         tested = session.test(vector)
-        session.metrics[model_selection.ACCURACY_METHOD] = tested.accuracy
+        session.metrics[session.node.task.score.of_method] = tested.score
         memory, kept = _remembered(self.kept_before()), session.recall()
         if kept is None or PERSONAL not in kept.slots:
             return tested  # a device that never trained has nothing to choose from

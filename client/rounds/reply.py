@@ -12,16 +12,18 @@ from client.training.evaluation import Scores
 from common import protocol
 from common.parameters.layout import Vector
 from common.protocol.compressed import reply_config
+from common.task.score import Score
 
 if TYPE_CHECKING:
     from client.rounds.session import Session
 
 
-def score_metrics(scores: Scores) -> dict[str, float]:
+def score_metrics(scores: Scores, score: Score) -> dict[str, float]:
     """A model's test scores under their names on the wire."""
+    optional = {protocol.F1: scores.f1, protocol.NAIVE: scores.naive}
     return {
-        protocol.ACCURACY: scores.accuracy,
-        protocol.F1: scores.f1,
+        score.key: scores.score,
+        **{name: value for name, value in optional.items() if value is not None},
         protocol.TEST_LOSS: scores.loss,
         protocol.TEST_EXAMPLES: scores.examples,
     }
@@ -30,7 +32,7 @@ def score_metrics(scores: Scores) -> dict[str, float]:
 def class_counts(node: ClientContext, scores: Scores) -> dict[str, protocol.Scalar]:
     """Samples of each class, and how many were tested and found, where the owner lets the device say so."""
     # Counts are exact, and no noise is on them: never in a private run.
-    if not node.config.get(REPORT_CLASSES) or node.settings.privacy.is_on:
+    if not node.config.get(REPORT_CLASSES) or node.settings.privacy.is_on or not node.task.has_classes:
         return {}
     return {
         protocol.CLASS_SAMPLES: list(node.data.samples_by_class()),

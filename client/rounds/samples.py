@@ -23,21 +23,25 @@ class RoundSamples:
     all_train: Samples
     test: Samples
     seed: int
+    in_order: bool = False
 
     @classmethod
     def of(cls, data: ClientData, device: torch.device, seed: int) -> RoundSamples:
         """Those of a device; which of them are held out is drawn from ``seed``."""
         parts = (data.train_x, data.train_y, data.test_x, data.test_y)
         train_x, train_y, test_x, test_y = (torch.as_tensor(part).to(device) for part in parts)
-        return cls((train_x, train_y), (test_x, test_y), seed)
+        return cls((train_x, train_y), (test_x, test_y), seed, data.in_order)
 
     def split(self, fraction: float) -> tuple[Samples, Samples]:
         """Training data without, and of, the part that is held out: the same in every round, so never trained on.
 
-        A larger part holds all of a smaller one. Raises `BouquetError` where nothing is left to train on.
+        A random one, or the newest of samples in the order of their time, which may overlap. A larger part holds all of
+        a smaller one. Raises `BouquetError` where nothing is left to train on.
         """
         x, y = self.all_train
         order = torch.randperm(len(y), generator=torch.Generator().manual_seed(self.seed))
+        if self.in_order:
+            order = torch.arange(len(y) - 1, -1, -1)
         held, rest = order.tensor_split([max(1, round(fraction * len(y)))])
         if not len(rest):
             raise BouquetError(

@@ -76,10 +76,10 @@ class Serving(Observer):
         self.session.node.state.keep_aside(self.session.run, SERVED, self.version, arrays, self._earlier()[:_VERSIONS])
 
     def note_served(self, kind: str, *models: Vector) -> Scores:
-        """Note what of `SERVED_NAMES` is served, and its accuracy; its scores."""
+        """Note what of `SERVED_NAMES` is served, and its score; all of its scores."""
         scores, metrics = self.session.test(*models), self.session.metrics
         metrics[model_selection.CHOSEN] = SERVED_NAMES.index(kind)
-        metrics[model_selection.ACCURACY_CHOSEN] = scores.accuracy
+        metrics[self.session.node.task.score.served] = scores.score
         return scores
 
     def kept_before(self) -> Aside:

@@ -82,6 +82,12 @@ class Session:
         return RoundSamples.of(data, self.device, self.node.seed(0))
 
     @cached_property
+    def judge(self) -> evaluation.Judge:
+        """What the outputs of models are worth here."""
+        data = self.node.data
+        return evaluation.Judge(self.node.task, data.scaling, data.naive)
+
+    @cached_property
     def train_data(self) -> Samples:
         """Samples and labels to train on: all but what the message, or the observer, holds out."""
         fraction = max(self.received.validation_fraction, self.observer.held_out)
@@ -101,13 +107,14 @@ class Session:
     @cached_property
     def loss_of(self) -> TrainingLoss:
         """The loss of a mini-batch in training, as the settings want it (`train.augment`, `train.class_weights`)."""
-        train, (x, y) = self.node.settings.train, self.train_data
+        train, (x, y), task = self.node.settings.train, self.train_data, self.node.task
         if not train.augment and train.class_weights == "none":
-            return sgd.PLAIN
+            return sgd.PLAIN if task.has_classes else TrainingLoss(loss=task.loss)
         weights = None
         if train.class_weights == "balanced":
             weights = torch.as_tensor(class_weights(y.cpu().numpy(), self.node.data.num_classes)).to(self.device)
-        return TrainingLoss(weights, augmentation(train.augment, self.card, x, self.node.has_own_data))
+        augment = augmentation(train.augment, self.card, x, self.node.has_own_data)
+        return TrainingLoss(weights, augment, sgd.PLAIN.loss if task.has_classes else task.loss)
 
     @cached_property
     def card(self) -> ModelCard:
@@ -259,10 +266,14 @@ class Session:
             yield
 
     def test(self, *models: Vector) -> evaluation.Scores:
-        """Scores of a model (d,) on `test_data`, of several those of the mean of their probabilities."""
+        """Scores on `test_data` of a model (d,), of several those of what they say together."""
         x, y = self.test_data
-        logits = [evaluation.predict(self.load(model), x) for model in models]
-        return evaluation.scores(evaluation.mixed(logits) if len(logits) > 1 else logits[0], y)
+        outputs = [evaluation.predict(self.load(model), x) for model in models]
+        return self.judge.scores(self.node.task.together(outputs) if len(outputs) > 1 else outputs[0], y)
+
+    def mean_loss(self, model: Vector, data: Samples | None = None) -> float:
+        """The mean loss of a model (d,) on `judging_data` or others, as it is used, neither weighted nor augmented."""
+        return evaluation.mean_loss(self.load(model), *(self.judging_data if data is None else data), self.judge)
 
     # --- what is reported -------------------------------------------------------------------------------------
 
@@ -271,19 +282,19 @@ class Session:
         self.observer.on_start(start)
         model = self.load(start)
         self.metrics[protocol.NUM_EXAMPLES] = len(self.train_data[1])
-        self.metrics[protocol.LOSS] = evaluation.mean_loss(model, *self.train_data)
+        self.metrics[protocol.LOSS] = evaluation.mean_loss(model, *self.train_data, self.judge)
         if self.received.validation_fraction:
-            held = evaluation.test(model, *self.judging_data)
-            self.metrics[protocol.VALIDATION_ACCURACY] = held.accuracy
+            held = evaluation.test(model, *self.judging_data, self.judge)
+            self.metrics[self.node.task.score.validation] = held.score
             self.metrics[protocol.VALIDATION_EXAMPLES] = held.examples
-        scores = evaluation.test(model, *self.test_data)
-        self.metrics |= score_metrics(scores)
+        scores = evaluation.test(model, *self.test_data, self.judge)
+        self.metrics |= score_metrics(scores, self.node.task.score)
         self.by_class = class_counts(self.node, scores)
 
     def report_trained(self, trained: Vector, train_loss: float) -> None:
         """Metrics of the model after training."""
         self.metrics[protocol.TRAIN_LOSS] = train_loss
-        self.metrics[protocol.ACCURACY_TRAINED] = self.test(trained).accuracy
+        self.metrics[self.node.task.score.trained] = self.test(trained).score
 
     def keep(
         self, personal: Vector, slots: Mapping[str, Arrays] | None = None, facts: Mapping[str, Any] | None = None
@@ -296,12 +307,15 @@ class Session:
         own = {PERSONAL: self.layout.unflatten(personal), **(slots or {})}
         backbone = self.received.backbone.digest if self.received.backbone else ""
         # The model can be used without a server: its card goes into the same file.
-        card = self.card.model_copy(update={"untrained": self.untrained}).to_json()
+        update = {"untrained": self.untrained, "scaling": self.judge.scaling}
+        card = self.card.model_copy(update=update).to_json()
         self.node.state.keep(self.run, self.received.round, own, facts or {}, card, backbone)
 
     @property
     def untrained(self) -> tuple[str, ...]:
-        """Names of the classes of which this device has no sample to train on."""
+        """Names of the classes of which this device has no sample to train on; none where there are no classes."""
+        if not self.node.task.has_classes:
+            return ()
         counts = torch.bincount(self.samples.all_train[1].cpu(), minlength=len(self.card.classes)).tolist()
         return tuple(name for name, count in zip(self.card.classes, counts, strict=True) if not count)
 
@@ -338,5 +352,5 @@ class Session:
     def reply_evaluation(self, vector: Vector) -> Message:
         """Test a model and reply with its scores; ``num-examples`` are those it was tested on."""
         scores = self.observer.on_test(vector) or self.test(vector)
-        self.metrics |= score_metrics(scores) | {protocol.NUM_EXAMPLES: scores.examples}
+        self.metrics |= score_metrics(scores, self.node.task.score) | {protocol.NUM_EXAMPLES: scores.examples}
         return protocol.reply(self.message, self.node.client, told(self))

@@ -51,7 +51,7 @@ def sgd_options(config: Mapping[str, Any], defaults: TrainSettings) -> SGDOption
 
 @dataclass(frozen=True)
 class TrainingLoss:
-    """The loss of a mini-batch in training: cross-entropy, of the mini-batch's size.
+    """The loss of a mini-batch in training: the task's, by default cross-entropy, of the mini-batch's size.
 
     ``class_weights`` (classes,) weigh each sample by its label: the loss is (1 / |B|) Σ_i w_{y_i} ℓ_i, whose mean over
     all samples is the same, whatever mini-batches they are divided into. ``augment`` changes the samples (n, *shape)
@@ -60,15 +60,16 @@ class TrainingLoss:
 
     class_weights: Tensor | None = None
     augment: Callable[[Tensor], Tensor] | None = None
+    loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         """The loss in the mode that the model is in. Raises `BouquetError` as `logits` does."""
         return self.of_logits(logits(model, x if self.augment is None else self.augment(x)), y)
 
     def of_logits(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """The loss of outputs (n, classes)."""
+        """The loss of outputs (n, classes or targets)."""
         if self.class_weights is None:
-            return F.cross_entropy(outputs, y)
+            return self.loss(outputs, y)
         return (F.cross_entropy(outputs, y, reduction="none") * self.class_weights[y]).mean()
 
     @property

@@ -43,6 +43,7 @@ DAMAGED = (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, Runtime
 # Settings that can name code of the user's own, what it is called, and the option that allows it.
 OWN_CODE = {
     "model.name": ("model", "--allow-model"),
+    "task.kind": ("task", "--allow-model"),
     "data.dataset": ("data set", "--allow-data"),
     "data.partition": ("partition", "--allow-data"),
 }
@@ -63,8 +64,9 @@ class AppTrust:
     """What a device's owner allows.
 
     ``hashes`` are SHA-256 of other bundles, in hexadecimal; ``anything`` accepts every app, with every model, data set,
-    partition and procedure. Of code that is the owner's own, the server may ask for ``models`` and ``data`` (data sets
-    and partitions), names ``package.module:function``, and for ``procedures``, by name or as ``package.module``.
+    partition and procedure. Of code that is the owner's own, the server may ask for ``models`` and tasks, for
+    ``data`` (sets and partitions), names ``package.module:function``, and for ``procedures``, by name or as
+    ``package.module``.
     ``signers`` are public keys (`common.trust.signature.PUBLIC_KEY`) whose apps are run, none older than the newest,
     which
     the file ``memory`` holds. Raises `BouquetError` for a hash, name or key of another form.
@@ -183,7 +185,7 @@ class AppTrust:
         for key, (what, option) in OWN_CODE.items():
             name = str(config.get(key, ""))
             own = ":" in name and not (what == "model" and name.startswith(TORCHVISION))
-            if not own or self.anything or name in (self.models if what == "model" else self.data):
+            if not own or self.anything or name in (self.models if option == "--allow-model" else self.data):
                 continue
             raise AppRefused(
                 f"The server asks for the {what} {name!r}, code that is not Bouquet's; if the device's owner trusts "

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import pairwise
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from common.errors import SAYS_MORE, BouquetError
 from common.model.torchvision_models import build_torchvision
@@ -40,6 +40,7 @@ def build_model(
     hidden: tuple[int, ...] | None = None,
     norm: str = "batch",
     tried: bool = True,
+    least: int = 2,
 ) -> nn.Module:
     """Build a model whose initial weights depend on nothing but the arguments.
 
@@ -48,17 +49,18 @@ def build_model(
             ``package.module:factory``, a callable of the user's that returns a ``torch.nn.Module``; it is given
             ``input_shape`` and ``num_classes`` where its signature takes them.
         input_shape: of one sample: (channels, height, width) for images, (channels, time) for sensor windows.
-        num_classes: number of outputs, at least 2.
+        num_classes: number of outputs, classes or targets.
         seed: of the initial weights; torch's global random state is left as it was.
         hidden: widths of ``mlp``'s hidden layers; None or empty for (64,) with at most 64 inputs, else (200, 100).
         norm: ``resnet18``'s normalisation, ``"batch"`` or ``"group"`` (Wu and He 2018, 32 groups).
         tried: whether a model of torchvision's is run once, to see that the input fits; a device leaves that to the
             server.
+        least: fewest outputs; numbers may be told one at a time, classes not.
 
     Raises `BouquetError` for an unknown name, an input that does not fit the model, or a factory that does not work.
     """
-    if num_classes < 2:
-        raise BouquetError(f"num_classes is {num_classes}; a model needs at least 2 classes.")
+    if num_classes < least:
+        raise BouquetError(f"num_classes is {num_classes}; a model needs at least {least} classes.")
     if not input_shape or min(input_shape) < 1:
         raise BouquetError(f"input_shape is {input_shape}; every dimension must be at least 1.")
     if hidden and (name != "mlp" or min(hidden) < 1):
@@ -178,10 +180,10 @@ def _cnn_batchnorm(input_shape: Shape, num_classes: int) -> nn.Module:
     )
 
 
-def _cnn_har(input_shape: Shape, num_classes: int) -> nn.Module:
+def _cnn_1d(name: str, input_shape: Shape, num_classes: int) -> nn.Module:
     """Two convolutions over time with pooling, then two fully connected layers, for windows of sensor data."""
     if len(input_shape) != 2 or input_shape[1] < 4:
-        raise _does_not_fit("cnn-har", input_shape, "sensor windows (channels, time) of at least 4 time steps")
+        raise _does_not_fit(name, input_shape, "sensor windows (channels, time) of at least 4 time steps")
     depth, steps = input_shape
     return _stack(
         nn.Conv1d(depth, 32, 5, padding=2),
@@ -193,6 +195,26 @@ def _cnn_har(input_shape: Shape, num_classes: int) -> nn.Module:
         nn.Flatten(),
         *_fully_connected((64 * (steps // 4), 100, num_classes)),
     )
+
+
+class _LastState(nn.Module):
+    """A gated recurrent unit (Cho et al. 2014) over windows (n, channels, time); its last state, (n, width)."""
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__()
+        self.cell = nn.GRU(channels, width, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The state after the last step."""
+        states: Tensor = self.cell(x.transpose(1, 2))[0]
+        return states[:, -1]
+
+
+def _gru(input_shape: Shape, num_classes: int) -> nn.Module:
+    """A gated recurrent unit of width 32 and a fully connected layer, for windows of sensor data."""
+    if len(input_shape) != 2:
+        raise _does_not_fit("gru", input_shape, "sensor windows (channels, time)")
+    return _stack(_LastState(input_shape[0], 32), nn.Linear(32, num_classes))
 
 
 def _resnet18(input_shape: Shape, num_classes: int, norm: str = "batch") -> nn.Module:
@@ -241,7 +263,7 @@ def _fully_connected(widths: tuple[int, ...]) -> list[nn.Module]:
 
 def _stack(*modules: nn.Module) -> nn.Sequential:
     """A Sequential whose layers have short names in reports: conv1, conv2 …, norm1 …, and fc1 … for linear ones."""
-    kinds = {nn.Conv1d: "conv", nn.Conv2d: "conv", nn.Linear: "fc", nn.BatchNorm2d: "norm"}
+    kinds = {_LastState: "gru", nn.Conv1d: "conv", nn.Conv2d: "conv", nn.Linear: "fc", nn.BatchNorm2d: "norm"}
     counts: dict[str, int] = {}
     named: OrderedDict[str, nn.Module] = OrderedDict()
     for module in modules:
@@ -270,5 +292,7 @@ _BUILDERS: dict[str, Callable[[Shape, int], nn.Module]] = {
     "cnn-gradient-loss": _cnn_gradient_loss,
     "cnn-batchnorm": _cnn_batchnorm,
     "resnet18": _resnet18,
-    "cnn-har": _cnn_har,
+    "cnn-har": partial(_cnn_1d, "cnn-har"),
+    "cnn-1d": partial(_cnn_1d, "cnn-1d"),
+    "gru": _gru,
 }

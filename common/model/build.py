@@ -11,16 +11,20 @@ from common.data.catalog import dataset_info
 from common.parameters.layout import SUPPORTED, LayoutError, ParameterLayout, Vector, check_dtype
 from common.settings import Settings
 from common.settings.sections import OWN_DATA
+from common.task.task import task_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
 def model_shape(settings: Settings) -> tuple[tuple[int, ...], int]:
-    """Shape of one sample and number of classes, without loading any data."""
-    data = settings.data
+    """Shape of one sample and number of outputs, classes or targets, without loading any data."""
+    data, table = settings.data, settings.table
     if data.dataset == OWN_DATA:
-        return data.input_shape, len(data.classes)
+        shape = data.input_shape
+        if table.inputs:
+            shape = (table.width, table.history) if task_of(settings).is_forecast else (table.width,)
+        return shape, len(data.classes) or len(table.targets)
     info = dataset_info(data.dataset, data.classes, data.input_shape)
     return info.input_shape, info.num_classes
 
@@ -38,7 +42,9 @@ def initial_model(settings: Settings, seed: int | None = None, tried: bool = Tru
     shape, classes = model_shape(settings)
     model = settings.model
     start = settings.run.seed if seed is None else seed
-    built = build_model(model.name, shape, classes, start, hidden=model.hidden or None, norm=model.norm, tried=tried)
+    least = 2 if task_of(settings).has_classes else 1
+    hidden, norm = model.hidden or None, model.norm
+    built = build_model(model.name, shape, classes, start, hidden=hidden, norm=norm, tried=tried, least=least)
     state_arrays(built.state_dict())
     return freeze(built, model.frozen)
 

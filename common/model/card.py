@@ -14,10 +14,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from common.data.catalog import dataset_info
 from common.data.datasets import Floats, standardise
+from common.data.scaling import Scaling
 from common.errors import BouquetError
 from common.model.build import model_shape
 from common.settings import Settings
-from common.settings.sections import OWN_DATA, ModelSettings
+from common.settings.sections import OWN_DATA, ModelSettings, TableSettings, TaskSettings
+from common.task.task import task_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -35,6 +37,8 @@ class ModelCard(BaseModel):
         classes: names in the order of the outputs.
         mean, std: of each channel or of all, subtracted from and divided into images whose bytes were divided by 255.
         untrained: names of classes of which the device that keeps the model had no sample to train on.
+        task, table: what it was trained for, and the columns that it takes and tells, of tables.
+        scaling: what the device that keeps the model standardises its table by.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -45,6 +49,9 @@ class ModelCard(BaseModel):
     mean: tuple[float, ...]
     std: tuple[float, ...]
     untrained: tuple[str, ...] = ()
+    task: TaskSettings = TaskSettings()
+    table: TableSettings = TableSettings()
+    scaling: Scaling | None = None
 
     @classmethod
     def of(cls, settings: Settings) -> ModelCard:
@@ -56,17 +63,23 @@ class ModelCard(BaseModel):
         if info is not None and not data.standardise:
             mean, std = (0.0,), (1.0,)
         names = data.classes
+        if len(names) != num_classes and task_of(settings).has_classes:
+            names = tuple(str(label) for label in range(num_classes))
         return cls(
             model=settings.model,
             input_shape=shape,
-            classes=names if len(names) == num_classes else tuple(str(label) for label in range(num_classes)),
+            classes=names,
             mean=mean,
             std=std,
+            task=settings.task,
+            table=settings.table,
         )
 
     def to_json(self) -> str:
         """JSON text that `from_json` reads back."""
-        return self.model_dump_json(exclude=set() if self.untrained else {"untrained"})  # as older releases read it
+        given = {"untrained": self.untrained, "scaling": self.scaling, "table": self.table.inputs or self.table.targets}
+        left_out = {name for name, value in given.items() if not value}  # as older releases read it
+        return self.model_dump_json(exclude=left_out | ({"task"} if "table" in left_out else set()))
 
     @classmethod
     def from_json(cls, text: str) -> ModelCard:
@@ -84,8 +97,13 @@ class ModelCard(BaseModel):
         from common.model.architectures import build_model
 
         model = self.model
-        shape, classes = self.input_shape, len(self.classes)
-        return build_model(model.name, shape, classes, 0, hidden=model.hidden or None, norm=model.norm)
+        shape, hidden = self.input_shape, model.hidden or None
+        return build_model(model.name, shape, len(self.outputs), 0, hidden=hidden, norm=model.norm, least=1)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """What the outputs are of, in their order: classes, or columns of a table."""
+        return self.classes or self.table.targets
 
     def inputs(self, raw: NDArray[Any]) -> Floats:
         """Samples (n, *input_shape) as the model takes them: bytes standardised, floats as they are."""
@@ -99,6 +117,7 @@ class ModelCard(BaseModel):
             "classes": list(self.classes),
             "mean": list(self.mean),
             "std": list(self.std),
+            **({"table": self.table.model_dump(mode="json")} if self.table.inputs else {}),
         }
 
 

@@ -40,6 +40,7 @@ from common.protocol.names import (
     LEFT_OUT,
     LOSS,
     METRICS,
+    NAIVE,
     NOT_NOW,
     NOTICE,
     NUM_EXAMPLES,

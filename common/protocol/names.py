@@ -39,6 +39,7 @@ TRAIN_LOSS = "train-loss"  # mean loss over the mini-batches of the last local e
 TEST_EXAMPLES = "test-examples"
 ACCURACY = "accuracy"  # on its test part, with the model it started from
 F1 = "f1"
+NAIVE = "naive"  # the score, where a task has no classes, of the best that is foretold without a model
 TEST_LOSS = "test-loss"
 ACCURACY_TRAINED = "accuracy-trained"  # on its test part, after training
 GROUP = "group"  # true group where the partition has one, else -1

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -14,6 +15,7 @@ from common.compression.codecs import Method
 from common.data.catalog import is_images
 from common.data.partitions import PARTITIONS
 
+TASK_KINDS = ("classification", "regression", "forecast")
 OWN_DATA = "own"  # each device brings its own folder or .npz
 
 
@@ -115,6 +117,14 @@ class DataSettings(Section):
         (), description="Shape of one sample of the devices' own data, or of a folder of images, e.g. [3, 32, 32]."
     )
 
+    @property
+    def lacks_description(self) -> str:
+        """What is wrong where it says neither classes nor shape."""
+        return (
+            f"dataset {self.dataset!r} needs data.classes (names in label order) and data.input_shape (e.g. "
+            "[3, 32, 32]): the server builds the model without seeing any data"
+        )
+
     def partition_options(self) -> dict[str, Any]:
         """What the partition is told, beside the data set, the number of clients and the seed."""
         return {
@@ -142,11 +152,8 @@ class DataSettings(Section):
 
     @model_validator(mode="after")
     def _own_data_is_described(self) -> DataSettings:
-        if (self.dataset == OWN_DATA or is_images(self.dataset)) and not (self.classes and self.input_shape):
-            raise ValueError(
-                f"dataset {self.dataset!r} needs data.classes (names in label order) and data.input_shape (e.g. "
-                "[3, 32, 32]): the server builds the model without seeing any data"
-            )
+        if is_images(self.dataset) and not (self.classes and self.input_shape):
+            raise ValueError(self.lacks_description)
         if self.dataset == OWN_DATA and self.test_samples is not None:
             raise ValueError(
                 f"data.test_samples = {self.test_samples} takes fresh samples of a named data set, and dataset 'own' "
@@ -157,6 +164,84 @@ class DataSettings(Section):
                 f"data.reserved_fraction = {self.reserved_fraction} is of a named data set, not of the devices' own: "
                 "leave it out"
             )
+        return self
+
+
+class TaskSettings(Section):
+    """What is learned."""
+
+    kind: str = Field(
+        "classification",
+        description="'classification'; 'regression': numbers; 'forecast': numbers some steps ahead of a window of "
+        "rows; or your own as package.module:Class (docs/sensors.md).",
+    )
+    unit: str = Field("", max_length=20, description="Of the targets, e.g. 'µg/m³'; errors are shown in it.")
+
+    @field_validator("kind")
+    @classmethod
+    def _known(cls, kind: str) -> str:
+        if kind not in TASK_KINDS and ":" not in kind:
+            known = ", ".join(repr(one) for one in TASK_KINDS)
+            raise ValueError(f"Input should be {known}, or your own as package.module:Class")
+        return kind
+
+
+class TableSettings(Section):
+    """The columns of the devices' own tables, CSV files with a header; empty where devices have other data."""
+
+    inputs: tuple[str, ...] = Field((), description="Columns that the model sees.")
+    targets: tuple[str, ...] = Field((), description="Columns that it is to tell; one, the class, in classification.")
+    time: tuple[str, ...] = Field(
+        (),
+        description="Column with the time of a row, ISO 8601 or seconds; or year, month, day, and hour, minute, second "
+        "where there are such columns. With it the newest part is tested; without it, a random one.",
+    )
+    categories: tuple[str, ...] = Field(
+        (), description="Inputs that are words, each with its values, e.g. ['wind=N,E,S,W']; each becomes a 0 or 1."
+    )
+    history: int = Field(1, ge=1, le=10_000, description="'forecast': rows of a window, one a step of time.")
+    horizon: int = Field(1, ge=1, le=10_000, description="'forecast': steps from a window's last row to the target.")
+    fill: int = Field(
+        0, ge=0, description="Gaps of at most so many steps in the inputs take the last value; other rows are left out."
+    )
+    cut: str = Field("", description="ISO 8601: what is of this time or later is tested; empty: the newest part.")
+    until: str = Field("", description="ISO 8601: rows of this time or later are not used; empty: all are.")
+    scaling: Literal["device", "none"] = Field(
+        "device",
+        description="'device': inputs and targets minus their mean, over their deviation, both of the device's "
+        "training part; 'none': as they are. Errors are in the targets' own units, always.",
+    )
+
+    @property
+    def values(self) -> dict[str, tuple[str, ...]]:
+        """Of each column of words, its values."""
+        pairs = (text.partition("=") for text in self.categories)
+        return {column.strip(): tuple(v.strip() for v in listed.split(",")) for column, _, listed in pairs}
+
+    @property
+    def width(self) -> int:
+        """Number of input channels."""
+        return sum(len(self.values.get(column, "1")) for column in self.inputs)
+
+    @field_validator("cut", "until")
+    @classmethod
+    def _is_time(cls, text: str) -> str:
+        if text:
+            datetime.fromisoformat(text)
+        return text
+
+    @model_validator(mode="after")
+    def _columns_fit(self) -> TableSettings:
+        for name, columns in (("inputs", self.inputs), ("targets", self.targets), ("time", self.time)):
+            if twice := sorted({column for column in columns if columns.count(column) > 1}):
+                raise ValueError(f"table.{name} names {', '.join(twice)} twice")
+        if strange := sorted(set(self.values) - set(self.inputs)):
+            raise ValueError(f"table.categories has {', '.join(strange)}, which table.inputs has not")
+        for column, values in self.values.items():
+            if len(values) < 2 or len(set(values)) < len(values) or "" in values:
+                raise ValueError(f"table.categories: {column!r} needs two different values at least, as '{column}=a,b'")
+        if (self.cut or self.until) and not self.time:
+            raise ValueError("table.cut and table.until need table.time, the column with a row's time")
         return self
 
 

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, model_validator
 
 from common.errors import BouquetError
 from common.settings import resume
 from common.settings.sections import (
+    OWN_DATA,
     DataSettings,
     ModelSettings,
     PersonalSettings,
@@ -29,6 +30,8 @@ from common.settings.sections import (
     ServerSettings,
     SimulationSettings,
     StrategySettings,
+    TableSettings,
+    TaskSettings,
     TrainSettings,
     WireSettings,
 )
@@ -43,6 +46,8 @@ class Settings(Section):
 
     run: RunSettings = RunSettings()
     data: DataSettings = DataSettings()
+    task: TaskSettings = TaskSettings()
+    table: TableSettings = TableSettings()
     model: ModelSettings = ModelSettings()
     train: TrainSettings = TrainSettings()
     wire: WireSettings = WireSettings()
@@ -52,6 +57,13 @@ class Settings(Section):
     personal: PersonalSettings = PersonalSettings()
     privacy: PrivacySettings = PrivacySettings()
     simulation: SimulationSettings = SimulationSettings()
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Settings:
+        """What a task, its data and what devices serve have to do with one another."""
+        if problem := next(_misfits(self), None):
+            raise SettingsError(problem)
+        return self
 
     def fingerprint(self) -> str:
         """A hash of everything that may not change when a run goes on (`common.settings.resume`)."""
@@ -138,6 +150,40 @@ def parse_settings(content: Mapping[str, Any], overrides: Mapping[str, Any]) -> 
         return Settings.model_validate(merged)
     except ValidationError as error:
         raise SettingsError(_explain(error)) from None
+
+
+def _misfits(settings: Settings) -> Iterator[str]:
+    """What of a task does not fit the rest."""
+    data, table, kind = settings.data, settings.table, settings.task.kind
+    is_own, has_classes = data.dataset == OWN_DATA, kind == "classification"
+    if table.inputs and not is_own:
+        yield f"Setting table.inputs is of devices' own tables: it needs data.dataset = 'own', not {data.dataset!r}."
+    if has_classes:
+        if is_own and not (data.classes and (data.input_shape or table.inputs)):
+            yield f"Setting data: {data.lacks_description}."
+        if table.inputs and len(table.targets) != 1:
+            yield f"Setting table.targets = {table.targets!r}: a classification has one column, with the class."
+        return
+    if not is_own:
+        yield (
+            f"Setting task.kind = {kind!r} needs data.dataset = 'own', the devices' own tables; {data.dataset!r} has "
+            "classes."
+        )
+    if not table.targets:
+        yield f"Setting task.kind = {kind!r} needs table.targets, the columns that are to be told."
+    if not (table.inputs or data.input_shape):
+        yield f"Setting task.kind = {kind!r} needs table.inputs (or data.input_shape, of an .npz)."
+    if kind == "forecast" and not (table.inputs and table.time):
+        yield "Setting task.kind = 'forecast' needs table.inputs and table.time: windows are made by a row's time."
+    if data.classes:
+        yield f"Setting data.classes: task.kind = {kind!r} has no classes; leave it out."
+    if settings.personal.serve == "best":
+        yield (
+            f"Setting personal.serve = 'best' compares errors of classes, and task.kind = {kind!r} has none: take "
+            "'mixture'."
+        )
+    if settings.train.class_weights != "none":
+        yield f"Setting train.class_weights: task.kind = {kind!r} has no classes; take 'none'."
 
 
 def section_class(section: str) -> type[BaseModel]:

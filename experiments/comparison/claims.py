@@ -17,9 +17,16 @@ REFERENCES = ("standalone", "fedavg")  # rows that every other is compared with,
 
 
 def by_seed(results: Results, row: str, data: str) -> dict[int, Mapping[str, float]]:
-    """Seed → client → accuracy of one row and column, of the cells that are done."""
+    """Seed → client → score of one row and column, of the cells that are done."""
     tested = results.table.row(row).tested
     return {r.cell.seed: accuracies(r.run, tested) for r in results.cells_of(row, data) if r.run is not None}
+
+
+def worth_by_seed(results: Results, row: str, data: str) -> dict[int, Mapping[str, float]]:
+    """As `by_seed`, and more is always better: of an error its negative."""
+    sign = 1 if results.table.score.higher_is_better else -1
+    found = by_seed(results, row, data)
+    return {seed: {client: sign * value for client, value in clients.items()} for seed, clients in found.items()}
 
 
 def references(results: Results) -> list[str]:
@@ -43,7 +50,7 @@ def differences(results: Results, measure: Measure | None = None) -> dict[tuple[
     return holm(
         {
             (row.label, data, reference): paired_difference(
-                by_seed(results, row.label, data), by_seed(results, reference, data), measure
+                worth_by_seed(results, row.label, data), worth_by_seed(results, reference, data), measure
             )
             for reference in references(results)
             for row in results.table.rows
@@ -80,7 +87,7 @@ def worst_tenth(accuracies: NDArray[np.float64]) -> float:
 def row_ranks(results: Results) -> Ranks | None:
     """Ranks of the rows by mean accuracy over clients, each data set and seed a block; only whole blocks count."""
     found = {
-        (row.label, data): by_seed(results, row.label, data)
+        (row.label, data): worth_by_seed(results, row.label, data)
         for row in results.table.rows
         for data in results.table.data
     }

@@ -20,6 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from common.errors import BouquetError
 from common.settings import Settings, SettingsError, parse_settings
 from common.settings.sections import DataSettings
+from common.task.score import Score
+from common.task.task import task_of
 from experiments.comparison.measures import Metric, parse_metric
 from experiments.comparison.paper_figures import PaperFigures
 from experiments.comparison.tuning_grids import Choice, Grid, Tune, TuneSection, parse_grid, read_tune, tuning_table
@@ -92,6 +94,11 @@ class Table:
     panels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     tune: Tune | None = None
     choices: Mapping[tuple[str, str], Choice] = field(default_factory=dict)
+
+    @property
+    def score(self) -> Score:
+        """The figure that its runs are judged by."""
+        return task_of(self.cells[0].settings).score
 
     def row(self, label: str) -> Row:
         """The row of a label."""

@@ -34,6 +34,7 @@ SUMMARY_METRICS: dict[str, Kind] = {
     "bytes_total": "megabytes",
     "seconds": "seconds",
 }
+QUANTITIES = ("macro", "micro", "worst_decile", "deviation")  # of a score other than the accuracy: mae_macro
 TARGETS = {
     "accuracy": "accuracy_macro",
     "accuracy_macro": "accuracy_macro",
@@ -75,7 +76,8 @@ class Metric:
         and not of the models that the method tests. None means that a target was never reached, or that the record does
         not hold the number.
         """
-        if tested == "trained" and (self.kind == "fraction" or "_to_" in self.name):
+        is_score = self.kind == "fraction" or self.name.startswith(f"{run.score.key}_")
+        if tested == "trained" and (is_score or "_to_" in self.name):
             return self._of_trained(run)
         if (match := _EFFORT.fullmatch(self.name)) is not None:
             reached = _reached(run, match)
@@ -98,14 +100,14 @@ class Metric:
         """As `of`; the record has accuracies of trained models, and neither F1 nor targets."""
         by_client = accuracies(run, "trained")
         values = list(by_client.values())
-        match self.name:
-            case "accuracy_macro":
+        match self.name.removeprefix(f"{run.score.key}_"):
+            case "macro":
                 return metrics.macro(values)
-            case "accuracy_worst_decile":
-                return metrics.worst_decile(values)
-            case "accuracy_deviation":
+            case "worst_decile":
+                return metrics.worst_decile(values, run.score.higher_is_better)
+            case "deviation":
                 return metrics.deviation(values)
-            case "accuracy_micro":
+            case "micro":
                 tested_on = [run.last_numbers[client].get("tested") or 0 for client in by_client]
                 return metrics.micro(values, tested_on)
             case "purity" | "ari":
@@ -144,8 +146,8 @@ def accuracies(run: Run, tested: str = "method") -> dict[str, float]:
     A device that never trained has no ``trained`` model.
     """
     if tested == "method":
-        return run.accuracy_by_client
-    own = {client: numbers.get("accuracy_trained") for client, numbers in run.last_numbers.items()}
+        return run.score_by_client
+    own = {client: numbers.get(run.score.of("trained")) for client, numbers in run.last_numbers.items()}
     return {client: float(value) for client, value in own.items() if is_number(value)}
 
 
@@ -157,7 +159,7 @@ def parse_metric(name: str) -> Metric:
         return Metric(name, EFFORTS[match["effort"]])
     if (match := _LINK.fullmatch(name)) is not None and float(match["rate"]) > 0:
         return Metric(name, "seconds")
-    if re.fullmatch(r"strategy\.\w+", name):
+    if re.fullmatch(rf"strategy\.\w+|\w+_({'|'.join(QUANTITIES)})", name):
         return Metric(name, "number")
     raise MetricError(
         f"Unknown metric {name!r}; there are {', '.join(SUMMARY_METRICS)}, strategy.KEY for a number that the "

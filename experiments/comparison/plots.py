@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 from matplotlib.figure import Figure
 
+from common.task.score import ACCURACY, Score
 from experiments.comparison.significance import BySeed, Difference
 from experiments.plots.style import (
     GRID,
@@ -30,10 +31,10 @@ PANELS_ACROSS = 2
 WIDE = 10  # where rows spent so many times more than others, their axis is logarithmic
 
 
-def accuracy_by_effort(
+def score_by_effort(
     title: str, runs: Mapping[str, Sequence[Run]], effort: Literal["bytes", "seconds"]
 ) -> Figure | None:
-    """Macro accuracy against the bytes (up and down) or seconds until then, mean over seeds."""
+    """Macro score against the bytes (up and down) or seconds until then, mean over seeds."""
     figure, (ax,) = new_figure(title, 3.8)
     keys = ("bytes_up", "bytes_down") if effort == "bytes" else ("seconds",)
     for index, (name, seeds) in enumerate(runs.items()):
@@ -51,14 +52,14 @@ def accuracy_by_effort(
     if effort == "bytes":
         bytes_axis(ax, vertical=False)
     ax.set_xlabel("bytes up and down" if effort == "bytes" else "seconds")
-    ax.set_ylabel("macro accuracy")
+    ax.set_ylabel(f"macro {next(run for seeds in runs.values() for run in seeds).score.title}")
     ax.grid(color=GRID, linewidth=0.6)
     legend_of(figure, ax)
     return figure
 
 
-def compared_by_client(title: str, rows: Mapping[str, BySeed]) -> Figure | None:
-    """A box a row over the accuracies of all clients and seeds; whiskers from the worst tenth to the best."""
+def compared_by_client(title: str, rows: Mapping[str, BySeed], score: Score = ACCURACY) -> Figure | None:
+    """A box a row over the scores of all clients and seeds; whiskers from the worst tenth to the best."""
     found = {
         name: [accuracy for clients in seeds.values() for accuracy in clients.values()] for name, seeds in rows.items()
     }
@@ -75,7 +76,7 @@ def compared_by_client(title: str, rows: Mapping[str, BySeed]) -> Figure | None:
         medianprops={"color": PALETTE[5]},
     )
     ax.set_yticks(range(1, len(found) + 1), list(found)[::-1], fontsize=SMALL)
-    ax.set_xlabel("test accuracy")
+    ax.set_xlabel(f"test {score.title}")
     ax.grid(axis="x", color=GRID, linewidth=0.6)
     return figure
 
@@ -121,6 +122,6 @@ def gain_map(
 def _curve(run: Run, keys: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """What had been spent after each round that the outcome is known of, and the outcome."""
     spent = np.cumsum([sum(line.get(key) or 0 for key in keys) for line in run.rounds])
-    rounds, accuracy = run.outcome("accuracy_macro")
+    rounds, accuracy = run.outcome(run.score.of("macro"))
     there = (rounds >= 1) & (rounds <= len(spent))
     return spent[rounds[there].astype(int) - 1], accuracy[there]

@@ -29,7 +29,7 @@ from experiments.comparison.claims import (
 from experiments.comparison.grid import missing_rows
 from experiments.comparison.measures import Metric
 from experiments.comparison.paper_comparison import paper_rows, paper_tables
-from experiments.comparison.plots import accuracy_by_effort, compared_by_client, gain_map
+from experiments.comparison.plots import compared_by_client, gain_map, score_by_effort
 from experiments.comparison.row_notes import protocol
 from experiments.comparison.run import Results
 from experiments.comparison.tuning import choice_table, tuned_json, tuning_notes
@@ -118,21 +118,24 @@ def render_csv(results: Results) -> str:
 
 
 def render_clients_csv(results: Results) -> str:
-    """The test accuracy of every client in every cell that is done, one line each."""
+    """The test score of every client in every cell that is done, one line each."""
+    key = results.table.score.key
     found = [
-        {"strategy": row.label, "data": data, "seed": seed, "client": client, "accuracy": accuracy}
+        {"strategy": row.label, "data": data, "seed": seed, "client": client, key: value}
         for row in results.table.rows
         for data in results.table.data
         for seed, clients in by_seed(results, row.label, data).items()
-        for client, accuracy in clients.items()
+        for client, value in clients.items()
     ]
-    return _csv(found, ["strategy", "data", "seed", "client", "accuracy"])
+    return _csv(found, ["strategy", "data", "seed", "client", key])
 
 
 def claim_tables(results: Results) -> list[TextTable]:
     """Ours beside the paper's, differences to the reference rows, ranks, what each row tests: (title, heads, rows)."""
     tables = paper_tables(results)
-    for what, measure in (("Accuracy", None), ("Worst tenth", worst_tenth)):
+    label = results.table.score.label
+    gain = "" if results.table.score.higher_is_better else ", so much less of it"
+    for what, measure in ((f"{label[0].upper()}{label[1:]}{gain}", None), ("Worst tenth", worst_tenth)):
         found = differences(results, measure)
         for reference in references(results):
             labels = [row.label for row in results.table.rows if row.label != reference]
@@ -185,7 +188,7 @@ def render_json(results: Results) -> dict[str, Any]:
                 "state": "failed" if result.error else "missing" if result.run is None else "done",
                 "error": result.error,
                 "values": {m.name: None if result.run is None else m.of(result.run) for m in table.metrics},
-                "accuracy_by_client": None if result.run is None else result.run.accuracy_by_client,
+                table.score.of("by_client"): None if result.run is None else result.run.score_by_client,
                 "settings": result.cell.settings.model_dump(mode="json"),
             }
             for result in results.cells
@@ -214,17 +217,19 @@ def render_html(results: Results) -> str:
 
 def plots_of_results(results: Results) -> list[Figure]:
     """A data set at a time: accuracy by round, bytes and seconds, that of each client, purity where it is known."""
-    figures: list[Figure | None] = [
-        gain_map("Gain over both Standalone and FedAvg", gains(results), results.table.panels)
-    ]
+    score = results.table.score
+    figures: list[Figure | None] = []
+    if score.higher_is_better:  # the map is in points of a share
+        figures = [gain_map("Gain over both Standalone and FedAvg", gains(results), results.table.panels)]
+    what, key = f"{score.label[0].upper()}{score.label[1:]}", score.of("macro")
     for data in results.table.data:
         runs = {row.label: results.runs(row.label, data) for row in results.table.rows if row.tested == "method"}
         clients = {row.label: by_seed(results, row.label, data) for row in results.table.rows}
         figures += [
-            compared_by_round(f"Accuracy, {data}", "macro accuracy", runs, lambda run: run.outcome("accuracy_macro")),
-            accuracy_by_effort(f"Accuracy by bytes, {data}", runs, "bytes"),
-            accuracy_by_effort(f"Accuracy by time, {data}", runs, "seconds"),
-            compared_by_client(f"Accuracy of each client, {data}", clients),
+            compared_by_round(f"{what}, {data}", f"macro {score.title}", runs, lambda run: run.outcome(key)),
+            score_by_effort(f"{what} by bytes, {data}", runs, "bytes"),
+            score_by_effort(f"{what} by time, {data}", runs, "seconds"),
+            compared_by_client(f"{what} of each client, {data}", clients, score),
             compared_by_round(f"Purity, {data}", "purity", runs, lambda run: run.series("purity")),
         ]
     return [figure for figure in figures if figure is not None]

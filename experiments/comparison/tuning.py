@@ -26,7 +26,6 @@ from experiments.comparison.run import Results, check_cells, run_table
 from experiments.comparison.tuning_grids import Choice, choose, combinations, label_of, tuning_table
 from server.run_folder import SUMMARY
 
-CHOSEN_BY = "accuracy_macro"
 Choices = Mapping[tuple[str, str], Choice]
 
 
@@ -70,10 +69,15 @@ def run_comparison(
     return replace(results, asked=asked, tuning=tried, interrupted=results.interrupted or tried.interrupted)
 
 
+def chosen_by(table: Table) -> str:
+    """The metric that values are chosen by."""
+    return table.score.of("macro")
+
+
 def choices_of(table: Table, tried: Results) -> dict[tuple[str, str], Choice]:
     """(row, column) → what was chosen for it; without those of which some cell has neither run nor failed."""
     assert table.tune is not None
-    metric = parse_metric(CHOSEN_BY)
+    metric = parse_metric(chosen_by(table))
     cells = defaultdict(list)
     for result in tried.cells:
         cells[result.cell.strategy, result.cell.data].append(result)
@@ -88,7 +92,7 @@ def choices_of(table: Table, tried: Results) -> dict[tuple[str, str], Choice]:
                 (values, [None if one.run is None else metric.of(one.run, row.tested) for one in results])
                 for values, results in of
             ]
-            if (choice := choose(grid, accuracies)) is not None:
+            if (choice := choose(grid, accuracies, table.score.higher_is_better)) is not None:
                 found[row.label, data] = choice
     return found
 
@@ -135,7 +139,7 @@ def tuned_json(table: Table, choices: Choices) -> dict[str, Any]:
     seeds = table.tune.seeds
     return {
         "seeds": list(seeds),
-        "by": CHOSEN_BY,
+        "by": chosen_by(table),
         "chosen": [
             {
                 "row": row,
@@ -143,7 +147,7 @@ def tuned_json(table: Table, choices: Choices) -> dict[str, Any]:
                 "values": choice.values,
                 "at_end_of_grid": list(choice.at_end),
                 "tried": [
-                    {"values": values, "accuracy_by_seed": dict(zip(seeds, accuracies, strict=True))}
+                    {"values": values, table.score.of("by_seed"): dict(zip(seeds, accuracies, strict=True))}
                     for values, accuracies in choice.tried
                 ],
             }
@@ -161,7 +165,8 @@ def tuning_notes(results: Results) -> list[str]:
     keys = sorted({key for grid in table.tune.grids.values() for key in grid})
     said = [
         f"{_listed(keys)} {'was' if len(keys) == 1 else 'were'} chosen for each row and column by the best mean "
-        f"{CHOSEN_BY} of what the row tests, on the seeds {_listed(table.tune.seeds)}, which the table does not show."
+        f"{chosen_by(table)} of what the row tests, on the seeds {_listed(table.tune.seeds)}, which the table does not "
+        "show."
     ]
     if own := shared_columns(table):
         said.append(f"{_listed(own)}: chosen on devices' own samples, which the table may test on under another seed.")

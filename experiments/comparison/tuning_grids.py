@@ -44,7 +44,7 @@ class Tune:
 
 @dataclass(frozen=True)
 class Choice:
-    """The values that a row takes in a column: the best mean accuracy over the tune seeds.
+    """The values that a row takes in a column: the best mean score over the tune seeds.
 
     ``tried`` are all values with their accuracies by seed, None where the run failed. ``at_end`` are the keys whose
     value is the least or greatest of several numbers in the grid: a better one may lie beyond.
@@ -171,13 +171,15 @@ def tuning_table(table: Table, check: Callable[[Settings], object] = lambda sett
     )
 
 
-def choose(grid: Grid, tried: Sequence[tuple[Values, Sequence[float | None]]]) -> Choice | None:
+def choose(
+    grid: Grid, tried: Sequence[tuple[Values, Sequence[float | None]]], higher_is_better: bool = True
+) -> Choice | None:
     """The values with the best mean; None where each failed in some seed.
 
     Of equals those nearest to the middle of the grid, then the first.
     """
     means = {
-        place: round(sum(known) / len(known), 12)
+        place: round(sum(known) / len(known), 12) * (1 if higher_is_better else -1)
         for place, (_, accuracies) in enumerate(tried)
         if len(known := [one for one in accuracies if one is not None]) == len(accuracies)
     }

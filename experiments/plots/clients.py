@@ -84,26 +84,26 @@ def identity_by_round(run: Run) -> Figure | None:
     return figure
 
 
-def accuracy_by_client(run: Run) -> Figure | None:
-    """Each client's test accuracy at the end, side by side with those of its group, coloured by cluster."""
-    accuracy = run.accuracy_by_client
-    if not accuracy:
+def score_by_client(run: Run) -> Figure | None:
+    """Each client's test score at the end, side by side with those of its group, coloured by cluster."""
+    scores = run.score_by_client
+    if not scores:
         return None
     kind, key = ("group", run.groups) if run.groups else ("cluster", run.assignment)
-    order = [client for client in (run.by_group() if run.groups else run.by_cluster()) if client in accuracy]
+    order = [client for client in (run.by_group() if run.groups else run.by_cluster()) if client in scores]
     rank = {value: index for index, value in enumerate(dict.fromkeys(key.get(client) for client in order))}
-    clients = sorted(order, key=lambda client: (rank[key.get(client)], accuracy[client]))
+    clients = sorted(order, key=lambda client: (rank[key.get(client)], scores[client]))
     groups = [key.get(client, "?") for client in clients]
     palette = cluster_colours(run)
-    figure, (ax,) = new_figure("Test accuracy of each client", 3.6)
+    figure, (ax,) = new_figure(f"Test {run.score.label} of each client", 3.6)
     shades = [palette[run.assignment[client]] if client in run.assignment else "#999999" for client in clients]
-    values = np.array([accuracy[client] for client in clients])
+    values = np.array([scores[client] for client in clients])
     ax.scatter(np.arange(len(clients)), values, c=shades, s=26, zorder=3)
     for _, first, end in blocks(groups) if len(set(groups)) <= MOST_SEPARATORS else []:
         ax.hlines(values[first:end].mean(), first - 0.4, end - 0.6, color="#666666", linewidth=1, linestyle="--")
     _separate(ax, groups, vertical=True)
     ax.set_xlim(-0.7, len(clients) - 0.3)
-    ax.set_ylabel("accuracy")
+    ax.set_ylabel(run.score.title)
     ax.grid(axis="y", color=GRID, linewidth=0.6)
     ax.set_axisbelow(True)
     room = WIDTH - 0.8

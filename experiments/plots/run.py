@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from common.errors import BouquetError
 from common.methods import find_method
 from common.plugins import is_loaded, load_object
-from experiments.plots.clients import accuracy_by_client, bytes_by_layer, identity_by_round, similarity_map
+from experiments.plots.clients import bytes_by_layer, identity_by_round, score_by_client, similarity_map
 from experiments.plots.style import PALETTE, bytes_figure, dots, legend_of, line_style, new_figure, rounds_axis
 from server.record.reader import Points, Run
 
@@ -45,15 +45,15 @@ def plots_of_method(name: str) -> Sequence[PlotFunction]:
         return ()
 
 
-def accuracy_by_round(run: Run) -> Figure | None:
-    """Test accuracy after each round: of the models handed out, and of each device's own after training."""
+def score_by_round(run: Run) -> Figure | None:
+    """Test score after each round: of the models handed out, and of each device's own after training."""
     lines = [
-        ("macro over clients", *run.outcome("accuracy_macro"), "-", PALETTE[0]),
-        ("micro over examples", *run.outcome("accuracy_micro"), "--", PALETTE[1]),
-        ("macro, own model trained", *run.series("accuracy_trained_macro"), ":", PALETTE[0]),
-        ("micro, own model trained", *run.series("accuracy_trained_micro"), "-.", PALETTE[1]),
+        ("macro over clients", *run.outcome(run.score.of("macro")), "-", PALETTE[0]),
+        ("micro over examples", *run.outcome(run.score.of("micro")), "--", PALETTE[1]),
+        ("macro, own model trained", *run.series(run.score.of("trained_macro")), ":", PALETTE[0]),
+        ("micro, own model trained", *run.series(run.score.of("trained_micro")), "-.", PALETTE[1]),
     ]
-    return _curves("Test accuracy by round", "accuracy", lines)
+    return _curves(f"Test {run.score.label} by round", run.score.title, lines)
 
 
 def loss_by_round(run: Run) -> Figure | None:
@@ -151,11 +151,11 @@ def _curves(title: str, label: str, lines: Sequence[tuple[str, np.ndarray, np.nd
 
 
 PLOTS: tuple[PlotFunction, ...] = (
-    accuracy_by_round,
+    score_by_round,
     loss_by_round,
     clusters_by_round,
     identity_by_round,
-    accuracy_by_client,
+    score_by_client,
     similarity_map,
     bytes_by_round,
     bytes_by_layer,

@@ -88,6 +88,7 @@ def render_report(
         numbers=headline(run),
         clients=(rows := client_rows(run, Counter(client for _, client, _ in failed))),
         keeps=any(row["kept"] for row in rows),
+        score=run.score.label,
         groups_known=bool(run.groups),
         by_class=class_rows(run),
         failures=failed[:MOST_FAILURES],
@@ -111,12 +112,14 @@ def start_text(start: Mapping[str, Any]) -> str:
 
 def headline(run: Run) -> list[tuple[str, str]]:
     """The numbers on top of the page, as (name, value); what the record does not know is left out."""
+    label = run.score.label
     numbers = [
-        ("accuracy, mean over clients", _fraction(run.final("accuracy_macro"))),
-        ("accuracy, mean over examples", _fraction(run.final("accuracy_micro"))),
-        ("accuracy, worst tenth of clients", _fraction(run.final("accuracy_worst_decile"))),
+        (f"{label}, mean over clients", _score(run, "macro")),
+        (f"{label}, mean over examples", _score(run, "micro")),
+        (f"{label}, worst tenth of clients", _score(run, "worst_decile")),
         ("the best mean over clients", _best(run)),
-        ("deviation of accuracy over clients", _fraction(run.final("accuracy_deviation"))),
+        ("the best that is foretold without a model", _scored(run, run.final("naive_macro"))),
+        (f"deviation of {label} over clients", _score(run, "deviation")),
         ("F1, mean over clients", _fraction(run.final("f1_macro"))),
     ]
     clusters = run.final("clusters")
@@ -139,6 +142,14 @@ def headline(run: Run) -> list[tuple[str, str]]:
     return [(name, value) for name, value in numbers if value != UNKNOWN]
 
 
+def _score(run: Run, what: str) -> str:
+    return _scored(run, run.final(run.score.of(what)))
+
+
+def _scored(run: Run, value: float | None) -> str:
+    return UNKNOWN if value is None else run.score.text(value)
+
+
 def client_rows(run: Run, failed: Counter[str]) -> list[dict[str, Any]]:
     """One row a client, by true group (else by cluster)."""
     colours = cluster_colours(run)
@@ -153,7 +164,7 @@ def client_rows(run: Run, failed: Counter[str]) -> list[dict[str, Any]]:
                 "group": run.groups.get(client, UNKNOWN),
                 "cluster": UNKNOWN if cluster is None else cluster,
                 "colour": "" if cluster is None else colours[cluster],
-                "accuracy": _fraction(run.accuracy_by_client.get(client)),
+                "score": _scored(run, run.score_by_client.get(client)),
                 "kept": ((run.summary or {}).get("kept_by_client") or {}).get(client, numbers.get("kept") or ""),
                 "samples": _count(numbers.get("samples")),
                 "up": UNKNOWN if up is None else human_bytes(up),
@@ -209,7 +220,7 @@ def arguments(settings: Settings, short: bool = True) -> list[str]:
         if short and key in SHORT_OPTIONS:
             words += [SHORT_OPTIONS[key], _text(values[key])]
         else:
-            words += ["--set", f"{key}={_as_setting(key, values[key])}"]
+            words += ["--set", f"{key}={_as_setting(settings, key, values[key])}"]
     return words
 
 
@@ -226,11 +237,12 @@ def _spent(run: Run) -> str:
 
 
 def _best(run: Run) -> str:
-    """The highest mean accuracy, and after which round, from two rounds on."""
-    rounds, values = run.outcome("accuracy_macro")
+    """The best mean score, and after which round, from two rounds on."""
+    rounds, values = run.outcome(run.score.of("macro"))
     if len(values) < 2:
         return UNKNOWN
-    return f"{values.max():.3f} after round {rounds[values.argmax()]:g}"
+    best = run.score.best(values)
+    return f"{run.score.text(best)} after round {rounds[list(values).index(best)]:g}"
 
 
 def _uncompressed(run: Run, key: str) -> str:
@@ -264,11 +276,11 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _as_setting(key: str, value: Any) -> str:
+def _as_setting(settings: Settings, key: str, value: Any) -> str:
     """The text from which ``--set`` reads this very value: bare where that is enough, else as JSON."""
     bare = _text(value)
     section, _, name = key.partition(".")
-    read = parse_settings({"data": {"classes": ["a"], "input_shape": [1]}}, {key: bare}).model_dump(mode="json")
+    read = parse_settings(settings.model_dump(), {key: bare}).model_dump(mode="json")
     return bare if read[section][name] == value else json.dumps(value)
 
 

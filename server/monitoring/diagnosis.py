@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from common.metrics import written
+from common.task.score import ACCURACY, Score
 from server.monitoring.outliers import WINDOW, always_last, misplaced
 
 LOOK_BACK = 3  # rounds that a judgement of the loss rests on
@@ -26,7 +27,7 @@ CLEARLY = 0.1  # of what is between guessing and perfect
 QUIET = 20  # rounds in which what was said once is not said again
 ABSURD = 1e6  # a loss above it is that of a model that diverged
 STILL = 8  # rounds in which the accuracy has gained nothing
-GAIN = 0.01  # of the accuracy, below which it stands still
+GAIN = 0.01  # of the accuracy, below which it stands still; of an error, that is no better than without a model
 WELL = 0.95  # an accuracy from which on nobody expects more
 FALLS = 0.7  # of the loss before
 KEPT = max(PATIENCE, WINDOW) + 1  # lines that are kept whole: `new_warnings` looks one further back
@@ -35,7 +36,7 @@ MOST = 50  # warnings in a summary
 
 Line = Mapping[str, Any]
 # What of a line is looked at; of lines long past no more than the first.
-JUDGED = ("round", "replies", "failed", "loss", "diagnosis", "accuracy_micro", "tested")
+JUDGED = ("round", "replies", "failed", "loss", "diagnosis", "accuracy_micro", "tested", "naive_macro")
 JUDGED_LATELY = ("assignment", "by_client", "seconds_by_client", "other_releases")
 
 
@@ -43,15 +44,16 @@ JUDGED_LATELY = ("assignment", "by_client", "seconds_by_client", "other_releases
 class Expected:
     """What a run is judged by: its classes, its settings of training, and the clusters that were asked for, if any."""
 
-    classes: int
+    classes: int  # 0 where the task has none
     learning_rate: float
     max_gradient_norm: float | None = None
     num_clusters: int = 1
+    score: Score = ACCURACY
 
     @property
     def chance(self) -> float:
-        """The loss of guessing."""
-        return math.log(self.classes)
+        """The loss of guessing; without classes nobody knows it."""
+        return math.log(self.classes) if self.classes else math.inf
 
     @property
     def smaller_step(self) -> str:
@@ -70,6 +72,7 @@ def diagnose(lines: Sequence[Line], expected: Expected) -> dict[str, str]:
         "chance": _at_chance(lines, expected),
         "rises": _rises(lines, expected),
         "accuracy": _accuracy_at_chance(lines, expected),
+        "naive": _no_better_than_naive(lines, expected),
         "still": _stands_still(lines),
         "clusters": _no_clusters(lines, expected),
         "releases": other_releases(lines[-1].get("other_releases") or {}),
@@ -81,7 +84,8 @@ def diagnose(lines: Sequence[Line], expected: Expected) -> dict[str, str]:
 
 def add(lines: list[dict[str, Any]], line: Line) -> None:
     """Append what of a line is judged, and forget what of the earlier ones is not any more."""
-    lines.append({key: line[key] for key in (*JUDGED, *JUDGED_LATELY) if key in line})
+    of_score = Score.in_record(line).of("macro")
+    lines.append({key: line[key] for key in (*JUDGED, of_score, *JUDGED_LATELY) if key in line})
     for old in lines[-KEPT - 1 : -KEPT]:
         for key in JUDGED_LATELY:
             old.pop(key, None)
@@ -150,6 +154,8 @@ def _accuracy_at_chance(lines: Sequence[Line], expected: Expected) -> str:
     losses = _losses(lines)
     if len(lines) < PATIENCE or len(recent) < LOOK_BACK or tested < LEAST_TESTED or not losses:
         return ""
+    if not expected.classes:
+        return ""
     chance = 1 / expected.classes
     deviation = math.sqrt(chance * (1 - chance) / tested)
     best = max(line["accuracy_micro"] for line in recent)
@@ -159,6 +165,22 @@ def _accuracy_at_chance(lines: Sequence[Line], expected: Expected) -> str:
     return (
         f"The accuracy is {recent[-1]['accuracy_micro']:.3f} after {len(lines)} rounds, no better than guessing (1 in "
         f"{expected.classes}), though the loss is not: do test and training data have the same labels?"
+    )
+
+
+def _no_better_than_naive(lines: Sequence[Line], expected: Expected) -> str:
+    """Numbers that are told no better than without a model: by the last value, that of a day before, or the mean."""
+    score, key = expected.score, expected.score.of("macro")
+    recent = [line for line in lines[-LOOK_BACK:] if line.get(key) is not None and line.get("naive_macro") is not None]
+    if len(lines) < PATIENCE or len(recent) < LOOK_BACK:
+        return ""
+    best, naive = score.best(line[key] for line in recent), recent[-1]["naive_macro"]
+    if score.is_better(best, naive) and abs(best - naive) > GAIN * abs(naive):
+        return ""
+    return (
+        f"The {score.label} is {score.text(recent[-1][key])} after {len(lines)} rounds, no better than without a model "
+        f"({score.text(naive)}: the best of the last value, that of a day before, and the mean): more rounds, other "
+        "table.inputs, a longer table.history, or another train.learning_rate."
     )
 
 

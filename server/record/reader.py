@@ -22,6 +22,7 @@ from common.errors import BouquetError
 from common.settings import Settings, SettingsError, parse_settings
 from common.settings.sections import OWN_DATA
 from common.system.locks import is_locked
+from common.task.score import Score
 from server.monitoring.diagnosis import failures
 from server.record.status import FAILED, read_status
 from server.run_folder import ROUNDS, SETTINGS, SIMILARITY, START, SUMMARY
@@ -93,7 +94,7 @@ class Run:
     @cached_property
     def clients(self) -> tuple[str, ...]:
         """Every client that the record mentions, ``client-2`` before ``client-10``."""
-        names = set(self.groups) | set(self.assignment) | set(self.bytes_by_client) | set(self.accuracy_by_client)
+        names = set(self.groups) | set(self.assignment) | set(self.bytes_by_client) | set(self.score_by_client)
         names.update(client for line in self.rounds for client, _ in failures(line))
         names.update(self.absences)
         names.update(client for line in self.rounds for client in line.get("not_now") or ())
@@ -113,12 +114,17 @@ class Run:
         """Client → true group; empty where the groups are unknown or the run was stopped."""
         return dict((self.summary or {}).get("groups") or {})
 
+    @cached_property
+    def score(self) -> Score:
+        """The figure that models are judged by."""
+        return Score.in_record(self.summary, *self.rounds[:1])
+
     @property
-    def accuracy_by_client(self) -> dict[str, float]:
-        """Client → test accuracy at the end; for a run that has not ended, of the model that it last started from."""
-        values = (self.summary or {}).get("accuracy_by_client")
+    def score_by_client(self) -> dict[str, float]:
+        """Client → score of its test at the end; in a run that has not ended, of the model it last started from."""
+        values = (self.summary or {}).get(self.score.of("by_client"))
         if values is None:
-            values = {client: numbers.get("accuracy") for client, numbers in self.last_numbers.items()}
+            values = {client: numbers.get(self.score.key) for client, numbers in self.last_numbers.items()}
         return {client: float(value) for client, value in values.items() if is_number(value)}
 
     @cached_property

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from common import metrics, model_selection, protocol
 from common.settings import Settings
+from common.task.score import ACCURACY, Score
+from common.task.task import task_of
 from server.monitoring.diagnosis import all_warnings
 from server.record.traffic import Bytes
 from strategies.base.filters.privacy import PrivacyLedger
@@ -19,12 +21,18 @@ from strategies.base.strategy import MethodStrategy
 
 
 def round_line(
-    round_: int, strategy: MethodStrategy[Any], groups: Mapping[str, int], traffic: Bytes, seconds: float
+    round_: int,
+    strategy: MethodStrategy[Any],
+    groups: Mapping[str, int],
+    traffic: Bytes,
+    seconds: float,
+    score: Score = ACCURACY,
 ) -> dict[str, Any]:
     """One line of ``rounds.jsonl``.
 
-    ``accuracy_*`` is the test accuracy of the models that the devices started the round from, which is the outcome of
-    the round before; ``accuracy_trained_*`` that of each device's own model after its local training.
+    ``accuracy_*`` (or as the task's score is called) is that of the models that the devices started the round from, on
+    their test parts, which is the outcome of the round before; ``accuracy_trained_*`` that of each device's own model
+    after its local training.
     """
     assert strategy.state is not None
     assignment = strategy.assignment(strategy.state)
@@ -46,10 +54,12 @@ def round_line(
         "warnings": list(strategy.warnings),
         "loss": _mean(reported, protocol.LOSS, examples),
         "train_loss": _mean(reported, protocol.TRAIN_LOSS, examples),
-        "accuracy_micro": _mean(reported, protocol.ACCURACY, tested),
-        "accuracy_macro": _mean(reported, protocol.ACCURACY),
-        "accuracy_trained_micro": _mean(reported, protocol.ACCURACY_TRAINED, tested),
-        "accuracy_trained_macro": _mean(reported, protocol.ACCURACY_TRAINED),
+        score.of("micro"): _mean(reported, score.key, tested),
+        score.of("macro"): _mean(reported, score.key),
+        score.of("trained_micro"): _mean(reported, score.trained, tested),
+        score.of("trained_macro"): _mean(reported, score.trained),
+        **_naive(reported),
+        **score.facts(),
         "bytes_up": traffic.up,
         "bytes_down": traffic.down,
         "bytes_up_plain": traffic.up_plain,
@@ -59,21 +69,28 @@ def round_line(
         "seconds": round(seconds, 3),
         "tested": int(sum(tested)),
         "assignment": dict(sorted(assignment.items())),
-        "by_client": {r.client: _shown(r.metrics, r.config) for r in replies.received} if replies else {},
+        "by_client": {r.client: _shown(r.metrics, r.config, score) for r in replies.received} if replies else {},
         "strategy": strategy.record(strategy.state),
     }
 
 
-def _shown(reported: Mapping[str, float], said: Mapping[str, Any]) -> dict[str, Any]:
+def _naive(reported: list[Any]) -> dict[str, float]:
+    """The mean score of what is foretold without a model, where devices report it."""
+    found = _mean(reported, protocol.NAIVE)
+    return {} if found is None else {"naive_macro": found}
+
+
+def _shown(reported: Mapping[str, float], said: Mapping[str, Any], score: Score) -> dict[str, Any]:
     """A device's own numbers of a round, under the names of the record; what it kept, where it chooses."""
     named = {
         "samples": protocol.NUM_EXAMPLES,
         "tested": protocol.TEST_EXAMPLES,
         "loss": protocol.LOSS,
-        "accuracy": protocol.ACCURACY,
-        "accuracy_trained": protocol.ACCURACY_TRAINED,
+        score.key: score.key,
+        score.of("trained"): score.trained,
         "left_out": protocol.LEFT_OUT,
-        "accuracy_kept": model_selection.ACCURACY_CHOSEN,
+        score.of("kept"): score.served,
+        "naive": protocol.NAIVE,
     }
     shown: dict[str, Any] = {n: round(float(reported[key]), 6) for n, key in named.items() if key in reported}
     if reported.get(protocol.STATE_LOST):
@@ -106,7 +123,8 @@ def summarise(
     assignment = strategy.assignment(strategy.state)
     evaluation = dict(sorted(strategy.evaluation.items()))
     tested = [m.get(protocol.NUM_EXAMPLES, 0) for m in evaluation.values()]
-    accuracies = [m[protocol.ACCURACY] for m in evaluation.values() if protocol.ACCURACY in m]
+    score = task_of(settings).score
+    scores = [m[score.key] for m in evaluation.values() if score.key in m]
     reported = list(evaluation.values())
     return {
         "strategy": settings.strategy.name,
@@ -116,19 +134,21 @@ def summarise(
         "clients": len(evaluation),
         "rounds": len(rounds),
         "seed": settings.run.seed,
-        "accuracy_micro": _mean(reported, protocol.ACCURACY, tested),
-        "accuracy_macro": _mean(reported, protocol.ACCURACY),
+        score.of("micro"): _mean(reported, score.key, tested),
+        score.of("macro"): _mean(reported, score.key),
         "f1_micro": _mean(reported, protocol.F1, tested),
         "f1_macro": _mean(reported, protocol.F1),
-        "accuracy_worst_decile": metrics.worst_decile(accuracies),
-        "accuracy_deviation": metrics.deviation(accuracies),
-        "best_round": best_round(rounds, accuracies),
+        **_naive(reported),
+        **score.facts(),
+        score.of("worst_decile"): metrics.worst_decile(scores, score.higher_is_better),
+        score.of("deviation"): metrics.deviation(scores),
+        "best_round": best_round(rounds, scores, score),
         "clusters": len(set(assignment.values())) or 1,
         "assignment": dict(sorted(assignment.items())),
         "groups": dict(sorted(groups.items())) or None,
         **agreement(assignment, groups),
-        "accuracy_by_client": {c: m[protocol.ACCURACY] for c, m in evaluation.items() if protocol.ACCURACY in m},
-        **_choice(evaluation),
+        score.of("by_client"): {c: m[score.key] for c, m in evaluation.items() if score.key in m},
+        **_choice(evaluation, score),
         "not_evaluated": {
             client: failed.get(client) or _not_asked(settings.server.fraction_evaluate)
             for client in sorted({*assignment, *failed} - set(evaluation))
@@ -144,18 +164,19 @@ def summarise(
     }
 
 
-def best_round(rounds: list[dict[str, Any]], last: list[float]) -> dict[str, Any] | None:
-    """After how many rounds the mean test accuracy was highest, and what it was; of equals, the first.
+def best_round(rounds: list[dict[str, Any]], last: list[float], score: Score = ACCURACY) -> dict[str, Any] | None:
+    """After how many rounds the mean score of the tests was best, and what it was; of equals, the first.
 
-    A line tests the models that the rounds before it have led to; ``last`` are the accuracies after all of them.
+    A line tests the models that the rounds before it have led to; ``last`` are the scores after all of them.
     """
-    tested = [(line["round"] - 1, line["accuracy_macro"]) for line in rounds if line["accuracy_macro"] is not None]
+    key = score.of("macro")
+    tested = [(line["round"] - 1, line[key]) for line in rounds if line[key] is not None]
     if last and (mean := metrics.macro(last)) is not None:
         tested.append((rounds[-1]["round"] if rounds else 0, mean))
     if not tested:
         return None
-    round_, accuracy = max(tested, key=lambda pair: pair[1])
-    return {"round": round_, "accuracy_macro": accuracy}
+    best = score.best(value for _, value in tested)
+    return next({"round": round_, key: value} for round_, value in tested if value == best)
 
 
 def _not_asked(fraction: float) -> str:
@@ -165,17 +186,17 @@ def _not_asked(fraction: float) -> str:
     return f"It was not connected, or not one of those that were asked (server.fraction_evaluate = {fraction:g})."
 
 
-def _choice(evaluation: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """Of devices that choose, what each kept, and the accuracy that the method's own models would have had.
+def _choice(evaluation: Mapping[str, Mapping[str, float]], score: Score) -> dict[str, Any]:
+    """Of devices that choose, what each kept, and the score that the method's own models would have had.
 
-    The summary's other accuracies are then those of what was kept.
+    The summary's other scores are then those of what was kept.
     """
     kept = {client: kind for client, values in evaluation.items() if (kind := _kept(values))}
     if not kept:
         return {}
     return {
         "kept_by_client": kept,
-        "accuracy_method_macro": _mean(list(evaluation.values()), model_selection.ACCURACY_METHOD),
+        score.of("method_macro"): _mean(list(evaluation.values()), score.of_method),
     }
 
 

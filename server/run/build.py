@@ -10,6 +10,7 @@ from common.model.build import model_shape
 from common.parameters.layout import ParameterLayout
 from common.privacy_accounting import check_model
 from common.settings import Settings
+from common.task.task import task_of
 from server.monitoring.diagnosis import Expected
 from strategies.base.exchange import Patience
 from strategies.base.filters.compression import Compression
@@ -47,6 +48,11 @@ def build_strategy(settings: Settings, start: Start | PlainStart | None = None) 
     strategy.round_patience = Patience(server.round_timeout, server.straggler_factor, server.straggler_grace)
     protection = settings.protection
     strategy.protection = Protection(Aggregation(protection.aggregation, protection.trim), protection.limit_norm)
+    if not task_of(settings).has_classes and (reason := strategy.needs_classes()):
+        raise BouquetError(
+            f"Setting strategy.name = {settings.strategy.name!r} does not fit task.kind = {settings.task.kind!r}: "
+            f"{reason}"
+        )
     if strategy.wants_public_data:
         from server.public_data.inference import public_data  # imports PyTorch
 
@@ -106,9 +112,10 @@ def too_few(settings: Settings, connected: int) -> list[str]:
 
 def what_to_expect(settings: Settings, strategy: MethodStrategy[Any]) -> Expected:
     """What the run is judged by."""
-    train = settings.train
+    train, task = settings.train, task_of(settings)
     return Expected(
-        classes=model_shape(settings)[1],
+        score=task.score,
+        classes=model_shape(settings)[1] if task.has_classes else 0,
         learning_rate=train.learning_rate,
         max_gradient_norm=train.max_gradient_norm,
         num_clusters=strategy.expected_clusters,

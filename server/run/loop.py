@@ -16,6 +16,8 @@ from flwr.serverapp import Grid
 from common import protocol
 from common.errors import BouquetError, RunFailed
 from common.settings import Settings
+from common.task.score import Score
+from common.task.task import task_of
 from server.fleet.duplicates import Twins
 from server.fleet.names import Names
 from server.monitoring.diagnosis import Expected, add, diagnose, new_warnings
@@ -137,7 +139,8 @@ class _Run:
         every = self.settings.server.evaluate_every
         if every and round_ % every == 0 and round_ < self.settings.run.rounds:
             evaluation = self.evaluate(round_, traffic)
-        line = round_line(round_, self.strategy, self.remembered.groups, traffic, time.monotonic() - clock)
+        seconds = time.monotonic() - clock
+        line = round_line(round_, self.strategy, self.remembered.groups, traffic, seconds, self.score)
         line |= self.beside(times)
         if evaluation is not None:
             line["evaluation"] = evaluation
@@ -192,13 +195,18 @@ class _Run:
         failed, resting = strategy.failures, strategy.not_now
         strategy.failures, strategy.not_now = in_training
         self.count(traffic, messages, replies)
-        accuracy = [m[protocol.ACCURACY] for m in strategy.evaluation.values() if protocol.ACCURACY in m]
+        scores = [m[self.score.key] for m in strategy.evaluation.values() if self.score.key in m]
         return {
             "clients": len(strategy.evaluation),
-            "accuracy_macro": sum(accuracy) / len(accuracy) if accuracy else None,
+            self.score.of("macro"): sum(scores) / len(scores) if scores else None,
             "not_evaluated": dict(sorted(failed.items())),
             "not_now": {client: found.reason for client, found in resting.items()},
         }
+
+    @property
+    def score(self) -> Score:
+        """The figure that models are judged by."""
+        return task_of(self.settings).score
 
     def last_evaluation(self) -> dict[str, Any]:
         """Have every device tested after the last round; the summary of the run."""

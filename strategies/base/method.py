@@ -118,6 +118,10 @@ class MethodHooks(ABC, Generic[State]):
         """Why devices must report their losses or what they chose by them, as a sentence; '' where they need not."""
         return ""
 
+    def needs_classes(self) -> str:
+        """Why it works with classes alone, as a sentence; '' where any task will do."""
+        return ""
+
     @property
     def expected_clusters(self) -> int:
         """How many clusters were asked for, by the option ``num_clusters``; 1 where the method finds their number."""

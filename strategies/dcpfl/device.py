@@ -19,7 +19,6 @@ from flwr.app import Message
 from client.rounds.session import Session
 from client.rounds.start_model import compose
 from client.state.device_state import PERSONAL, Kept
-from client.training import evaluation
 from common import protocol
 from common.errors import BouquetError
 from common.parameters.layout import Vector
@@ -137,7 +136,7 @@ def _trained(session: Session, model: Vector) -> tuple[Vector, float, dict[str, 
     if not np.isfinite(trained).all():
         raise BouquetError("Local training diverged: the trained model holds values that are not finite.")
     session.report_trained(trained, loss)
-    return trained, evaluation.mean_loss(session.load(trained), *session.judging_data), session.metrics
+    return trained, session.mean_loss(trained), session.metrics
 
 
 def _take(session: Session) -> Message:

@@ -165,6 +165,10 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
         """The mean of each cluster's whole models, (K, d)."""
         return state.centers
 
+    def needs_classes(self) -> str:
+        """For the similarity of models."""
+        return "models are compared by the class probabilities that they give public samples."
+
     def assignment(self, state: FedTSDPState) -> dict[str, int]:
         """C²: the cluster of every client that ever replied."""
         return state.assignment

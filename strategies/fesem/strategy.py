@@ -160,6 +160,10 @@ class FeSEM(MethodStrategy[FeSEMState]):
             return ""
         return "selection = 'accuracy' chooses K by accuracies that the devices report; take 'silhouette'."
 
+    def needs_classes(self) -> str:
+        """For K by accuracy."""
+        return self.needs_scores()
+
     def device_needs(self) -> Mapping[str, str]:
         """For the proximal term, and for K by accuracy."""
         needs = {}

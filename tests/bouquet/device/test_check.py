@@ -138,3 +138,22 @@ def test_what_an_owner_demands_is_compared_with_the_settings(device):
     found = by_name(lines(device, owner=noise))["privacy"]
     assert found.wrong
     assert "9.997 is spent, over all runs, and one more" in found.text
+
+
+def test_a_table_is_read_as_a_round_would(device):
+    rows = [f"{60 * n},{100 + n % 7},{n % 3 or 'NA'}" for n in range(50)]
+    (device / "tank.csv").write_text("\n".join(["t,level,valve", *rows, "3000,1"]))
+    (device / "tanks.toml").write_text(
+        '[task]\nkind = "forecast"\n[data]\ndataset = "own"\n[table]\ninputs = ["level", "valve"]\n'
+        'targets = ["level"]\ntime = ["t"]\nhistory = 2\nhorizon = 1\n'
+    )
+    found = lines(device, data=device / "tank.csv", settings=device / "tanks.toml")
+    assert not any(line.wrong for line in found)
+    said = [line.text for line in found]
+    assert said[0].startswith("13 samples to train on, 2 to test on. Read in ")
+    assert "32 of 48 windows have gaps and are left out." in said
+    assert any(text.startswith("Mean and deviation of what is trained on: level 10") for text in said)
+    assert by_name(found)["model"].text.startswith("mlp, ")
+    (device / "tanks.toml").write_text((device / "tanks.toml").read_text().replace('"valve"', '"rain"'))
+    found = lines(device, data=device / "tank.csv", settings=device / "tanks.toml")
+    assert "has no column 'rain'; its header has t, level, valve" in by_name(found)["data"].text

@@ -161,7 +161,7 @@ def test_divergence_is_an_error_that_says_what_to_do():
 def test_scores_by_hand():
     model = linear([[1.0], [-1.0]])  # class 0 for positive x
     scores = evaluation.test(model, torch.tensor([[1.0], [2.0], [-1.0], [3.0]]), torch.tensor([0, 0, 1, 1]))
-    assert (scores.accuracy, scores.examples) == (0.75, 4)
+    assert (scores.score, scores.examples) == (0.75, 4)
     assert scores.f1 == pytest.approx((0.8 + 2 / 3) / 2)
     assert evaluation.mean_loss(model, torch.zeros(1, 1), torch.tensor([0])) == pytest.approx(math.log(2))
 

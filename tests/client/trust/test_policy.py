@@ -67,7 +67,7 @@ def test_another_app_is_refused_with_what_differs_and_its_hash(own, change, diff
 )
 def test_an_app_that_would_fill_the_disk_is_refused_before_it_is_unpacked(own, trust, more, reason):
     content = bundle([*own.items(), *more])
-    assert len(content) < 2**20
+    assert len(content) < 2**21
     with pytest.raises(AppRefused, match=f"refused before it is unpacked: {reason}"):
         trust.check_app(content)
 
@@ -88,6 +88,9 @@ def test_a_model_of_the_owners_is_imported_only_with_the_owners_leave():
     AppTrust(models=frozenset({"mine.nets:make"})).check_config({"model.name": "mine.nets:make"})
     with pytest.raises(AppRefused, match=r"asks for the model 'os:system'.*--allow-model os:system"):
         AppTrust(models=frozenset({"mine.nets:make"})).check_config({"model.name": "os:system"})
+    AppTrust(models=frozenset({"mine.tasks:Upper"})).check_config({"task.kind": "mine.tasks:Upper"})
+    with pytest.raises(AppRefused, match=r"asks for the task 'os:system'.*--allow-model os:system"):
+        AppTrust(data=frozenset({"os:system"})).check_config({"task.kind": "os:system"})
 
 
 @pytest.mark.parametrize("key", ["data.dataset", "data.partition"])

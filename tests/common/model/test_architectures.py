@@ -12,10 +12,10 @@ from common.model.architectures import build_model, model_names
 from common.torchvision_compat import import_torchvision
 
 DIGITS, GREY, COLOUR, WINDOW = (1, 8, 8), (1, 28, 28), (3, 32, 32), (9, 128)
+OF_WINDOWS = ("cnn-har", "cnn-1d", "gru")
 FITS = [
-    *[(name, shape) for name in model_names() if name != "cnn-har" for shape in (DIGITS, GREY, COLOUR)],
-    ("mlp", WINDOW),
-    ("cnn-har", WINDOW),
+    *[(name, shape) for name in model_names() if name not in OF_WINDOWS for shape in (DIGITS, GREY, COLOUR)],
+    *[(name, WINDOW) for name in ("mlp", *OF_WINDOWS)],
 ]
 
 

@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from experiments.comparison.plots import accuracy_by_effort, gain_map
+from experiments.comparison.plots import gain_map, score_by_effort
 from experiments.comparison.significance import paired_difference
 from server.record.reader import read_run
 
@@ -54,5 +54,5 @@ def test_bytes_are_on_a_logarithmic_axis_where_rows_differ_by_more_than_ten_time
         edit_round(folder, round_, bytes_up=10, bytes_down=10)
     packed = read_run(folder)
 
-    assert accuracy_by_effort("a", {"whole": [whole]}, "bytes").axes[0].get_xscale() == "linear"
-    assert accuracy_by_effort("b", {"whole": [whole], "packed": [packed]}, "bytes").axes[0].get_xscale() == "log"
+    assert score_by_effort("a", {"whole": [whole]}, "bytes").axes[0].get_xscale() == "linear"
+    assert score_by_effort("b", {"whole": [whole], "packed": [packed]}, "bytes").axes[0].get_xscale() == "log"

@@ -16,10 +16,10 @@ from common.settings import parse_settings
 from experiments.plots import run as plots
 from experiments.plots.clients import (
     MOST_LAYERS,
-    accuracy_by_client,
     bytes_by_layer,
     cluster_colours,
     identity_by_round,
+    score_by_client,
     similarity_map,
 )
 from experiments.plots.style import blocks, colours, new_figure, svg, thinned
@@ -33,7 +33,7 @@ def line(figure, label, axes=0):
 
 
 def test_accuracy_is_drawn_after_the_rounds_that_led_to_it(write_run):
-    figure = plots.accuracy_by_round(read_run(write_run(rounds=3, accuracy=0.75)))
+    figure = plots.score_by_round(read_run(write_run(rounds=3, accuracy=0.75)))
 
     assert line(figure, "macro over clients") == ([1, 2, 3], [0.25, 0.5, 0.75])
     assert line(figure, "macro, own model trained") == ([1, 2, 3], pytest.approx([0.05, 0.3, 0.55]))
@@ -94,7 +94,7 @@ def test_clients_are_drawn_by_group_the_least_accurate_first(write_run):
     summary["accuracy_by_client"] = {"client-0": 0.9, "client-1": 0.8, "client-2": 0.5, "client-3": 0.7}
     (folder / "summary.json").write_text(json.dumps(summary))
     run = read_run(folder)
-    points = accuracy_by_client(run).axes[0].collections[0]
+    points = score_by_client(run).axes[0].collections[0]
 
     np.testing.assert_allclose(points.get_offsets()[:, 1], [0.5, 0.9, 0.7, 0.8])
     shades = cluster_colours(run)
@@ -169,7 +169,7 @@ def test_no_label_touches_another_and_none_is_cut_off(write_run, clients, groups
 def test_the_same_figure_gives_the_same_svg(write_run):
     run = read_run(write_run())
 
-    first, second = (svg(plots.accuracy_by_round(run)) for _ in range(2))
+    first, second = (svg(plots.score_by_round(run)) for _ in range(2))
     assert first == second
     assert b"Test accuracy by round" in first  # text stays text
 

@@ -14,9 +14,10 @@ from client.rounds.samples import RoundSamples
 from client.rounds.serving import LEFT_OUT, served_models
 from client.state.device_state import DeviceState
 from client.state.store import FolderStore
-from client.training.evaluation import mixed
 from common.errors import BouquetError
 from common.settings import load_settings
+from common.settings.sections import TaskSettings
+from common.task.task import Classification
 from experiments.simulation import run
 from experiments.simulation.run import STATE_FOLDER, simulate
 from tests.helpers.stopped_runs import cut_after, lines_of
@@ -59,7 +60,7 @@ def kept(monkeypatch):
 
 def test_the_mean_is_of_probabilities():
     logits = [torch.tensor([[0.0, 0.0]]), torch.log(torch.tensor([[0.9, 0.1]]))]
-    assert mixed(logits).exp().tolist() == [pytest.approx([0.7, 0.3])]
+    assert Classification(TaskSettings()).together(logits).exp().tolist() == [pytest.approx([0.7, 0.3])]
 
 
 @pytest.mark.parametrize("method", sorted(KINDS))

@@ -83,7 +83,7 @@ def test_a_folder_for_each_client_who_is_named_like_it(garden, tmp_path, engine)
             r"client 'north': The folder .*red is not one of the class",
         ),
         (lambda garden: [f"data.data_dir={garden / 'nowhere'}"], "nowhere' is no folder"),
-        (lambda garden: [f"data.data_dir={garden / '.cache'}"], r"holds no folders; make one for each client"),
+        (lambda garden: [f"data.data_dir={garden / '.cache'}"], r"holds no folders and no tables; make one"),
         (lambda garden: ["data.data_dir="], "a folder with a folder for each client"),
     ],
 )

@@ -45,7 +45,7 @@ def test_a_run_that_was_stopped_is_read_and_says_so(write_run):
     assert run.notes == ("This run has not ended: 3 of 3 rounds are recorded, no summary yet.",)
     assert run.assignment == {"client-0": 0, "client-1": 1, "client-2": 0, "client-3": 1}
     assert run.groups == {}
-    assert run.accuracy_by_client == {}
+    assert run.score_by_client == {}
     assert run.final("accuracy_macro") == pytest.approx(0.6)
     assert run.total("seconds") == pytest.approx(1.5)
 

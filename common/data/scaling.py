@@ -1,0 +1,48 @@
+"""What inputs and targets are standardised by, on one device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+
+class Scaling(BaseModel):
+    """Mean and deviation of each input column, and of each target; a classification has none of targets."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    target_mean: tuple[float, ...] = ()
+    target_std: tuple[float, ...] = ()
+
+    def __init__(
+        self,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        target_mean: tuple[float, ...] = (),
+        target_std: tuple[float, ...] = (),
+    ) -> None:
+        super().__init__(mean=mean, std=std, target_mean=target_mean, target_std=target_std)
+
+    def inputs(self, x: NDArray[Any]) -> NDArray[np.float32]:
+        """Inputs (n, columns, …) as a model takes them."""
+        shape = (1, -1, *(1 for _ in x.shape[2:]))
+        scaled = (x - np.reshape(self.mean, shape)) / np.reshape(self.std, shape)
+        return scaled.astype(np.float32)
+
+    def targets(self, y: NDArray[Any]) -> NDArray[np.float32]:
+        """Targets (n, targets) as a model is trained to tell them."""
+        scaled: NDArray[np.float32] = ((y - self.target_mean) / self.target_std).astype(np.float32)
+        return scaled
+
+    def undone(self, outputs: Any) -> Any:
+        """Outputs (n, targets) of a model, a tensor or array, in the targets' own units."""
+        if not self.target_std:
+            return outputs
+        if isinstance(outputs, np.ndarray):
+            return outputs * np.asarray(self.target_std) + np.asarray(self.target_mean)
+        return outputs * outputs.new_tensor(self.target_std) + outputs.new_tensor(self.target_mean)

@@ -1,0 +1,1 @@
+"""What is learned: the targets, the loss, the score."""

@@ -1,0 +1,212 @@
+"""Tables on a device: what is read of a CSV, which windows there are, and what is tested."""
+
+import gzip
+import lzma
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as limits
+from hypothesis import strategies as st
+
+from client.data.loading import load_table
+from client.data.table import divide, read_table, samples_of
+from common.errors import BouquetError
+from common.settings import load_settings
+from common.settings.sections import TableSettings
+
+HOURLY = {"inputs": ("a",), "targets": ("a",), "time": ("t",)}
+
+
+def csv(folder, *lines, name="data.csv", end="\n"):
+    path = folder / name
+    path.write_text("\n".join(lines) + end)
+    return path
+
+
+def hours(values, skip=()):
+    """Rows of one value an hour, from 2026-01-01, without those of some hours."""
+    return [f"2026-01-{1 + n // 24:02d}T{n % 24:02d}:00,{v}" for n, v in enumerate(values) if n not in skip]
+
+
+def test_columns_are_found_by_name_and_gaps_are_gaps(tmp_path):
+    path = csv(tmp_path, "b,t,a,unused", "1,10,NA,x", "2,20,,y", "3,30,0.5,z")
+    table = read_table(path, TableSettings(inputs=("a", "b"), targets=("b",), time=("t",)))
+    np.testing.assert_array_equal(table.inputs, [[np.nan, 1], [np.nan, 2], [0.5, 3]])
+    np.testing.assert_array_equal(table.targets, [[1], [2], [3]])
+    np.testing.assert_array_equal(table.times, [10, 20, 30])
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [(".csv.gz", gzip.compress), (".csv.xz", lzma.compress)])
+def test_packed_tables_are_unpacked(suffix, pack, tmp_path):
+    path = tmp_path / f"data{suffix}"
+    path.write_bytes(pack(b"a\n1\n2\n"))
+    np.testing.assert_array_equal(read_table(path, TableSettings(inputs=("a",))).inputs, [[1], [2]])
+
+
+def test_a_line_that_is_being_written_is_passed_over(tmp_path):
+    path = csv(tmp_path, "a,t", "1,10", "2,20", "3,3", end="")
+    assert read_table(path, TableSettings(inputs=("a",), time=("t",))).inputs.tolist() == [[1], [2]]
+    path.write_text(path.read_text() + "0\n")  # the logger goes on
+    found = read_table(path, TableSettings(inputs=("a",), time=("t",)))
+    assert (found.inputs.tolist(), found.times.tolist()) == ([[1], [2], [3]], [10, 20, 30])
+
+
+def test_of_rows_of_the_same_time_the_last_counts_and_rows_are_sorted(tmp_path):
+    table = read_table(csv(tmp_path, "a,t", "3,30", "1,10", "9,30"), TableSettings(inputs=("a",), time=("t",)))
+    assert (table.inputs.tolist(), table.times.tolist()) == ([[1], [9]], [10, 30])
+    assert "1 rows have a time that a later row has" in table.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("columns", "cells", "expected"),
+    [
+        (("t",), "2026-03-01T12:30", 1772368200),
+        (("t",), "2026-03-01 12:30+01:00", 1772364600),
+        (("t",), "1772368200.5", 1772368200.5),
+        (("y", "m", "d", "h"), "2026,3,1,12", 1772366400),
+    ],
+)
+def test_a_time_is_iso_8601_or_seconds_or_the_parts_of_a_date(columns, cells, expected, tmp_path):
+    path = csv(tmp_path, f"a,{','.join(columns)}", f"1,{cells}")
+    assert read_table(path, TableSettings(inputs=("a",), time=columns)).times.tolist() == [expected]
+
+
+def test_words_become_a_column_for_each_value(tmp_path):
+    about = TableSettings(inputs=("wind", "a"), categories=("wind=N,S,W",))
+    table = read_table(csv(tmp_path, "wind,a", "S,1", "NA,2", "W,3"), about)
+    np.testing.assert_array_equal(table.inputs, [[0, 1, 0, 1], [np.nan, np.nan, np.nan, 2], [0, 0, 1, 3]])
+    assert about.width == 4
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["b,t", "1,1"], r"has no column 'a'; its header has b, t"),
+        (["a,a,t", "1,1,1"], r"has two columns 'a'"),
+        (["a,t", "1,1", "x7,2"], r"line 3, column 'a' holds 'x7'; it must be a number"),
+        (["a,t", "1e99,1"], r"line 2, column 'a' holds '1e99'"),
+        (["a,t", "inf,1"], r"line 2, column 'a' holds 'inf'"),
+        (["a,t", "1,yesterday"], r"line 2, column 't' holds 'yesterday'; it must be a time"),
+        (["a,t", "1"], r"line 2 has 1 cells, its header 2"),
+        (["a,t"], r"has no rows below its header"),
+    ],
+)
+def test_what_does_not_fit_is_named(lines, said, tmp_path):
+    with pytest.raises(BouquetError, match=said):
+        read_table(csv(tmp_path, *lines), TableSettings(inputs=("a",), time=("t",)))
+
+
+def test_a_class_that_is_none_is_named(tmp_path):
+    about = TableSettings(inputs=("a",), targets=("kind",))
+    path = csv(tmp_path, "a,kind", "1,cat", "2,", "3,dog", "4,fox")
+    with pytest.raises(BouquetError, match=r"line 5, column 'kind' holds 'fox'; it must be one of cat, dog"):
+        read_table(path, about, ("cat", "dog"))
+    table = read_table(csv(tmp_path, "a,kind", "1,cat", "2,", "3,dog"), about, ("cat", "dog"))
+    samples = samples_of(table, about, is_forecast=False)
+    assert (samples.x.tolist(), samples.y.tolist()) == ([[1], [3]], [0, 1])
+    assert "1 of 3 rows have gaps and are left out" in samples.notes[0]
+
+
+def test_windows_never_go_over_a_gap_in_time(tmp_path):
+    path = csv(tmp_path, "t,a", *hours(range(10), skip=(4,)))
+    about = TableSettings(**HOURLY, history=2, horizon=2)
+    samples = samples_of(read_table(path, about), about, is_forecast=True)
+    # Not 3 and 4, nor 4 and 5; not 1 and 2, whose target is of hour 4.
+    assert samples.x[:, 0].tolist() == [[0, 1], [2, 3], [5, 6], [6, 7]]
+    assert samples.y[:, 0].tolist() == [3, 5, 8, 9]
+    assert [(float(s) - samples.starts[0]) / 3600 for s in samples.times] == [3, 5, 8, 9]
+    assert "1 steps of 3600 seconds have no row" in samples.notes[0]
+
+
+def test_short_gaps_are_filled_in_the_inputs_and_never_in_a_target(tmp_path):
+    path = csv(tmp_path, "t,a", *hours([0, 1, "", 3, "", "", 6, 7, 8]))
+    about = TableSettings(**HOURLY, history=2, horizon=1, fill=1)
+    samples = samples_of(read_table(path, about), about, is_forecast=True)
+    assert samples.x[:, 0].tolist() == [[1, 1], [6, 7]]  # a gap of two is none of one; the target of 0, 1 is a gap
+    assert samples.y[:, 0].tolist() == [3, 8]
+
+
+@limits(max_examples=60, deadline=None)
+@given(
+    values=st.lists(st.one_of(st.integers(0, 99), st.none()), min_size=2, max_size=40),
+    history=st.integers(1, 5),
+    horizon=st.integers(1, 5),
+    fraction=st.floats(0.05, 0.95),
+)
+def test_windows_and_their_division_against_a_plain_loop(values, history, horizon, fraction, tmp_path_factory):
+    path = csv(
+        tmp_path_factory.mktemp("t"), "t,a", *(f"{60 * i},{'' if v is None else v}" for i, v in enumerate(values))
+    )
+    about = TableSettings(**HOURLY, history=history, horizon=horizon)
+    samples = samples_of(read_table(path, about), about, is_forecast=True)
+    expected = [
+        (values[i : i + history], values[i + history - 1 + horizon], i)
+        for i in range(len(values) - history - horizon + 1)
+        if None not in values[i : i + history] and values[i + history - 1 + horizon] is not None
+    ]
+    assert samples.x[:, 0].tolist() == [window for window, _, _ in expected]
+    assert samples.y[:, 0].tolist() == [target for _, target, _ in expected]
+    if not expected:
+        return
+    train, test = divide(samples, about, fraction)
+    newest_trained = max((expected[i][2] + history - 1 + horizon for i in train), default=-1)
+    assert all(expected[i][2] > newest_trained for i in test)  # not one row of a tested window is in training
+
+
+def test_the_cut_is_one_for_all_and_no_row_of_a_tested_window_is_before_it(tmp_path):
+    path = csv(tmp_path, "t,a", *hours(range(48)))
+    about = TableSettings(**HOURLY, history=3, horizon=2, cut="2026-01-02")
+    samples = samples_of(read_table(path, about), about, is_forecast=True)
+    train, test = divide(samples, about, 0.2)
+    assert samples.y[train].max() == 23  # the last hour of the first day
+    assert samples.x[test].min() == 24
+    until = TableSettings(**HOURLY, history=3, horizon=2, until="2026-01-02T10:00")
+    assert samples_of(read_table(path, until), until, is_forecast=True).y.max() == 33
+
+
+def test_naive_forecasts_are_the_last_value_and_that_of_a_day_before(tmp_path):
+    path = csv(tmp_path, "t,a", *hours(range(60)))
+    about = TableSettings(**HOURLY, history=24, horizon=6)
+    samples = samples_of(read_table(path, about), about, is_forecast=True)
+    assert samples.naive_names == ("the last value", "the value of a day before")
+    np.testing.assert_array_equal(samples.naive[0], samples.y - 6)
+    np.testing.assert_array_equal(samples.naive[1], samples.y - 24)
+
+
+def test_a_time_that_is_years_away_is_no_table_of_a_million_steps(tmp_path):
+    path = csv(tmp_path, "t,a", "0,1", "60,2", "120,3", "999999999,4")
+    about = TableSettings(**HOURLY)
+    with pytest.raises(BouquetError, match="is a time wrong"):
+        samples_of(read_table(path, about), about, is_forecast=True)
+
+
+def test_without_targets_the_newest_window_is_there(tmp_path):
+    about = TableSettings(**HOURLY, history=2, horizon=3)
+    table = read_table(csv(tmp_path, "t,a", *hours(range(6))), about)
+    samples = samples_of(table, about, is_forecast=True, needs_targets=False)
+    assert samples.x[-1, 0].tolist() == [4, 5]
+    assert (samples.times[-1] - table.times[-1]) / 3600 == 3
+
+
+def test_everything_is_standardised_by_what_is_trained_on(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [f"{60 * i},{a},{b}" for i, (a, b) in enumerate(rng.normal((10, -5), (3, 2), (200, 2)))]
+    chosen = load_settings(
+        None,
+        ["task.kind=regression", "data.dataset=own", "table.inputs=a", "table.targets=b", "table.time=t"],
+    )
+    data = load_table(csv(tmp_path, "t,a,b", *rows), chosen)
+    assert (data.train_x.shape, data.train_y.shape, data.test_y.shape) == ((160, 1), (160, 1), (40, 1))
+    assert abs(data.train_x.mean()) < 1e-6
+    assert abs(data.train_y.std() - 1) < 1e-6
+    true = np.array([float(row.split(",")[2]) for row in rows])
+    np.testing.assert_allclose(data.scaling.undone(data.test_y)[:, 0], true[160:], rtol=1e-5)
+    assert data.naive_names == ("the mean",)
+    np.testing.assert_allclose(data.naive[0], np.full((40, 1), true[:160].mean()))
+
+
+def test_too_few_rows_are_an_error_that_says_why(tmp_path):
+    chosen = load_settings(None, ["task.kind=regression", "data.dataset=own", "table.inputs=a", "table.targets=b"])
+    with pytest.raises(BouquetError, match="too few samples"):
+        load_table(csv(tmp_path, "a,b", "1,2", ",3", "4,"), chosen)

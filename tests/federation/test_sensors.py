@@ -1,0 +1,63 @@
+"""Tables on real devices over gRPC, from docs/sensors.md: a task of one's own, and a file that grows."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from bouquet.federation.demo_sensors import write_tables
+
+pytestmark = [pytest.mark.federation, pytest.mark.timeout(1800)]
+
+PAGE = (Path(__file__).parents[2] / "docs" / "sensors.md").read_text(encoding="utf-8")
+WAIT = 900  # seconds, for a busy machine
+
+
+def block(language: str) -> str:
+    return re.search(rf"```{language}\n(.*?)```", PAGE, re.DOTALL).group(1)
+
+
+def test_the_page_is_followed_with_its_own_task_on_a_table_that_grows(commands, tmp_path, monkeypatch):
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "upper.py").write_text(block("python"))
+    assert len([line for line in block("python").splitlines() if line.strip()]) <= 15
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "code"))
+    (tmp_path / "tanks.toml").write_text(block("toml").replace('kind = "forecast"', 'kind = "upper:Upper"'))
+    write_tables(tmp_path / "tables", seed=0, devices=3)
+    names = ("filled-1", "drained-1", "filled-2")
+
+    def device(name, *more):
+        where = ("--server", f"127.0.0.1:{commands.port}", "--insecure", "--state-dir", f"state-{name}", "--name", name)
+        commands.start(name, "client", *where, "--data", f"tables/{name}.csv", *more)
+
+    def train(rounds, *more):
+        values = (f"run.rounds={rounds}", "server.min_clients=3", "server.straggler_grace=400")
+        server = commands.server(
+            "--settings", "tanks.toml", "--out", "run", "--insecure", *(t for v in values for t in ("--set", v)), *more
+        )
+        commands.wait_for(lambda: server.poll() is not None, WAIT)
+        assert server.returncode == 0, commands.log("server")
+        return [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
+
+    for name in names[:2]:
+        device(name, "--allow-model", "upper:Upper")
+    device(names[2])  # its owner does not let it run somebody's code
+    before = train(2)
+    assert [set(line["by_client"]) for line in before] == [set(names[:2])] * 2
+    assert "task 'upper:Upper'" in commands.log(names[2])
+    assert before[-1]["score"] == {"key": "pinball", "label": "pinball loss", "unit": "cm", "higher_is_better": False}
+    # The logger goes on: a hundred whole rows, and half of one.
+    table = tmp_path / "tables" / "filled-1.csv"
+    rows = [f"2026-02-{20 + hour // 24:02d}T{hour % 24:02d}:00,60.0,0\n" for hour in range(100)]
+    with table.open("a") as file:
+        file.writelines([*rows, "2026-02-24T04:00,6"])
+    after = train(4, "--resume")
+    assert [line["round"] for line in after] == [1, 2, 3, 4]
+    held = [line["by_client"]["filled-1"]["samples"] + line["by_client"]["filled-1"]["tested"] for line in after]
+    # Tested windows share no row with training, which costs history + horizon − 1 windows between the parts, always.
+    assert held == [held[0], held[0], held[0] + 100, held[0] + 100]
+    assert {line["by_client"]["drained-1"]["samples"] for line in after} == {
+        after[0]["by_client"]["drained-1"]["samples"]
+    }
+    assert "pinball loss" in commands.log("server")
