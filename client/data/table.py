@@ -10,6 +10,7 @@ import gzip
 import io
 import lzma
 import math
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -178,7 +179,7 @@ def _text(file: Path) -> str:
         return content.decode("utf-8-sig")
     except OSError as error:
         raise BouquetError(f"The table {file} cannot be read: {error.strerror or error}.") from None
-    except (EOFError, lzma.LZMAError) as error:
+    except (EOFError, lzma.LZMAError, zlib.error) as error:
         raise BouquetError(f"The table {file} cannot be unpacked: {error}.") from None
     except UnicodeDecodeError:
         raise BouquetError(f"The table {file} is not text in UTF-8.") from None
@@ -189,17 +190,9 @@ def _rows(file: Path, wanted: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
     text = _text(file)
     whole = text[: text.rfind("\n") + 1]  # a logger may be in the middle of a line
     reader = csv.reader(io.StringIO(whole, newline=""))
-    header = [name.strip() for name in next(reader, [])]
-    columns = list(dict.fromkeys(wanted))
-    if missing := [column for column in columns if column not in header]:
-        raise BouquetError(
-            f"{file} has no column {missing[0]!r}; its header has {', '.join(header) or 'nothing'}.",
-            public=f"This device's table has no column {missing[0]!r}.",
-        )
-    if twice := [column for column in columns if header.count(column) > 1]:
-        raise BouquetError(f"{file} has two columns {twice[0]!r}.")
-    places = [header.index(column) for column in columns]
     try:
+        header = [name.strip() for name in next(reader, [])]
+        places = _places_of(file, header, list(dict.fromkeys(wanted)))
         for row in reader:
             if not row:
                 continue
@@ -208,6 +201,17 @@ def _rows(file: Path, wanted: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
             yield reader.line_num, [row[place].strip() for place in places]
     except csv.Error as error:
         raise BouquetError(f"{file}, line {reader.line_num}: {error}.") from None
+
+
+def _places_of(file: Path, header: list[str], columns: list[str]) -> list[int]:
+    if missing := [column for column in columns if column not in header]:
+        raise BouquetError(
+            f"{file} has no column {missing[0]!r}; its header has {', '.join(header) or 'nothing'}.",
+            public=f"This device's table has no column {missing[0]!r}.",
+        )
+    if twice := [column for column in columns if header.count(column) > 1]:
+        raise BouquetError(f"{file} has two columns {twice[0]!r}.")
+    return [header.index(column) for column in columns]
 
 
 def _numbers(column: str, cells: Sequence[str], origins: Sequence[tuple[Path, int]]) -> Floats:

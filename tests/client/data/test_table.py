@@ -97,6 +97,25 @@ def test_what_does_not_fit_is_named(lines, said, tmp_path):
         read_table(csv(tmp_path, *lines), TableSettings(inputs=("a",), time=("t",)))
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.csv.gz", gzip.compress(b"a\n1\n" * 99)[:-12], "cannot be unpacked|cannot be read"),
+        ("a.csv.gz", gzip.compress(b"a\n1\n" * 99)[:20] + bytes(60), "cannot be unpacked|cannot be read"),
+        ("a.csv.gz", b"a\n1\n", "cannot be read: Not a gzipped file"),
+        ("a.csv.xz", lzma.compress(b"a\n1\n" * 99)[:-30], "cannot be unpacked"),
+        ("a.csv", b"\xff\xfea\n1\n", "is not text in UTF-8"),
+        ("a.csv", b'a\n"' + b"1" * 200_000 + b'"\n', "field larger than field limit"),
+        ("a.csv", b'"' + b"a" * 200_000 + b'"\n1\n', "field larger than field limit"),
+        ("a.csv", b"", "has no column 'a'; its header has nothing"),
+    ],
+)
+def test_a_file_that_is_damaged_is_named(name, content, said, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(BouquetError, match=said):
+        read_table(tmp_path / name, TableSettings(inputs=("a",)))
+
+
 def test_a_class_that_is_none_is_named(tmp_path):
     about = TableSettings(inputs=("a",), targets=("kind",))
     path = csv(tmp_path, "a,kind", "1,cat", "2,", "3,dog", "4,fox")
