@@ -103,8 +103,8 @@ def test_a_published_table_is_whole_and_of_its_file(page):
     panels = table.panels if len(table.panels) > 1 else {"": {column: column for column in table.data}}
     for panel, labels in panels.items():
         for label in labels.values():
-            accuracies = lookup(sections(text), "accuracy_macro", f"{panel}: {label}" if panel else label)
-            assert list(accuracies) == list(table.strategies)
+            scores = lookup(sections(text), table.score.of("macro"), f"{panel}: {label}" if panel else label)
+            assert list(scores) == list(table.strategies)
 
 
 PAGE = """# t
