@@ -23,11 +23,13 @@ from numpy.typing import NDArray
 from common.data.scaling import Scaling
 from common.errors import BouquetError
 from common.settings.sections import TableSettings
+from common.system.resources import available_bytes
 
 SUFFIXES = (".csv", ".csv.gz", ".csv.xz")
 GAPS = frozenset({"", "na", "n/a", "nan", "null", "none", "-"})  # what stands for a value that is not there
 PARTS = ("year", "month", "day", "hour", "minute", "second")
 DAY = 86_400.0
+COPIES = 3  # of all windows, that are in memory while they are scaled and divided
 SPARSE = 50  # steps of time for each row, beyond which a time must be wrong
 
 Floats = NDArray[np.float64]
@@ -348,6 +350,13 @@ def _windows(table: Table, about: TableSettings, needs_targets: bool) -> Samples
     if needs_targets:
         whole = whole & np.isfinite(y[start + history - 1 + horizon]).all(axis=1)
     start = start[whole]
+    size, free = len(start) * x.shape[1] * history * x.itemsize, available_bytes()
+    if free is not None and COPIES * size > free:  # a server may ask for any history
+        raise BouquetError(
+            f"{len(start)} windows of {history} rows and {x.shape[1]} columns take {COPIES * size // 10**6} MB, and "
+            f"{free // 10**6} MB are free: a shorter table.history, fewer table.inputs, or a shorter table.",
+            public="This device has too little memory for the windows of its table.",
+        )
     windows = np.lib.stride_tricks.sliding_window_view(x, history, axis=0)[start] if len(start) else None
     shape = (0, x.shape[1], history)
     chosen = np.empty(shape) if windows is None else np.ascontiguousarray(windows)

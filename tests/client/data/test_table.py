@@ -200,6 +200,30 @@ def test_a_time_that_is_years_away_is_no_table_of_a_million_steps(tmp_path):
         samples_of(read_table(path, about), about, is_forecast=True)
 
 
+def test_windows_that_do_not_fit_the_memory_are_refused_before_they_are_made(tmp_path, monkeypatch):
+    path = csv(tmp_path, "t,a", *hours(range(48)))
+    about = TableSettings(**HOURLY, history=8)
+    monkeypatch.setattr("client.data.table.available_bytes", lambda: 3 * 40 * 8 * 8)  # 40 windows of 8 values, thrice
+    assert len(samples_of(read_table(path, about), about, is_forecast=True).x) == 40
+    monkeypatch.setattr("client.data.table.available_bytes", lambda: 3 * 40 * 8 * 8 - 1)
+    with pytest.raises(BouquetError, match="40 windows of 8 rows and 1 columns take 0 MB"):
+        samples_of(read_table(path, about), about, is_forecast=True)
+
+
+@pytest.mark.parametrize("rows", [[], ["0,1"], ["0,1", "60,2"], ["0,NA", "60,NA", "120,NA"], ["0,5"] * 9])
+def test_a_table_without_a_single_window_is_an_error_and_no_crash(rows, tmp_path):
+    chosen = ["task.kind=forecast", "data.dataset=own", "table.inputs=a", "table.targets=a", "table.time=t"]
+    with pytest.raises(BouquetError):
+        load_table(csv(tmp_path, "t,a", *rows), load_settings(None, [*chosen, "table.history=2"]))
+
+
+def test_a_constant_column_is_scaled_by_one(tmp_path):
+    chosen = ["task.kind=forecast", "data.dataset=own", "table.inputs=a", "table.targets=a", "table.time=t"]
+    data = load_table(csv(tmp_path, "t,a", *hours([7] * 30)), load_settings(None, chosen))
+    assert (data.scaling.std, data.scaling.target_std) == ((1.0,), (1.0,))
+    assert not data.train_x.any()
+
+
 def test_without_targets_the_newest_window_is_there(tmp_path):
     about = TableSettings(**HOURLY, history=2, horizon=3)
     table = read_table(csv(tmp_path, "t,a", *hours(range(6))), about)
