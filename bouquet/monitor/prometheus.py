@@ -37,21 +37,21 @@ class StatusCollector(Collector):
         yield self._of_run("bouquet_run_seconds", "Seconds that the rounds took.", run["seconds"])
         yield self._of_run("bouquet_time_left_seconds", "Seconds that the rest may take.", run["time_left"])
         yield self._of_run("bouquet_run_updated_seconds", "When the server last said something.", run["updated"])
-        label, unit = self.score.label, f" in {self.score.unit}" if self.score.unit else ""
-        mean = f"Mean {label}{unit} over the devices."
-        yield self._of_run(f"bouquet_{self.score.key}", mean, run[self.score.key])
+        yield self._scores("bouquet_score", "Mean over the devices", {(): run[self.score.key]})
         yield self._of_run("bouquet_loss", "Mean training loss of the models of a round.", run["loss"])
         yield self._of_run("bouquet_clusters", "Number of clusters.", run["clusters"])
         yield self._of_run(
             "bouquet_warnings", "What is wrong with the run now; bouquet status says it.", self._warnings
         )
-        yield self._clusters()
+        yield self._scores(
+            "bouquet_cluster_score", "Mean over the devices of a cluster", self._of_clusters(), "cluster"
+        )
         yield self._of_devices("bouquet_device_connected", "1 while the device is connected.", "connected")
         yield self._of_devices("bouquet_device_expected", "1 for a device that should be there.", "expected")
         yield self._of_devices("bouquet_device_last_seen_seconds", "When it was last heard of.", "last_seen")
         yield self._of_devices("bouquet_device_round", "The last round that it replied in.", "round")
-        sent = f"{label[0].upper()}{label[1:]}{unit} of the model that it was sent."
-        yield self._of_devices(f"bouquet_device_{self.score.key}", sent, self.score.key)
+        scores = {(device["name"],): device[self.score.key] for device in self.devices}
+        yield self._scores("bouquet_device_score", "Of the model that the device was sent", scores, "device")
         yield self._of_devices("bouquet_device_samples", "Samples that it trains on.", "samples")
         resting = GaugeMetricFamily(
             "bouquet_device_not_now_until_seconds",
@@ -85,19 +85,21 @@ class StatusCollector(Collector):
                 family.add_metric([self.run["name"], device["name"]], float(device[key]))
         return family
 
-    def _clusters(self) -> Metric:
-        family = GaugeMetricFamily(
-            f"bouquet_cluster_{self.score.key}",
-            f"Mean {self.score.label} over the devices of a cluster.",
-            labels=["run", "cluster"],
-        )
+    def _scores(self, name: str, of: str, values: Mapping[tuple[Any, ...], float | None], *labels: str) -> Metric:
+        unit = f" ({self.score.unit})" if self.score.unit else ""
+        what = f"{of}: the task's score, here the {self.score.label}{unit}."
+        family = GaugeMetricFamily(name, what, labels=["run", *labels, "score"])
+        for whose, value in values.items():
+            if value is not None:
+                family.add_metric([self.run["name"], *whose, self.score.key], value)
+        return family
+
+    def _of_clusters(self) -> dict[tuple[Any, ...], float]:
         found: dict[int, list[float]] = {}
         for device in self.devices:
             if device["cluster"] is not None and device[self.score.key] is not None:
                 found.setdefault(device["cluster"], []).append(device[self.score.key])
-        for cluster, values in sorted(found.items()):
-            family.add_metric([self.run["name"], str(cluster)], sum(values) / len(values))
-        return family
+        return {(str(cluster),): sum(values) / len(values) for cluster, values in sorted(found.items())}
 
 
 def metrics_text(status: Mapping[str, Any]) -> bytes:

@@ -133,13 +133,13 @@ def own_data(tmp_path: Path) -> Callable[[str, bool], Path]:
 class Wired:
     """A server with TLS and keys, honest devices on the wire, and hostile ones: see the fixture `wired`."""
 
-    def __init__(self, commands: Commands, names: Sequence[str], settings: str) -> None:
+    def __init__(self, commands: Commands, names: Sequence[str], settings: str, *options: str) -> None:
         self.commands = commands
         self.folder = commands.folder / "runs" / "wired"
         (commands.folder / "wired.toml").write_text(settings)
         self.layout, _ = state_vector(initial_model(load_settings(commands.folder / "wired.toml")))
         commands.keys(*names)
-        self.server = commands.server("--settings", "wired.toml")
+        self.server = commands.server("--settings", "wired.toml", *options)
         self.stack = contextlib.ExitStack()
         self.devices = {name: self._device(name) for name in names}
 
@@ -153,10 +153,10 @@ class Wired:
             time.sleep(0.1)
         raise AssertionError(self.commands.log("server"))
 
-    def answer(self, scripts: Mapping[str, Script]) -> None:
-        """Have every device answer from now on: by its script, else honestly."""
+    def answer(self, scripts: Mapping[str, Script], metrics: Mapping[str, float] | None = None) -> None:
+        """Have every device answer from now on: by its script, else honestly, with these ``metrics`` beside."""
         for name, device in self.devices.items():
-            honest = scripted_client(name, self.layout, lambda model, received: model + np.float32(0.01))
+            honest = scripted_client(name, self.layout, lambda model, received: model + np.float32(0.01), metrics)
             self.stack.enter_context(answering(device, honest, scripts.get(name)))
 
     def end(self, code: int = 0) -> list[dict[str, Any]]:
@@ -174,12 +174,13 @@ def wired(commands: Commands) -> Iterator[Callable[..., Wired]]:
     ``run.answer({"mallory": script})`` has all of them answer (`wire_device` says what a script is), and ``run.end()``
     waits for the end. Several hostile devices cost no more rounds than one; who is refused three times in a row sits
     out. Leave nothing to chance: a device that is silent costs its round ``straggler_grace``, ``grace`` seconds.
+    ``options`` are more of ``bouquet server``.
     """
     started: list[Wired] = []
 
-    def start(*hostile: str, rounds: int = 3, more: str = "", grace: int = 5) -> Wired:
+    def start(*hostile: str, rounds: int = 3, more: str = "", grace: int = 5, options: Sequence[str] = ()) -> Wired:
         settings = QUICK.format(rounds=rounds, clients=len(HONEST) + len(hostile), grace=grace) + more
-        started.append(run := Wired(commands, (*HONEST, *hostile), settings))
+        started.append(run := Wired(commands, (*HONEST, *hostile), settings, *options))
         return run
 
     yield start

@@ -257,10 +257,10 @@ def test_metrics_for_prometheus(run):
         'bouquet_device_connected{device="door-pi",run="plants"} 0.0',
         'bouquet_device_failures_total{device="window-pi",run="plants"} 2.0',
         'bouquet_device_bytes_total{device="garden-pi",direction="down",run="plants"} 300.0',
-        'bouquet_cluster_accuracy{cluster="0",run="plants"} 0.2',
+        'bouquet_cluster_score{cluster="0",run="plants",score="accuracy"} 0.2',
     ):
         assert sample in text, sample
-    assert 'bouquet_device_accuracy{device="door-pi"' not in text  # what is not known is left out
+    assert 'bouquet_device_score{device="door-pi"' not in text  # what is not known is left out
 
 
 def test_alerts_and_board_ask_for_metrics_that_there_are(run):
