@@ -8,7 +8,9 @@ row of a table says in a comment where its figures are from, in their order:
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from experiments.comparison.grid import load_table
 
@@ -155,3 +157,21 @@ PAGE = """# t
 )
 def test_what_is_refused(block, right):
     assert (wrong_figures(block, {"t": sections(PAGE)}) == []) is right
+
+
+@pytest.mark.parametrize("page", PUBLISHED, ids=lambda page: page.stem)
+def test_ranks_of_a_published_table_follow_from_its_means(page):
+    """Computed anew from the means on the page, whose three digits tie some rows."""
+    found = sections(page.read_text())
+    title = next((title for title in found if title.startswith("Mean rank")), None)
+    if title is None:
+        pytest.skip("a table without ranks")
+    metric = next(iter(found))
+    sign = 1 if metric.startswith("mae") else -1
+    rows = found[title]["rank"]
+    means = np.array([[sign * float(one[row].split(" ± ")[0]) for row in rows] for one in found[metric].values()])
+    said = np.array([float(rank) for rank in rows.values()])
+    lowest, highest = (stats.rankdata(means, method, axis=1).mean(axis=0) for method in ("min", "max"))
+    assert f"over {len(means)} data sets" in title
+    assert (lowest - 0.006 <= said).all()
+    assert (said <= highest + 0.006).all()

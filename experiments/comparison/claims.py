@@ -85,18 +85,20 @@ def worst_tenth(accuracies: NDArray[np.float64]) -> float:
 
 
 def row_ranks(results: Results) -> Ranks | None:
-    """Ranks of the rows by mean accuracy over clients, each data set and seed a block; only whole blocks count."""
-    found = {
-        (row.label, data): worth_by_seed(results, row.label, data)
-        for row in results.table.rows
-        for data in results.table.data
-    }
+    """Ranks of the rows by mean accuracy over clients and seeds, each data set a block.
+
+    Only seeds count that all rows have. A seed is no block of its own: seeds of one data set are far more alike than
+    data sets are, and taken for independent ones they make differences of ranks look certain that are not.
+    """
     blocks = []
     for data in results.table.data:
-        for seed in results.table.seeds:
-            cells = {row.label: found[row.label, data].get(seed) for row in results.table.rows}
-            if all(cells.values()):
-                blocks.append({label: sum(one.values()) / len(one) for label, one in cells.items() if one})
+        found = {row.label: worth_by_seed(results, row.label, data) for row in results.table.rows}
+        whole = set.intersection(*({seed for seed, clients in one.items() if clients} for one in found.values()))
+        if whole:
+            means = {
+                row: [sum(one[seed].values()) / len(one[seed]) for seed in sorted(whole)] for row, one in found.items()
+            }
+            blocks.append({row: sum(one) / len(one) for row, one in means.items()})
     return ranks(blocks)
 
 

@@ -46,7 +46,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Mean ranks, 1 the best, over ``blocks`` of a data set and a seed, and the least difference that is one."""
+    """Mean ranks, 1 the best, over ``blocks``, each a data set, and the least difference that is one."""
 
     mean: Mapping[str, float]
     critical_difference: float
@@ -100,8 +100,7 @@ def ranks(blocks: Sequence[Mapping[str, float]]) -> Ranks | None:
     """Mean ranks over blocks, each a row's label → accuracy; None with fewer than two blocks or rows.
 
     Rows that some block lacks are left out. The critical difference is Nemenyi's at 5 % (Demšar: Statistical
-    Comparisons of Classifiers over Multiple Data Sets. JMLR 7, 2006, section 3.2.2). Seeds of one data set are not
-    independent data sets, so that it is too small rather than too large where blocks are seeds.
+    Comparisons of Classifiers over Multiple Data Sets. JMLR 7, 2006, section 3.2.2), whose blocks are data sets.
     """
     rows = [row for row in (blocks[0] if blocks else {}) if all(row in block for block in blocks)]
     if len(rows) < 2 or len(blocks) < 2:

@@ -146,7 +146,7 @@ def claim_tables(results: Results) -> list[TextTable]:
         least = min(ranked.mean.values())
         near = {row for row, rank in ranked.mean.items() if rank - least < ranked.critical_difference}
         title = (
-            f"Mean rank over {ranked.blocks} data sets and seeds; critical difference {ranked.critical_difference:.2f} "
+            f"Mean rank over {ranked.blocks} data sets; critical difference {ranked.critical_difference:.2f} "
             "(Nemenyi, 5 %)" + ("" if ranked.p_value is None else f", Friedman's p = {ranked.p_value:.2g}")
         )
         rows = [[row, f"{rank:.2f}", "yes" if row in near else ""] for row, rank in ranked.mean.items()]
