@@ -2,7 +2,8 @@
 
 ``docs/results/NAME.md`` is what ``bouquet compare experiments/tables/NAME.toml`` wrote. A paragraph, a list item or a
 row of a table says in a comment where its figures are from, in their order:
-``<!-- NAME / COLUMN / ROW; ROW @ METRIC; ROW - REFERENCE -->``.
+``<!-- NAME / COLUMN / ROW; ROW @ METRIC; ROW - REFERENCE -->``. The column ``*`` is every column, ``PANEL: *`` every
+one of a panel.
 """
 
 import re
@@ -57,6 +58,15 @@ def expected(tables, column, item):
     return lookup(tables, metric or "accuracy_macro", column)[row].split(" ± ")[0]
 
 
+def columns_named(tables, column, metric):
+    """The columns that a citation names, in the table's order where it names all."""
+    if not column.endswith("*"):
+        return [column]
+    panel = column[:-1]  # "" or "PANEL: "
+    title = f"{metric}: {panel[:-2]}" if panel else metric
+    return [f"{panel}{label}" for label in tables[title]]
+
+
 def blocks(text):
     """Paragraphs, list items and rows of tables, without code."""
     text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
@@ -73,7 +83,8 @@ def wrong_figures(block, tables):
     """(written, cited) of a block; empty where they agree."""
     cited = [
         expected(tables[name], column, item.strip())
-        for name, column, items in CITATION.findall(block)
+        for name, named, items in CITATION.findall(block)
+        for column in columns_named(tables[name], named, (items.partition(" @ ")[2] or "accuracy_macro").strip())
         for item in items.split(";")
     ]
     written = figures_of(block)
@@ -148,6 +159,10 @@ PAGE = """# t
         ("a figure that cites nothing: .854", False),
         ("no figure, `0.5` in code, [a link](page.md#v1.5)", True),
         ("| X | ≈ +1.2 | +40.0 | <!-- t / a / X - Alone --> <!-- t / b / X - Alone -->", True),
+        ("| X | .854 | .500 | <!-- t / * / X -->", True),
+        ("| X | .500 | .854 | <!-- t / * / X -->", False),
+        ("| X | .854 | <!-- t / * / X -->", False),
+        ("| X | .700 | <!-- t / rotated: * / X @ accuracy_worst_decile -->", True),
         ("| X | +1.2 | <!-- t / a / X - Alone -->", False),  # noise that is told as a gain
         ("X is ahead by +40.0. <!-- t / b / X - Alone -->", True),  # at the end of a sentence
         ("X is ahead by +41.0. <!-- t / b / X - Alone -->", False),
@@ -166,10 +181,13 @@ def test_ranks_of_a_published_table_follow_from_its_means(page):
     title = next((title for title in found if title.startswith("Mean rank")), None)
     if title is None:
         pytest.skip("a table without ranks")
-    metric = next(iter(found))
+    metric = next(iter(found)).split(":")[0]
     sign = 1 if metric.startswith("mae") else -1
     rows = found[title]["rank"]
-    means = np.array([[sign * float(one[row].split(" ± ")[0]) for row in rows] for one in found[metric].values()])
+    panels = [columns for name, columns in found.items() if name.split(":")[0] == metric]
+    means = np.array(
+        [[sign * float(one[row].split(" ± ")[0]) for row in rows] for columns in panels for one in columns.values()]
+    )
     said = np.array([float(rank) for rank in rows.values()])
     lowest, highest = (stats.rankdata(means, method, axis=1).mean(axis=0) for method in ("min", "max"))
     assert f"over {len(means)} data sets" in title
