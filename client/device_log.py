@@ -15,6 +15,7 @@ from flwr.app import Message, MessageType
 from common import protocol
 from common.errors import BouquetError
 from common.metrics import written
+from common.model_selection import served, served_text
 from common.protocol.records import config_of
 from common.task.score import Score
 from common.texts import plain
@@ -101,6 +102,8 @@ def _numbers(metrics: Mapping[str, Any], score: Score) -> str:
     )
     there = [one for one in named if isinstance(metrics.get(one[0]), int | float)]
     found = [text.format(shown(metrics[name])) for name, text, shown in there]
+    if serves := served_text(served(metrics)):
+        found.append(f"serves {serves}")
     return ", ".join(found) or f"{metrics.get(protocol.NUM_EXAMPLES, 0)} samples"
 
 

@@ -21,7 +21,7 @@ difference drowns in noise. So models are compared
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,6 +38,7 @@ FEWEST = 4  # devices that make a prior; the variance of fewer says nothing
 REPORT = "choosing"  # key of a reply's config: the number of samples, then mean and variance a kind
 PRIOR = "choosing-prior"  # key of a message's config: the four numbers of a `Prior` a kind
 CHOSEN = "chosen"  # metric: what is served, as its place in SERVED_NAMES
+MIXED = "mixed"  # metric: a bit for each of NAMES that is in the mixture, and the next where REFERENCE was left out
 ACCURACY_CHOSEN = "accuracy-chosen"  # metric: on the test part, of what is served
 ACCURACY_METHOD = "accuracy-method"  # metric of an evaluation: of the model that the method itself would use
 
@@ -125,6 +126,36 @@ def stays(kept: NDArray[np.float64], new: NDArray[np.float64], margin: float) ->
     """Whether what was kept before, by its scores (n,), stays in spite of a new choice."""
     belief = posterior(difference(kept, new), len(new), None)
     return belief.mean + margin * belief.error < 0
+
+
+# --- what is served, in the record ----------------------------------------------------------------------------------
+
+
+def mixed_bits(kinds: Iterable[str], is_left_out: bool) -> int:
+    """The number of `MIXED`: which of `NAMES` a mixture holds, and whether the model alone was left out of it."""
+    return sum(1 << NAMES.index(kind) for kind in kinds) + (is_left_out << len(NAMES))
+
+
+def served(metrics: Mapping[str, float]) -> dict[str, Any]:
+    """What a device says that it serves, for the record; empty where it serves the method's own model.
+
+    ``kept`` is one of `SERVED_NAMES`, ``mixed`` the models of a mixture, and ``alone_left_out`` is 1 where the model
+    alone is none of them because the received one was judged better.
+    """
+    place, bits = metrics.get(CHOSEN), metrics.get(MIXED)
+    if place is None or not 0 <= place < len(SERVED_NAMES):
+        return {}
+    found: dict[str, Any] = {"kept": SERVED_NAMES[int(place)]}
+    if bits is None or found["kept"] != MIXTURE or not 0 < bits < 2 << len(NAMES):
+        return found
+    found["mixed"] = [kind for k, kind in enumerate(NAMES) if int(bits) >> k & 1]
+    return found | ({"alone_left_out": 1} if int(bits) >> len(NAMES) else {})
+
+
+def served_text(said: Mapping[str, Any]) -> str:
+    """What `served` gave as people read it: ``received + trained, without alone``; empty where nothing was said."""
+    text = " + ".join(said.get("mixed") or ()) or str(said.get("kept") or "")
+    return f"{text}, without {REFERENCE}" if said.get("alone_left_out") else text
 
 
 # --- on the wire -----------------------------------------------------------------------------------------------------

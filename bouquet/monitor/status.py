@@ -92,6 +92,7 @@ def _device(
         "cluster": run.assignment.get(name),
         run.score.key: run.score_by_client.get(name, last.get(run.score.key)),
         run.score.of("trained"): last.get(run.score.of("trained")),
+        "serves": run.served(name),
         "samples": None if "samples" not in last else int(last["samples"]),
         "left_out": int(last.get("left_out", 0)),
         "failures": len(failed),

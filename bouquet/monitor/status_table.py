@@ -61,7 +61,8 @@ def columns(status: Mapping[str, Any], now: float) -> list[tuple[str, ...]]:
         # SuperLink forgets a device without a key when it has gone.
         seen = ago(device["last_seen"], now) if known else f"in round {device['round']}"
         rows.append((device["name"], connected, seen, *cells, str(device["failures"]), device["release"] or "–"))
-    return rows
+    served = [device.get("serves") or "" for device in devices]  # which an older server's page does not offer
+    return [(*row, text) for row, text in zip(rows, ["serves", *served], strict=True)] if any(served) else rows
 
 
 def not_now(status: Mapping[str, Any]) -> list[str]:

@@ -19,7 +19,7 @@ from client.rounds.serving import LEFT_OUT, Aside, Serving
 from client.training import evaluation
 from client.training.evaluation import Scores
 from common.errors import BouquetError
-from common.model_selection import MIXTURE, REFERENCE
+from common.model_selection import MIXED, MIXTURE, REFERENCE, mixed_bits
 from common.parameters.layout import Vector
 from common.protocol import Scalar
 
@@ -85,6 +85,7 @@ class Mixing(Serving):
         if self._is_left_out(mixed):
             mixed[LEFT_OUT] = mixed.pop(REFERENCE)
             del served[REFERENCE]
+        self.session.metrics[MIXED] = mixed_bits(served, LEFT_OUT in mixed)
         self.keep_aside(Aside(mixed, MIXTURE))
         return self.note_served(MIXTURE, *served.values())
 

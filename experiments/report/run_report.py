@@ -165,7 +165,7 @@ def client_rows(run: Run, failed: Counter[str]) -> list[dict[str, Any]]:
                 "cluster": UNKNOWN if cluster is None else cluster,
                 "colour": "" if cluster is None else colours[cluster],
                 "score": _scored(run, run.score_by_client.get(client)),
-                "kept": ((run.summary or {}).get("kept_by_client") or {}).get(client, numbers.get("kept") or ""),
+                "kept": run.served(client),
                 "samples": _count(numbers.get("samples")),
                 "up": UNKNOWN if up is None else human_bytes(up),
                 "down": UNKNOWN if down is None else human_bytes(down),

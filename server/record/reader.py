@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import BouquetError
+from common.model_selection import served_text
 from common.settings import Settings, SettingsError, parse_settings
 from common.settings.sections import OWN_DATA
 from common.system.locks import is_locked
@@ -134,6 +135,15 @@ class Run:
         for line in self.rounds:
             known.update(line.get("by_client") or {})
         return known
+
+    def served(self, client: str) -> str:
+        """What a client serves in the place of the method's own model, in words; empty where it serves that."""
+        if (kept := (self.summary or {}).get("kept_by_client")) is None:
+            return served_text(self.last_numbers.get(client, {}))
+        assert self.summary is not None
+        mixed, left_out = (self.summary.get(key) or {} for key in ("mixed_by_client", "alone_left_out_by"))
+        said = {"kept": kept.get(client), "mixed": mixed.get(client), "alone_left_out": client in left_out}
+        return served_text(said)
 
     @cached_property
     def absences(self) -> dict[str, list[int]]:

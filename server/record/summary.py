@@ -97,13 +97,7 @@ def _shown(reported: Mapping[str, float], said: Mapping[str, Any], score: Score)
         shown["state_lost"] = 1
     if classes := read_classes(said):
         shown["classes"] = classes
-    return shown | ({"kept": kept} if (kept := _kept(reported)) else {})
-
-
-def _kept(reported: Mapping[str, float]) -> str | None:
-    """What a device serves in the place of the method's own model."""
-    place, names = reported.get(model_selection.CHOSEN), model_selection.SERVED_NAMES
-    return names[int(place)] if place is not None and 0 <= place < len(names) else None
+    return shown | model_selection.served(reported)
 
 
 def summarise(
@@ -187,15 +181,18 @@ def _not_asked(fraction: float) -> str:
 
 
 def _choice(evaluation: Mapping[str, Mapping[str, float]], score: Score) -> dict[str, Any]:
-    """Of devices that choose, what each kept, and the score that the method's own models would have had.
+    """Of devices that do not serve the method's own models: what each serves, and the score that those would have had.
 
-    The summary's other scores are then those of what was kept.
+    The summary's other scores are then those of what is served.
     """
-    kept = {client: kind for client, values in evaluation.items() if (kind := _kept(values))}
-    if not kept:
+    served = {client: found for client, values in evaluation.items() if (found := model_selection.served(values))}
+    if not served:
         return {}
+    mixed = {client: found["mixed"] for client, found in served.items() if "mixed" in found}
+    left_out = [client for client, found in served.items() if "alone_left_out" in found]
     return {
-        "kept_by_client": kept,
+        "kept_by_client": {client: found["kept"] for client, found in served.items()},
+        **({"mixed_by_client": mixed, "alone_left_out_by": left_out} if mixed else {}),
         score.of("method_macro"): _mean(list(evaluation.values()), score.of_method),
     }
 

@@ -8,11 +8,13 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from client.app import make_client_app
 from client.context import ClientContext
-from client.device_log import connection_watcher
+from client.device_log import _numbers, connection_watcher
 from common import protocol
 from common.model.build import initial_model, state_vector
+from common.model_selection import CHOSEN, MIXED, mixed_bits
 from common.protocol import ARRAYS, Encoder, Instruction, Payload
 from common.settings import load_settings
+from common.task.score import ACCURACY
 from experiments.simulation.inline_grid import InlineGrid
 from strategies.base import reply_checks
 
@@ -67,6 +69,11 @@ def test_a_round_and_the_end_of_the_run(device):
     assert device.said[0] == "Round 2 of 2 begins (plants)."  # the data have not changed, and are not said again
     device("evaluate", 2)
     assert device.said[-1].startswith("The run plants has ended.")
+
+
+def test_what_the_device_serves_is_in_its_log():
+    metrics = {"accuracy": 0.5, CHOSEN: 4, MIXED: mixed_bits(["received", "trained"], True)}
+    assert _numbers(metrics, ACCURACY) == "accuracy 0.500 as received, serves received + trained, without alone"
 
 
 def test_why_it_is_left_out(device, tmp_path, monkeypatch):

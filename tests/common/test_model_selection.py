@@ -76,3 +76,28 @@ def test_what_is_reported_comes_back_and_nonsense_counts_for_nothing():
     for wrong in (None, "x", report[:-1], [float("nan"), *report[1:]], [0.5, *report[1:]], [7.0, -5.0, *report[2:]]):
         assert model_selection.from_report(wrong) is None
     assert model_selection.from_prior(None) == {}
+
+
+@pytest.mark.parametrize("kinds", [["alone", "received", "trained", "personal"], ["received", "trained"], ["alone"]])
+def test_what_a_mixture_holds_comes_back(kinds):
+    left_out = "alone" not in kinds
+    bits = float(model_selection.mixed_bits(kinds, left_out))
+    found = model_selection.served({"chosen": 4.0, "mixed": bits})
+    assert found == {"kept": "mixture", "mixed": kinds} | ({"alone_left_out": 1} if left_out else {})
+    assert model_selection.served_text(found) == " + ".join(kinds) + (", without alone" if left_out else "")
+
+
+@pytest.mark.parametrize("bits", [0.0, -1.0, 32.0, math.nan, math.inf])
+def test_of_a_mixture_that_cannot_be_nothing_is_said(bits):
+    assert model_selection.served({"chosen": 4.0, "mixed": bits}) == {"kept": "mixture"}
+
+
+@pytest.mark.parametrize("place", [-1.0, 5.0, math.nan, math.inf])
+def test_what_nobody_can_serve_is_not_recorded(place):
+    assert model_selection.served({"chosen": place, "mixed": 1.0}) == {}
+
+
+def test_what_serves_the_methods_own_model_says_nothing():
+    assert model_selection.served({}) == {}
+    assert model_selection.served_text({}) == ""
+    assert model_selection.served_text(model_selection.served({"chosen": 1.0})) == "received"

@@ -111,6 +111,19 @@ def run(tmp_path):
     return SimpleNamespace(folder=folder, keys=keys, change=change)
 
 
+def test_what_a_device_serves_has_a_column_where_it_is_not_the_methods_own(run):
+    status = collect(run.folder)
+    assert "serves" not in columns(status, time.time())[0]
+    mixed = {"kept": "mixture", "mixed": ["received", "trained"], "alone_left_out": 1}
+    (run.folder / "rounds.jsonl").write_text(json.dumps(line(1, by_client={"garden-pi": mixed})) + "\n")
+    status = collect(run.folder)
+    found = [row[-1] for row in columns(status, time.time())]
+    assert found == ["serves", "", "received + trained, without alone", ""]
+    for device in status["devices"]:
+        del device["serves"]  # an older server's page
+    assert "serves" not in columns(status, time.time())[0]
+
+
 def test_the_devices_by_name_and_the_run(run):
     with locked(run.folder, "the run folder", ""):
         found = collect(run.folder)

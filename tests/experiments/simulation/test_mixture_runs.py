@@ -20,6 +20,7 @@ from common.settings.sections import TaskSettings
 from common.task.task import Classification
 from experiments.simulation import run
 from experiments.simulation.run import STATE_FOLDER, simulate
+from server.record.reader import read_run
 from tests.helpers.stopped_runs import cut_after, lines_of
 
 BASE = ["data.clients=4", "data.public_fraction=0.1", "data.samples_per_client=60", "run.rounds=3", "run.seed=1"]
@@ -88,7 +89,7 @@ def test_the_model_alone_is_that_of_standalone_and_the_method_is_as_without_the_
     found = simulate(settings("strategy.name=ditto", *ALWAYS), tmp_path / "mixed")
     assert found["accuracy_method_macro"] == plain["accuracy_macro"]
     assert found["bytes_down"] == plain["bytes_down"]
-    assert 0 < found["bytes_up"] - plain["bytes_up"] <= 60 * 4 * 4  # what is served and how good it is, a message
+    assert 0 < found["bytes_up"] - plain["bytes_up"] <= 70 * 4 * 4  # what is served and how good it is, a message
     state, own = state_of(tmp_path / "mixed", "client-1"), state_of(tmp_path / "alone", "client-1").latest()
     arrays = state.recall_aside(state.latest().run, "served", 2 * state.latest().round)
     for name, array in own.slots["personal"].items():
@@ -151,6 +152,24 @@ def test_the_model_alone_is_mixed_only_where_the_received_one_errs_no_less_on_wh
         assert ("alone" in slots) == (errors <= of_received) == is_mixed
     served = served_models(state_of(tmp_path, "client-0"), state_of(tmp_path, "client-0").latest().run, 4)
     assert len(served) == (3 if is_mixed else 2)
+    said = (["alone"] if is_mixed else []) + ["received", "trained"]
+    record = read_run(tmp_path)
+    assert record.summary["mixed_by_client"] == {f"client-{number}": said for number in range(4)}
+    assert record.summary["alone_left_out_by"] == ([] if is_mixed else [f"client-{number}" for number in range(4)])
+    assert record.rounds[-1]["by_client"]["client-0"]["mixed"] == said
+    assert record.served("client-3") == (
+        "alone + received + trained" if is_mixed else "received + trained, without alone"
+    )
+    (tmp_path / "summary.json").unlink()
+    assert read_run(tmp_path).served("client-3") == " + ".join(said) + ("" if is_mixed else ", without alone")
+
+
+def test_of_a_private_run_the_record_says_nothing_of_what_is_served(tmp_path):
+    private = ["privacy.clip_norm=1.0", "privacy.noise_multiplier=0.1", "strategy.name=fedavg"]
+    found = simulate(settings(*private, MIXTURE), tmp_path)
+    assert not {"kept_by_client", "mixed_by_client", "alone_left_out_by"} & set(found)
+    numbers = lines_of(tmp_path)[-1]["by_client"]["client-0"]
+    assert not {"kept", "mixed", "alone_left_out"} & set(numbers)
 
 
 def test_the_model_alone_never_saw_what_it_is_judged_on(tmp_path, kept, monkeypatch):
