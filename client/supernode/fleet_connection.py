@@ -47,6 +47,7 @@ from flwr.supercore.run import RunNotRunningException
 
 from client.device_log import connection_watcher, say
 from client.supernode.refusals import TURNED_AWAY
+from common.protocol.error_replies import NO_ROOM
 from common.system.flower_backoff import PAUSES
 
 Keys = tuple[ec.EllipticCurvePrivateKey, ec.EllipticCurvePublicKey]
@@ -110,12 +111,19 @@ class PatientCalls:
 
     def _made(self, call: Callable[..., Any], request: Any, **given: Any) -> Any:
         away, with_errors = itertools.chain((0.5, 1.0, 2.0), itertools.repeat(RECONNECT_SECONDS)), iter(PAUSES)
+        no_room = False
         while True:
             try:
                 answer = call(request, **given)
             except grpc.RpcError as error:
+                if NO_ROOM in str(error.details()):
+                    if not no_room:
+                        say(f"The reply waits: {NO_ROOM}.")
+                    no_room = True
                 time.sleep(self._pause(error, away, with_errors))
             else:
+                if no_room:
+                    say("The server has room again.")
                 self._back()
                 return answer
 
@@ -125,7 +133,8 @@ class PatientCalls:
         if self.closing:
             raise error
         if status in AWAY and "handshake failed" not in details.lower():
-            self._lost(error)
+            if NO_ROOM not in details:
+                self._lost(error)
             return random.uniform(0.0, next(away))
         if status in SERVERS_ERRORS and (pause := next(with_errors, None)) is not None:
             return pause

@@ -19,6 +19,7 @@ _APP_REFUSED, _APP_CRASHED = 7, 8  # INVALID_FAB and CLIENT_APP_CRASHED of the s
 _LOST_COPY_ERROR, _LOST_BACKBONE_ERROR, _OWNER_ERROR = 1001, 1002, 1003  # none of Flower's
 UNREADABLE_ERROR = 1004  # the server's own, in the place of a reply
 NOT_NOW_ERROR = 1005  # its reason begins with the seconds after which the device is to be asked again
+NO_ROOM = "the server's memory for messages is full"  # in what SuperLink says to devices and to the server
 _SECONDS_AND_REASON = re.compile(r"(\d{1,7}) (.*)", re.DOTALL)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from logging import WARNING
 from typing import Any, cast
 
+import httpx
 from flwr.app import Error, Message, RecordDict
 from flwr.app.message import make_message
 from flwr.common.serde_utils import metadata_from_proto
@@ -38,11 +39,13 @@ from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 from flwr.superlink.grid.http_grid import HttpGrid
 
 from common.parameters.layout import ParameterLayout
-from common.protocol.error_replies import UNREADABLE_ERROR
+from common.protocol.error_replies import NO_ROOM, UNREADABLE_ERROR
 from common.system.flower_backoff import PAUSES
 from server.superlink.reply_size import Room, UnreadableReply
 
 FIRST_LOOK, LAST_LOOK = 0.02, 0.2  # seconds; doubles from one to the other
+NOT_TAKEN = "SuperLink did not take all of it"
+REPLY_BYTES = "bouquet-reply-bytes"  # header: what a reply may take
 SOON = 1.0  # seconds in which the rest of a reply comes where nothing is wrong, and for which a look waits
 
 
@@ -111,19 +114,25 @@ class ArrivingGrid(HttpGrid):
         self.room = room
         self.superlink: Any = grid._runtime_client  # connects, so that both have one connection
         vars(self).update(vars(grid))
+        self.superlink._client.headers[REPLY_BYTES] = str(room.all_in_all)
         self._client = cast(Any, PatientSuperLink(self.superlink))
+        self.undelivered: dict[str, str] = {}  # by message, why SuperLink did not take it, of those pushed last
         self.announced: dict[str, _Announced] = {}  # by the message that they answer
 
     def _try_push_messages(self, run_id: int, messages: Iterable[Message]) -> list[str]:
         """Flower's, but a message of which SuperLink does not take all, as for want of room, is just not delivered."""
         asked = list(messages)
         superlink = cast(PatientSuperLink, self._client)
+        self.undelivered = {}
         try:
             return super()._try_push_messages(run_id, asked)
         except ObjectPushError as problem:
             log(WARNING, f"[grid] SuperLink did not take all of a message. {problem}")
-            whole = [superlink.lacking.isdisjoint(get_all_nested_objects(message)) for message in asked]
-            return [taken if there else "" for taken, there in zip(superlink.delivered, whole, strict=True)]
+            partly = {
+                m.metadata.message_id for m in asked if not superlink.lacking.isdisjoint(get_all_nested_objects(m))
+            }
+            self.undelivered = dict.fromkeys(partly, superlink.why)
+            return ["" if taken in partly else taken for taken in superlink.delivered]
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """The replies that are whole; of one that has only just been announced, the rest is waited for a moment."""
@@ -188,19 +197,22 @@ def as_they_arrive(grid: Grid, layout: ParameterLayout) -> Grid:
 class PatientSuperLink:
     """A connection to SuperLink whose ``PushObject`` is tried again until the part is there.
 
-    ``delivered`` has the ids of the messages pushed last, and ``lacking`` those of their parts that are not there yet.
+    ``delivered`` has the ids of the messages pushed last, ``lacking`` those of their parts that are not there yet, and
+    ``why`` the reason of that.
     """
 
     def __init__(self, superlink: Any) -> None:
         self.superlink = superlink
         self.delivered: list[str] = []
         self.lacking: set[str] = set()
+        self.why = NOT_TAKEN
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.superlink, name)
 
     def PushMessages(self, request: PushAppMessagesRequest) -> PushAppMessagesResponse:
         """Announce messages."""
+        self.why = NOT_TAKEN
         answer: PushAppMessagesResponse = self.superlink.PushMessages(request)
         self.delivered, self.lacking = list(answer.message_ids), set(answer.objects_to_push)
         return answer
@@ -218,7 +230,13 @@ class PatientSuperLink:
         return PushObjectResponse(stored=stored)
 
     def _push(self, request: PushObjectRequest) -> bool:
-        if self.superlink.PushObject(request).stored:
-            return True
+        try:
+            if self.superlink.PushObject(request).stored:
+                return True
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code != httpx.codes.INSUFFICIENT_STORAGE:
+                raise
+            self.why = NO_ROOM
+            return False
         there = PullObjectRequest(node=request.node, run_id=request.run_id, object_id=request.object_id)
         return bool(self.superlink.PullObject(there).object_available)

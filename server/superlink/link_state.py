@@ -18,7 +18,7 @@ from itertools import islice
 from logging import WARNING
 from typing import Any
 
-from fastapi import HTTPException, status
+from fastapi import HTTPException
 from flwr.app import Message
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.proto.message_pb2 import ObjectTree
@@ -29,16 +29,25 @@ from flwr.supercore.date import now
 from flwr.supercore.object_store import NoObjectInStoreError, object_store_factory
 from flwr.superlink.federation import FederationManager
 
+from common.protocol.error_replies import NO_ROOM
 from common.system.resources import available_bytes
 from server.gate.waiting import LOOKS
 from server.superlink.durable_state import IN_MEMORY, DurableState
-from server.superlink.object_store import Claims, ObjectStore, claims_of
+from server.superlink.object_store import ENTRY_BYTES, Claims, ObjectStore, claims_of
 
 SWEEP_SECONDS = 60.0
 TELL_SECONDS = 0.05  # until what was not heard is told once more
 IDS_AT_ONCE = 4096
 LEAST_BYTES = 256 * 2**20  # that messages may take on any machine
+REPLIES = 2  # of a device that are on their way: of this round, and of the last where it took too long
 CORE_IN_MEMORY: Any = InMemoryCoreState
+
+
+class NoRoom(HTTPException):
+    """Messages take as much memory as they may: a device is to try again, and the server is told so."""
+
+    def __init__(self, code: int = 503) -> None:
+        super().__init__(code, NO_ROOM)
 
 
 class LinkState(DurableState):
@@ -57,7 +66,6 @@ class LinkState(DurableState):
     start_session = CORE_IN_MEMORY.start_session
     delete_sessions_in_run = CORE_IN_MEMORY.delete_sessions_in_run
     get_object = CORE_IN_MEMORY.get_object
-    _cleanup_push_session = CORE_IN_MEMORY._cleanup_push_session
 
     def __init__(
         self,
@@ -79,8 +87,15 @@ class LinkState(DurableState):
         self._inboxes: dict[int, dict[str, None]] = {}  # by node, in the order in which they came
         self._lacking: dict[str, set[str]] = {}  # instruction → its objects that are not there
         self._lacked: dict[str, set[str]] = {}  # object → instructions
+        self._devices: dict[str, int] = {}  # by session, those who upload
+        self._reply_bytes: dict[int, int] = {}  # by run
+        self._greedy: set[int] = set()  # devices of which it was said that they send too much
         self._next_sweep = 0.0
         self._full = False
+
+    def expect(self, run_id: int, reply_bytes: int) -> None:
+        """Note how much a device's reply in a run takes at most, as the run's server says."""
+        self._reply_bytes[run_id] = reply_bytes
 
     def store_message_and_object_tree(
         self, message: Message, object_tree: ObjectTree, session_id: str
@@ -98,7 +113,11 @@ class LinkState(DurableState):
         self.get_run_status({message.metadata.run_id})  # so that under the lock it is known: to ask can be to write
         with self.lock:
             if message.metadata.src_node_id != SUPERLINK_NODE_ID:
-                return self._store_of_device(message, object_tree, claims, session_id)
+                try:
+                    return self._store_of_device(message, object_tree, claims, session_id)
+                finally:
+                    if session_id not in self._devices:
+                        self._cleanup_push_session(session_id, cleanup_messages=False)
             self.objects.forget_what_differs(claims)
             answer: tuple[bool, list[str]] = IN_MEMORY.store_message_and_object_tree(
                 self, message, object_tree, session_id
@@ -110,7 +129,7 @@ class LinkState(DurableState):
         self, message: Message, object_tree: ObjectTree, claims: Claims, session_id: str
     ) -> tuple[bool, list[str]]:
         if self._is_full(self.most_bytes // 2):
-            raise HTTPException(status.HTTP_503_SERVICE_UNAVAILABLE, "The server holds as much as it can")
+            raise NoRoom
         self._full = False
         identifier = message.metadata.message_id
         own = self.message_res_store.get(identifier)  # announced once more
@@ -119,8 +138,13 @@ class LinkState(DurableState):
             return False, []
         if not self.message_ins_store.keys().isdisjoint(claims) or self.store_message_res(message) is None:
             return False, []
+        device = message.metadata.src_node_id
+        new = [name for name in claims if name not in self.objects]
+        self._check_part(device, message.metadata.run_id, ENTRY_BYTES * len(new))
         self.objects.forget_parts(claims)
         missing = self.preregister_object_tree(object_tree, session_id)
+        self._devices[session_id] = device
+        self.objects.count_for(device, missing)
         try:
             self.objects.get_object_tree(identifier)
         except NoObjectInStoreError as problem:
@@ -128,6 +152,26 @@ class LinkState(DurableState):
             self._cleanup_push_session(session_id, cleanup_messages=True)
             return False, []
         return True, missing
+
+    def _cleanup_push_session(self, session_id: str, *, cleanup_messages: bool) -> None:
+        self._devices.pop(session_id, None)
+        CORE_IN_MEMORY._cleanup_push_session(self, session_id, cleanup_messages=cleanup_messages)
+
+    def _check_part(self, device: int, run_id: int, more: int, session_id: str = "") -> None:
+        """Raise HTTP's 413 where a device would have more on its way than its part.
+
+        Its other uploads that it has not finished are given up before that: it works on one reply at a time.
+        """
+        most = REPLIES * self._reply_bytes.get(run_id, self.most_bytes)
+        if self.objects.brought_by(device) + more <= most:
+            return
+        for other in [other for other, whose in self._devices.items() if whose == device and other != session_id]:
+            self._cleanup_push_session(other, cleanup_messages=True)
+        if (held := self.objects.brought_by(device)) + more > most:
+            if device not in self._greedy:
+                self._greedy.add(device)
+                self.say(f"[state] Node {device} has {held} bytes on their way; {most} are enough for its replies.")
+            raise HTTPException(413, f"This device has {held} bytes on their way to the server, which takes {most}")
 
     def _is_full(self, most_bytes: int, more: int = 0) -> bool:
         """Whether more than so many bytes would be held; said when that begins."""
@@ -163,10 +207,16 @@ class LinkState(DurableState):
         """Take an object that is to come; False where it is not, or has no room."""
         with self.lock:
             session = self._object_push_sessions.get(session_id)
-            ours = session is not None and not session.root_object_ids.isdisjoint(self.message_ins_store)
-            room = self.most_bytes if ours else self.most_bytes * 3 // 4  # so that no reply takes the server's
+            if session is None or object_id not in session.pending_object_ids:
+                return object_content != b"" and self.objects.get(object_id) == object_content  # its answer was lost
+            if (device := self._devices.get(session_id)) is not None:
+                self._check_part(device, run_id, len(object_content), session_id)
+            # So that no reply takes the server's.
+            room = self.most_bytes if device is None else self.most_bytes * 3 // 4
             if self._is_full(room, len(object_content)):
-                return False
+                raise NoRoom(507 if device is None else 503)
+            if device is not None:
+                self.objects.count_for(device, [object_id])
             stored = CORE_IN_MEMORY.store_object(self, run_id, session_id, object_id, object_content)
             for identifier in self._lacked.pop(object_id, set()) if stored else ():
                 self._lacking[identifier].discard(object_id)
@@ -237,6 +287,7 @@ class LinkState(DurableState):
         with self.lock:
             for run_id in over:
                 self.cleanup_run(run_id)
+                self._reply_bytes.pop(run_id, None)
             self._check_stored_messages(set(self.message_ins_store))
             for session_id, session in list(self._object_push_sessions.items()):
                 if session.expires_at <= now():

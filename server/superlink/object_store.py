@@ -13,6 +13,7 @@ Each object is a message or below one, so that with the messages all goes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from flwr.proto.message_pb2 import ObjectTree
@@ -41,12 +42,14 @@ def claims_of(object_tree: ObjectTree) -> Claims | None:
 
 
 class ObjectStore(InMemoryObjectStore):
-    """Flower's own, which counts the bytes that it holds."""
+    """Flower's own, which counts the bytes that it holds, and who brought them."""
 
     def __init__(self, _: str = "") -> None:
         super().__init__()
         self._content_bytes = 0
         self._of_server: set[str] = set()
+        self._devices: dict[str, int] = {}  # that brought an object, by its name
+        self._brought: Counter[int] = Counter()  # bytes, by device
 
     def initialize(self) -> None:
         """Nothing is opened: where Flower makes a store it makes one in a database."""
@@ -55,6 +58,28 @@ class ObjectStore(InMemoryObjectStore):
     def held_bytes(self) -> int:
         """What all objects take, those that are only announced among them."""
         return self._content_bytes + ENTRY_BYTES * len(self.store)
+
+    def brought_by(self, device: int) -> int:
+        """What the objects take that a device was the last to bring, or to announce."""
+        return self._brought[device]
+
+    def count_for(self, device: int, names: Iterable[str]) -> None:
+        """These objects are what a device brings, from now on; not those that are gone, or the server's."""
+        with self.lock_store:
+            for name in names:
+                if name in self.store and name not in self._of_server:
+                    self._count_for_nobody(name)
+                    self._devices[name] = device
+                    self._brought[device] += self._taken(name)
+
+    def _count_for_nobody(self, name: str) -> None:
+        if (device := self._devices.pop(name, None)) is not None:
+            self._brought[device] -= self._taken(name)
+            if not self._brought[device]:
+                del self._brought[device]
+
+    def _taken(self, name: str) -> int:
+        return ENTRY_BYTES + len(self.store[name].content)
 
     def preregister(self, run_id: int, object_tree: ObjectTree) -> list[str]:
         """Note a message's objects; those that are to come. One that is known keeps the children that it has."""
@@ -73,6 +98,8 @@ class ObjectStore(InMemoryObjectStore):
             super().put(object_id, object_content)
             if new:
                 self._content_bytes += len(object_content)
+                if (device := self._devices.get(object_id)) is not None:
+                    self._brought[device] += len(object_content)
 
     def delete(self, object_id: str) -> None:
         """Forget an object that no other has, and then its children in the same way."""
@@ -83,6 +110,7 @@ class ObjectStore(InMemoryObjectStore):
                 entry = self.store.get(name)
                 if entry is None or entry.ref_count:
                     continue
+                self._count_for_nobody(name)
                 del self.store[name]
                 self._content_bytes -= len(entry.content)
                 self._of_server.discard(name)
@@ -114,7 +142,10 @@ class ObjectStore(InMemoryObjectStore):
     def believe(self, claims: Claims) -> None:
         """Note that the server announced these."""
         with self.lock_store:
-            self._of_server.update(name for name in claims if name in self.store)
+            there = [name for name in claims if name in self.store]
+            self._of_server.update(there)
+            for name in there:
+                self._count_for_nobody(name)
 
     def forget_what_differs(self, claims: Claims) -> None:
         """Delete the objects that others announced with other children, and with them what only they have."""

@@ -24,6 +24,7 @@ from flwr.supercore.inflatable.inflatable_object import (
 
 from common.errors import BouquetError
 from common.parameters.layout import ParameterLayout
+from server.superlink.object_store import ENTRY_BYTES
 
 _BESIDE = 2**20  # bytes
 _BESIDE_EACH = 1024  # and for each tensor: a name, a head and two digests
@@ -50,6 +51,11 @@ class Room:
         number = len(layout.tensors)
         arrays = layout.most_bytes
         return cls(arrays + _BESIDE, number * _BESIDE_EACH + _BESIDE, arrays // 2**20 + 4 * number + _OBJECTS)
+
+    @property
+    def all_in_all(self) -> int:
+        """Bytes that a reply takes at most where it is kept until the server has it."""
+        return self.arrays + self.beside + ENTRY_BYTES * self.objects
 
     def check_tree(self, tree: ObjectTree) -> None:
         """Raise `UnreadableReply` for too many objects, before any of them is asked for."""

@@ -38,6 +38,9 @@ from flwr.superlink.routers.fleet.router import (
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
+from server.superlink.grid import REPLY_BYTES
+from server.superlink.link_state import LinkState
+
 FLEET, RUNTIME = "/v1/fleet/", "/v1/runtime/"
 OF_DEVICES = (
     fleet_confirm_message_received,
@@ -88,6 +91,8 @@ class ShortWay:
             self._check_version(request)
             given["task"] = authenticate_task(request, request.headers.get(TASK_TOKEN_HEADER), state)
             given["handlers"] = self.app.state.runtime_handlers
+            if isinstance(state, LinkState) and (reply_bytes := request.headers.get(REPLY_BYTES)):
+                state.expect(given["task"].run_id, int(reply_bytes))
         answer: bytes = self._endpoints[path](**given).SerializeToString()
         return answer
 

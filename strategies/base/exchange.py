@@ -72,8 +72,11 @@ def replies_to(
     waiting: dict[str, int] = {
         m.metadata.message_id: m.metadata.dst_node_id for m in outgoing if m.metadata.message_id in delivered
     }
-    undelivered = {m.metadata.dst_node_id for m in outgoing} - set(waiting.values())
-    silent.update(dict.fromkeys(undelivered, "The message could not be delivered: the node is not connected."))
+    why = getattr(grid, "undelivered", {})  # of a real run's grid: those for another reason
+    for message in outgoing:
+        if message.metadata.message_id not in waiting:
+            reason = why.get(message.metadata.message_id, "the node is not connected")
+            silent[message.metadata.dst_node_id] = f"The message could not be delivered: {reason}."
     replied = 0
     half_after: float | None = None
     poll, last_presence, absent_before = FIRST_POLL, started, set[int]()

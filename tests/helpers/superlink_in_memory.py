@@ -5,6 +5,8 @@ With a ``database``, a file, it is the state that a server has which people reac
 
 from types import SimpleNamespace
 
+import httpx
+from fastapi import HTTPException
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.common.serde import message_from_proto
@@ -18,7 +20,8 @@ from flwr.superlink.grid.http_grid import HttpGrid
 from flwr.superlink.servicer.runtime import runtime_handlers
 
 from common.parameters.layout import ParameterLayout
-from server.superlink.grid import as_they_arrive
+from server.superlink.grid import REPLY_BYTES, as_they_arrive
+from server.superlink.link_state import LinkState
 from tests.helpers.wire_device import Reply
 
 
@@ -33,7 +36,7 @@ class Link:
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, self.run_id, SUPERLINK_NODE_ID
         grid = HttpGrid(token="any")
         grid.set_run(self.state.get_run_info(run_ids=[self.run_id])[0])
-        grid._client = self
+        grid._client, self._client = self, SimpleNamespace(headers={})
         self.grid = as_they_arrive(grid, layout)
         self.pulled = []
 
@@ -48,7 +51,15 @@ class Link:
         }
 
         def call(request):
-            answer = getattr(runtime_handlers, handlers[name])(request, self.state, self.task)
+            if isinstance(self.state, LinkState):  # as the short way has it
+                self.state.expect(self.run_id, int(self._client.headers[REPLY_BYTES]))
+            try:
+                answer = getattr(runtime_handlers, handlers[name])(request, self.state, self.task)
+            except HTTPException as refused:
+                told = httpx.Response(refused.status_code, text=refused.detail)
+                raise httpx.HTTPStatusError(
+                    "", request=httpx.Request("POST", "http://superlink"), response=told
+                ) from None
             if name == "PullObject" and answer.object_available:
                 self.pulled.append(request.object_id)
             return answer

@@ -15,6 +15,7 @@ from flwr.supercore.run import RunNotRunningException
 
 from client.supernode import fleet_connection as connection
 from client.supernode.fleet_connection import PatientCalls, fleet_connection
+from common.protocol.error_replies import NO_ROOM
 from common.system.flower_backoff import PAUSES
 
 OLD_FLEET = Path(__file__).with_name("fleet_api_of_1_39.txt")
@@ -76,6 +77,13 @@ def test_a_call_is_made_again_until_the_server_answers(waits, errors, pauses):
     assert fleet.PullObject("part", timeout=3) == "answer"
     assert made == [(("part",), {"timeout": 3})] * (len(errors) + 1)
     assert waits == list(pauses)
+
+
+def test_where_the_server_has_no_room_that_is_what_the_log_says(waits, capsys):
+    fleet, _ = calls(*[Refused("UNAVAILABLE", NO_ROOM)] * 3)
+    assert fleet.PullObject("part") == "answer"
+    assert capsys.readouterr().out.splitlines() == [f"The reply waits: {NO_ROOM}.", "The server has room again."]
+    assert waits == [0.5, 1.0, 2.0]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from flwr.superlink.servicer.runtime import runtime_handlers
 from experiments.simulation.inline_grid import InlineGrid
 from server.superlink import grid
 from server.superlink.grid import ArrivingGrid, as_they_arrive
+from server.superlink.link_state import NoRoom
 from strategies.base.exchange import Patience, exchange
 from tests.helpers.superlink_in_memory import Link
 
@@ -148,7 +149,31 @@ def test_a_message_of_which_superlink_never_takes_a_part_is_not_delivered(link, 
     monkeypatch.setattr(link.state, "store_object", lambda *_: False)
     assert exchange(link.grid, [again], patience) == (
         [],
-        {second: "The message could not be delivered: the node is not connected."},
+        {second: "The message could not be delivered: SuperLink did not take all of it."},
+    )
+
+
+def test_where_a_message_has_no_room_that_is_what_the_record_says(link, monkeypatch):
+    pauses = []
+    monkeypatch.setattr(grid.time, "sleep", pauses.append)
+    node = link.node()
+    message = Message(RecordDict(), dst_node_id=node, message_type="train", ttl=TTL)
+
+    def full(*_):
+        raise NoRoom(507)
+
+    store = link.state.store_object
+    monkeypatch.setattr(link.state, "store_object", full)
+    assert exchange(link.grid, [message], Patience(timeout=TTL)) == (
+        [],
+        {node: "The message could not be delivered: the server's memory for messages is full."},
+    )
+    assert set(grid.PAUSES) <= set(pauses)
+    monkeypatch.setattr(link.state, "store_object", store)
+    gone = Message(RecordDict(), dst_node_id=12345, message_type="train", ttl=TTL)
+    assert exchange(link.grid, [gone], Patience(timeout=TTL)) == (
+        [],
+        {12345: "The message could not be delivered: the node is not connected."},
     )
 
 

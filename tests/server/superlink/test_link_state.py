@@ -235,7 +235,7 @@ def test_an_object_for_which_there_is_no_room_is_not_taken_and_can_come_later(li
     identifiers = push(link, node)
     upload, room = link.announce(node), link.state.most_bytes
     link.state.most_bytes = link.state.object_store.held_bytes
-    with pytest.raises(AssertionError):
+    with pytest.raises(link_state.NoRoom):
         upload()
     assert "Messages take" in said[0]
     link.state.most_bytes = room
