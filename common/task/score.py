@@ -85,8 +85,10 @@ class Score:
         return f"{self.number(value)} {self.unit}".rstrip()
 
     def number(self, value: float) -> str:
-        """A value: three decimals of a share, four digits of anything else."""
-        return written(value) if self.key == ACCURACY.key else f"{value:.4g}"
+        """A value: three decimals of a share, four digits of anything else, and all digits before the point."""
+        if self.key == ACCURACY.key:
+            return written(value)
+        return f"{value:.0f}" if 1e4 <= abs(value) < 1e6 else f"{value:.4g}"
 
 
 ACCURACY = Score("accuracy", "accuracy")

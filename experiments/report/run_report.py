@@ -195,13 +195,15 @@ def settings_rows(settings: Settings) -> list[tuple[str, list[tuple[str, str]]]]
     chosen: list[tuple[str, str]] = []
     untouched: list[tuple[str, str]] = []
     for key, value in _flat(settings).items():
+        if key == "data.partition" and _on_devices(settings):
+            continue  # nobody divides what devices have
         (untouched if _is_default(key, value, defaults) else chosen).append((key, _text(value) or "(empty)"))
     return [("chosen for this run", chosen), ("at their defaults", untouched)]
 
 
 def reproduce(settings: Settings, folder: Path) -> dict[str, str]:
     """The command that runs the same settings again, and a sentence that says so."""
-    if settings.data.dataset == OWN_DATA and not settings.data.data_dir:
+    if _on_devices(settings):
         command = ["bouquet", "server", *arguments(settings, short=False)]
         text = "The devices trained on data of their own, which only they have. With the devices connected again:"
     else:
@@ -222,6 +224,11 @@ def arguments(settings: Settings, short: bool = True) -> list[str]:
         else:
             words += ["--set", f"{key}={_as_setting(settings, key, values[key])}"]
     return words
+
+
+def _on_devices(settings: Settings) -> bool:
+    """Whether the data are the devices' own, which this machine does not have."""
+    return settings.data.dataset == OWN_DATA and not settings.data.data_dir
 
 
 def _spent(run: Run) -> str:

@@ -20,6 +20,7 @@ from common.metrics import (
     worst_decile,
     written,
 )
+from common.task.score import Score
 
 labels = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=30)
 
@@ -117,3 +118,13 @@ def test_names_of_clusters_do_not_matter(pairs: list[tuple[int, int]], names: li
     assert purity(true, renamed) == purity(true, found)
     assert adjusted_rand_index(true, renamed) == pytest.approx(adjusted_rand_index(true, found))
     assert purity(true, true) == adjusted_rand_index(true, true) == 1
+
+
+def test_a_score_in_a_unit_has_all_digits_before_the_point():
+    mae = Score("mae", "MAE", "µg/m³", higher_is_better=False)
+    assert [mae.text(x) for x in (0.012345, 12.4, 1234.56, 123456.7)] == [
+        "0.01235 µg/m³",
+        "12.4 µg/m³",
+        "1235 µg/m³",
+        "123457 µg/m³",
+    ]

@@ -3,10 +3,8 @@
 import io
 import json
 import re
-import shutil
 import sqlite3
 import stat
-import subprocess
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +29,6 @@ from server.fleet.names import Names
 from server.superlink.process import Certificates
 
 TOKEN = "a-token-that-nobody-guesses"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 COLUMNS = "node_id, public_key, status, last_activated_at, last_deactivated_at, online_until, heartbeat_interval"
 STARTED = 1_700_000_000.0
 
@@ -357,31 +354,3 @@ def test_a_short_token_is_refused_and_loopback_is_known(run, monkeypatch):
     with pytest.raises(BouquetError, match="at least 16 characters"):
         serving(lambda: run.folder, f"127.0.0.1:{free_port()}", run.keys, None).__enter__()
     assert [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "server")] == [1, 1, 1, 0, 0]
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium")
-def test_in_a_real_browser_the_page_renews_itself(run, tmp_path, monkeypatch):
-    """A round ends after the browser has loaded the page; what it shows in the end has it."""
-    monkeypatch.setattr("bouquet.monitor.web.RENEW_SECONDS", 1)
-    monkeypatch.delenv("BOUQUET_WEB_TOKEN", raising=False)
-    served = []
-
-    def html(page):
-        served.append(Page.html(page))
-        if len(served) == 1:
-            with (run.folder / "rounds.jsonl").open("a") as file:
-                file.write(json.dumps(line(3)) + "\n")
-            run.change(round=4)
-        return served[-1]
-
-    monkeypatch.setattr("bouquet.monitor.web.Page", type("Watched", (Page,), {"html": html}))
-    address = f"127.0.0.1:{free_port()}"
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'browser'}"]
-    command += ["--virtual-time-budget=30000", "--dump-dom", f"http://{address}/"]
-    with locked(run.folder, "the run folder", ""), serving(lambda: run.folder, address, run.keys, None):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "round 3 of 4" in served[0]
-    assert "plants: training, round 4 of 4" in done.stdout
-    assert "round 3 of 4" not in done.stdout
-    assert 'class="gone"' not in done.stdout
