@@ -252,6 +252,7 @@ def fleet(folder: Path, first: Callable[[Path], Settings], waiting: bool = True)
 
 
 MARKS = {
+    "gate": "server.gate.main",
     "superlink": "flower-superlink",
     "serverapp": "flwr-serverapp",
     "node": "bouquet-node",

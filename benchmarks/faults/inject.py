@@ -40,9 +40,10 @@ class Injection:
                 time.sleep(self.fault.seconds)
                 kind, _, what = self.fault.kind.partition(" ")
                 self.happened = {
-                    "kill": self._kill,
+                    "kill": self._kill_gate if what == "gate" else self._kill,
                     "stop": self._stop,
-                    "damage": self._damage,
+                    "restart": self._restart,
+                    "damage": self._damage_gate if what == "gate" else self._damage,
                     "cut": self._cut,
                     "loss": self._loss,
                     "slow": self._slow,
@@ -95,6 +96,31 @@ class Injection:
             time.sleep(self.fault.pause)
         return self._again(f"killed {len(found)}" if found else "")
 
+    def _kill_gate(self, what: str, then: Callable[[], None] = lambda: None) -> str:
+        """Kill it, and again as often as its supervisor starts it until the pause is over."""
+        killed, deadline = 0, time.monotonic() + self.fault.pause
+        while True:
+            found = self._targets(what) if not killed else self.fleet.processes(what)
+            self.fleet.signal(found, signal.SIGKILL)
+            if found and not killed:
+                then()
+            killed += len(found)
+            if not killed or time.monotonic() >= deadline:
+                return f"killed {killed}" if killed else ""
+            time.sleep(LOOK_SECONDS)
+
+    def _restart(self, what: str) -> str:
+        """End it in order, as whoever has the machine may; its supervisor starts it again."""
+        found = self._targets(what)
+        self.fleet.signal(found, signal.SIGTERM)
+        return f"ended {len(found)}" if found else ""
+
+    def _damage_gate(self, what: str) -> str:
+        """Spoil what the gate keeps of the messages in hand while it is down; the server lives on."""
+        said: list[str] = []
+        killed = self._kill_gate(what, lambda: said.append(self._spoil(what)))
+        return "; ".join([killed, *said]) if killed else ""
+
     def _again(self, said: str) -> str:
         """Start what is gone, as a service manager does."""
         if self.fault.device:
@@ -131,6 +157,8 @@ class Injection:
             files = sorted(folders[-1].iterdir()) if folders else []
         elif what == "state":
             files = sorted(self.device.state.glob("*.safetensors"), key=lambda f: f.stat().st_mtime_ns)[-1:]
+        elif what == "gate":
+            files = sorted((self.fleet.first / "superlink" / "gate").iterdir())
         else:
             files = sorted((self.device.state / "prepared").glob("*"))
         if not files:

@@ -11,20 +11,21 @@ ROUNDS = 5
 ALONE_EVERY = 10  # one schedule in so many is of a server that ends with its run, and of devices of its own
 
 # What happens, and to whom.
-KILLS = ("server", "server-root", "superlink", "serverapp", "device", "node", "executor", "message")
-STOPS = ("server", "serverapp", "superlink", "device", "node", "executor", "message")
+KILLS = ("gate", "server", "server-root", "superlink", "serverapp", "device", "node", "executor", "message")
+STOPS = ("gate", "server", "serverapp", "superlink", "device", "node", "executor", "message")
 OTHERS = ("cut", "loss", "slow", "full-server", "full-device")
-DAMAGES = ("checkpoint", "state", "prepared")
+DAMAGES = ("checkpoint", "state", "prepared", "gate")
 KINDS = (
     *(f"kill {what}" for what in KILLS),
     *(f"stop {what}" for what in STOPS),
+    "restart gate",
     *OTHERS,
     *(f"damage {what}" for what in DAMAGES),
 )
 UPLOAD = "half-reply"  # a device loses its power while it uploads a reply: of the seeds from `UPLOADS` on
 UPLOADS = 200
 # Those of the suite: each kind of fault and each strategy, the cheap ones where there was a choice, and for one fleet.
-FIXED = (61, 80, 85, 86, 98, 106, 117, 122, 127, 148, 194, 204)
+FIXED = (2, 25, 31, 75, 84, 85, 94, 98, 116, 196, 203)
 NEEDS_ROOT = frozenset((*OTHERS, UPLOAD))
 ON_DEVICES = (
     "device",

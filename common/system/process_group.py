@@ -129,7 +129,7 @@ class ProcessGroup:
 
         Lines that ``leave_out`` matches are not kept. With ``on_line``, each line of output goes there, too, without
         colours, from a thread; with neither, the program writes where this process writes. ``argv[0]`` is a path or a
-        name that `find_program` knows. With ``again`` it is started once more each time that it ends other than well.
+        name that `find_program` knows. With ``again`` it is started once more each time that it ends.
         """
         program = argv[0] if os.sep in argv[0] else find_program(argv[0])
         command = [sys.executable, "-I", "-S", supervisor.__file__, f"{self.grace:g}"]

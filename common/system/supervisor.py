@@ -9,7 +9,7 @@ parent becomes the supervisor's child, nothing can leave its tree, and zombies a
 It ends the tree when the program ends, at SIGTERM, SIGINT or SIGHUP, and when its standard input closes, that is,
 when whoever started it is gone, be it by SIGKILL. The program gets SIGTERM and GRACE seconds to leave; then the
 rest gets SIGTERM, and what is still there SIGKILL. A second request skips the grace. The exit status is the
-program's, 128 + n after signal n. With ``--again`` a program that ends by itself and not well is started once more,
+program's, 128 + n after signal n. With ``--again`` a program that ends by itself, also well, is started once more,
 after a second. Where there is no /proc (macOS), only the program's process group is ended.
 
 Only the standard library is imported: it runs as a script, once per program, in about 10 MB.
@@ -90,7 +90,7 @@ class Supervisor:
         while self.status is None:
             self.wait(deadline)
             self.reap()
-            if self.again and self.status and not self.requests:
+            if self.again and self.status is not None and not self.requests:
                 self.end_rest()
                 soon = time.monotonic() + AGAIN_SECONDS
                 while not self.requests and time.monotonic() < soon:

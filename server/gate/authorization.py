@@ -20,6 +20,7 @@ import grpc
 from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PushObjectRequest
 from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+from google.protobuf.message import DecodeError
 
 from server.gate.superlink_api import Refused
 
@@ -54,10 +55,12 @@ class Authorization:
         self._objects: WeakValueDictionary[tuple[str, ...], frozenset[str]] = WeakValueDictionary()
         folder.mkdir(parents=True, exist_ok=True)
         for file in folder.iterdir():
-            given = None if file.suffix == ".part" else self._read(file.read_bytes())
-            if given is not None:
-                given.confirmed = file.suffix == ".had"
-                self._given[int(file.stem)] = given
+            # One that a disk has damaged costs its device a message; an error here would keep all of them out.
+            with contextlib.suppress(DecodeError, IndexError, ValueError):
+                given = None if file.suffix == ".part" else self._read(file.read_bytes())
+                if given is not None:
+                    given.confirmed = file.suffix == ".had"
+                    self._given[int(file.stem)] = given
 
     def note(self, node: int, answer: bytes) -> bool:
         """What SuperLink answers to a node that looks for a message; whether there is one."""

@@ -209,26 +209,13 @@ def test_handlers_are_put_back() -> None:
 
 
 CRASHES = "import os, sys; print('begins', flush=True); os.kill(os.getpid(), 9)"
-CRASHES_TWICE = """
-import os, pathlib, sys
-file = pathlib.Path(sys.argv[1])
-file.write_text((file.read_text() if file.exists() else "") + "x")
-os.kill(os.getpid(), 9) if len(file.read_text()) < 3 else None
-"""
+ENDS = "print('begins', flush=True)"
 
 
-def test_a_program_is_started_again_until_it_ends_well(tmp_path: Path) -> None:
-    with ProcessGroup() as group:
-        process = group.start(
-            "it", [*python(CRASHES_TWICE), str(tmp_path / "starts")], program_environment(), again=True
-        )
-        assert process.wait(60) == 0
-    assert (tmp_path / "starts").read_text() == "xxx"
-
-
-def test_a_program_that_is_started_again_can_be_stopped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", [CRASHES, ENDS])
+def test_a_program_is_started_again_however_it_ends_until_it_is_to_stop(program: str) -> None:
     lines: list[str] = []
     with ProcessGroup() as group:
-        group.start("it", python(CRASHES), program_environment(), on_line=lines.append, again=True)
-        eventually(lambda: len(lines) >= 2, "it has been started again")
+        group.start("it", python(program), program_environment(), on_line=lines.append, again=True)
+        eventually(lambda: len(lines) >= 3, "it has been started again, twice")
     assert processes_tagged(group.tag) == []

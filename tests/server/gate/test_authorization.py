@@ -206,6 +206,16 @@ def test_devices_do_not_notice_that_the_gate_was_started_again(federation):
     assert message.content["config"]["samples"] == 7
 
 
+@pytest.mark.parametrize("left", [b"\x12\xff", b"\x12\x00"], ids=["cut off", "a message without its tree"])
+def test_a_file_that_a_disk_has_damaged_keeps_nobody_out(federation, left):
+    federation.push(federation.honest)
+    federation.honest.given()
+    (federation.server.options.kept / str(federation.honest.node.node_id)).write_bytes(left)
+    federation.server.again()
+    (message,) = federation.push(federation.honest)
+    assert federation.honest.given().messages_list[0].metadata.message_id == message
+
+
 def test_what_the_gate_keeps_is_one_file_a_device(federation):
     for _ in range(3):
         federation.push(federation.honest, federation.mallory)
