@@ -252,6 +252,7 @@ PRIVATE_FLOWER = {
         "flwr.supercore.date.now",
         "flwr.supercore.run.Run",
         "flwr.supercore.run.RunStatus",
+        "flwr.supercore.state.schema.corestate_models.Task",
         "flwr.superlink.federation.FederationManager",
     ],
     "server.superlink.grid": [

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 from flwr.common.constant import Status
@@ -19,12 +20,15 @@ from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 from flwr.supercore.constant import NodeStatus
 from flwr.supercore.date import now
 from flwr.supercore.run import Run, RunStatus
+from flwr.supercore.state.schema.corestate_models import Task as TaskModel
 from flwr.superlink.federation import FederationManager
+from sqlalchemy import update
 
 from server.superlink.object_store import ObjectStore
 
 FRESH_SECONDS = 1.0  # for which an answer of the database about a run or a token is believed
 MOST_SECONDS = 1e9  # that a device can have computed
+START_SECONDS, MOST_DOUBLINGS = 30.0, 5  # of the first start of a task, as Flower has it, and of those after it
 # The tables that Flower has for what is in memory here; a database from before has rows in them.
 NO_LONGER = ("message_res", "message_ins", "object_push_sessions", "run_objects", "object_children", "objects")
 IN_MEMORY: Any = InMemoryLinkState  # whose functions are used on a state that is not one
@@ -48,6 +52,7 @@ class DurableState(SqlLinkState):
         self._seconds: dict[int, float] = {}
         self._lock_traffic = threading.Lock()
         self._next_clean_up = 0.0
+        self._starts: dict[int, int] = {}  # by task
 
     def initialize(self, log_queries: bool = False, **engine_kwargs: Any) -> list[str]:
         """Open the database and learn what is in it."""
@@ -166,11 +171,26 @@ class DurableState(SqlLinkState):
         self._tasks = {token: (time.monotonic() + FRESH_SECONDS, task)} if task else {}  # there is one at a time
         return task
 
+    def claim_task(self, task_id: int) -> str | None:
+        """Flower's, whose claim is worth nothing after 30 s: each start after the first has twice as long.
+
+        A ServerApp on a busy machine would otherwise be started and turned away again, for ever.
+        """
+        token = super().claim_task(task_id)
+        if token is not None:
+            before = self._starts.get(task_id, 0)
+            self._starts[task_id] = before + 1
+            until = now() + timedelta(seconds=START_SECONDS * 2 ** min(before, MOST_DOUBLINGS))
+            with self.session() as session:
+                session.execute(update(TaskModel).where(TaskModel.token == token).values(active_until=until))
+        return token
+
     def finish_task(self, task_id: int, sub_status: str, details: str) -> bool:
         """Flower's; then nothing of the run is believed without the database."""
         self._write_traffic()
         done = super().finish_task(task_id, sub_status, details)
         self._running, self._tasks = {}, {}
+        self._starts.pop(task_id, None)
         return done
 
     def _cleanup_expired_task_tokens(self) -> None:

@@ -11,7 +11,8 @@ import pytest
 from fastapi import HTTPException
 from flwr.common.constant import NOOP_FLWR_AID, ErrorCode, Status, SubStatus
 from flwr.server.superlink.linkstate import in_memory_linkstate, sql_linkstate
-from flwr.supercore.corestate import in_memory_corestate
+from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
+from flwr.supercore.corestate import in_memory_corestate, sql_corestate
 from flwr.supercore.date import now
 from flwr.supercore.inflatable.inflatable_object import (
     get_object_tree,
@@ -100,7 +101,7 @@ def test_a_second_reply_and_another_nodes_are_not_taken(link):
 
 def later(monkeypatch, seconds):
     """Flower's clock in the in-memory state, so much later."""
-    for module in (in_memory_linkstate, in_memory_corestate, sql_linkstate, link_state, durable_state):
+    for module in (in_memory_linkstate, in_memory_corestate, sql_linkstate, sql_corestate, link_state, durable_state):
         monkeypatch.setattr(module, "now", lambda: now() + timedelta(seconds=seconds))
 
 
@@ -152,6 +153,24 @@ def test_with_a_run_its_messages_go(link):
     assert link.state.get_run_status({link.run_id})[link.run_id].status == Status.FINISHED
     assert (link.state.num_message_ins(), link.state.object_store.held_bytes) == (0, 0)
     assert link.state.get_task_by_token(link.token) is None
+
+
+def test_a_serverapp_that_takes_long_to_start_is_not_turned_away_for_ever(link, monkeypatch):
+    link.state.create_run(None, None, None, {}, NOOP_FEDERATION_ID, None, None, TaskType.SERVER_APP)
+    (task,) = link.state.get_tasks(statuses=[Status.PENDING])
+
+    def started(begun, seconds):
+        """Whether a ServerApp that took so long to start, from `begun` on, may run."""
+        later(monkeypatch, begun)
+        token = link.state.claim_task(task.task_id)
+        later(monkeypatch, begun + seconds)
+        link.state._next_clean_up = 0.0
+        valid = link.state.activate_task(task.task_id)
+        assert valid == (link.state.get_task_by_token(token) is not None)
+        return valid
+
+    assert not started(0, 45)
+    assert started(45, 45)
 
 
 def test_nodes_keys_and_runs_outlive_a_restart_and_messages_do_not(start):
