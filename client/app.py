@@ -69,6 +69,7 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
     def unwatched(message: Message, node: ClientContext) -> Message:
         # Imported here, because saying who one is must not cost the import of PyTorch.
         from client.procedures.registry import check_measured, procedure
+        from client.rounds.beside import Comparing
         from client.rounds.blank_session import BlankSession
         from client.rounds.mixture import Mixing
         from client.rounds.model_selection import Choosing
@@ -80,6 +81,8 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
         session = Session.open(message, node)
         if (serves := {"best": Choosing, "mixture": Mixing}.get(node.settings.personal.serve)) is not None:
             session.observer = serves(session)
+        if node.compares:
+            session.observer = Comparing(session, session.observer)
         # Whoever gives the settings in this process, as a simulation does, answers for what it runs.
         allowed = None if settings else allowed_procedures(str(node.config.get(ALLOWED_PROCEDURES, "")))
         asked = procedure(session.received.procedure, allowed)

@@ -99,7 +99,7 @@ class ClientContext:
     @property
     def threads(self) -> int:
         """CPU threads to train with: in a simulation the settings' word; on a device its owner's, else idle cores."""
-        if self.is_simulated or STATE_DIR not in self.config:  # Flower's own simulation gives its clients no folder
+        if not self.is_real:
             return self.settings.train.threads
         own = self.watch.when.threads if self.watch else None
         given = self.config.get(THREADS) or os.environ.get("OMP_NUM_THREADS", "")
@@ -119,6 +119,17 @@ class ClientContext:
     def is_simulated(self) -> bool:
         """Whether this is one of many devices in a simulation, which must give the same twice."""
         return self.folder is not None
+
+    @property
+    def is_real(self) -> bool:
+        """Whether this is a device; Flower's own simulation, too, gives its clients no folder."""
+        return not self.is_simulated and STATE_DIR in self.config
+
+    @property
+    def compares(self) -> bool:
+        """Whether it also trains a model alone, to say what the others are worth to it."""
+        asked = self.settings.personal.compare
+        return asked == "always" or (asked == "devices" and self.is_real)
 
     @cached_property
     def state(self) -> DeviceState:

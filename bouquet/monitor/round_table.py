@@ -16,8 +16,14 @@ from common.system.log_file import stamp
 from common.task.score import ACCURACY, Score
 from experiments.report.units import human_bytes, human_seconds
 from server.monitoring.diagnosis import failures
-from server.record.reader import untested
+from server.record.beside import HEADS as BESIDE_HEADS
+from server.record.beside import Beside
+from server.record.beside import cells as beside_cells
+from server.record.beside import sentence as sentence_of
+from server.record.reader import natural_order, untested
 from server.record.status import TESTING, TRAINING, WAITING, sentence
+
+MOST_DEVICES = 40  # of which each is shown
 
 
 def heads(score: Score) -> tuple[str, ...]:
@@ -145,7 +151,21 @@ def print_summary(console: Console, summary: Mapping[str, Any]) -> None:
     for name, value in rows:
         table.add_row(name, value)
     console.print(table)
+    if beside := summary.get("beside_by_client"):
+        print_beside(console, beside, score)
     for line in untested(summary):
         console.print(Text(line), soft_wrap=True)
     for warning in summary.get("warnings", ()):
         console.print(Text(f"warning  {warning}", style="bold yellow"), soft_wrap=True)
+
+
+def print_beside(console: Console, beside: Beside, score: Score) -> None:
+    """What each device has, would have alone and was sent, and a sentence on it; of many devices the sentence alone."""
+    if len(beside) <= MOST_DEVICES:
+        table = Table(title="Was it worth it?", title_justify="left")
+        for head in ("device", *BESIDE_HEADS):
+            table.add_column(head, justify="left" if head == "device" else "right")
+        for client in sorted(beside, key=natural_order):
+            table.add_row(client, *beside_cells(beside[client], score))
+        console.print(table)
+    console.print(Text(sentence_of(beside, score)), soft_wrap=True)

@@ -21,6 +21,7 @@ from common.system.locks import is_locked
 from server.fleet.names import Names
 from server.fleet.superlink_db import Connection, connections
 from server.monitoring.diagnosis import failures, other_releases
+from server.record.beside import sentence as sentence_of
 from server.record.reader import Run, natural_order, not_tested, read_run
 from server.record.status import FAILED, FINISHED, STOPPED, TESTING, TRAINING, WAITING, expected, read_status, sentence
 from server.run_folder import SETTINGS
@@ -93,6 +94,7 @@ def _device(
         run.score.key: run.score_by_client.get(name, last.get(run.score.key)),
         run.score.of("trained"): last.get(run.score.of("trained")),
         "serves": run.served(name),
+        "beside": dict(run.beside.get(name, {})),
         "samples": None if "samples" not in last else int(last["samples"]),
         "left_out": int(last.get("left_out", 0)),
         "failures": len(failed),
@@ -139,6 +141,7 @@ def _run(run: Run, said: Mapping[str, Any], state: str, devices: list[dict[str, 
         **run.score.facts(),
         "loss": run.final("loss") if run.summary is None else _last(run, "loss"),
         "clusters": _whole(run.final("clusters")),
+        "worth": sentence_of(run.beside, run.score),
         "release": said.get("bouquet"),
         "warnings": _warnings(run, devices, said.get("bouquet")),
     }

@@ -12,6 +12,8 @@ from rich.text import Text
 from bouquet.monitor.status import is_alive
 from common.task.score import Score
 from experiments.report.units import human_bytes, human_seconds
+from server.record.beside import HEADS
+from server.record.beside import cells as beside_cells
 from server.record.status import WAITING
 
 TEXT_COLUMNS = 3  # to the left; what follows are numbers
@@ -38,9 +40,9 @@ def ago(seconds: float | None, now: float) -> str:
 def columns(status: Mapping[str, Any], now: float) -> list[tuple[str, ...]]:
     """The table of the devices as text, heads first."""
     devices, alive, score = status["devices"], is_alive(status["run"]), Score.in_record(status["run"])
-    rows: list[tuple[str, ...]] = [
-        ("device", "connected", "last seen", "round", "cluster", score.title, "samples", "failures", "bouquet")
-    ]
+    compared = any(device.get("beside") for device in devices)
+    heads = ("device", "connected", "last seen", "round", "cluster", score.title, *(HEADS if compared else ()))
+    rows: list[tuple[str, ...]] = [(*heads, "samples", "failures", "bouquet")]
     for device in devices:
         connected = (
             "key removed"
@@ -56,7 +58,8 @@ def columns(status: Mapping[str, Any], now: float) -> list[tuple[str, ...]]:
             "–" if value is None else score.number(value) if isinstance(value, float) else str(value) for value in shown
         ]
         if device["left_out"]:
-            cells[3] += f" (−{device['left_out']})"
+            cells[-1] += f" (−{device['left_out']})"
+        cells[3:3] = beside_cells(device.get("beside") or {}, score) if compared else ()
         known = device["last_seen"] is not None or device["round"] is None
         # SuperLink forgets a device without a key when it has gone.
         seen = ago(device["last_seen"], now) if known else f"in round {device['round']}"
@@ -104,3 +107,5 @@ def print_status(console: Console, status: Mapping[str, Any], now: float | None 
     if run[score.key] is not None:
         shown = f"{score.label:<8} {score.text(run[score.key])}"
         console.print(f"{shown} mean over the devices, {run['clusters']} clusters")
+    if run.get("worth"):  # which an older server's page does not offer
+        console.print(Text(run["worth"]), soft_wrap=True)

@@ -18,7 +18,6 @@ from torch import Tensor
 from client.rounds.serving import LEFT_OUT, Aside, Serving
 from client.training import evaluation
 from client.training.evaluation import Scores
-from common.errors import BouquetError
 from common.model_selection import MIXED, MIXTURE, REFERENCE, mixed_bits
 from common.parameters.layout import Vector
 from common.protocol import Scalar
@@ -26,6 +25,10 @@ from common.protocol import Scalar
 
 class Mixing(Serving):
     """The mixture in one message."""
+
+    def alone(self) -> Vector | None:
+        """That of the mixture, where it is not judged: a judged one trains without a part of the data."""
+        return None if self._judged_on else _alone_of(self.kept_at(self.version))
 
     def on_reply(self, uploaded: Vector | None) -> dict[str, Scalar]:
         """At the end of a train message: train alone, and keep the models of the mixture.
@@ -56,20 +59,13 @@ class Mixing(Serving):
         return self._serve({**models, sent_as: vector}) or own
 
     def _train_alone(self) -> Vector:
-        """A round alone, from where the last one ended, with the randomness of a device that runs ``standalone``.
-
-        Where it diverges, it stays as it was. The second message of a round finds what the first one trained.
-        """
+        """A round alone, from where the last one ended; the second message finds what the first one trained."""
         session = self.session
         if (trained := _alone_of(self.kept_at(self.version))) is not None:
             return trained
         before = _alone_of(self.kept_before())
-        before = session.initial if before is None else before
-        try:
-            data = session.samples.split(self._judged_on)[0] if self._judged_on else session.samples.all_train
-            return session.train(before, data=data)[0]
-        except BouquetError:
-            return before
+        data = session.samples.split(self._judged_on)[0] if self._judged_on else session.samples.all_train
+        return self.round_alone(session.initial if before is None else before, data)
 
     def _serve(self, models: dict[str, Vector | None]) -> Scores | None:
         """Keep the distinct models that are finite, and note and give the scores of their mixture; None without any."""

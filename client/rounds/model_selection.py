@@ -23,7 +23,6 @@ from client.state.device_state import PERSONAL
 from client.training import evaluation
 from client.training.evaluation import Scores
 from common import model_selection
-from common.errors import BouquetError
 from common.model_selection import KINDS, REFERENCE
 from common.parameters.layout import Vector
 from common.protocol import Scalar
@@ -56,6 +55,11 @@ class Choosing(Serving):
         """The fraction of the training data that the choice is made by."""
         session = self.session
         return session.node.settings.personal.held_out if len(session.samples.all_train[1]) > 1 else 0.0
+
+    def alone(self) -> Vector | None:
+        """The one that is trained on all of the data."""
+        found = _remembered(self.kept_at(self.version)).alone
+        return None if found is None else found.model
 
     def on_reply(self, uploaded: Vector | None) -> dict[str, Scalar]:
         """At the end of a train message: train alone, choose, keep, and say how the models compare.
@@ -99,19 +103,14 @@ class Choosing(Serving):
     def _train_alone(self, memory: _Memory) -> Candidate:
         """A round alone, from where the last one ended, on all training data and without what is held out.
 
-        With the randomness of a device that runs ``standalone``. Where it diverges, it stays as it was. The second
-        message of a round finds what the first one trained.
+        The second message of a round finds what the first one trained.
         """
         session = self.session
         if (trained := _remembered(self.kept_at(self.version)).alone) is not None:
             return trained
         before = memory.alone or Candidate(session.initial, session.initial)
-        try:
-            model, _ = session.train(before.model, data=session.samples.all_train)
-            judged, _ = session.train(before.judged)
-        except BouquetError:
-            return before
-        return Candidate(model, judged)
+        model, judged = self.round_alone(before.model, session.samples.all_train), self.round_alone(before.judged)
+        return before if model is before.model or judged is before.judged else Candidate(model, judged)
 
     # --- the choice ---------------------------------------------------------------------------------------------
 

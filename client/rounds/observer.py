@@ -15,6 +15,13 @@ class Observer:
         """The fraction of the training data that nothing but this observer may use."""
         return 0.0
 
+    def alone(self) -> Vector | None:
+        """The model (d,) that this observer trained alone in this message, on all of the training data; None for none.
+
+        As ``standalone`` would have it.
+        """
+        return None
+
     def on_start(self, start: Vector) -> None:
         """Training starts from this model (d,)."""
 

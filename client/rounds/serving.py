@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from client.rounds.observer import Observer
+from client.rounds.samples import Samples
 from client.state.device_state import Arrays, DeviceState
 from client.training.evaluation import Scores
 from common import model_selection
+from common.errors import BouquetError
 from common.model_selection import MIXTURE, REFERENCE, SERVED_NAMES
 from common.parameters.layout import Vector
 from common.protocol import ARRAYS
+from common.protocol.error_replies import NotNow
 
 if TYPE_CHECKING:
     from client.rounds.session import Session
@@ -37,7 +40,9 @@ class Aside:
 
 
 class Serving(Observer):
-    """Notes the models that pass through a session, and keeps some of them aside."""
+    """Notes the models that pass through a session, and keeps some of them aside, under the name ``aside``."""
+
+    aside: ClassVar[str] = SERVED
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -73,7 +78,21 @@ class Serving(Observer):
             for name, array in layout.unflatten(model).items()
         }
         arrays[_KIND] = np.array([SERVED_NAMES.index(aside.kind)], dtype=np.int64)
-        self.session.node.state.keep_aside(self.session.run, SERVED, self.version, arrays, self._earlier()[:_VERSIONS])
+        self.session.node.state.keep_aside(
+            self.session.run, self.aside, self.version, arrays, self._earlier()[:_VERSIONS]
+        )
+
+    def round_alone(self, before: Vector, data: Samples | None = None) -> Vector:
+        """A model (d,) after a round of training by itself, with the randomness of a device that runs ``standalone``.
+
+        Where it diverges, it stays as it was.
+        """
+        try:
+            return self.session.train(before, data=data)[0]
+        except NotNow:
+            raise
+        except BouquetError:
+            return before
 
     def note_served(self, kind: str, *models: Vector) -> Scores:
         """Note what of `SERVED_NAMES` is served, and its score; all of its scores."""
@@ -88,14 +107,14 @@ class Serving(Observer):
 
     def kept_at(self, version: int) -> Aside:
         """What was kept after a message of this run; no models where that is lost."""
-        arrays = self.session.node.state.recall_aside(self.session.run, SERVED, version)
+        arrays = self.session.node.state.recall_aside(self.session.run, self.aside, version)
         if arrays is None:
             return Aside({})
         models = {slot: self.session.layout.flatten(own) for slot, own in _slots(arrays).items()}
         return Aside(models, SERVED_NAMES[int(arrays[_KIND][0])])
 
     def _earlier(self) -> list[int]:
-        return [v for v in self.session.node.state.versions_aside(self.session.run, SERVED) if v < self.version]
+        return [v for v in self.session.node.state.versions_aside(self.session.run, self.aside) if v < self.version]
 
 
 def served_models(state: DeviceState, run: str, round_: int) -> list[Arrays]:

@@ -420,6 +420,11 @@ class PersonalSettings(Section):
         "of the model alone.",
     )
     margin: float = Field(2.0, ge=0, description="For 'best': standard errors by which another model must be better.")
+    compare: Literal["devices", "always", "never"] = Field(
+        "devices",
+        description="Also train a model alone, which is used for nothing but to say what a device would have without "
+        "the others: one more training a round. 'devices': real devices do, simulated ones do not.",
+    )
 
 
 class PrivacySettings(Section):

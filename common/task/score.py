@@ -43,6 +43,21 @@ class Score:
         return f"{self.key}-method"
 
     @property
+    def own(self) -> str:
+        """Metric: of what the device uses, where it is compared (``personal.compare``)."""
+        return f"{self.key}-own"
+
+    @property
+    def alone(self) -> str:
+        """Metric: of the model that the device would have without the others."""
+        return f"{self.key}-alone"
+
+    @property
+    def received(self) -> str:
+        """Metric: of the model that the device was sent, untouched."""
+        return f"{self.key}-received"
+
+    @property
     def validation(self) -> str:
         """Metric: on what is held out of the training data."""
         return f"validation-{self.key}"

@@ -19,6 +19,9 @@ from experiments.plots.run import plots_of
 from experiments.report.pages import RUN, embed, render
 from experiments.report.units import human_bytes, human_seconds
 from server.monitoring.diagnosis import all_warnings, failures
+from server.record.beside import HEADS
+from server.record.beside import cells as beside_cells
+from server.record.beside import sentence as sentence_of
 from server.record.reader import Run, natural_order, read_run, untested
 from server.run_folder import REPORT
 
@@ -88,6 +91,8 @@ def render_report(
         numbers=headline(run),
         clients=(rows := client_rows(run, Counter(client for _, client, _ in failed))),
         keeps=any(row["kept"] for row in rows),
+        beside=HEADS if run.beside else (),
+        worth=sentence_of(run.beside, run.score),
         score=run.score.label,
         groups_known=bool(run.groups),
         by_class=class_rows(run),
@@ -165,6 +170,7 @@ def client_rows(run: Run, failed: Counter[str]) -> list[dict[str, Any]]:
                 "cluster": UNKNOWN if cluster is None else cluster,
                 "colour": "" if cluster is None else colours[cluster],
                 "score": _scored(run, run.score_by_client.get(client)),
+                "beside": beside_cells(run.beside.get(client, {}), run.score),
                 "kept": run.served(client),
                 "samples": _count(numbers.get("samples")),
                 "up": UNKNOWN if up is None else human_bytes(up),

@@ -129,6 +129,12 @@ class Run:
         return {client: float(value) for client, value in values.items() if is_number(value)}
 
     @cached_property
+    def beside(self) -> dict[str, Mapping[str, float]]:
+        """Client → what it has, would have alone and was sent (`server.record.beside`), of the last round known."""
+        known = {client: numbers["beside"] for client, numbers in self.last_numbers.items() if numbers.get("beside")}
+        return {**known, **((self.summary or {}).get("beside_by_client") or {})}
+
+    @cached_property
     def last_numbers(self) -> dict[str, Mapping[str, Any]]:
         """Client → its own numbers (samples, loss, accuracy) of the last round that it replied in."""
         known: dict[str, Mapping[str, Any]] = {}

@@ -14,6 +14,7 @@ from common.settings import Settings
 from common.task.score import ACCURACY, Score
 from common.task.task import task_of
 from server.monitoring.diagnosis import all_warnings
+from server.record.beside import of_device
 from server.record.traffic import Bytes
 from strategies.base.filters.privacy import PrivacyLedger
 from strategies.base.reply_checks import read_classes
@@ -95,6 +96,8 @@ def _shown(reported: Mapping[str, float], said: Mapping[str, Any], score: Score)
     shown: dict[str, Any] = {n: round(float(reported[key]), 6) for n, key in named.items() if key in reported}
     if reported.get(protocol.STATE_LOST):
         shown["state_lost"] = 1
+    if beside := of_device(reported, score):
+        shown["beside"] = beside
     if classes := read_classes(said):
         shown["classes"] = classes
     return shown | model_selection.served(reported)
@@ -143,6 +146,7 @@ def summarise(
         **agreement(assignment, groups),
         score.of("by_client"): {c: m[score.key] for c, m in evaluation.items() if score.key in m},
         **_choice(evaluation, score),
+        **_beside(evaluation, score),
         "not_evaluated": {
             client: failed.get(client) or _not_asked(settings.server.fraction_evaluate)
             for client in sorted({*assignment, *failed} - set(evaluation))
@@ -195,6 +199,12 @@ def _choice(evaluation: Mapping[str, Mapping[str, float]], score: Score) -> dict
         **({"mixed_by_client": mixed, "alone_left_out_by": left_out} if mixed else {}),
         score.of("method_macro"): _mean(list(evaluation.values()), score.of_method),
     }
+
+
+def _beside(evaluation: Mapping[str, Mapping[str, float]], score: Score) -> dict[str, Any]:
+    """Of devices that compare, what each has beside what it would have alone."""
+    found = {client: beside for client, values in evaluation.items() if (beside := of_device(values, score))}
+    return {"beside_by_client": found} if found else {}
 
 
 def agreement(assignment: Mapping[str, int], groups: Mapping[str, int]) -> dict[str, float | None]:

@@ -18,7 +18,6 @@ from common.errors import BouquetError
 from common.parameters.layout import ParameterLayout, Vector
 from common.protocol import (
     ACCURACY,
-    ACCURACY_TRAINED,
     ARRAYS,
     CLASS_FOUND,
     CLASS_SAMPLES,
@@ -44,7 +43,7 @@ MOST_EXAMPLES = 10**9
 MOST_CLASSES = 10_000
 LARGEST_METRIC = 1e39
 LARGEST_VALUE = 1e9  # of a tensor: running statistics of unscaled inputs are far below
-_SHARES = (ACCURACY, F1, ACCURACY_TRAINED, VALIDATION_ACCURACY)
+_SHARES = (F1, VALIDATION_ACCURACY)
 
 
 def reported(message: Message) -> str:
@@ -160,7 +159,7 @@ def _metrics(records: Mapping[str, MetricRecord]) -> dict[str, float]:
             name = plain(given)
             if not math.isfinite(value) or abs(value) > LARGEST_METRIC:
                 raise ProtocolError(f"Metric {name!r} is {value}.")
-            if name in _SHARES and not 0 <= value <= 1:
+            if (name in _SHARES or name.startswith(ACCURACY)) and not 0 <= value <= 1:
                 raise ProtocolError(f"Metric {name!r} is {value}; it must be from 0 to 1.")
             metrics[name] = value
     return metrics

@@ -108,6 +108,7 @@ def test_what_is_not_known_is_left_out_on_top_and_dashed_in_the_table(write_run)
         "cluster": 0,
         "colour": "#0072b2",
         "score": "—",
+        "beside": ["–", "–", "–"],
         "kept": "",
         "samples": "—",
         "up": "600 B",

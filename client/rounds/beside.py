@@ -1,0 +1,132 @@
+"""``[personal] compare``: what a device uses, beside what it would have alone and the model that it was sent.
+
+Who has trained a fleet for a night wants to know of each device whether that was worth it. So the device trains one
+more model: in each of its rounds, as the round is set, from the run's first model, on its own data, as ``standalone``
+would. It is kept in the device's folder, used for nothing, and tested on the same test part as the others. What leaves
+is a number, withheld wherever the other scores are.
+
+All three figures are of after the round: what ``bouquet predict`` answers with, the model alone after as many rounds,
+and the one that was received, untouched.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from client.rounds.observer import Observer
+from client.rounds.serving import Aside, Serving
+from client.state.device_state import PERSONAL
+from client.training.evaluation import Scores
+from common.errors import BouquetError
+from common.model_selection import REFERENCE
+from common.parameters.layout import Vector
+from common.protocol import Scalar
+
+if TYPE_CHECKING:
+    from client.rounds.session import Session
+
+
+class Comparing(Serving):
+    """The comparison in one message, around another observer."""
+
+    aside: ClassVar[str] = "alone"
+
+    def __init__(self, session: Session, inner: Observer) -> None:
+        super().__init__(session)
+        self.inner = inner
+
+    @property
+    def held_out(self) -> float:
+        """That of the other one."""
+        return self.inner.held_out
+
+    def on_start(self, start: Vector) -> None:
+        """Note what training starts from."""
+        super().on_start(start)
+        self.inner.on_start(start)
+
+    def on_keep(self, personal: Vector) -> None:
+        """Note the method's personal model."""
+        super().on_keep(personal)
+        self.inner.on_keep(personal)
+
+    def on_reply(self, uploaded: Vector | None) -> dict[str, Scalar]:
+        """At the end of a train message: train alone, and note the scores.
+
+        A message in which the procedure kept nothing is no round of training.
+        """
+        said = self.inner.on_reply(uploaded)
+        if self.personal is None:
+            return said
+        metrics, score = self.session.metrics, self.session.node.task.score
+        of_start = metrics[score.key] if self.started is not None and score.key in metrics else None
+        own = metrics[score.served] if score.served in metrics else self._score(self.personal)
+        self._note(own, self._train_alone(), self.received(), self.started, of_start)
+        return said
+
+    def on_test(self, vector: Vector) -> Scores | None:
+        """At the end of an evaluate message: note the scores. A device that never trained has nothing to compare."""
+        session = self.session
+        metrics, score = session.metrics, session.node.task.score
+        scores = self.inner.on_test(vector) or session.test(vector)
+        kept = session.recall()
+        if kept is None or PERSONAL not in kept.slots:
+            return scores
+        of_vector = metrics.get(score.of_method, scores.score)
+        if score.served in metrics:
+            own = metrics[score.served]
+        else:
+            personal = session.layout.flatten(kept.slots[PERSONAL])
+            own = of_vector if _same(personal, vector) else self._score(personal)
+        from_received = session.received.start == "received"
+        received = self.received()
+        alone = self.kept_before().models.get(REFERENCE)
+        self._note(own, alone, vector if received is None and from_received else received, vector, of_vector)
+        return scores
+
+    def _note(
+        self,
+        own: float,
+        alone: Vector | None,
+        received: Vector | None,
+        tested: Vector | None,
+        its_score: float | None,
+    ) -> None:
+        """Note the scores of the three; that of a model which is the one that was ``tested`` is known."""
+        metrics, score = self.session.metrics, self.session.node.task.score
+        metrics[score.own] = own
+        for name, model in ((score.alone, alone), (score.received, received)):
+            if model is not None and np.isfinite(model).all():
+                known = its_score is not None and tested is not None and _same(model, tested)
+                metrics[name] = its_score if known and its_score is not None else self._score(model)
+
+    def _score(self, model: Vector) -> float:
+        return self.session.test(model).score
+
+    def _train_alone(self) -> Vector | None:
+        """A round alone, from where the last one ended; None where it cannot be kept.
+
+        The second message of a round finds what the first one trained. Where another observer has trained the same, or
+        the method sends nothing either way, there is nothing to train.
+        """
+        session, received = self.session, self.session.received
+        if (trained := self.kept_at(self.version).models.get(REFERENCE)) is not None:
+            return trained
+        assert self.personal is not None
+        alone = self.inner.alone()
+        if alone is None and not (received.models or received.upload):
+            alone = self.personal
+        if alone is None:
+            before = self.kept_before().models.get(REFERENCE)
+            alone = self.round_alone(session.initial if before is None else before, session.samples.all_train)
+        try:
+            self.keep_aside(Aside({REFERENCE: alone}))
+        except BouquetError:  # no room is no reason to lose the round
+            return None
+        return alone
+
+
+def _same(one: Vector, other: Vector) -> bool:
+    return one is other or np.array_equal(one, other)

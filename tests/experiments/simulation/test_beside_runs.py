@@ -1,0 +1,140 @@
+"""Runs in which each device also trains alone, to say what the others are worth to it."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from bouquet.monitor.round_table import print_summary
+from bouquet.monitor.status import collect
+from bouquet.monitor.status_table import columns
+from client.rounds.serving import Serving
+from client.rounds.session import Session
+from common.errors import BouquetError
+from common.protocol.error_replies import NotNow
+from common.settings import load_settings
+from experiments.report.run_report import write_report
+from experiments.simulation.run import simulate
+from tests.helpers.stopped_runs import cut_after, lines_of
+
+BASE = ["data.clients=3", "data.public_fraction=0.1", "data.samples_per_client=40", "run.rounds=2", "run.seed=1"]
+BASE += ["data.partition=pathological", "simulation.engine=inline", "model.hidden=16"]
+COMPARE = "personal.compare=always"
+
+
+def settings(*changes):
+    return load_settings(None, [*BASE, *changes])
+
+
+def rounded(scores):
+    return {client: round(value, 6) for client, value in scores.items()}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """What devices have that train alone."""
+    return simulate(settings("strategy.name=standalone"), tmp_path_factory.mktemp("alone") / "run")
+
+
+def plain(found):
+    """A summary without what the comparison adds to it."""
+    return {k: v for k, v in found.items() if k not in ("beside_by_client", "seconds") and not k.startswith("bytes_up")}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["strategy.name=fedavg"],
+        ["strategy.name=ditto"],
+        ["strategy.name=fedper"],
+        ["strategy.name=feddane"],
+        ["strategy.name=fedavg", "personal.serve=mixture"],
+        ["strategy.name=ditto", "personal.serve=best"],
+    ],
+    ids=" ".join,
+)
+def test_alone_is_what_standalone_gives_and_nothing_else_changes(changes, alone, tmp_path):
+    found = simulate(settings(*changes, COMPARE), tmp_path / "compared")
+    assert {c: b["alone"] for c, b in found["beside_by_client"].items()} == rounded(alone["accuracy_by_client"])
+    without = simulate(settings(*changes), tmp_path / "plain")
+    assert "beside_by_client" not in without
+    assert plain(found) == plain(without)
+    last = json.loads((tmp_path / "plain" / "rounds.jsonl").read_text().splitlines()[-1])
+    assert not any("beside" in numbers for numbers in last["by_client"].values())
+    method = found.get("accuracy_method_macro", found["accuracy_macro"])
+    received = [b["received"] for b in found["beside_by_client"].values()]
+    if "fedavg" in changes[0]:  # whose own model is the one that is sent
+        assert sum(received) / len(received) == pytest.approx(method, abs=1e-6)
+    if "personal.serve" in changes[-1] or "ditto" in changes[0]:  # what is tested is what is in use
+        assert {c: b["own"] for c, b in found["beside_by_client"].items()} == rounded(found["accuracy_by_client"])
+
+
+def test_of_a_device_that_is_alone_anyway_nothing_is_trained_twice(tmp_path, monkeypatch, alone):
+    monkeypatch.setattr(Serving, "round_alone", lambda *_: pytest.fail("trained once more"))
+    found = simulate(settings("strategy.name=standalone", COMPARE), tmp_path)
+    scores = rounded(alone["accuracy_by_client"])
+    assert found["beside_by_client"] == {c: {"own": score, "alone": score} for c, score in scores.items()}
+
+
+def test_it_goes_on_where_the_run_does(tmp_path):
+    chosen = settings("strategy.name=fedavg", COMPARE)
+    whole = simulate(chosen, tmp_path / "whole")
+    cut_after(1, chosen, tmp_path / "cut")
+    again = simulate(chosen, tmp_path / "cut", resume=True)
+    assert lines_of(tmp_path / "cut") == lines_of(tmp_path / "whole")
+    assert again["beside_by_client"] == whole["beside_by_client"]
+
+
+def test_withheld_scores_are_withheld(tmp_path):
+    found = simulate(settings("strategy.name=fedavg", COMPARE, "privacy.clip_norm=1"), tmp_path)
+    assert "beside_by_client" not in found
+    assert "beside" not in (tmp_path / "rounds.jsonl").read_text()
+
+
+def test_a_full_disk_costs_the_comparison_and_no_round(tmp_path, monkeypatch):
+    def full(*_):
+        raise BouquetError("no room")
+
+    monkeypatch.setattr(Serving, "keep_aside", full)
+    found = simulate(settings("strategy.name=fedavg", COMPARE), tmp_path)
+    assert len(found["accuracy_by_client"]) == 3
+    assert "beside_by_client" not in found
+
+
+@pytest.mark.parametrize("serve", ["own", "mixture", "best"])
+def test_an_owner_who_ends_the_work_ends_it_in_the_training_alone_too(serve, tmp_path, monkeypatch):
+    train, calls = Session.train, []
+
+    def hot(session, start, *rest, **options):
+        calls.append(1)
+        if len(calls) == 2:
+            raise NotNow("too hot; again below 60 °C", 5.0)
+        return train(session, start, *rest, **options)
+
+    monkeypatch.setattr(Session, "train", hot)
+    simulate(settings("strategy.name=fedavg", COMPARE, f"personal.serve={serve}"), tmp_path)
+    first = json.loads((tmp_path / "rounds.jsonl").read_text().splitlines()[0])
+    assert (first["replies"], first["failures"]) == (2, 0)
+    assert list(first["not_now"].values()) == ["too hot; again below 60 °C"]
+
+
+def test_the_owner_reads_it_at_the_end_in_the_status_and_on_the_page(tmp_path):
+    found = simulate(settings("strategy.name=fedavg", COMPARE), tmp_path)
+    out = io.StringIO()
+    print_summary(Console(file=out, width=120), found)
+    assert "Was it worth it?" in out.getvalue()
+    own, other, received = (f"{found['beside_by_client']['client-2'][k]:.3f}" for k in ("own", "alone", "received"))
+    cells = [line.replace("│", " ").split() for line in out.getvalue().splitlines()]
+    assert ["client-2", own, other, received] in cells
+    assert "of 3 devices" in out.getvalue()
+    status = collect(tmp_path)
+    heads, *rows = columns(status, now=0.0)
+    place = heads.index("in use")
+    assert heads[place : place + 3] == ("in use", "alone", "received")
+    assert rows[2][place : place + 3] == (own, other, received)
+    assert "of 3 devices" in status["run"]["worth"]
+    page = write_report(tmp_path).read_text()
+    assert status["run"]["worth"] in page
+    for head, score in (("in use", own), ("alone", other), ("received", received)):
+        assert f'<td class="number" data-head="{head}">{score}</td>' in page
