@@ -178,6 +178,7 @@ def client(
     least_noise: options.LeastNoise = None,
     most_epsilon: options.MostEpsilon = None,
     when: options.When = None,
+    tags: options.Tags = None,
     health: options.Health = None,
     cold: options.Cold = False,
 ) -> None:
@@ -198,7 +199,16 @@ def client(
 
     require_tested_flower()
     config = device_config(
-        data, state_dir, name, partition_id, leave_out_unreadable, least_noise, report_classes, most_epsilon, when
+        data,
+        state_dir,
+        name,
+        partition_id,
+        leave_out_unreadable,
+        least_noise,
+        report_classes,
+        most_epsilon,
+        when,
+        tags or (),
     )
     own = device_keys(keys, insecure)
     trust = AppTrust(

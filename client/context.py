@@ -47,6 +47,7 @@ MOST_EPSILON = "most-epsilon"
 REPORT_CLASSES = "report-classes"
 WHEN = "when"  # the owner's file of conditions
 THREADS = "threads"
+TAGS = "tags"  # separated by commas
 NUM_PARTITIONS = "num-partitions"
 
 
@@ -152,12 +153,14 @@ class ClientContext:
 
     @property
     def about(self) -> dict[str, protocol.Scalar]:
-        """What a real device says of itself beside its name: its release, its state folder, and when it may work."""
+        """What a real device says of itself beside its name: release, state folder, tags, and when it may work."""
         if self.folder is not None:
             return {}
         said: dict[str, protocol.Scalar] = {protocol.RELEASE: importlib.metadata.version(DISTRIBUTION)}
         if STATE_DIR in self.config:
             said[protocol.DEVICE_ID] = self.state.identity()
+        if tags := str(self.config.get(TAGS, "")):
+            said[protocol.TAGS] = tags.split(",")
         if self.watch is not None:
             said[protocol.CONDITIONS] = True
             if (refused := self.watch.refusal()) is not None:

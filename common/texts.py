@@ -13,6 +13,8 @@ from typing import Any
 
 LONGEST = 300  # characters
 MOST_VALUES = 100  # in what a device says of itself, and in a list of texts there
+TAG = re.compile(r"[\w.-]{1,40}")  # of a device, by its owner
+MOST_TAGS = 20
 # C0 and C1, marks that turn the direction of writing, separators of lines and paragraphs, halves of a character.
 CONTROLS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"  # not tab, not line feed
@@ -24,6 +26,12 @@ def plain(text: str, longest: int = LONGEST) -> str:
     head = text[: 4 * longest]
     shown = " ".join(CONTROLS.sub(" ", head).split())
     return shown if len(shown) <= longest and len(head) == len(text) else shown[: longest - 1] + "…"
+
+
+def tags_of(said: object) -> frozenset[str]:
+    """A device's tags, of what it says that they are: whatever is none is left out."""
+    given = said if isinstance(said, list) else []
+    return frozenset(tag for tag in given[:MOST_TAGS] if isinstance(tag, str) and TAG.fullmatch(tag))
 
 
 def plain_values(said: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,7 +56,7 @@ def make_server_app(
             if settings is None:
                 hold(make_folder(target, "the run folder") / SERVERAPP, str(context.run_id))
             torch_model = _start(own, target if again else None, apart=settings is None)
-            names = None if settings else _names(target, again)
+            names = None if settings else _names(target, again, own.server.tags)
             run_rounds(
                 as_they_arrive(grid, torch_model.layout),
                 own,
@@ -99,10 +100,16 @@ def _where(settings: Settings) -> tuple[Path, bool]:
     return Path(os.environ.get(RUN_FOLDER) or Path("runs") / settings.run.name), os.environ.get(RESUME) == "1"
 
 
-def _names(folder: Path, resumed: bool) -> Names:
+def _names(folder: Path, resumed: bool, tags: Iterable[str]) -> Names:
     """What a real server knows of its devices' names."""
     database, registered = os.environ.get(DATABASE), os.environ.get(REGISTERED)
-    return Names(folder, Path(database) if database else None, Path(registered) if registered else None, resumed)
+    return Names(
+        folder,
+        Path(database) if database else None,
+        Path(registered) if registered else None,
+        resumed,
+        tags=frozenset(tags),
+    )
 
 
 def record_failure(folder: Path, error: Exception) -> None:

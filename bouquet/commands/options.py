@@ -146,6 +146,10 @@ When = Annotated[
         metavar="FILE", help="This device's owner says when it works: [when] with hours, power, link, temperature, …"
     ),
 ]
+Tags = Annotated[
+    list[str] | None,
+    typer.Option("--tag", metavar="TAG", help="What this device is called by beside its name; can be repeated."),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the run folder after its last round.")]
 KeepGoing = Annotated[
     bool,

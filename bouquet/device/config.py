@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 from client.context import (
@@ -15,10 +16,12 @@ from client.context import (
     PARTITION_ID,
     REPORT_CLASSES,
     STATE_DIR,
+    TAGS,
     WHEN,
 )
 from client.owner.conditions import read_when
 from common.errors import BouquetError
+from common.texts import MOST_TAGS, TAG
 
 
 def device_config(
@@ -31,6 +34,7 @@ def device_config(
     report_classes: bool = False,
     most_epsilon: float | None = None,
     when: Path | None = None,
+    tags: Sequence[str] = (),
 ) -> dict[str, str | int | float | bool]:
     """The node config of a device. Raises `BouquetError` when it has no data, or a folder that is not there or empty,
     or for an owner's file of conditions (``when``) that does not say what it should.
@@ -47,6 +51,8 @@ def device_config(
         config[REPORT_CLASSES] = True
     if leave_out:
         config[LEAVE_OUT] = True
+    if tags:
+        config[TAGS] = ",".join(checked_tags(tags))
     config |= device_demands(least_noise, most_epsilon)
     if when is not None:
         read_when(when)
@@ -62,6 +68,16 @@ def device_config(
             )
         config[DATA] = str(data.absolute())
     return config
+
+
+def checked_tags(tags: Sequence[str]) -> list[str]:
+    """The tags, each once. Raises `BouquetError`, naming the one, for what is no tag, and for too many."""
+    if wrong := [tag for tag in tags if not TAG.fullmatch(tag)]:
+        raise BouquetError(f"--tag {wrong[0]!r}: a tag has 1 to 40 letters, digits, '-', '_' and '.'.")
+    found = list(dict.fromkeys(tags))
+    if len(found) > MOST_TAGS:
+        raise BouquetError(f"--tag was given {len(found)} times; a device has {MOST_TAGS} tags at most.")
+    return found
 
 
 def device_demands(least_noise: float | None, most_epsilon: float | None) -> dict[str, float]:

@@ -23,7 +23,18 @@ from server.fleet.superlink_db import Connection, connections
 from server.monitoring.diagnosis import failures, other_releases
 from server.record.beside import sentence as sentence_of
 from server.record.reader import Run, natural_order, not_tested, read_run
-from server.record.status import FAILED, FINISHED, STOPPED, TESTING, TRAINING, WAITING, expected, read_status, sentence
+from server.record.status import (
+    FAILED,
+    FINISHED,
+    STOPPED,
+    TESTING,
+    TRAINING,
+    WAITING,
+    everybody,
+    expected,
+    read_status,
+    sentence,
+)
 from server.run_folder import SETTINGS
 
 RECENT_ROUNDS = 5  # whose mean length tells how long the rest will take
@@ -40,7 +51,7 @@ def collect(folder: Path, now: float | None = None) -> dict[str, Any]:
     now = time.time() if now is None else now
     said = read_status(folder)
     registered, database = (Path(said[key]) if key in said else None for key in ("registered", "database"))
-    names = Names(folder, database, registered, keeps=False)
+    names = Names(folder, database, registered, keeps=False, tags=frozenset(run.settings.server.tags))
     every: dict[int, Connection] = {}
     if database is not None:
         with contextlib.suppress(BouquetError):
@@ -49,13 +60,14 @@ def collect(folder: Path, now: float | None = None) -> dict[str, Any]:
     if database is not None and state not in (FINISHED, FAILED) and not is_locked(folder):
         state = STOPPED
     by_name = _connections_by_name(said, names, every)
-    listed = {*expected(names), *(run.clients if run.rounds or run.summary else ()), *by_name}
-    wanted = set(expected(names)) if registered is not None else listed
+    listed = {*everybody(names), *(run.clients if run.rounds or run.summary else ()), *by_name}
+    wanted = set(expected(names)) if registered is not None else {name for name in listed if names.takes(name)}
     removed = names.removed()
     alive = is_alive({"state": state})
     devices = [
         _device(run, names, name, name in wanted, by_name.get(name), now if alive else None)
         | {"not_now": (said.get("not_now") or {}).get(name) if alive else None, "removed": name in removed}
+        | {"tags": sorted(names.tags_of(name) or ()), "takes_part": names.takes(name)}
         for name in sorted(listed, key=natural_order)
     ]
     return {"run": _run(run, said, state, devices, now), "devices": devices}
@@ -117,7 +129,7 @@ def _run(run: Run, said: Mapping[str, Any], state: str, devices: list[dict[str, 
         left = max(0.0, mean * (total - run.completed) - spent)
     waiting = None
     if state == WAITING:
-        there = [device["name"] for device in devices if device["connected"]]
+        there = [device["name"] for device in devices if device["connected"] and device["takes_part"]]
         missing = [device["name"] for device in devices if device["expected"] and not device["connected"]]
         waiting = sentence({**said, "connected": there, "missing": missing})
     return {

@@ -42,13 +42,16 @@ def columns(status: Mapping[str, Any], now: float) -> list[tuple[str, ...]]:
     devices, alive, score = status["devices"], is_alive(status["run"]), Score.in_record(status["run"])
     compared = any(device.get("beside") for device in devices)
     heads = ("device", "connected", "last seen", "round", "cluster", score.title, *(HEADS if compared else ()))
-    rows: list[tuple[str, ...]] = [(*heads, "samples", "failures", "bouquet")]
+    tagged = any(device.get("tags") for device in devices)
+    rows: list[tuple[str, ...]] = [(*heads, "samples", "failures", "bouquet", *(["tags"] if tagged else []))]
     for device in devices:
         connected = (
             "key removed"
             if device.get("removed")
             else "not now"
             if device.get("not_now")
+            else "other tags"
+            if not device.get("takes_part", True)
             else "yes"
             if device["connected"]
             else ("MISSING" if alive and device["expected"] else "no")
@@ -63,7 +66,9 @@ def columns(status: Mapping[str, Any], now: float) -> list[tuple[str, ...]]:
         known = device["last_seen"] is not None or device["round"] is None
         # SuperLink forgets a device without a key when it has gone.
         seen = ago(device["last_seen"], now) if known else f"in round {device['round']}"
-        rows.append((device["name"], connected, seen, *cells, str(device["failures"]), device["release"] or "–"))
+        cells += [str(device["failures"]), device["release"] or "–"]
+        cells += [", ".join(device.get("tags") or ["–"])] if tagged else []
+        rows.append((device["name"], connected, seen, *cells))
     served = [device.get("serves") or "" for device in devices]  # which an older server's page does not offer
     return [(*row, text) for row, text in zip(rows, ["serves", *served], strict=True)] if any(served) else rows
 

@@ -50,6 +50,7 @@ from common.protocol.names import (
     SPARE,
     STANDARD,
     STATE_LOST,
+    TAGS,
     TEST_EXAMPLES,
     TEST_LOSS,
     TEXT,

@@ -23,6 +23,7 @@ DEVICE_ID = "device-id"  # of its state folder; stays when its name changes
 RELEASE = "release"  # of Bouquet
 OFFERS = "offers"  # what it can do (`common.protocol.offers`), of an app that is not Bouquet's own; its words
 REFUSES = "refuses"  # why the device's owner lets it take no part in the run
+TAGS = "tags"  # what its owner calls it by, for runs that choose by them
 CONDITIONS = "conditions"  # there when its owner says when it may work: it is asked before it is chosen
 NOT_NOW = "not-now"  # why it does not work now
 AGAIN_IN = "again-in"  # seconds, after which it is to be asked again

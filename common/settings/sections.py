@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 from common.compression.codecs import Method
 from common.data.catalog import is_images
 from common.data.partitions import PARTITIONS
+from common.texts import TAG
 
 TASK_KINDS = ("classification", "regression", "forecast")
 OWN_DATA = "own"  # each device brings its own folder or .npz
@@ -338,6 +339,10 @@ class ServerSettings(Section):
     fraction_evaluate: float = Field(
         1.0, gt=0, le=1, description="Fraction of the connected nodes that are tested after the last round."
     )
+    tags: tuple[str, ...] = Field(
+        (),
+        description="Real devices take part that have one of these tags (bouquet client --tag) at least; empty: all.",
+    )
     min_clients: int = Field(2, ge=1, description="The run starts when this many nodes are connected.")
     min_replies: Annotated[int | float, AfterValidator(_number_or_share)] = Field(
         1,
@@ -374,6 +379,13 @@ class ServerSettings(Section):
         "methods that can use it (docs/reliability.md).",
     )
     keep_checkpoints: int = Field(2, ge=1, description="Checkpoints kept in the run folder.")
+
+    @field_validator("tags")
+    @classmethod
+    def _are_tags(cls, tags: tuple[str, ...]) -> tuple[str, ...]:
+        if wrong := [tag for tag in tags if not TAG.fullmatch(tag)]:
+            raise ValueError(f"{wrong[0]!r} is no tag: 1 to 40 letters, digits, '-', '_' and '.'")
+        return tags
 
 
 class ProtectionSettings(Section):

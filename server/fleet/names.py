@@ -16,6 +16,7 @@ from typing import Any
 from common import protocol
 from common.errors import BouquetError
 from common.system.files import write_json
+from common.texts import tags_of
 from common.trust.app_bundle import DISTRIBUTION
 from common.trust.public_keys import PublicKey, read_public_key
 from server.fleet.superlink_db import connections
@@ -36,7 +37,7 @@ class Names:
     A device has one name in a run, the one it began with: renamed (its key's file, or its ``--name``) it is the device
     it was. The names are kept in the run folder, so that a run that goes on knows them; one that is not ``resumed``
     begins without. Who only looks (``keeps`` is false) writes nothing. ``notices`` collects what a device's owner
-    should be told, by node.
+    should be told, by node. ``tags`` are those of which a device of this run must have one, none where it need not.
     """
 
     folder: Path
@@ -44,6 +45,7 @@ class Names:
     registered: Path | None = None
     resumed: bool = True
     keeps: bool = True
+    tags: frozenset[str] = frozenset()
     devices: dict[str, dict[str, Any]] = field(default_factory=dict)
     nodes: dict[int, str] = field(default_factory=dict)
     notices: dict[int, str] = field(default_factory=dict)
@@ -63,7 +65,7 @@ class Names:
         if self.registered is not None:
             name = self.nodes.get(node) or self._by_key(node)
             if name is not None and said:
-                self._note_release(node, said)
+                self._note_said(node, said)
             return name if said is None else name or f"node-{node}"
         if said and set(said) != {protocol.RELEASE}:  # that alone, of a device that refuses the app
             self._by_word(node, said)
@@ -88,6 +90,16 @@ class Names:
         found = [d.get(protocol.RELEASE) for d in self.devices.values() if d["name"] == name]
         return next((release for release in found if release), None)
 
+    def tags_of(self, name: str) -> frozenset[str] | None:
+        """The tags that a device said it has; None where it has not spoken."""
+        found = [d[protocol.TAGS] for d in self.devices.values() if d["name"] == name and protocol.TAGS in d]
+        return tags_of(found[-1]) if found else None
+
+    def takes(self, name: str) -> bool:
+        """Whether a device takes part in this run, as far as its tags are known."""
+        own = self.tags_of(name)
+        return not self.tags or own is None or bool(self.tags & own)
+
     def _by_key(self, node: int) -> str | None:
         assert self.registered is not None
         if self.database is None:
@@ -107,7 +119,7 @@ class Names:
         name = str(said.get(protocol.CLIENT_ID) or f"node-{node}")
         identity = str(said.get(protocol.DEVICE_ID) or name)
         name = self._settle(node, identity, name)
-        self._note_release(node, said)
+        self._note_said(node, said)
 
     def _settle(self, node: int, identity: str, name: str) -> str:
         known = self.devices.get(identity)
@@ -130,11 +142,17 @@ class Names:
             return True
         return any(key.fingerprint == identity for _, key in registered_keys(self.registered))
 
-    def _note_release(self, node: int, said: Mapping[str, Any]) -> None:
+    def _note_said(self, node: int, said: Mapping[str, Any]) -> None:
+        """Note the release and the tags of a device that was asked who it is."""
         name, release = self.nodes.get(node), said.get(protocol.RELEASE)
+        if not release:
+            return
+        found: dict[str, Any] = {protocol.RELEASE: str(release)}
+        if protocol.DEVICE_ID in said:  # who refuses the app says its release alone
+            found[protocol.TAGS] = sorted(tags_of(said.get(protocol.TAGS)))
         for device in self.devices.values():
-            if device["name"] == name and release and device.get(protocol.RELEASE) != release:
-                device[protocol.RELEASE] = str(release)
+            if device["name"] == name and not found.items() <= device.items():
+                device |= found
                 self._write()
 
     def _write(self) -> None:

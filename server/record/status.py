@@ -10,8 +10,9 @@ import contextlib
 import importlib.metadata
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from common.settings import Settings
@@ -42,6 +43,7 @@ class Progress:
             "connected": [],
             "missing": [],
             "not_now": {},
+            "others": {},
         }
         if names is not None and names.registered is not None:
             self.content["registered"] = str(names.registered.absolute())
@@ -56,20 +58,21 @@ class Progress:
         self.content = content
         write_json(self.path, {**content, "updated": time.time()})
 
-    def waiting(self, nodes: Iterable[int]) -> str:
+    def waiting(self, nodes: Iterable[int], others: Mapping[int, str] = MappingProxyType({})) -> str:
         """Say who is connected and who is missing; also in a sentence."""
-        self.say(WAITING, **self.look(nodes))
+        self.say(WAITING, **self.look(nodes, others))
         return sentence(self.content)
 
-    def look(self, nodes: Iterable[int]) -> dict[str, Any]:
-        """Who is connected, and who is missing."""
+    def look(self, nodes: Iterable[int], others: Mapping[int, str] = MappingProxyType({})) -> dict[str, Any]:
+        """Who is connected, and who is missing; ``others`` are nodes that take no part, with the reason."""
         named = {node: self.names(node) if self.names else None for node in sorted(nodes)}
-        connected = {name for name in named.values() if name is not None}
+        connected = {name for node, name in named.items() if name is not None and node not in others}
         missing = [name for name in expected(self.names) if name not in connected] if self.names else []
         return {
             "connected": sorted(connected),
             "missing": missing,
-            "nameless": sum(name is None for name in named.values()),
+            "nameless": sum(name is None and node not in others for node, name in named.items()),
+            "others": {named.get(node) or f"node-{node}": reason for node, reason in sorted(others.items())},
             "nodes": {str(node): name for node, name in named.items() if name is not None},
         }
 
@@ -81,11 +84,17 @@ def sentence(content: dict[str, Any]) -> str:
     missing = f"; missing: {', '.join(content['missing'])}" if content["missing"] else ""
     resting = "; ".join(f"{name} ({said['reason']})" for name, said in (content.get("not_now") or {}).items())
     owners = f"; not now, as their owners have it: {resting}" if resting else ""
-    return f"{count} of {content['needed']} devices are connected{named}{missing}{owners}."
+    with_others = f"; without a tag of this run: {', '.join(others)}" if (others := content.get("others")) else ""
+    return f"{count} of {content['needed']} devices are connected{named}{missing}{owners}{with_others}."
 
 
 def expected(names: Names) -> list[str]:
-    """Who should be there: the registered devices, by their names in this run; without keys, who has been there."""
+    """Who should be there: of `everybody`, who is not known to be without a tag of the run."""
+    return [name for name in everybody(names) if names.takes(name)]
+
+
+def everybody(names: Names) -> list[str]:
+    """The registered devices, by their names in this run; without keys, who has been there."""
     if names.registered is None:
         return sorted({device["name"] for device in names.devices.values()})
     found = registered_keys(names.registered)

@@ -62,7 +62,7 @@ def run_rounds(
     start = start or plain_starting_point(settings)
     strategy = build_strategy(settings, start)
     if names is not None:
-        strategy.names = names
+        strategy.names, strategy.tags = names, frozenset(settings.server.tags)
     remembered = open_run(strategy, settings, record, resume)
     start.save(record.folder)
     take_back(record.folder)
@@ -98,6 +98,7 @@ class _Run:
     lines: list[dict[str, Any]] = field(default_factory=list)
     early: list[str] = field(default_factory=list)  # warnings of before the first round
     started: float = field(default_factory=time.monotonic)
+    told: set[int] = field(default_factory=set)  # nodes that know why they take no part
 
     @cached_property
     def status(self) -> Progress:
@@ -120,7 +121,8 @@ class _Run:
         """Take in the record of the rounds before, and see whether enough clients are there for the next."""
         for line in self.record.rounds():
             add(self.lines, line)
-        self.early = too_few(self.settings, len(list(self.grid.get_node_ids())))
+        nodes, others = self.connected()
+        self.early = too_few(self.settings, len(nodes) - len(others))
 
     # --- a round --------------------------------------------------------------------------------------------
 
@@ -292,12 +294,27 @@ class _Run:
         if self.twins is not None and names.registered is None:
             known = {node: names.nodes[node] for node in nodes if node in names.nodes}
             notices |= {node: line for node, _, line in self.twins.same_name(known)}
+        self.tell(notices)
+        return there
+
+    def tell(self, notices: Mapping[int, str]) -> None:
+        """Have devices say something to their owners, by node."""
         for node, line in notices.items():
             log(WARNING, "%s", line)
             content = RecordDict({protocol.CONFIG: ConfigRecord({protocol.TEXT: line})})
             notice = Message(content, dst_node_id=node, message_type=protocol.NOTICE, ttl=NOTICE_SECONDS)
             self.grid.push_messages([notice])
-        return there
+
+    def connected(self) -> tuple[list[int], dict[int, str]]:
+        """All nodes, and those that have no tag of this run, with the reason, which they are told."""
+        nodes = list(self.grid.get_node_ids())
+        if not self.strategy.tags:
+            return nodes, {}
+        self.strategy.who_can(self.grid, nodes)
+        others = self.strategy.others(nodes)
+        self.tell({node: reason for node, reason in others.items() if node not in self.told})
+        self.told = set(others)
+        return nodes, others
 
     def pass_over_removed(self, failures: dict[str, str]) -> None:
         """A device whose key its owner removed is away because of that, and has not failed."""
@@ -311,7 +328,8 @@ class _Run:
     def look(self) -> dict[str, Any]:
         """Who is connected, who is missing, and who does not work now."""
         found = {c: {"reason": r.reason, "until": round(r.until)} for c, r in self.strategy.not_now.items()}
-        return {**self.status.look(self.grid.get_node_ids()), "not_now": found}
+        nodes = list(self.grid.get_node_ids())
+        return {**self.status.look(nodes, self.strategy.others(nodes)), "not_now": found}
 
     def wait_for_owners(self, done: int) -> None:
         """Wait until ``server.min_clients`` of the connected devices may work, or all of them where they are fewer.
@@ -333,8 +351,11 @@ class _Run:
         """Wait for so many nodes: for ``server.min_clients`` at first, later for any. ``done`` rounds are behind."""
         server = self.settings.server
         deadline = time.monotonic() + server.wait_for_clients
-        while len(nodes := list(self.grid.get_node_ids())) < needed:
-            said = self.status.waiting(nodes)
+        while True:
+            every, others = self.connected()
+            if len(nodes := [node for node in every if node not in others]) >= needed:
+                return
+            said = self.status.waiting(every, others)
             check_stop(self.record.folder, done)
             if time.monotonic() < deadline:
                 time.sleep(LOOK_SECONDS)

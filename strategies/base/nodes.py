@@ -17,7 +17,7 @@ from common.errors import BouquetError
 from common.protocol.arrival import Arrival
 from common.protocol.error_replies import has_crashed, refuses_app
 from common.protocol.offers import MEANING, meaning, offered
-from common.texts import plain
+from common.texts import plain, tags_of
 from strategies.base import reply_checks
 from strategies.base.exchange import Patience, exchange
 
@@ -26,6 +26,8 @@ IDENTIFY_TIMEOUT = 120.0  # seconds; a node that does not say who it is sits the
 MOST_UNASKED = 7
 # Seconds after which a device that does not work now is asked again, whatever it says: its owner may have changed that.
 SHORTEST_REST, LONGEST_REST = 1.0, 3600.0
+ASK_TAGS_AGAIN = 600.0  # seconds after which a device without a tag of the run is asked again
+UNKNOWN_TAGS = "It has not said yet which tags it has."
 # What the server calls a node, given what it says of itself, or None where it has not spoken; None where it cannot tell
 # (yet).
 NameOf = Callable[[int, Mapping[str, Any] | None], str | None]
@@ -54,6 +56,14 @@ class Resting:
     ask_at: float  # of the monotonic clock
 
 
+@dataclass(frozen=True)
+class Outside:
+    """A node without a tag of the run: why it takes no part, and when it is asked again (of the monotonic clock)."""
+
+    reason: str
+    ask_at: float
+
+
 @dataclass
 class Nodes:
     """Every node that was ever seen, with its client.
@@ -67,6 +77,10 @@ class Nodes:
     ``resting`` are nodes whose owner does not let them work now. They are sent no model, count as no failure, and are
     asked again at the time that they said. ``conditional`` are those whose owner has such conditions.
 
+    ``tags`` are those of which a device must have one, none where all take part. Nodes without such a tag are
+    ``outside``: they are sent nothing, count as no failure, and are asked again now and then, because their owners may
+    have given them others. ``inside`` are those that have said one.
+
     ``needs`` are what a ClientApp must offer (`common.protocol.offers`): one that does not is ``refusing``, too.
     """
 
@@ -76,6 +90,9 @@ class Nodes:
     needs: frozenset[str] = frozenset()
     resting: dict[int, Resting] = field(default_factory=dict)
     conditional: set[int] = field(default_factory=set)
+    tags: frozenset[str] = frozenset()
+    inside: set[int] = field(default_factory=set)
+    outside: dict[int, Outside] = field(default_factory=dict)
     borrowing: set[str] = field(default_factory=set)  # clients whose ClientApp is another's inside Bouquet's
 
     def to_ask(self, connected: Sequence[int], who_can: bool = False) -> list[int]:
@@ -85,6 +102,8 @@ class Nodes:
         def is_due(node: int) -> bool:
             if node in self.refusing:
                 return self.refusing[node].is_due()
+            if node in self.outside:
+                return now >= self.outside[node].ask_at
             if node in self.resting:
                 return now >= self.resting[node].ask_at
             return node not in self.clients or (who_can and node in self.conditional)
@@ -96,7 +115,7 @@ class Nodes:
 
         A device's old node, which may still count as connected for a while, comes earlier and gives way.
         """
-        there = set(connected) - set(self.refusing) - set(self.resting)
+        there = set(connected) - set(self.refusing) - set(self.resting) - set(self.outside)
         nodes = {client: node for node, client in self.clients.items() if node in there}
         return dict(sorted(nodes.items()))
 
@@ -108,9 +127,14 @@ class Nodes:
 
     def not_now(self, connected: Sequence[int]) -> dict[str, Resting]:
         """Client → why not and until when, for the connected ones whose owner does not let them work now."""
-        found = {self.clients.get(n, f"node-{n}"): self.resting[n] for n in sorted(connected) if n in self.resting}
+        nodes = sorted(set(connected) & set(self.resting) - set(self.outside))
+        found = {self.clients.get(node, f"node-{node}"): self.resting[node] for node in nodes}
         there = self.among(connected)
         return {client: resting for client, resting in sorted(found.items()) if client not in there}
+
+    def others(self, connected: Sequence[int]) -> dict[int, str]:
+        """Node → why it takes no part in this run, for the connected ones without one of its tags."""
+        return {node: self.outside[node].reason for node in connected if node in self.outside}
 
     def ask(
         self, grid: Grid, nodes: Sequence[int], names: NameOf | None, patience: Patience, ttl: float
@@ -134,6 +158,8 @@ class Nodes:
             silences = self.silences.get(node, 0)
             self.refusing[node].unasked = min(2**silences - 1, MOST_UNASKED)
             self.silences[node] = silences + 1
+        for node in set(asked) - self.inside - {answer.metadata.src_node_id for answer in answers} if self.tags else ():
+            self.outside[node] = Outside(UNKNOWN_TAGS, time.monotonic() + ASK_TAGS_AGAIN)
         for node in set(asked) & set(self.resting) - {answer.metadata.src_node_id for answer in answers}:
             self.resting[node] = replace(self.resting[node], ask_at=time.monotonic() + IDENTIFY_TIMEOUT)
         for answer in answers:
@@ -143,6 +169,7 @@ class Nodes:
             before = self.clients.get(node) if answer.has_error() else None
             self.clients[node] = known or before or arrival.client
             self._note_refusal(arrival)
+            self._note_tags(node, arrival)
             if has_crashed(answer):  # it is no stock ClientApp: it is one that has not said yet who it is
                 self.refusing[node] = Refusal(reply_checks.reported(answer))
             # Of a device that the server knows by its key, an error is one of Bouquet's own ClientApp.
@@ -179,6 +206,23 @@ class Nodes:
             said = f" ({reply_checks.reported(answer)})" if answer.has_error() else ""
             reason = f"Its ClientApp does not offer what the method needs: {meaning(lacking)}{said}."
             self.refusing[node] = Refusal(reason, MOST_UNASKED, lacks=True)
+
+    def _note_tags(self, node: int, arrival: Arrival) -> None:
+        if not self.tags:
+            return
+        self.outside.pop(node, None)
+        if not arrival.message.has_content():  # an error, which says nothing of tags
+            if node not in self.inside:
+                self.outside[node] = Outside(UNKNOWN_TAGS, time.monotonic())
+            return
+        self.inside.discard(node)
+        own = tags_of(arrival.about.get(protocol.TAGS))
+        if self.tags & own:
+            self.inside.add(node)
+            return
+        has = f"has the tags {', '.join(sorted(own))}" if own else "has no tag"
+        reason = f"This run is of devices with one of the tags {', '.join(sorted(self.tags))}, and this one {has}."
+        self.outside[node] = Outside(reason, time.monotonic() + ASK_TAGS_AGAIN)
 
     def _note_refusal(self, arrival: Arrival) -> None:
         message = arrival.message

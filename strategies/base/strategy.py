@@ -69,6 +69,7 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
         # What a node is called, by its id and what it says of itself; set by a server that knows it from the node's
         # key. It wins over what a reply says.
         self.names: NameOf | None = None
+        self.tags: frozenset[str] = frozenset()  # of which devices must have one, for a server that chooses by them
         # What follows is of the round in progress, for the record; the state is all that survives.
         self.state: State | None = None
         self.replies: Replies | None = None
@@ -295,6 +296,10 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
         self.not_now = self._nodes.not_now(connected)
         return self._nodes.among(connected)
 
+    def others(self, connected: Sequence[int]) -> dict[int, str]:
+        """Node → why it takes no part, for the connected nodes that have none of the `tags`."""
+        return self._nodes.others(connected)
+
     def _available(self, grid: Grid, needed: int, some: bool) -> dict[str, int]:
         """Client → node for the nodes that can work, after waiting for enough connected ones, in order of client.
 
@@ -312,7 +317,7 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
         return self._nodes.among(connected)
 
     def _identify(self, grid: Grid, unknown: Sequence[int]) -> None:
-        self._nodes.needs = frozenset(self.device_needs())
+        self._nodes.needs, self._nodes.tags = frozenset(self.device_needs()), self.tags
         if not (self.identify or self._nodes.needs):
             self._nodes.clients.update({node: f"node-{node}" for node in unknown})
             self._nodes.refusing.clear()  # where nothing else is asked, the next round's message asks

@@ -35,9 +35,9 @@ def test_one_run_after_another_and_the_end_of_one_after_the_round_in_hand(comman
         (commands.folder / f"{name}.toml").write_text(SETTINGS.format(name=name, rounds=rounds, hidden=hidden))
     server = commands.server("--settings", "first.toml", "--insecure", "--keep-waiting")
     where = ("--server", f"127.0.0.1:{commands.port}", "--insecure")
-    for name in ("a", "b"):
-        data = ("--data", str(own_data(name, False)))
-        commands.start(name, "client", *where, *data, "--state-dir", f"state-{name}", "--name", name)
+    for name, tag in (("a", "roof"), ("b", "greenhouse")):
+        own = ("--data", str(own_data(name, False)), "--state-dir", f"state-{name}", "--name", name, "--tag", tag)
+        commands.start(name, "client", *where, *own)
     waiting = "Waiting for the next run"
     commands.wait_for(lambda: waiting in commands.log("server"))
     assert json.loads((commands.folder / "runs" / "first" / "summary.json").read_text())["rounds"] == 1
@@ -72,3 +72,21 @@ def test_one_run_after_another_and_the_end_of_one_after_the_round_in_hand(comman
         assert commands.log(name).count("SuperNode ID") == 1
         assert "Round 1 of 1 begins (first)." in commands.log(name)
         assert "Round 1 of 500 begins (second)." in commands.log(name)
+
+    # A run of the devices with a tag, by which the other one is neither missing nor a failure.
+    tagged = '\n[server]\nmin_clients = 1\ntags = ["greenhouse"]\n'
+    (commands.folder / "third.toml").write_text(SETTINGS.format(name="third", rounds=2, hidden=4) + tagged)
+    assert commands.start("tags", "run", "third.toml").wait(120) == 0
+    third = commands.folder / "runs" / "third"
+    commands.wait_for((third / "summary.json").exists)
+    for text in (third / "rounds.jsonl").read_text().splitlines():
+        line = json.loads(text)
+        assert ([*line["by_client"]], line["failed"], line["absent"], line["not_now"]) == (["b"], {}, [], {})
+    assert "This run is of devices with one of the tags greenhouse, and this one has the tags roof." in commands.log(
+        "a"
+    )
+    assert "Round 1 of 2 begins (third)." not in commands.log("a")
+    assert commands.start("status", "status", "runs/third").wait(120) == 0
+    rows = [line.split() for line in commands.log("status").splitlines()]
+    assert [(row[0], row[-1]) for row in rows if row and row[0] in ("a", "b")] == [("a", "roof"), ("b", "greenhouse")]
+    assert "other tags" in commands.log("status")
