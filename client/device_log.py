@@ -98,7 +98,7 @@ def _numbers(metrics: Mapping[str, Any], score: Score) -> str:
         (protocol.TRAIN_LOSS, "{} while training", written),
         (score.key, f"{score.label} {{}} as received", score.text),
         (score.trained, "{} after training", score.text),
-        (score.own, "{} with what is used", score.text),
+        (score.own, "{} in use", score.text),
         (score.alone, "{} alone", score.text),
         (protocol.NAIVE, "{} foretold without a model", score.text),
     )

@@ -63,7 +63,8 @@ def test_a_round_and_the_end_of_the_run(device):
     metrics = reply_checks.read_metrics(reply)
     assert device.said[2] == (
         f"Round 1 ended: loss {metrics['loss']:.3f}, {metrics['train-loss']:.3f} while training, "
-        f"accuracy {metrics['accuracy']:.3f} as received, {metrics['accuracy-trained']:.3f} after training."
+        f"accuracy {metrics['accuracy']:.3f} as received, {metrics['accuracy-trained']:.3f} after training, "
+        f"{metrics['accuracy-own']:.3f} in use, {metrics['accuracy-alone']:.3f} alone."
     )
     device("train", 2)
     assert device.said[0] == "Round 2 of 2 begins (plants)."  # the data have not changed, and are not said again
