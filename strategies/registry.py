@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, get_type_hints
 
-from pydantic import ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from common.errors import BouquetError
 from common.methods import find_method
@@ -32,9 +33,7 @@ def hyper_parameters(
     ``defaults`` are those of the method's name, which go before the class's.
     """
     parameters: dict[str, tuple[Any, Any]] = {}
-    definer = next(cls for cls in kind.__mro__ if "__init__" in vars(cls))
-    # The annotations of an `__init__` that `dataclass` wrote are names in the modules of its fields' classes.
-    hints = get_type_hints(definer if "__dataclass_fields__" in vars(definer) else kind.__init__)
+    hints = _hints(kind)
     for name, parameter in inspect.signature(kind.__init__).parameters.items():
         if name in ("self", *Sampling.__annotations__) or parameter.kind is inspect.Parameter.VAR_KEYWORD:
             continue
@@ -49,23 +48,34 @@ def option_names(name: str) -> list[str]:
     return [key for key in hyper_parameters(kind) if key not in preset]
 
 
+@cache
+def _hints(kind: type[MethodStrategy[Any]]) -> dict[str, Any]:
+    definer = next(cls for cls in kind.__mro__ if "__init__" in vars(cls))
+    # The annotations of an `__init__` that `dataclass` wrote are names in the modules of its fields' classes.
+    return get_type_hints(definer if "__dataclass_fields__" in vars(definer) else kind.__init__)
+
+
+@cache
+def _form(kind: type[MethodStrategy[Any]], name: str) -> type[BaseModel]:
+    """What a strategy's options are checked with; a grid makes each of its strategies some hundred times."""
+    parameters: Any = hyper_parameters(kind, find_method(name).defaults)
+    return create_model("Options", __config__=ConfigDict(arbitrary_types_allowed=True), **parameters)
+
+
 def create_strategy(name: str, options: Mapping[str, Any], **sampling: Any) -> MethodStrategy[Any]:
     """Build a strategy by name; raises `BouquetError` that names an unknown or ill-typed hyper-parameter."""
     kind, preset = strategy_class(name)
-    parameters = hyper_parameters(kind, find_method(name).defaults)
-    allowed = option_names(name)
+    form = _form(kind, name)
+    allowed = [key for key in form.model_fields if key not in preset]
     for key in options:
         if key not in allowed:
             listed = ", ".join(allowed) or "none"
             raise BouquetError(f"Unknown setting strategy.{key}; the hyper-parameters of {name!r} are: {listed}.")
-    model = create_model("Options", __config__=ConfigDict(arbitrary_types_allowed=True), **parameters)  # type: ignore[call-overload]
     try:
-        checked = model(**{**preset, **options})
+        checked = form(**{**preset, **options})
     except ValidationError as error:
         item = error.errors()[0]
         key = str(item["loc"][0])
         raise BouquetError(f"Setting strategy.{key} = {options.get(key)!r}: {item['msg']}.") from None
-    sampled = Sampling.__annotations__
-    return kind(
-        **{key: getattr(checked, key) for key in parameters}, **{k: v for k, v in sampling.items() if k in sampled}
-    )
+    own = {key: getattr(checked, key) for key in form.model_fields}
+    return kind(**own, **{key: value for key, value in sampling.items() if key in Sampling.__annotations__})

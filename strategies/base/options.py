@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from numbers import Integral
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -49,15 +50,21 @@ def check_options(*rules: Rule) -> None:
 
 def check_fields(strategy: object) -> None:
     """`check_options` of the options that are fields, by their types."""
-    declared = next(cls for cls in type(strategy).__mro__ if "__dataclass_fields__" in vars(cls))
-    hints = get_type_hints(declared, include_extras=True)
-    for name in (field.name for field in fields(declared) if field.init):
-        value, hint = getattr(strategy, name), hints[name]
+    kind: Any = type(strategy)  # a class as mypy has it is not hashable
+    for name, hint in _field_types(kind).items():
+        value = getattr(strategy, name)
         if get_origin(hint) is Literal:
             check_options(*one_of(hint, **{name: value}))
         for part in (hint, *get_args(hint)):  # of `Count | None`, too
             if get_origin(part) is Annotated:
                 check_options(*_rules({name: value}, part))
+
+
+@cache
+def _field_types(kind: type) -> dict[str, Any]:
+    declared = next(cls for cls in kind.__mro__ if "__dataclass_fields__" in vars(cls))
+    hints = get_type_hints(declared, include_extras=True)
+    return {field.name: hints[field.name] for field in fields(declared) if field.init}
 
 
 def counts(**values: int | None) -> list[Rule]:
