@@ -140,7 +140,7 @@ class FedAC(MethodStrategy[FedACState]):
         return FedACState(initial[None, :].copy(), only(initial, layout, embedding), list(embedding))
 
     def plan(self, state: FedACState, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
-        """Step 1: ω_{c(i)} and φ_g to client i, which goes on from its own w_i, or from that center if it has none."""
+        """ω_{c(i)} and φ_g to client i, which goes on from its own w_i, or from that center if it has none."""
         asked = self._asked_for_numbers(state, round_, clients)
         pull = self.proximal_weight, self.embedding_weight
         return {client: instruction(state, client, *pull, asks_numbers=client in asked) for client in clients}
@@ -151,15 +151,17 @@ class FedAC(MethodStrategy[FedACState]):
         return {client: replace(to_personal_model(state, client, upload=()), start=start) for client in clients}
 
     def update(self, state: FedACState, round_: int, replies: Replies) -> Outcome[FedACState]:
-        """Steps 3 to 5, and every ``tune_every`` rounds the tuning of K."""
+        """Algorithm 1 after the uploads: the means, the E-step, and every ``tune_every`` rounds the tuning of K."""
         with_model = [i for i, reply in enumerate(replies.received) if reply.layers]
         uploads = Uploads([replies.clients[i] for i in with_model], replies.W[with_model], replies.layout)
         state = replace(state, round=round_, moved=0, silhouettes={}, changes=[])
-        state = self._aggregate(state, uploads, replies.layout)
-        state, refused = self._reduce(state, uploads, replies)
-        state = self._expectation_step(state, uploads) if state.assignment else self._start(state, uploads)
+        if uploads.clients:
+            state = self._average_embedding(state, uploads)  # φ_g
+            state = self._maximization_step(state, uploads)  # ω_k, Eq. 5
+        state, refused = self._reduce(state, uploads, replies)  # Algorithm 2
+        state = self._expectation_step(state, uploads) if state.assignment else self._start(state, uploads)  # Eq. 4
         if self.tuner and round_ % self.tune_every == 0:
-            state = self._tune(state, uploads, self.tuner)
+            state = self._tune(state, uploads, self.tuner)  # Algorithm 3
         return Outcome(with_ratios(state), refused)
 
     def centers(self, state: FedACState) -> Matrix:
@@ -205,21 +207,25 @@ class FedAC(MethodStrategy[FedACState]):
 
     # --- the steps of Algorithm 1 --------------------------------------------------------------------------------
 
-    def _aggregate(self, state: FedACState, uploads: Uploads, layout: ParameterLayout) -> FedACState:
-        """φ_g becomes the mean embedding over all clusters, and in the M-step (Eq. 5) ω_k the mean of cluster k's w_i.
+    def _average_embedding(self, state: FedACState, uploads: Uploads) -> FedACState:
+        """φ_g becomes the mean embedding over all clusters.
 
-        Both by the server's rule, so that a bad client moves neither far where that is another than the mean.
+        By the server's rule, as the centers, so that a bad client does not move it far where that is no mean.
+        """
+        mean = self.aggregation.center(uploads.W)[0]
+        return replace(state, global_embedding=only(mean, uploads.layout, state.embedding))
+
+    def _maximization_step(self, state: FedACState, uploads: Uploads) -> FedACState:
+        """Eq. 5: ω_k becomes the mean of cluster k's w_i.
+
         A cluster without a model in this round keeps its center. A newcomer is in no cluster before the E-step.
         """
-        if not uploads.clients:
-            return state
         clusters = [state.assignment.get(client, -1 if state.assignment else 0) for client in uploads.clients]
         members = np.flatnonzero(np.array(clusters) >= 0)
         centers = self.aggregation.cluster_means(
             uploads.W[members], [clusters[i] for i in members], len(state.centers), previous=state.centers
         )
-        mean = self.aggregation.center(uploads.W)[0]
-        return replace(state, centers=centers, global_embedding=only(mean, layout, state.embedding))
+        return replace(state, centers=centers)
 
     def _reduce(self, state: FedACState, uploads: Uploads, replies: Replies) -> tuple[FedACState, dict[str, str]]:
         """Algorithm 2: make the map where that is due, and note this round's p numbers; whose cannot be read, why."""

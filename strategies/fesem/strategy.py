@@ -57,7 +57,8 @@ class FeSEM(MethodStrategy[FeSEMState]):
     num_clusters : int | "auto", default 4
         K. ``"auto"`` chooses it, by ``selection``, among ``candidates`` (section 5.2).
     proximal_weight : float, default 0.001
-        λ/m of Eq. 7; the device minimises its loss + λ/m · ‖W − C‖².
+        λ/m of Eq. 7 without the α_i before the loss; the device minimises its loss + λ/m · ‖W − C‖². Of devices with
+        equally many samples (α_i = 1/m) it is then the paper's λ.
     weighted_loss : bool, default False
         Eq. 7 as printed, with α_i = n_i / Σ n before the loss. It has the minimum of the loss + (λ/m) / α_i · ‖W − C‖²,
         which is what the device is given, so that its step does not shrink with the number of clients. From the second
