@@ -21,14 +21,19 @@ BIN := $(VENV)/bin
 UNIT := not federation and not containers and not installation
 PACKAGES := bouquet client common experiments server strategies
 
-.PHONY: demo bench test check lint types docs unit malformed faults test-containers test-arm64 test-flower test-install lock install clean
+.PHONY: demo bench test check lint types docs unit federation malformed faults test-containers test-arm64 test-flower test-install lock install clean
 
 demo: $(VENV)/installed
 	$(BIN)/bouquet demo
 
 install: $(VENV)/installed
 
-test: lint types docs unit
+# Two at a time: the tests with real processes wait a good part of their time, and what else there is goes on meanwhile.
+test: lint
+	rm -f .coverage .coverage.*
+	$(MAKE) --jobs 2 --output-sync=line types docs unit federation
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report --skip-covered --fail-under 90
 
 # The rooms of what differs from SINCE; tests mirror the rooms.
 SINCE ?= main
@@ -46,8 +51,10 @@ docs: $(VENV)/installed-dev
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs build/docs
 
 unit: $(VENV)/installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "$(UNIT)" --cov --cov-report=
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m federation --cov --cov-append --cov-report=term:skip-covered --cov-fail-under=90
+	COVERAGE_FILE=.coverage.unit OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "$(UNIT)" --cov --cov-report=
+
+federation: $(VENV)/installed-dev
+	COVERAGE_FILE=.coverage.federation OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m federation --cov --cov-report=
 
 # Malformed replies, 2,000 against every method: some minutes.
 malformed: $(VENV)/installed-dev
@@ -100,4 +107,4 @@ $(VENV)/installed-dev: $(VENV)/installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
