@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 from common.compression.codecs import Method
 from common.data.catalog import is_images
 from common.data.partitions import PARTITIONS
-from common.texts import TAG
+from common.texts import MOST_TAGS, TAG
 
 TASK_KINDS = ("classification", "regression", "forecast")
 OWN_DATA = "own"  # each device brings its own folder or .npz
@@ -341,6 +341,7 @@ class ServerSettings(Section):
     )
     tags: tuple[str, ...] = Field(
         (),
+        max_length=MOST_TAGS,
         description="Real devices take part that have one of these tags (bouquet client --tag) at least; empty: all.",
     )
     min_clients: int = Field(2, ge=1, description="The run starts when this many nodes are connected.")

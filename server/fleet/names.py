@@ -100,6 +100,11 @@ class Names:
         own = self.tags_of(name)
         return not self.tags or own is None or bool(self.tags & own)
 
+    def has_tag(self, node: int) -> bool:
+        """Whether a node is of a device that is known to have a tag of this run."""
+        name = self(node, None)
+        return name is not None and bool(self.tags & (self.tags_of(name) or frozenset()))
+
     def _by_key(self, node: int) -> str | None:
         assert self.registered is not None
         if self.database is None:

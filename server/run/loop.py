@@ -98,7 +98,7 @@ class _Run:
     lines: list[dict[str, Any]] = field(default_factory=list)
     early: list[str] = field(default_factory=list)  # warnings of before the first round
     started: float = field(default_factory=time.monotonic)
-    told: set[int] = field(default_factory=set)  # nodes that know why they take no part
+    told: dict[int, str] = field(default_factory=dict)  # why they take no part, as nodes know
 
     @cached_property
     def status(self) -> Progress:
@@ -310,10 +310,12 @@ class _Run:
         nodes = list(self.grid.get_node_ids())
         if not self.strategy.tags:
             return nodes, {}
+        if self.names is not None:
+            self.strategy.have_tags(filter(self.names.has_tag, nodes))
         self.strategy.who_can(self.grid, nodes)
         others = self.strategy.others(nodes)
-        self.tell({node: reason for node, reason in others.items() if node not in self.told})
-        self.told = set(others)
+        self.tell(dict(others.items() - self.told.items()))
+        self.told = others
         return nodes, others
 
     def pass_over_removed(self, failures: dict[str, str]) -> None:

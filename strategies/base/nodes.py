@@ -58,10 +58,21 @@ class Resting:
 
 @dataclass(frozen=True)
 class Outside:
-    """A node without a tag of the run: why it takes no part, and when it is asked again (of the monotonic clock)."""
+    """A node without a tag of the run: why it takes no part, and when it is asked again (of the monotonic clock).
+
+    One that has not said its tags (``questions`` times in a row) is asked soon, and then ever more rarely.
+    """
 
     reason: str
     ask_at: float
+    questions: int = 0
+
+    @classmethod
+    def unknown(cls, before: Outside | None) -> Outside:
+        """A node that was asked and has not said its tags, as ``before`` perhaps."""
+        questions = 1 if before is None else before.questions + 1
+        seconds = min(SHORTEST_REST * 2 ** min(questions, 16), ASK_TAGS_AGAIN)
+        return cls(UNKNOWN_TAGS, time.monotonic() + seconds, questions)
 
 
 @dataclass
@@ -79,7 +90,7 @@ class Nodes:
 
     ``tags`` are those of which a device must have one, none where all take part. Nodes without such a tag are
     ``outside``: they are sent nothing, count as no failure, and are asked again now and then, because their owners may
-    have given them others. ``inside`` are those that have said one.
+    have given them others. ``inside`` are those that have said one, in this process or before the server was restarted.
 
     ``needs`` are what a ClientApp must offer (`common.protocol.offers`): one that does not is ``refusing``, too.
     """
@@ -159,7 +170,7 @@ class Nodes:
             self.refusing[node].unasked = min(2**silences - 1, MOST_UNASKED)
             self.silences[node] = silences + 1
         for node in set(asked) - self.inside - {answer.metadata.src_node_id for answer in answers} if self.tags else ():
-            self.outside[node] = Outside(UNKNOWN_TAGS, time.monotonic() + ASK_TAGS_AGAIN)
+            self.outside[node] = Outside.unknown(self.outside.get(node))
         for node in set(asked) & set(self.resting) - {answer.metadata.src_node_id for answer in answers}:
             self.resting[node] = replace(self.resting[node], ask_at=time.monotonic() + IDENTIFY_TIMEOUT)
         for answer in answers:
@@ -210,10 +221,10 @@ class Nodes:
     def _note_tags(self, node: int, arrival: Arrival) -> None:
         if not self.tags:
             return
-        self.outside.pop(node, None)
+        before = self.outside.pop(node, None)
         if not arrival.message.has_content():  # an error, which says nothing of tags
             if node not in self.inside:
-                self.outside[node] = Outside(UNKNOWN_TAGS, time.monotonic())
+                self.outside[node] = Outside.unknown(before)
             return
         self.inside.discard(node)
         own = tags_of(arrival.about.get(protocol.TAGS))
@@ -222,7 +233,7 @@ class Nodes:
             return
         has = f"has the tags {', '.join(sorted(own))}" if own else "has no tag"
         reason = f"This run is of devices with one of the tags {', '.join(sorted(self.tags))}, and this one {has}."
-        self.outside[node] = Outside(reason, time.monotonic() + ASK_TAGS_AGAIN)
+        self.outside[node] = Outside(plain(reason), time.monotonic() + ASK_TAGS_AGAIN)
 
     def _note_refusal(self, arrival: Arrival) -> None:
         message = arrival.message

@@ -296,6 +296,10 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
         self.not_now = self._nodes.not_now(connected)
         return self._nodes.among(connected)
 
+    def have_tags(self, nodes: Iterable[int]) -> None:
+        """Nodes that said one of the `tags` before the server was restarted; they may be too busy to say it again."""
+        self._nodes.inside |= set(nodes)
+
     def others(self, connected: Sequence[int]) -> dict[int, str]:
         """Node → why it takes no part, for the connected nodes that have none of the `tags`."""
         return self._nodes.others(connected)
@@ -318,7 +322,7 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
 
     def _identify(self, grid: Grid, unknown: Sequence[int]) -> None:
         self._nodes.needs, self._nodes.tags = frozenset(self.device_needs()), self.tags
-        if not (self.identify or self._nodes.needs):
+        if not (self.identify or self._nodes.needs or self.tags):
             self._nodes.clients.update({node: f"node-{node}" for node in unknown})
             self._nodes.refusing.clear()  # where nothing else is asked, the next round's message asks
             for node in unknown:

@@ -125,6 +125,55 @@ def test_who_does_not_say_its_tags_is_sent_no_model(tmp_path, monkeypatch):
     assert all(list(line["by_client"]) == ["a"] and not line["failed"] for line in read_run(tmp_path).rounds)
 
 
+def silent_at_first(fleet, node, times):
+    """The device of this node says nothing to so many questions, as while it trains."""
+    answer, left = fleet.handlers[node], [times]
+
+    def handle(message):
+        if message.metadata.message_type == protocol.IDENTIFY and left[0] > 0:
+            left[0] -= 1
+            return None
+        return answer(message)
+
+    fleet.handlers[node] = handle
+
+
+def test_who_was_too_busy_to_say_its_tags_is_asked_again_soon(tmp_path, monkeypatch):
+    monkeypatch.setattr(nodes, "IDENTIFY_TIMEOUT", 0.1)
+    monkeypatch.setattr(nodes, "SHORTEST_REST", 0.01)
+    fleet = Fleet(tmp_path, CHOSEN, "server.min_clients=2", "server.straggler_grace=0.1", a=["roof"], b=["roof"])
+    silent_at_first(fleet, 2, times=2)
+    fleet.run()
+    assert all(set(line["by_client"]) == {"a", "b"} for line in read_run(tmp_path).rounds)
+
+
+def test_who_said_its_tags_before_the_server_was_restarted_takes_part_though_it_is_busy(tmp_path, monkeypatch):
+    monkeypatch.setattr(nodes, "IDENTIFY_TIMEOUT", 0.1)
+    names = Names(tmp_path, resumed=False, tags=frozenset({"roof"}))
+    about = {protocol.CLIENT_ID: "b", protocol.DEVICE_ID: "b", protocol.RELEASE: "0.1.0"}
+    names(2, about | {protocol.TAGS: ["roof"]})
+    names(3, about | {protocol.CLIENT_ID: "c", protocol.DEVICE_ID: "c", protocol.TAGS: ["window"]})
+    found = nodes.Nodes(tags=names.tags, inside=set(filter(names.has_tag, [2, 3, 4])))
+    found.learn([2, 3, 4], [], names)
+    assert set(found.others([2, 3, 4])) == {3, 4}
+
+
+def test_who_says_no_tags_is_asked_ever_more_rarely_and_why_is_one_line(monkeypatch):
+    monkeypatch.setattr(nodes.time, "monotonic", lambda: 0.0)
+    found = nodes.Nodes(tags=frozenset({"roof"}))
+    waits = []
+    for _ in range(12):
+        found.learn([1], [], None)
+        waits.append(found.outside[1].ask_at)
+    assert waits[:4] == [2.0, 4.0, 8.0, 16.0]
+    assert waits[-1] == nodes.ASK_TAGS_AGAIN
+
+
+def test_a_run_has_few_tags(tmp_path):
+    with pytest.raises(BouquetError, match=r"server\.tags"):
+        load_settings(None, [f"server.tags={','.join(f't{k}' for k in range(21))}"])
+
+
 @pytest.mark.parametrize("tag", ["", "two words", "a" * 41, "a,b", "a\nb", "x\u202ey"])
 def test_what_is_no_tag_is_refused_at_either_end(tag):
     with pytest.raises(BouquetError, match="a tag has 1 to 40 letters, digits"):
