@@ -554,7 +554,7 @@ def test_a_device_loads_its_own_procedure_and_neither_scipy_nor_another_method(m
     assert not loaded & (set(DEVICES) - {module})
 
 
-def test_a_device_is_sent_nothing_that_only_the_server_or_a_simulation_draws_or_batches():
+def test_a_device_is_sent_nothing_that_only_a_server_draws_or_a_simulation_batches():
     from common.trust.app_bundle import own_app_files
 
     sent = {name for name in own_app_files() if name.endswith(".py")}
@@ -574,3 +574,9 @@ def test_importing_a_package_by_name_gives_its_classes():
     for package in (strategies, mathematics):
         with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
             _ = package.Nothing
+
+
+def test_a_tests_name_can_be_read():
+    files = [*(ROOT / "tests").rglob("test_*.py")]
+    names = {node.name for file in files for node in ast.walk(tree_of(file)) if isinstance(node, ast.FunctionDef)}
+    assert [name for name in names if name.startswith("test_") and len(name) > 80] == []

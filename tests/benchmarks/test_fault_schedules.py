@@ -115,7 +115,7 @@ def test_swapped_layers_are_noticed(run):
     assert [line.split(" has ")[0] for line in run.wrong()] == ["ada's own model", "dan's own model"]
 
 
-def test_a_device_that_never_took_part_has_no_identity_and_nothing_is_wrong_with_that(run):
+def test_a_device_that_never_took_part_has_no_identity_and_nothing_is_wrong(run):
     (run.states / "ada" / "identity.json").unlink()
     assert run.wrong() == ["ada is known as None"]
     lines = [json.loads(line) for line in (run.folder / "rounds.jsonl").read_text().splitlines()]

@@ -49,7 +49,7 @@ def test_simulate_report_and_the_folder_it_leaves(tmp_path):
     assert "holds a run already" in again.stderr
 
 
-def test_another_strategy_over_somebodys_settings_takes_what_it_has_and_says_what_it_leaves(tmp_path):
+def test_another_strategy_over_settings_takes_what_it_has_and_says_what_it_leaves(tmp_path):
     (tmp_path / "plants.toml").write_text('[strategy]\nname = "fesem"\nnum_clusters = 2\nproximal_weight = 0.5\n')
     small = ("--clients", "2", "--rounds", "1", "--settings", "plants.toml", *INLINE)
     done = bouquet(tmp_path, "simulate", "--strategy", "ditto", "--out", "run", *small)

@@ -153,7 +153,7 @@ def test_a_device_that_is_missing(days, tmp_path):
     assert days.judged(tmp_path) == ""
 
 
-def test_one_whose_owner_does_not_let_it_work_now_is_neither_missing_nor_does_it_hang(days, tmp_path):
+def test_one_whose_owner_lets_it_not_work_now_is_neither_missing_nor_hanging(days, tmp_path):
     days.last(60, round_every=7)
     days.run["state"] = "waiting"
     days.device("client-1")["not_now"] = {"reason": "outside its hours; again after 22:00", "until": 1.8e9}

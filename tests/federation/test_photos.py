@@ -58,7 +58,7 @@ def same(line):
     }
 
 
-def test_a_warm_and_a_cold_device_do_what_the_simulation_says_and_get_again_what_they_lost(commands, photos, tmp_path):
+def test_warm_and_cold_devices_do_as_simulated_and_get_again_what_they_lost(commands, photos, tmp_path):
     weights = tmp_path / "mine.safetensors"
     save_file(initial_model(load_settings(None, [*CHANGES, "run.seed=9"])).state_dict(), weights)
     changes = [*CHANGES, f"model.weights={weights}"]

@@ -76,7 +76,7 @@ def test_where_no_server_takes_it_or_its_folder_is_taken(server, tmp_path):
         waiting_server(tmp_path)
 
 
-def test_after_a_restart_the_run_that_was_interrupted_goes_on_and_one_that_was_ended_does_not(server):
+def test_after_a_restart_an_interrupted_run_goes_on_and_one_that_was_ended_does_not(server):
     second = run(server.parent / "second")
     assert interrupted(server) is None
     run(server).write(queue_of(server) / CURRENT)

@@ -246,7 +246,7 @@ def test_images_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         load(tmp_path, input_shape=(3, 4, 4))
 
 
-def test_what_cameras_and_file_servers_leave_is_no_class_and_no_photo_and_the_rest_is_counted(tmp_path: Path) -> None:
+def test_what_cameras_and_file_servers_leave_is_neither_class_nor_photo(tmp_path: Path) -> None:
     save_images(tmp_path, {"cat": 5, "@eaDir": 1, ".Trash": 1, "lost+found": 1})
     save_images(tmp_path / "cat", {"@eaDir": 2, ".cache": 1})
     (tmp_path / "dog").mkdir()

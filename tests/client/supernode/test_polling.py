@@ -29,7 +29,7 @@ class Clock:
         return self.now
 
 
-def test_the_wait_grows_with_the_time_since_the_last_message_and_is_short_again_after_one():
+def test_the_wait_grows_with_the_time_since_the_last_message_and_is_short_after_one():
     clock = Clock()
     patience = Patience(clock, jitter=lambda low, high: 1.0)
     assert patience.rest() == 0.2

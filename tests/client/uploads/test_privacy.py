@@ -61,7 +61,7 @@ def test_a_short_update_is_not_made_longer_and_one_of_zero_stays():
     np.testing.assert_array_equal(clipped(np.zeros(2), 1.0), [0, 0])
 
 
-def test_layers_that_were_not_sent_are_compared_with_what_the_server_last_saw_of_them(tmp_path):
+def test_layers_that_were_not_sent_are_compared_with_what_the_server_saw_last(tmp_path):
     """Never with the device's own: that would leave with the upload, unclipped."""
     first = received({"arrays": Payload(vector([0, 0, 0], [0, 0]))})
     one = uploads(tmp_path)

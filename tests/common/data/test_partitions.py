@@ -275,7 +275,7 @@ def test_systematic_numbers_are_the_shares_over_all_starts_and_next_to_them_at_e
         assert all(share // n <= count <= -(-share // n) for count, share in shares)
 
 
-def test_every_sample_and_every_two_are_equally_likely_to_be_tested_whatever_their_labels() -> None:
+def test_every_sample_and_every_two_are_as_likely_to_be_tested_whatever_their_labels() -> None:
     seeds, samples = 4000, np.random.default_rng(1).permutation(np.repeat([3, 0, 7, 5, 9], [7, 6, 3, 3, 1]))
     tests = [split_train_test(np.arange(20), samples, seed)[1] for seed in range(seeds)]
     assert {len(test) for test in tests} == {4}

@@ -25,7 +25,7 @@ PHOTO = (3, 32, 32)
         ("squeezenet1_1", "classifier.1"),
     ],
 )
-def test_layers_stand_in_the_order_in_which_they_run_and_the_last_one_gives_the_classes(name, head):
+def test_layers_stand_in_the_order_in_which_they_run_and_the_last_gives_the_classes(name, head):
     model = build_model(f"torchvision:{name}", PHOTO, 7, 0)
     layout, _ = state_vector(model)
     ran = []

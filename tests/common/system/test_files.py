@@ -37,7 +37,7 @@ def test_a_file_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeypat
     assert not temporary_beside(file).exists()
 
 
-def test_a_secret_is_never_readable_by_others_whatever_lay_there_and_whatever_the_umask(tmp_path, monkeypatch):
+def test_a_secret_is_never_readable_by_others_whatever_lay_there_or_the_umask_is(tmp_path, monkeypatch):
     file, seen = tmp_path / "key", []
     real = os.fsync
     monkeypatch.setattr(os, "fsync", lambda handle: (seen.append(os.fstat(handle).st_mode & 0o777), real(handle)))

@@ -45,7 +45,7 @@ sys.stdin.read()
 """
 
 
-def test_a_file_is_held_until_its_process_is_gone_also_where_nobody_has_collected_that(tmp_path: Path) -> None:
+def test_a_file_is_held_until_its_process_is_gone_also_where_nobody_collected_that(tmp_path: Path) -> None:
     file = tmp_path / ".who"
     assert not is_held(file)
     command = [sys.executable, "-c", HOLDS_A_FILE, str(file)]

@@ -24,7 +24,7 @@ def test_each_line_has_one_time_and_can_be_json(monkeypatch: pytest.MonkeyPatch)
     assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d$", said["time"])
 
 
-def test_what_a_program_prints_is_kept_with_times_without_colours_and_without_what_says_nothing(tmp_path: Path) -> None:
+def test_what_a_program_prints_is_kept_with_times_and_without_colours_and_noise(tmp_path: Path) -> None:
     path = tmp_path / "program.log"
     path.write_text("from before\n")
     code = "print('\\x1b[92mINFO\\x1b[0m: begun'); print('poll'); print(); print('ended')"

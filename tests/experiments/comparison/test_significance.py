@@ -46,7 +46,7 @@ def test_where_seeds_do_not_vary_nothing_is_known_of_noise(seeds):
     assert paired_difference({0: {"a": 1.0}}, {0: {"b": 0.5}}) is None
 
 
-def test_the_interval_holds_the_truth_as_often_as_it_says_where_seeds_and_clients_vary():
+def test_the_interval_holds_the_truth_as_often_as_it_says_over_seeds_and_clients():
     generator = np.random.default_rng(0)
     held = 0
     for _ in range(1000):

@@ -122,7 +122,7 @@ CHOSEN = {
 }
 
 
-def test_each_row_takes_in_each_column_what_was_best_on_the_tune_seeds_for_what_it_tests(compare, tmp_path):
+def test_each_row_takes_in_each_column_what_was_best_on_the_tune_seeds(compare, tmp_path):
     results, runner, said = compare()
 
     assert taken(results) == CHOSEN

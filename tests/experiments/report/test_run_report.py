@@ -126,7 +126,7 @@ def test_a_run_that_was_stopped_is_reported_as_such(write_run, edit_round):
     assert {"The reply came too late.", "2 without a recorded reason"} <= set(page.said)
 
 
-def test_the_report_is_called_by_the_runs_name_and_says_when_it_was_and_who_was_absent(write_run, edit_round):
+def test_the_report_has_the_runs_name_and_says_when_it_was_and_who_was_absent(write_run, edit_round):
     settings = parse_settings({"run": {"name": "greenhouse", "rounds": 4}, "data": {"clients": 4}}, {})
     folder = write_run(settings=settings, clients=4, rounds=4)
     for number in (1, 2, 4):
@@ -200,7 +200,7 @@ def test_devices_that_were_not_tested_and_what_the_strategy_recorded_are_shown(w
     assert '{\n  "restarts": 20\n}' in said
 
 
-def test_who_failed_an_evaluation_between_rounds_is_shown_and_its_training_is_not_in_doubt(write_run, edit_round):
+def test_who_failed_an_evaluation_between_rounds_is_shown_its_training_not_in_doubt(write_run, edit_round):
     folder = write_run(clients=4)
     evaluation = {"clients": 3, "accuracy_macro": 0.5, "not_evaluated": {"client-1": "The camera is gone."}}
     edit_round(folder, 2, evaluation=evaluation)

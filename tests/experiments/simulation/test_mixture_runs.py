@@ -83,7 +83,7 @@ def test_what_is_mixed_and_tested_is_what_the_device_serves(method, tmp_path, ke
     np.testing.assert_allclose(model.probabilities(x), np.mean(each, axis=0), atol=1e-6)
 
 
-def test_the_model_alone_is_that_of_standalone_and_the_method_is_as_without_the_mixture(tmp_path, kept):
+def test_the_model_alone_is_standalones_and_the_method_is_as_without_the_mixture(tmp_path, kept):
     simulate(settings("strategy.name=standalone"), tmp_path / "alone")
     plain = simulate(settings("strategy.name=ditto"), tmp_path / "plain")
     found = simulate(settings("strategy.name=ditto", *ALWAYS), tmp_path / "mixed")
@@ -136,7 +136,7 @@ JUDGED = [MIXTURE, "personal.held_out=0.5", "data.samples_per_client=40", "train
 
 
 @pytest.mark.parametrize(("partition", "is_mixed"), [("iid", False), ("pathological", True)])
-def test_the_model_alone_is_mixed_only_where_the_received_one_errs_no_less_on_what_it_never_saw(
+def test_the_model_alone_is_left_out_where_the_received_one_errs_less_on_the_unseen(
     partition, is_mixed, tmp_path, kept
 ):
     chosen = settings("strategy.name=fedavg", *JUDGED, f"data.partition={partition}", "data.classes_per_client=1")

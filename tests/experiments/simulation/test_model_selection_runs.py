@@ -79,7 +79,7 @@ def test_what_is_served_is_what_was_chosen(tmp_path, monkeypatch):
     assert any(np.any(served[name] != array) for name, array in latest.slots["personal"].items())
 
 
-def test_without_a_model_trained_alone_the_methods_own_is_what_others_are_compared_with(tmp_path):
+def test_without_a_model_trained_alone_others_are_compared_with_the_methods_own(tmp_path):
     chosen = settings("data.partition=pathological", "strategy.name=fedavg", CHOOSE, "personal.alone=never")
     kept = simulate(chosen, tmp_path / "run")["kept_by_client"]
     assert set(kept.values()) == {"personal"}

@@ -51,7 +51,7 @@ def test_a_failure_is_its_reason(tmp_path):
     assert (read_status(tmp_path)["state"], read_status(tmp_path)["reason"]) == (FAILED, "no disk")
 
 
-def test_a_run_ends_after_the_round_in_hand_where_its_owner_asks_for_it_and_goes_on_later(tmp_path):
+def test_a_run_ends_after_the_round_in_hand_where_its_owner_asks_and_goes_on_later(tmp_path):
     changes = ["data.clients=3", "run.rounds=4", "simulation.engine=inline", "strategy.num_clusters=1"]
     settings, folder = load_settings(None, changes), tmp_path / "run"
     with pytest.raises(RunStopped, match=r"Stopped after round 2, as asked; --resume goes on\."):

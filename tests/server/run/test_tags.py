@@ -147,7 +147,7 @@ def test_who_was_too_busy_to_say_its_tags_is_asked_again_soon(tmp_path, monkeypa
     assert all(set(line["by_client"]) == {"a", "b"} for line in read_run(tmp_path).rounds)
 
 
-def test_who_said_its_tags_before_the_server_was_restarted_takes_part_though_it_is_busy(tmp_path, monkeypatch):
+def test_who_said_its_tags_before_a_restart_of_the_server_takes_part_though_busy(tmp_path, monkeypatch):
     monkeypatch.setattr(nodes, "IDENTIFY_TIMEOUT", 0.1)
     names = Names(tmp_path, resumed=False, tags=frozenset({"roof"}))
     about = {protocol.CLIENT_ID: "b", protocol.DEVICE_ID: "b", protocol.RELEASE: "0.1.0"}

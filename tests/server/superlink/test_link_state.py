@@ -228,7 +228,7 @@ def test_what_others_read_of_nodes_is_in_the_database_at_once(link, tmp_path, mo
     assert not read().registered
 
 
-def test_where_the_memory_is_full_devices_are_told_to_try_again_and_the_server_goes_on(link):
+def test_where_the_memory_is_full_devices_try_again_and_the_server_goes_on(link):
     said = []
     link.state.say = said.append
     nodes = [link.node(), link.node()]

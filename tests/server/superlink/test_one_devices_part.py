@@ -85,7 +85,7 @@ def test_what_is_only_announced_counts(link, a_reply):
     assert link.state._devices == link.state._object_push_sessions == {}
 
 
-def test_the_replies_of_this_round_and_of_the_last_have_room_and_what_was_given_up_makes_it(link, a_reply):
+def test_replies_of_this_round_and_the_last_have_room_and_what_was_given_up_makes_it(link, a_reply):
     node = link.node()
     parts = a_reply // PART_BYTES
     held = []

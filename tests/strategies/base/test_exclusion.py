@@ -70,7 +70,7 @@ def test_a_device_that_says_itself_that_it_cannot_is_asked_again(scripted, play)
     assert len(asked) == 5
 
 
-def test_one_that_says_so_again_and_again_is_asked_ever_more_rarely_and_is_back_soon_when_it_is_mended(scripted, play):
+def test_one_that_says_so_again_is_asked_ever_more_rarely_and_is_back_when_mended(scripted, play):
     from common import protocol
 
     asked, broken = [], {"is": True}

@@ -148,7 +148,7 @@ def test_one_that_was_killed_while_it_said_who_it_is_is_asked_again_at_once(flee
     assert (strategy.failures, strategy.replies.clients) == ({}, ("a", "x"))
 
 
-def test_one_that_is_killed_each_time_is_asked_in_each_round_and_is_never_taken_for_another(fleet, play):
+def test_one_killed_each_time_is_asked_each_round_and_never_taken_for_another(fleet, play):
     strategy, grid, device = fleet(identify=True)
     device.refuses, device.crashes = False, 4
     play(strategy, grid, range(1, 3))

@@ -54,7 +54,7 @@ def test_a_part_of_the_replies_knows_what_was_sent():
     assert part.sent.tolist() == [[3, 3, 3, 3]]
 
 
-def test_models_are_written_into_one_matrix_without_gaps_for_those_that_did_not_answer():
+def test_models_are_written_into_one_matrix_without_gaps_for_who_did_not_answer():
     rows = Rows(LAYOUT, ["d", "a", "b", "c"])
     usable = {name: rows.take(reply(name, [i, i, 1, i]), name) for i, name in ((4, "d"), (2, "b"))}
     found = rows.replies(usable, {})

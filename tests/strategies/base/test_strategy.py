@@ -130,7 +130,7 @@ def test_a_device_is_who_the_server_knows_it_to_be_whatever_it_says(scripted, pl
     assert dict(strategy.node_names) == {1: "garden", 2: "window", 3: "guest"}
 
 
-def test_a_device_that_is_known_by_its_key_takes_part_though_it_is_slow_to_say_who_it_is(scripted, play):
+def test_a_device_known_by_its_key_takes_part_though_it_is_slow_to_say_who_it_is(scripted, play):
     strategy = FedAvg(identify=True, round_timeout=0.3)
     strategy.names = lambda node, said: {1: "garden", 2: "window"}[node]
     trains = scripted("window", plus(3))

@@ -100,7 +100,7 @@ def test_four_groups_by_divisions_of_divisions_with_thresholds_of_its_own():
     json.dumps(record)
 
 
-def test_by_default_clients_divide_that_pull_less_than_all_did_at_the_start_but_not_much():
+def test_by_default_clients_divide_that_pull_less_than_at_the_start_but_not_much():
     """All pull by .625 at first, at the settled model two sides by .5 of it each way: .8 of that, above three quarters.
 
     Clients half as far apart pull by .4, as those of one distribution do, and stay together.

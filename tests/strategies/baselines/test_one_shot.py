@@ -148,7 +148,7 @@ def test_fedgroup_mixes_after_the_first_groups_are_there():
 CORRUPT = {**GOALS, "x": (300, -500)}
 
 
-def test_trimmed_k_means_gives_a_corrupt_device_no_cluster_and_the_trimmed_mean_no_say():
+def test_trimmed_k_means_gives_a_corrupt_device_no_cluster_the_trimmed_mean_no_say():
     more = {"g": (8, 0.5), "h": (0.5, 8), "i": (-8, 0.5)}
     strategy = RobustTKM(num_clusters=3, trimmed_share=0.1)
     state = go(strategy, begin(strategy), range(1, 20), {**CORRUPT, **more})

@@ -81,7 +81,7 @@ def test_a_device_that_missed_the_full_round_or_its_outcome_is_sent_the_whole_mo
     }[missed]
 
 
-def test_a_new_device_is_sent_the_whole_model_and_joins_the_graph_in_the_next_full_round(devices, grid, play, layout):
+def test_a_new_device_is_sent_the_whole_model_and_joins_in_the_next_full_round(devices, grid, play, layout):
     strategy = strategy_of(observe_rounds=50)
     play(strategy, grid, range(1, 4))
     new = Device("e", layout, (4, 0.3))

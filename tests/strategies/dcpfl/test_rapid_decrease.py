@@ -89,7 +89,7 @@ ZIGZAG = [0.359, 0.151, 0.096, 0.324, 0.119, 0.063, 0.306, 0.107, 0.048, 0.288, 
 BEFORE = [2.31, 2.134, 1.205, 0.819, 0.691, 0.639, 0.39, 0.287, 0.584, 0.285, 0.191, 0.54]
 
 
-def test_an_elbow_of_a_loss_that_rises_and_falls_with_the_slow_layers_needs_a_window_of_whole_cycles():
+def test_an_elbow_of_a_loss_that_slow_layers_swing_needs_a_window_of_whole_cycles():
     losses, start = BEFORE + ZIGZAG, len(BEFORE)
     assert [period_end(losses, window, 3, start) for window in (1, 2, 5)] == [None] * 3
     assert [period_end(losses, window, 3, start) for window in (3, 6)] == [15, 18]

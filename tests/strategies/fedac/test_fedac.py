@@ -146,7 +146,7 @@ def test_a_newcomer_joins_the_most_similar_cluster_and_brings_a_new_map():
     assert state.global_embedding[0] == pytest.approx(5.6)
 
 
-def test_the_map_is_made_anew_when_it_is_old_of_the_models_that_came_and_what_it_holds_of_the_others():
+def test_an_old_map_is_made_anew_of_the_models_that_came_and_what_it_holds_of_others():
     strategy = fixed(pca_every=3)
     state = started(strategy)
     rounds = []

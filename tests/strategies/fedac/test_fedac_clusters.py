@@ -96,7 +96,7 @@ def test_without_tuning_the_first_clusters_are_of_clients_gathered_over_rounds(s
     assert state.gathered == {}
 
 
-def test_a_cluster_that_is_split_off_without_a_model_in_the_round_has_the_center_that_the_map_holds():
+def test_a_cluster_split_off_without_a_model_has_the_center_that_the_map_holds():
     strategy, rows = FedAC(num_clusters=2, tune_every=2), planted(4)
     state = started(strategy, rows, WIDE)
     assert len(state.centers) == 2

@@ -141,7 +141,7 @@ def test_the_papers_rule_merges_a_small_ratio_into_the_nearest():
     assert tuned.labels.tolist() == [0, 0, 1, 1, 1]
 
 
-def test_the_papers_rule_never_splits_one_client_or_equal_ones_and_keeps_to_the_bounds():
+def test_the_papers_rule_splits_neither_one_client_nor_equal_ones_and_keeps_bounds():
     centers = [[1.0, 0.0], [11.0, 0.0], [14.0, 0.0]]  # off their members: ρ of 1/10, 1/3 and 1/3
     tuned = tune(LINE, LINE_LABELS, rule="ratio", centers=centers, split_above=0.2, merge_below=0.0)
     assert tuned.changes == []

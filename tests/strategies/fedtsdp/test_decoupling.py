@@ -69,7 +69,7 @@ def test_a_newcomer_joins_the_cluster_with_the_least_mean_distance():
 
 
 @pytest.mark.parametrize(("real", "whole"), [(4.0, 4), (3.5000001, 4), (3.5, 3), (2.6, 3), (1.5, 1), (0.01, 1)])
-def test_four_layers_shrink_to_three_exactly_when_the_real_number_reaches_three_and_a_half(real, whole):
+def test_four_layers_shrink_to_three_when_the_real_number_reaches_three_and_a_half(real, whole):
     assert whole_layers(real) == whole
 
 

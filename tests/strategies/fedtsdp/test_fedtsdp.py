@@ -251,7 +251,7 @@ def test_the_same_round_gives_the_same_and_a_checkpoint_goes_on_alike():
     assert other.update(state, 2, replies(moved)).state.observed != first.observed
 
 
-def test_a_checkpoint_of_an_older_release_names_who_missed_rounds_or_lost_layers_otherwise():
+def test_an_older_checkpoint_names_who_missed_rounds_or_lost_layers_otherwise():
     made = strategy()
     arrays, rest = dump_state(start(made))
     older = {name: value for name, value in rest.items() if name not in ("missed_rounds", "lost_layers")}

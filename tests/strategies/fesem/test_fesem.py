@@ -120,7 +120,7 @@ def test_warmup_rounds_before_the_first_clustering():
     assert len(strategy.update(state, 2, replies(FOUR)).centers) == 2
 
 
-def test_a_client_in_the_wrong_cluster_stays_when_it_trains_little_and_leaves_when_it_moves_far():
+def test_a_client_in_the_wrong_cluster_stays_when_it_moves_little_else_it_leaves():
     """The E-step sees only where a client ended: one that starts from the wrong center must go more than half way."""
     strategy = FeSEM(num_clusters=2)
     state = start(strategy)

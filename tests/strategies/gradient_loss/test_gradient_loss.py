@@ -25,7 +25,7 @@ def test_each_cluster_becomes_the_plain_mean_of_its_members():
     assert (state.version, state.last["members"], state.last["empty"]) == (1, [2, 1], 0)
 
 
-def test_all_models_go_to_every_device_and_the_step_only_to_one_that_cannot_compute_it():
+def test_all_models_go_to_all_devices_and_the_step_to_one_that_cannot_compute_it():
     strategy = GradientLoss(num_clusters=2, gradient_weight=0.3)
     first = strategy.plan(begin(strategy), 1, ["a", "b"])
     assert asked(first["a"]) == {"0", "1"}

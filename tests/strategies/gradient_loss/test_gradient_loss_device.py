@@ -175,7 +175,7 @@ def test_a_repeated_round_gives_the_same_answer(device):
         np.testing.assert_array_equal(again.vector, first.vector)
 
 
-def test_a_device_that_is_told_trains_that_cluster_and_says_what_it_would_have_chosen(device):
+def test_a_device_that_is_told_trains_that_cluster_and_says_what_it_had_chosen(device):
     reply = device("a", 0)({**both(EVEN, [0, 0, 2, 0]), **STEPS}, told=1)
     assert (reply.metrics[choice.CHOSEN], reply.metrics[choice.TRAINED], reply.metrics[choice.TOLD]) == (0, 1, 1)
     p = 1 / (1 + np.exp(2))  # of label 0 at center 1
