@@ -274,12 +274,12 @@ def compare(
     from experiments.comparison.grid import load_table
     from experiments.comparison.tables import print_results, write_results
     from experiments.comparison.tuning import run_comparison
-    from experiments.simulation.run import check
+    from experiments.simulation.run import check_elsewhere
 
     loaded = load_table(table)
     folder = out or Path("runs") / loaded.name
     part = (row or (), column or (), seed or ())
-    results = run_comparison(loaded, folder, jobs, ForkRunner(), console, resume, part, check)
+    results = run_comparison(loaded, folder, jobs, ForkRunner(), console, resume, part, check_elsewhere)
     written = write_results(results, folder)
     print_results(results.part(*part) if any(part) else results, console)
     for path in written:

@@ -270,14 +270,14 @@ def _part(settings: Settings, partition_id: int, num_partitions: int) -> ClientD
 
 @lru_cache(maxsize=256)
 def own_data(settings: Settings, folder: str, leave_out: bool = False) -> ClientData:
-    """A device's own samples, bytes as bytes; with ``leave_out`` without the photos that cannot be read.
+    """A device's own samples, bytes as bytes; with ``leave_out`` without what cannot be read or does not fit.
 
     Raises `BouquetError`, with the file, for what does not fit.
     """
     from client.data.loading import load_folder, load_table
 
     if settings.table.inputs:
-        return load_table(folder, settings)
+        return load_table(folder, settings, leave_out)
     card = ModelCard.of(settings)
     return load_folder(
         Path(folder),

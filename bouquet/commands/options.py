@@ -73,7 +73,10 @@ Cold = Annotated[
 ]
 LeaveOut = Annotated[
     bool,
-    typer.Option("--leave-out-unreadable", help="Go on without single photos that cannot be read; they are counted."),
+    typer.Option(
+        "--leave-out-unreadable",
+        help="Go on without photos and rows that cannot be read; they are counted.",
+    ),
 ]
 ReportClasses = Annotated[
     bool,

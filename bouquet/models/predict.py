@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from bouquet.models.kept import KeptModel
 from client.data.folder import check_samples
-from client.data.table import Samples, read_table, samples_of
+from client.data.table import Samples, samples_of
+from client.data.table_reader import read_table
 from common.data.images import IMAGE_MODES, IMAGE_SUFFIXES, image_files, read_image
 from common.data.readers import read_arrays
 from common.errors import BouquetError

@@ -37,6 +37,7 @@ CODE: tuple[str, ...] = (
     "client/data/loading",
     "client/data/folder",
     "client/data/table",
+    "client/data/table_reader",
     "common/data/scaling",
     "common/data/class_folders",
     "common/data/images",

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client.data.table import table_files
+from client.data.table_reader import table_files
 from common.data.class_folders import Report, find_photos, read_photos
 from common.data.images import IMAGE_MODES, IMAGE_SUFFIXES
 from common.data.readers import read_arrays

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.data.folder import read_folder
-from client.data.table import divide, read_table, samples_of, scaling_of
+from client.data.table import divide, samples_of, scaling_of
+from client.data.table_reader import read_table
 from common.data.datasets import Dataset, Floats, Labels, hold_out, load_dataset, reserve
 from common.data.partition_rules import apportion_at_random, deal
 from common.data.partitions import ClientPart, split_train_test
@@ -41,7 +42,7 @@ class ClientData:
         num_classes: of the whole federation, whether or not the client has them all.
         group: ground-truth group where there is one, for purity; never used in training.
         notes: what its owner should know of the folder: files passed over, classes without images.
-        left_out: photos that could not be read and were left out.
+        left_out: photos that could not be read, or rows that do not fit, which were left out.
         scaling: what inputs and targets were standardised by, of a table.
         naive, naive_names: what a forecast without a model says of the test part, (k, n, targets) in the targets' own
             units, and what each is called.
@@ -202,14 +203,16 @@ def load_folder(
     return ClientData(x[train], own.y[train], x[test], own.y[test], len(classes), **about)
 
 
-def load_table(path: Path | str, settings: Settings) -> ClientData:
+def load_table(path: Path | str, settings: Settings, leave_out: bool = False) -> ClientData:
     """A device's own table (`client.data.table`): a CSV file, or a folder of them.
 
     With times the newest part is tested, without them a random one. Everything is standardised by what is trained on.
+    With ``leave_out`` rows that do not fit are left out and counted.
+
     Raises `BouquetError`, naming file, line and column, for what does not fit.
     """
     path, about, task = Path(path), settings.table, task_of(settings)
-    table = read_table(path, about, settings.data.classes)
+    table = read_table(path, about, settings.data.classes, leave_out=leave_out)
     samples = samples_of(table, about, task.is_forecast)
     labels = samples.y if task.has_classes else np.zeros(len(samples.y), dtype=np.int64)
     fraction = settings.data.test_fraction
@@ -232,6 +235,7 @@ def load_table(path: Path | str, settings: Settings) -> ClientData:
         y[test],
         len(settings.data.classes),
         notes=samples.notes,
+        left_out=table.left_out,
         scaling=scaling,
         naive=None if task.has_classes else naive,
         naive_names=() if task.has_classes else names,

@@ -194,8 +194,10 @@ class TableSettings(Section):
     targets: tuple[str, ...] = Field((), description="Columns that it is to tell; one, the class, in classification.")
     time: tuple[str, ...] = Field(
         (),
-        description="Column with the time of a row, ISO 8601 or seconds; or year, month, day, and hour, minute, second "
-        "where there are such columns. With it the newest part is tested; without it, a random one.",
+        description="Column with the time of a row, ISO 8601 or seconds since 1970; or two, a date and a time of day; "
+        "or year, month, day, and hour, minute, second where there are such columns. With it the newest part is "
+        "tested; without it, a random one.",
+        max_length=6,
     )
     categories: tuple[str, ...] = Field(
         (), description="Inputs that are words, each with its values, e.g. ['wind=N,E,S,W']; each becomes a 0 or 1."

@@ -158,6 +158,9 @@ def _misfits(settings: Settings) -> Iterator[str]:
     is_own, has_classes = data.dataset == OWN_DATA, kind == "classification"
     if table.inputs and not is_own:
         yield f"Setting table.inputs is of devices' own tables: it needs data.dataset = 'own', not {data.dataset!r}."
+    both = [column for column in table.targets if column in table.inputs]
+    if both and kind in ("classification", "regression"):
+        yield f"Setting table.targets: {both[0]!r} is in table.inputs, too: the model would see what it is to tell."
     if has_classes:
         if is_own and not (data.classes and (data.input_shape or table.inputs)):
             yield f"Setting data: {data.lacks_description}."

@@ -111,7 +111,7 @@ def with_choices(table: Table, choices: Choices) -> Table:
 def check_apart(data: DataSettings, column: str) -> None:
     """Raise `BouquetError` where tuning may test on samples that the table tests on, and settings would prevent it.
 
-    Devices' own data have no samples apart; the notes say so.
+    Devices' own data have no samples apart but those before ``table.cut``; the notes say so.
     """
     if data.dataset == OWN_DATA:
         return
@@ -129,7 +129,8 @@ def check_apart(data: DataSettings, column: str) -> None:
 
 def shared_columns(table: Table) -> list[str]:
     """The columns whose samples to choose on may be among those that the table tests on under another seed."""
-    own = {cell.data for cell in table.cells if cell.settings.data.dataset == OWN_DATA}
+    cells = (cell for cell in table.cells if not cell.settings.table.cut)
+    own = {cell.data for cell in cells if cell.settings.data.dataset == OWN_DATA}
     return [data for data in table.data if data in own]
 
 

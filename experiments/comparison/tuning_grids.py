@@ -132,7 +132,8 @@ def label_of(row: str, values: Values) -> str:
 def tuning_table(table: Table, check: Callable[[Settings], object] = lambda settings: None) -> Table:
     """The table of what is tried: each row with each of its values, in all columns, on the tune seeds.
 
-    Its cells are tested on what the devices held out of their training samples, never on ``data.test_samples``.
+    Its cells are tested on what the devices held out of their training samples, never on ``data.test_samples``, nor on
+    what is of ``table.cut`` or later: they read the rows before it only, and test on the newest of those.
     ``check`` is called with the settings of each row. Raises `BouquetError` for a value that a row cannot have.
     """
     tune = table.tune
@@ -144,6 +145,8 @@ def tuning_table(table: Table, check: Callable[[Settings], object] = lambda sett
                 label = label_of(cell.strategy, values)
                 slug = f"{cell.slug.removesuffix(f'-s{cell.seed}')}-{_slug(values)}-s{seed}"
                 overrides = {**values, "run.seed": seed, "run.name": slug, "data.test_samples": None}
+                if cut := cell.settings.table.cut:
+                    overrides |= {"table.until": cut, "table.cut": ""}
                 try:
                     settings = cell.settings.with_overrides(overrides)
                     if seed == tune.seeds[0] and cell.data == table.data[0]:

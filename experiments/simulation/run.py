@@ -37,6 +37,7 @@ from server.run_folder import STATE_FOLDER, SUMMARY
 from strategies.base.sampling import fewest_replies, sample_size
 
 FIRST_NODE = SUPERLINK_NODE_ID + 1
+_read: set[str] = set()  # settings of devices' own data that were found to fit
 _QUIET: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
 
 
@@ -92,8 +93,20 @@ def check(settings: Settings, resumed: Path | None = None) -> None:
     part_of(settings, 0)
 
 
+def check_elsewhere(settings: Settings) -> None:
+    """`check`, in a process that runs nothing itself: devices' own data are not kept in its memory."""
+    check(settings)
+    own_data.cache_clear()
+
+
 def _check_folders(settings: Settings) -> None:
-    """Read every client's folder, and name all those that cannot be read or hold too little."""
+    """Read every client's folder, and name all those that cannot be read or hold too little.
+
+    Once for the same data: the cells of a comparison differ in the method, most of them.
+    """
+    about = settings.model_dump_json(include={"data", "table", "task", "model"}) + str(settings.run.seed)
+    if about in _read:
+        return
     wrong = []
     for folder in client_folders(settings.data.data_dir):
         try:
@@ -102,6 +115,7 @@ def _check_folders(settings: Settings) -> None:
             wrong.append(f"client {folder.name!r}: {error}")
     if wrong:
         raise BouquetError(f"The data of {len(wrong)} of {settings.data.clients} clients do not fit: {' '.join(wrong)}")
+    _read.add(about)
 
 
 def _run_inline(settings: Settings, server_app: ServerApp, client_app: ClientApp) -> None:

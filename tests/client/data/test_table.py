@@ -10,7 +10,8 @@ from hypothesis import settings as limits
 from hypothesis import strategies as st
 
 from client.data.loading import load_table
-from client.data.table import divide, read_table, samples_of
+from client.data.table import divide, samples_of
+from client.data.table_reader import read_table
 from common.errors import BouquetError
 from common.settings import load_settings
 from common.settings.sections import TableSettings

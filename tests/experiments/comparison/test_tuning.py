@@ -8,6 +8,7 @@ import threading
 import pytest
 from rich.console import Console
 
+from client.data.loading import load_table as load_own_table
 from client.data.loading import part_of
 from common.errors import BouquetError
 from experiments.comparison import tables
@@ -424,6 +425,51 @@ def test_of_devices_own_data_the_notes_say_that_nothing_is_apart(tmp_path):
     results = Results(table, [CellResult(cell) for cell in table.cells])
     said = "digits, more: chosen on devices' own samples, which the table may test on under another seed."
     assert said in tuning_notes(results)
+
+
+def test_what_is_of_the_cut_or_later_is_not_read_in_tuning(tmp_path):
+    (tmp_path / "own").mkdir()
+    for client in "abcd":
+        rows = "".join(f"{day},{day * 10},{day}\n" for day in range(1, 29))
+        (tmp_path / "own" / f"{client}.csv").write_text("t,a,b\n" + rows)
+    about = f"""
+        name = "own"
+        seeds = [0]
+        metrics = ["mae_macro"]
+        [tune]
+        seeds = [100]
+        "train.learning_rate" = [0.1, 0.2]
+        [base.task]
+        kind = "regression"
+        [base.data]
+        dataset = "own"
+        data_dir = "{tmp_path / "own"}"
+        clients = 4
+        [base.table]
+        inputs = ["a"]
+        targets = ["b"]
+        time = ["t"]
+        cut = "1970-01-01T00:00:20"
+        [[strategy]]
+        label = "FedAvg"
+        name = "fedavg"
+        [[data]]
+        label = "days"
+    """
+    path = tmp_path / "table.toml"
+    path.write_text(about)
+    table = load_table(path, lambda settings: None)
+
+    def read(cell):
+        data = load_own_table(tmp_path / "own" / "a.csv", cell.settings)
+        return [sorted(data.scaling.undone(y).round().ravel()) for y in (data.train_y, data.test_y)]
+
+    assert read(table.cells[0]) == [list(range(1, 20)), list(range(20, 29))]
+    trained, tested = read(tuning_table(table).cells[0])
+    assert trained + tested == list(range(1, 20))
+    assert tested == [16, 17, 18, 19]
+    said = tuning_notes(Results(table, [CellResult(cell) for cell in table.cells]))
+    assert not any("may test on" in note for note in said)
 
 
 def test_a_real_table_is_tuned_on_digits(tmp_path):

@@ -1,0 +1,171 @@
+"""CSV files as loggers write them: what is read all the same, what is named, and what may be left out."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from client.data.loading import load_table
+from client.data.table import samples_of
+from client.data.table_reader import read_table, table_files
+from common.errors import BouquetError
+from common.settings import load_settings
+from common.settings.sections import TableSettings
+
+ONE = TableSettings(inputs=("a",), time=("t",))
+
+
+def file(folder, content, name="data.csv"):
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "\ufeffa,t\r\n1,10\r\n3,20\r\n",  # as Windows writes it
+        '"a","t"\n"1","10"\n"3","20"\n',
+        "a,t\r1,10\r3,20\r",
+        " a , t \n 1 , 10 \n 3 , 20 \n",
+        "a,t\n1,10\n\na,t\n  \n,\n3,20\n",  # restarted, with its header once more
+        b"a,t\n1,10\n\0\0\0\0\0\n\0\0\x003,20\n",  # power was lost
+        b"a,t\n1,10\n3,20\n\0\0\0\0",
+        "a,t\n1,1970-01-01T00:00:10\n3,1970-01-01 01:00:20+01:00\n",
+        "t,unused,a\n10,x,1\n20,,3\n",
+    ],
+)
+def test_what_loggers_write_is_read(content, tmp_path):
+    table = read_table(file(tmp_path, content), ONE)
+    assert (table.inputs.tolist(), table.times.tolist()) == ([[1], [3]], [10, 20])
+
+
+def test_a_suffix_in_capitals_is_one_too(tmp_path):
+    found = [file(tmp_path, "a,t\n1,1\n", "DATALOG.CSV"), file(tmp_path, "a,t\n2,2\n", "b.csv")]
+    assert table_files(tmp_path) == found
+    assert read_table(tmp_path, ONE).inputs.tolist() == [[1], [2]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "cells", "expected"),
+    [
+        (("t",), "20260301", 1772323200),  # ISO 8601's short form, and no second of 1970
+        (("t",), "20261399", 20261399),
+        (("d", "clock"), "2026-03-01,12:30", 1772368200),
+        (("d", "clock"), "20260301,123000", 1772368200),
+        (("y", "m", "d"), "2026.0,3,1", 1772323200),  # as pandas writes whole numbers beside gaps
+    ],
+)
+def test_a_time_in_other_forms(columns, cells, expected, tmp_path):
+    path = file(tmp_path, f"a,{','.join(columns)}\n1,{cells}\n")
+    assert read_table(path, TableSettings(inputs=("a",), time=columns)).times.tolist() == [expected]
+
+
+@pytest.mark.parametrize(
+    ("columns", "cells"),
+    [(("t",), "1772368200000"), (("t",), "-1e12"), (("t",), "nan"), (("t",), ""), (("y", "m"), "2026,3")]
+    + [(("y", "m", "d"), cells) for cells in ("2026,13,1", "2026,2,30", "2026.5,1,1", "2026,1,NA", "1e99,1,1")],
+)
+def test_a_time_that_is_none_is_named(columns, cells, tmp_path):
+    path = file(tmp_path, f"a,{','.join(columns)}\n1,{cells}\n")
+    with pytest.raises(BouquetError, match=r"line 2, column .* it must be a time: ISO 8601, seconds since 1970 \(not"):
+        read_table(path, TableSettings(inputs=("a",), time=columns))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("a;t\n1,5;10\n", "apart by ';', where a comma is due"),
+        ("a\tt\n1\t10\n", "apart by '.t', where a comma is due"),
+        ("a,t\n1,5,10\n", "line 2 has 3 cells, its header 2"),  # a comma in a number
+        ('a,t\n"1,5",10\n', "line 2, column 'a' holds '1,5'; it must be a number"),
+        ("a,t\n1,10", "no rows below its header. The last line of data.csv has no end yet"),
+    ],
+)
+def test_what_is_no_such_table_is_named(content, said, tmp_path):
+    with pytest.raises(BouquetError, match=said):
+        read_table(file(tmp_path, content), ONE)
+
+
+def test_a_parquet_file_is_refused_with_the_way_out(tmp_path):
+    path = file(tmp_path, b"PAR1", "data.parquet")
+    for given in (path, tmp_path):
+        with pytest.raises(BouquetError, match=r"read as CSV, not as \.parquet.*read_parquet"):
+            read_table(given, ONE)
+
+
+def test_rows_that_do_not_fit_are_left_out_where_the_owner_allows_it(tmp_path):
+    lines = ["a,t,kind", "1,0,x", "2,60,y,", "3,120,z", "oops,180,x", "5,soon,y", "6,300,", "7,360,y"]
+    path = file(tmp_path, "\n".join(lines) + "\n")
+    about = TableSettings(inputs=("a",), targets=("kind",), time=("t",))
+    with pytest.raises(BouquetError, match=r"line 3 has 4 cells, its header 3\. Or .*--leave-out-unreadable"):
+        read_table(path, about, ("x", "y"))
+    table = read_table(path, about, ("x", "y"), leave_out=True)
+    assert (table.inputs.ravel().tolist(), table.classes.tolist(), table.left_out) == ([1, 6, 7], [0, -1, 1], 4)
+    assert table.lines.tolist() == [2, 7, 8]
+    assert table.notes == (f"Left out: 4 rows that do not fit. {path}, line 3 has 4 cells, its header 3.",)
+
+
+def test_what_is_left_out_is_counted_in_the_device_s_data(tmp_path):
+    chosen = load_settings(None, ["task.kind=regression", "data.dataset=own", "table.inputs=a", "table.targets=b"])
+    path = file(tmp_path, "a,b\n" + "".join(f"{i},{2 * i}\n" for i in range(9)) + "x,1\n")
+    assert load_table(path, chosen, leave_out=True).left_out == 1
+    with pytest.raises(BouquetError, match="line 11, column 'a' holds 'x'"):
+        load_table(path, chosen)
+
+
+def test_which_columns_have_gaps_is_said(tmp_path):
+    about = TableSettings(inputs=("w", "a"), targets=("b",), categories=("w=N,S",))
+    table = read_table(file(tmp_path, "a,b,w\n1,,N\n-nan,2,NA\n3,3,\n4,n/a,S\n"), about)
+    assert table.gaps == {"w": 2, "a": 1, "b": 2}
+    assert "Cells without a value, of 4 rows: w 2, a 1, b 2." in samples_of(table, about, is_forecast=False).notes
+
+
+def test_parts_of_a_long_table_are_one(tmp_path, monkeypatch):
+    monkeypatch.setattr("client.data.table_reader.ROWS", 500)
+    count = 20_003
+    values = np.random.default_rng(0).permutation(count)
+    path = file(tmp_path, "a,t\n" + "".join(f"{2 * v},{v}\n" for v in values))
+    tracemalloc.start()
+    table = read_table(path, ONE)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    np.testing.assert_array_equal(table.times, np.arange(count))
+    np.testing.assert_array_equal(table.inputs[:, 0], 2 * np.arange(count))
+    np.testing.assert_array_equal(table.lines, np.argsort(values) + 2)
+    assert most < 3e6  # where all rows are text at once, 6.2 MB
+
+
+def test_a_gap_is_filled_by_time_not_by_row(tmp_path):
+    lines = [f"{60 * i},{i},0" for i in range(6)] + ["999960,,0"] + [f"{1000020 + 60 * i},{i},0" for i in range(6)]
+    about = TableSettings(inputs=("a",), targets=("b",), time=("t",), fill=1)
+    table = read_table(file(tmp_path, "t,a,b\n" + "\n".join(lines) + "\n"), about)
+    assert len(samples_of(table, about, is_forecast=False).x) == 12  # the value of eleven days before is no value
+    lines[3] = "180,,0"
+    table = read_table(file(tmp_path, "t,a,b\n" + "\n".join(lines) + "\n"), about)
+    assert samples_of(table, about, is_forecast=False).x[3] == 2
+
+
+def test_a_sensor_of_ten_thousand_values_a_second(tmp_path):
+    about = TableSettings(inputs=("a",), targets=("a",), time=("t",), history=2)
+    table = read_table(file(tmp_path, "a,t\n" + "".join(f"{i},{i / 10_000:.4f}\n" for i in range(20))), about)
+    assert samples_of(table, about, is_forecast=True).y[:, 0].tolist() == list(range(2, 20))
+
+
+def test_rounding_is_no_deviation(tmp_path):
+    chosen = load_settings(
+        None, ["task.kind=regression", "data.dataset=own", "table.inputs=a,b", "table.targets=c", "table.time=t"]
+    )
+    lines = [f"{60 * i},{-1.1 if i < 900 else 4},{1e6 + i % 2 / 100},{i}" for i in range(1000)]
+    data = load_table(file(tmp_path, "t,a,b,c\n" + "\n".join(lines) + "\n"), chosen)
+    assert np.full(800, -1.1).std() > 0
+    assert data.scaling.std[0] == 1
+    assert data.scaling.std[1] == pytest.approx(0.005, rel=1e-3)
+    assert np.abs(data.test_x[:, 0]).max() < 10
+
+
+@pytest.mark.parametrize("kind", ["regression", "classification"])
+def test_what_is_told_is_no_input(kind):
+    chosen = [f"task.kind={kind}", "data.dataset=own", "table.inputs=a,b", "table.targets=b", "data.classes=x,y"]
+    with pytest.raises(BouquetError, match=r"table.targets: 'b' is in table.inputs, too"):
+        load_settings(None, chosen[: 5 if kind == "classification" else 4])
