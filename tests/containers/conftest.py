@@ -24,7 +24,15 @@ class Federation:
         self.run = f"test-{uuid.uuid4().hex[:8]}"
         self.folder = ROOT / "runs" / self.run
         self.files = [ROOT / "compose.yaml"]
-        self.environment = {**os.environ, "COMPOSE_PROJECT_NAME": f"bouquet-{self.run}", "RUN": self.run, **settings}
+        # By its tag, which an engine without a registry can have; its digest is for those who install.
+        base = {"BASE": os.environ.get("BASE", "python:3.11-slim-bookworm")}
+        self.environment = {
+            **os.environ,
+            **base,
+            "COMPOSE_PROJECT_NAME": f"bouquet-{self.run}",
+            "RUN": self.run,
+            **settings,
+        }
         if self.folder.parent.exists() and (owner := self.folder.parent.stat()).st_uid:
             self.environment |= {"BOUQUET_UID": str(owner.st_uid), "BOUQUET_GID": str(owner.st_gid)}
 
