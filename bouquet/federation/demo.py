@@ -57,7 +57,7 @@ def run_demo(settings: Settings, folder: Path, console: Console) -> None:
     port = free_port()
     console.print(f"Starting a SuperLink and {clients} SuperNodes on 127.0.0.1:{port} (gRPC) …")
     with ProcessGroup() as group:
-        superlink = start_server(group, folder, port=port, durable=False, message_bytes=-1)  # nobody else's
+        superlink = start_server(group, folder, port=port, message_bytes=-1)  # nobody else's
         for part in range(clients):
             state = (folder / STATE_FOLDER / f"device-{part}").absolute()
             config: Mapping[str, Any] = {PARTITION_ID: part, NUM_PARTITIONS: clients, STATE_DIR: str(state), THREADS: 1}

@@ -46,7 +46,6 @@ def start_server(
     certificates: Certificates | None = None,
     registered: Path | None = None,
     health: str | None = None,
-    durable: bool = True,
     current: Path | None = None,
     on_line: Callable[[str], None] | None = None,
     message_bytes: int = LEAST_MESSAGE_BYTES,
@@ -54,9 +53,8 @@ def start_server(
     """Start the SuperLink of a run, which devices reach at ``host:port`` over gRPC.
 
     With ``certificates`` it speaks TLS and admits only devices that an `Admission` has registered, from the folder
-    ``registered``. Only where it is ``durable`` does it know its devices after a restart; it then works several times
-    as long on each message. ``current`` is a file that names the run in hand, where there are several. ``on_line`` is
-    told what SuperLink logs. No call of a device may hold more than ``message_bytes``.
+    ``registered``. It knows its devices after a restart. ``current`` is a file that names the run in hand, where there
+    are several. ``on_line`` is told what SuperLink logs. No call of a device may hold more than ``message_bytes``.
 
     Raises `BouquetError` for a Flower that servers are not tested with.
     """
@@ -64,10 +62,9 @@ def start_server(
     directory = make_folder(folder / SUPERLINK, "SuperLink's folder")
     database = directory / DATABASE_FILE
     environment = {**QUICK, RUN_FOLDER: str(folder.absolute()), RESUME: "1" if resume else "0"}
+    environment[DATABASE] = str(database.absolute())
     if current is not None:
         environment[CURRENT] = str(current.absolute())
-    if durable:
-        environment[DATABASE] = str(database.absolute())
     if registered is not None:
         environment[REGISTERED] = str(registered.absolute())
     return start_superlink(
@@ -75,7 +72,7 @@ def start_server(
         directory,
         fleet_address=f"{host}:{port}",
         # Devices that were connected when the server was restarted are known by it.
-        database=database if durable else None,
+        database=database,
         environment=environment,
         health_address=health,
         certificates=certificates,

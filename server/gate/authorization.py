@@ -25,18 +25,14 @@ from google.protobuf.message import DecodeError
 from server.gate.superlink_api import Refused
 
 MOST_BYTES = 2**20  # of a message without its objects: their names, and the reason of an error
-TIMES_GIVEN = 3
 
 
-@dataclass
+@dataclass(frozen=True)
 class Given:
-    """The message that a node was last given: its name and its objects' names, how often, and whether it has it."""
+    """The message that a node was last given: its name and its objects' names."""
 
     message: str
     objects: frozenset[str]
-    answer: bytes
-    times: int = 1
-    confirmed: bool = False
 
 
 class Authorization:
@@ -57,16 +53,13 @@ class Authorization:
         for file in folder.iterdir():
             # One that a disk has damaged costs its device a message; an error here would keep all of them out.
             with contextlib.suppress(DecodeError, IndexError, ValueError):
-                given = None if file.suffix == ".part" else self._read(file.read_bytes())
-                if given is not None:
-                    given.confirmed = file.suffix == ".had"
+                if file.suffix != ".part" and (given := self._read(file.read_bytes())) is not None:
                     self._given[int(file.stem)] = given
 
     def note(self, node: int, answer: bytes) -> bool:
         """What SuperLink answers to a node that looks for a message; whether there is one."""
         given = self._read(answer)
         if given is not None:
-            self.forget(node)
             self._given[node] = given
             with self._keeping():
                 part = self._folder / f"{node}.part"
@@ -74,27 +67,11 @@ class Authorization:
                 part.rename(self._folder / str(node))
         return given is not None
 
-    def again(self, node: int) -> bytes | None:
-        """What the node was given and seems not to have got, as it looks for another message."""
-        given = self._given.get(node)
-        if given is None or given.confirmed or given.times >= TIMES_GIVEN:
-            return None
-        given.times += 1
-        return given.answer
-
-    def confirmed(self, node: int) -> None:
-        """The node has its message, whole."""
-        if (given := self._given.get(node)) is not None and not given.confirmed:
-            given.confirmed, given.answer = True, b""
-            with self._keeping():
-                (self._folder / str(node)).rename(self._folder / f"{node}.had")
-
     def forget(self, node: int) -> None:
         """SuperLink wants no more of the message that this node has."""
         if self._given.pop(node, None) is not None:
             with self._keeping():
-                for name in (str(node), f"{node}.had"):
-                    (self._folder / name).unlink(missing_ok=True)
+                (self._folder / str(node)).unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def _keeping(self) -> Iterator[None]:
@@ -116,7 +93,7 @@ class Authorization:
         elif isinstance(request, PushObjectRequest) and not request.session_id:
             problem = "An object without the session in which it was asked for"
         elif isinstance(request, PullObjectRequest | ConfirmMessageReceivedRequest):
-            given = self._given.get(request.node.node_id, Given("", frozenset(), b""))
+            given = self._given.get(request.node.node_id, Given("", frozenset()))
             if isinstance(request, ConfirmMessageReceivedRequest):
                 problem = None if request.message_object_id == given.message else "It is not this device's message"
             elif request.object_id != given.message and request.object_id not in given.objects:
@@ -135,7 +112,7 @@ class Authorization:
         if objects is None:
             objects = frozenset(part.object_id for child in tree.children for part in iterate_object_tree(child))
             self._objects[below] = objects
-        return Given(message.metadata.message_id, objects, answer)
+        return Given(message.metadata.message_id, objects)
 
 
 def _announcement(request: PushMessagesRequest) -> str | None:

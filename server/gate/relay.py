@@ -32,7 +32,6 @@ NOT_HERE = {  # where devices are registered by the server
     "RegisterNode": ApiErrorCode.FLEET_SUPERNODE_REGISTRATION_DISABLED,
     "UnregisterNode": ApiErrorCode.FLEET_SUPERNODE_UNREGISTRATION_DISABLED,
 }
-HAS_IT = ("ConfirmMessageReceived", "PushMessages")
 EMPTY = fleet_pb2.PullMessagesResponse().SerializeToString()
 CODE = grpc.StatusCode
 
@@ -99,20 +98,17 @@ class Relay(grpc.GenericRpcHandler):
             return b""
 
     async def _look(self, node: int, ask: Any) -> bytes | None:
-        """A message for a node, or the one that it was given and has not got."""
+        """A message for a node, of which it may then have all."""
         answer: bytes = await ask()
-        return answer if self._authorization.note(node, answer) else self._authorization.again(node)
+        return answer if self._authorization.note(node, answer) else None
 
     async def _ask(self, method: str, request: Message, body: bytes, headers: dict[str, Any], pace: Pace) -> bytes:
         async with pace.in_hand:
             signed = headers_of(not_too_old(headers, pace.newest).items())
             answer = await self._superlink.post(path_of(method), body, signed)
-        node = node_of(request)
         if answer.status == 200:
-            if method in HAS_IT and node is not None:
-                self._authorization.confirmed(node)
             return answer.body
-        if answer.status in (403, 404) and node is not None:  # its run is over
+        if answer.status in (403, 404) and (node := node_of(request)) is not None:  # its run is over
             self._authorization.forget(node)
         raise refusal(answer)
 

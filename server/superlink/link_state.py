@@ -36,6 +36,7 @@ from server.superlink.durable_state import IN_MEMORY, DurableState
 from server.superlink.object_store import ENTRY_BYTES, Claims, ObjectStore, claims_of
 
 SWEEP_SECONDS = 60.0
+TIMES_GIVEN = 3  # a message, to a node that does not say that it has it
 TELL_SECONDS = 0.05  # until what was not heard is told once more
 IDS_AT_ONCE = 4096
 LEAST_BYTES = 256 * 2**20  # that messages may take on any machine
@@ -90,6 +91,7 @@ class LinkState(DurableState):
         self._devices: dict[str, int] = {}  # by session, those who upload
         self._reply_bytes: dict[int, int] = {}  # by run
         self._greedy: set[int] = set()  # devices of which it was said that they send too much
+        self._given: dict[int, tuple[str, int]] = {}  # by node, the message that it was given last, and how often
         self._next_sweep = 0.0
         self._full = False
 
@@ -131,16 +133,17 @@ class LinkState(DurableState):
         if self._is_full(self.most_bytes // 2):
             raise NoRoom
         self._full = False
-        identifier = message.metadata.message_id
+        identifier, device = message.metadata.message_id, message.metadata.src_node_id
         own = self.message_res_store.get(identifier)  # announced once more
-        again = own is not None and own.metadata.src_node_id == message.metadata.src_node_id
+        again = own is not None and own.metadata.src_node_id == device
         if identifier != object_tree.object_id or self.objects.roots(claims) - ({identifier} if again else set()):
             return False, []
-        if not self.message_ins_store.keys().isdisjoint(claims) or self.store_message_res(message) is None:
+        if not self.message_ins_store.keys().isdisjoint(claims):
             return False, []
-        device = message.metadata.src_node_id
         new = [name for name in claims if name not in self.objects]
-        self._check_part(device, message.metadata.run_id, ENTRY_BYTES * len(new))
+        self._check_part(device, message.metadata.run_id, ENTRY_BYTES * len(new), identifier)
+        if self.store_message_res(message) is None:
+            return False, []
         self.objects.forget_parts(claims)
         missing = self.preregister_object_tree(object_tree, session_id)
         self._devices[session_id] = device
@@ -157,16 +160,24 @@ class LinkState(DurableState):
         self._devices.pop(session_id, None)
         CORE_IN_MEMORY._cleanup_push_session(self, session_id, cleanup_messages=cleanup_messages)
 
-    def _check_part(self, device: int, run_id: int, more: int, session_id: str = "") -> None:
+    def _check_part(self, device: int, run_id: int, more: int, reply: str) -> None:
         """Raise HTTP's 413 where a device would have more on its way than its part.
 
-        Its other uploads that it has not finished are given up before that: it works on one reply at a time.
+        Before that its other replies are given up for this one, those first that it has not finished: it works on one
+        at a time, and the server no longer asks for what came too late.
         """
         most = REPLIES * self._reply_bytes.get(run_id, self.most_bytes)
         if self.objects.brought_by(device) + more <= most:
             return
-        for other in [other for other, whose in self._devices.items() if whose == device and other != session_id]:
-            self._cleanup_push_session(other, cleanup_messages=True)
+        for session_id in [session_id for session_id, whose in self._devices.items() if whose == device]:
+            if reply not in self._object_push_sessions[session_id].root_object_ids:
+                self._cleanup_push_session(session_id, cleanup_messages=True)
+        theirs = [known for known, one in self.message_res_store.items() if one.metadata.src_node_id == device]
+        for known in [known for known in theirs if known != reply]:  # the oldest first
+            if self.objects.brought_by(device) + more <= most:
+                return
+            self.objects.delete(known)
+            self._on_push_session_expired({known})
         if (held := self.objects.brought_by(device)) + more > most:
             if device not in self._greedy:
                 self._greedy.add(device)
@@ -210,7 +221,8 @@ class LinkState(DurableState):
             if session is None or object_id not in session.pending_object_ids:
                 return object_content != b"" and self.objects.get(object_id) == object_content  # its answer was lost
             if (device := self._devices.get(session_id)) is not None:
-                self._check_part(device, run_id, len(object_content), session_id)
+                (reply,) = session.root_object_ids
+                self._check_part(device, run_id, len(object_content), reply)
             # So that no reply takes the server's.
             room = self.most_bytes if device is None else self.most_bytes * 3 // 4
             if self._is_full(room, len(object_content)):
@@ -229,7 +241,10 @@ class LinkState(DurableState):
             self.tell(self.message_ins_store[identifier].metadata.dst_node_id)
 
     def get_message_ins(self, node_id: int, limit: int | None, *, run_id: int | None = None) -> list[Message]:
-        """Messages for a node of which all is there, each given once."""
+        """Messages for a node of which all is there, each once, and some times more while the node has not got it.
+
+        A device that looks for a message has dealt with the last, or never got it: the answer was lost on its way.
+        """
         if limit is not None and limit < 1:
             raise AssertionError("`limit` must be >= 1")
         with self.lock:
@@ -240,7 +255,19 @@ class LinkState(DurableState):
             for message in found:
                 message.metadata.delivered_at = now().isoformat()
                 self._forget_in_inbox(message)
-        return found
+                self._given[node_id] = message.metadata.message_id, 1
+            return found or self._given_again(node_id)
+
+    def _given_again(self, node_id: int) -> list[Message]:
+        identifier, times = self._given.get(node_id, ("", 0))
+        self._check_stored_messages({identifier})
+        message = self.message_ins_store.get(identifier)
+        has_it = identifier not in self.objects or identifier in self.message_ins_id_to_message_res_id  # or its answer
+        if message is None or has_it or times >= TIMES_GIVEN:
+            self._given.pop(node_id, None)
+            return []
+        self._given[node_id] = identifier, times + 1
+        return [message]
 
     def _forget_in_inbox(self, message: Message) -> None:
         inbox = self._inboxes.get(message.metadata.dst_node_id, {})

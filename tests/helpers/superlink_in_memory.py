@@ -111,8 +111,8 @@ def reply_of(message, node, **said):
     return reply
 
 
-def answer(link, message, node):
-    reply = reply_of(message, node, source=node)
+def answer(link, message, node, **said):
+    reply = reply_of(message, node, source=node, **said)
     session = link.state.start_session(link.run_id)
     stored, missing = link.state.store_message_and_object_tree(reply, get_object_tree(reply), session)
     assert stored

@@ -6,117 +6,24 @@ The server's side is Flower's grid and its Runtime API functions, in the same pr
 import math
 import os
 import time
-import uuid
-from types import SimpleNamespace
 
 import grpc
 import pytest
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, MetricRecord, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest
-from flwr.proto.node_pb2 import Node
-from flwr.server.superlink.linkstate import linkstate_factory
+from flwr.proto.message_pb2 import ObjectTree, PullObjectRequest
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
-from flwr.supercore.object_store import object_store_factory
-from flwr.supercore.task_identity import TaskIdentity
-from flwr.superlink.servicer.fleet import fleet_handlers
 
 from client.supernode.fleet_connection import Signature
 from common import protocol
-from server.gate.authorization import TIMES_GIVEN
 from server.gate.limits import CALLS_OF_A_KEY
-from server.gate.waiting import LOOKS
-from server.superlink import grid, link_state
-from tests.helpers.gated import GatedSuperLink
-from tests.helpers.superlink_in_memory import Link
+from server.superlink.link_state import TIMES_GIVEN
 from tests.helpers.waiting_for import eventually
-from tests.helpers.wire_device import Reply, WireDevice
 
 MOST_OBJECTS = 100
 TTL = 3600.0
 NOBODY = "ab" * 32
-
-
-class Device(WireDevice):
-    """A scripted device of a federation without TLS, and what it was given last."""
-
-    def __init__(self, federation, name):
-        self.keys, self.public_key, _ = federation.server.pair(register=True)
-        self.stub = federation.server.stub(self.keys)
-        self.heartbeat_interval = 600.0
-        self.node = Node(node_id=self.activate())
-        self.close = federation.server.channels[-1].close
-
-    def reply(self, instruction, content=None):
-        TaskIdentity.node_id = self.node.node_id
-        made = Message(content or RecordDict(), reply_to=instruction)
-        TaskIdentity.node_id = SUPERLINK_NODE_ID
-        return Reply.of(made)
-
-    def given(self):
-        """What SuperLink announces to it, of which nothing is pulled."""
-        return self.stub.PullMessages(PullMessagesRequest(node=self.node))
-
-    def pulls(self, run, identifier):
-        """Whether it gets an object."""
-        request = PullObjectRequest(node=self.node, run_id=run, object_id=identifier)
-        return self.stub.PullObject(request).object_available
-
-    def confirms(self, run, identifier):
-        request = ConfirmMessageReceivedRequest(node=self.node, run_id=run, message_object_id=identifier)
-        self.stub.ConfirmMessageReceived(request)
-
-    def announces(self, reply, tree):
-        """A reply with any tree."""
-        reply.announced.metadata.message_id = reply.announced.metadata.message_id or tree.object_id
-        request = PushMessagesRequest(node=self.node, messages_list=[reply.announced], message_object_trees=[tree])
-        return self.stub.PushMessages(request)
-
-
-class Federation:
-    """A server and two devices, of which one, mallory, is not honest."""
-
-    def __init__(self, layout, folder):
-        self.link = Link(layout, str(folder / "state.db"))
-        self.run = self.link.run_id
-        options = {"message_bytes": 10_000_000, "most_objects": MOST_OBJECTS, "told": os.environ[LOOKS]}
-        self.server = GatedSuperLink(folder / "gate", self.link.states, **options)
-        self.honest, self.mallory = Device(self, "honest"), Device(self, "mallory")
-
-    def push(self, *devices, content=None):
-        """The server's messages to these; their ids."""
-        messages = [
-            Message(content or RecordDict(), dst_node_id=device.node.node_id, message_type="train", ttl=TTL)
-            for device in devices
-        ]
-        self.link.grid.push_messages(messages)
-        return [message.metadata.message_id for message in messages]
-
-    def forget_replies(self):
-        """Have the server wait no more for replies that are announced and not there."""
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(grid, "time", SimpleNamespace(time=lambda: time.time() + TTL + 1))
-            self.link.grid._take([])
-
-    def end(self):
-        self.honest.close()
-        self.mallory.close()
-        self.server.end()
-
-
-@pytest.fixture
-def federation(monkeypatch, layout, tmp_path):
-    monkeypatch.setattr(grid, "SOON", 0.05)
-    # A run that nobody has started: a started one ends when its ServerApp is not heard of for a minute.
-    monkeypatch.setattr(fleet_handlers, "check_abort", lambda *_: None)
-    monkeypatch.setattr(linkstate_factory, "SqlLinkState", linkstate_factory.SqlLinkState)
-    monkeypatch.setattr(object_store_factory, "SqlObjectStore", object_store_factory.SqlObjectStore)
-    monkeypatch.setenv(LOOKS, f"bouquet-test-{uuid.uuid4().hex}")
-    link_state.install()
-    made = Federation(layout, tmp_path)
-    yield made
-    made.end()
 
 
 def refused(call, *arguments):

@@ -36,7 +36,22 @@ def test_a_message_is_found_once_and_by_its_node_alone(link):
     (identifier,) = push(link, first)
     assert link.state.get_message_ins(second, 1) == []
     assert [one.metadata.message_id for one in link.state.get_message_ins(first, 1)] == [identifier]
+    link.state.object_store.delete(identifier)  # the node says that it has it
     assert link.state.get_message_ins(first, 1) == []
+
+
+def test_what_a_node_does_not_say_that_it_has_is_given_again_until_it_has_answered(link):
+    node = link.node()
+    push(link, node)
+    (message,) = link.state.get_message_ins(node, 1)
+    assert link.state.get_message_ins(node, 1) == [message]
+    answer(link, message, node)
+    assert link.state.get_message_ins(node, 1) == []
+    (identifier,) = push(link, node, round=2)
+    assert link.state.get_message_ins(node, 1)[0].metadata.message_id == identifier
+    link.state.delete_messages({identifier})
+    assert link.state.get_message_ins(node, 1) == []
+    assert link.state._given == {}
 
 
 def test_messages_come_in_their_order(link):

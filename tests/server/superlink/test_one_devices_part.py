@@ -96,6 +96,20 @@ def test_replies_of_this_round_and_the_last_have_room_and_what_was_given_up_make
     assert held[1:] == [2 * held[0], held[0]]  # it works on one at a time: both others were given up
 
 
+def test_what_came_too_late_makes_room_for_the_next_reply(link, a_reply):
+    """Of a device that is late in each round: its replies are whole, and nobody asks for them."""
+    node, held = link.node(), []
+    for number in range(5):
+        (identifier,) = push(link, node, round=number)
+        (message,) = link.state.get_message_ins(node, 1)
+        answer(link, message, node, part=bytes([number]) * (a_reply - PART_BYTES))
+        held.append(link.state.objects.brought_by(node) // (a_reply - PART_BYTES))
+    assert held == [1, 2, 2, 2, 2]
+    (reply,) = link.grid.pull_messages([identifier])
+    assert reply.metadata.src_node_id == node
+    assert link.state.num_message_res() == 1  # the last before it
+
+
 def test_what_the_server_has_taken_is_nobodys(link):
     node = link.node()
     for number in range(3):
