@@ -169,6 +169,13 @@ def test_a_device_that_fails(days, tmp_path):
         days.device("client-1")["failures"] += 1
         days.last(7, round_every=7)
     days.alerts("BouquetDeviceFails", device="client-1")
+    # Its owner removes its key, and registers it again; six hours later all is forgotten.
+    days.device("client-1")["expected"] = False
+    days.last(1)
+    days.alerts()
+    days.device("client-1")["expected"] = True
+    days.last(1)
+    days.alerts("BouquetDeviceFails", device="client-1")
     days.last(6 * 60, round_every=7)
     days.alerts()
     assert days.judged(tmp_path) == ""
