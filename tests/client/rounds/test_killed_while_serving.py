@@ -14,7 +14,7 @@ from client.rounds.session import Session
 from common.protocol import ARRAYS, Instruction, Payload
 from tests.helpers.scripted_server import Device, samples
 
-MIXTURE = {"privacy.clip_norm": None, "personal.serve": "mixture", "train.local_epochs": 2}
+MIXTURE = {"privacy.clip_norm": None, "personal.serve": "mixture", "personal.compare": "never", "train.local_epochs": 2}
 STEPS = ((Session, "train"), (Mixing, "_errors"), (os, "replace"), (os, "rename"), (os, "unlink"))
 
 
