@@ -34,20 +34,21 @@ def predict(
     """Say what this device's own model sees in images: class and probability for each. No server is needed.
 
     The model is the one that the device trained last; it is there after the first round. What cannot be read is named,
-    the others are predicted all the same, and the exit status is 1.
+    the others are predicted all the same, and the exit status is 1. Where samples have labels, in folders named
+    like the classes, as y of an .npz or in a table's target column, the score follows, with its name and unit.
     """
     from bouquet.models.predict import predict as predictions
-    from bouquet.models.predict import table_score
+    from bouquet.models.predict import score_text
 
-    failed, kept = False, _model(state_dir, run, cluster)
+    kept, told = _model(state_dir, run, cluster), []
     if never := kept.card.untrained:
         typer.echo(f"This device never trained on {', '.join(never)}: what shows one is taken for another.", err=True)
     for found in predictions(kept, paths, top):
-        failed = failed or bool(found.error)
+        told.append(found)
         typer.echo(found.to_json() if json else found.text(), err=bool(found.error) and not json)
-    if said := table_score(kept, paths):
+    if said := score_text(kept, paths, told):
         typer.echo(said, err=True)
-    if failed:
+    if any(found.error for found in told):
         raise typer.Exit(1)
 
 

@@ -14,25 +14,30 @@ import torch
 from numpy.typing import NDArray
 
 from bouquet.models.kept import KeptModel
-from client.data.folder import check_samples
+from client.data.folder import check_labels, check_samples
 from client.data.table import Samples, samples_of
 from client.data.table_reader import read_table
 from common.data.images import IMAGE_MODES, IMAGE_SUFFIXES, image_files, read_image
 from common.data.readers import read_arrays
 from common.errors import BouquetError
+from common.model.card import ModelCard
 
 BATCH = 64  # samples that are read and held in memory at once
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The most probable classes of a sample, the likeliest first; or why there are none."""
+    """The most probable classes of a sample, the likeliest first; or why there are none.
+
+    ``wrong_by`` is the task's error, where the sample has a label.
+    """
 
     name: str
     classes: tuple[tuple[str, float], ...] = ()
     error: str = ""
     numbers: tuple[tuple[str, float], ...] = ()
     unit: str = ""
+    wrong_by: float | None = None
 
     def text(self) -> str:
         """A line for a person."""
@@ -55,12 +60,13 @@ class _Sample:
     name: str
     raw: NDArray[Any] | None = None  # (*input_shape)
     error: str = ""
+    label: int | None = None
 
 
 def predict(kept: KeptModel, paths: Sequence[Path], top: int) -> Iterator[Prediction]:
     """The ``top`` classes, or the numbers, of every sample of the files and folders, in order.
 
-    Of a table to forecast from, what comes after its newest rows; `table_score` says how good that was before.
+    Of a table to forecast from, what comes after its newest rows; `score_text` says how good that was before.
 
     A folder stands for its ``data.npz``, or else for all images in it, as it does in training. What cannot be read is
     a prediction with an error; the others go on.
@@ -78,10 +84,22 @@ def predict(kept: KeptModel, paths: Sequence[Path], top: int) -> Iterator[Predic
     yield from _predict_batch(kept, batch, top)
 
 
-def table_score(kept: KeptModel, paths: Sequence[Path]) -> str:
-    """The score over all rows or windows of the tables whose targets are in them; empty where there are none."""
-    if not kept.card.table.inputs:
+def score_text(kept: KeptModel, paths: Sequence[Path], predictions: Sequence[Prediction]) -> str:
+    """The score over what has a label: photos in a folder of a class, an npz with y; empty where nothing has one.
+
+    Of tables it is over all rows or windows whose targets are in them.
+    """
+    if kept.card.table.inputs:
+        errors = _table_errors(kept, paths)
+    else:
+        errors = np.array([one.wrong_by for one in predictions if one.wrong_by is not None])
+    if not len(errors):
         return ""
+    score, what = kept.task.score, "a target" if kept.card.table.inputs else "a label"
+    return f"{score.label} {score.text(kept.task.value(float(errors.mean())))}, over {len(errors)} samples with {what}"
+
+
+def _table_errors(kept: KeptModel, paths: Sequence[Path]) -> NDArray[Any]:
     errors = []
     for path in paths:
         try:
@@ -90,11 +108,7 @@ def table_score(kept: KeptModel, paths: Sequence[Path]) -> str:
             continue  # without the column, or said by `predict`
         outputs = np.concatenate(list(_outputs(kept, samples)) or [np.empty((0, len(kept.card.outputs)))])
         errors.append(kept.task.errors(torch.as_tensor(outputs), torch.as_tensor(samples.y)).numpy())
-    every = np.concatenate(errors) if errors else np.empty(0)
-    if not len(every):
-        return ""
-    score = kept.task.score
-    return f"{score.label} {score.text(kept.task.value(float(every.mean())))}, over {len(every)} samples with a target"
+    return np.concatenate(errors) if errors else np.empty(0)
 
 
 def _table(kept: KeptModel, path: Path, with_targets: bool) -> Samples:
@@ -125,6 +139,8 @@ def _of_table(kept: KeptModel, path: Path, top: int) -> Iterator[Prediction]:
     for outputs in _outputs(kept, samples):
         for values in outputs:
             name = f"{path}[{row}]"
+            if samples.lines is not None:
+                name = f"{path}, line {samples.lines[row]}"
             if samples.times is not None:
                 name = f"{path} {datetime.fromtimestamp(samples.times[row], UTC):%Y-%m-%dT%H:%M:%SZ}"
             row += 1
@@ -148,26 +164,35 @@ def _predict_batch(kept: KeptModel, batch: Sequence[_Sample], top: int) -> Itera
             continue
         row = next(rows)
         order = np.argsort(-row, kind="stable")[:top]
-        yield Prediction(sample.name, tuple((kept.card.classes[k], float(row[k])) for k in order))
+        found = tuple((kept.card.classes[k], float(row[k])) for k in order)
+        wrong_by = None
+        if sample.label is not None:
+            wrong_by = float(kept.task.errors(torch.as_tensor(row[None]), torch.tensor([sample.label])))
+        yield Prediction(sample.name, found, wrong_by=wrong_by)
 
 
 def _samples(kept: KeptModel, paths: Iterable[Path]) -> Iterator[_Sample]:
     for path in paths:
         try:
-            yield from _samples_of(path, kept.card.input_shape)
+            yield from _samples_of(path, kept.card)
         except BouquetError as error:
             yield _Sample(str(path), error=str(error))
 
 
-def _samples_of(path: Path, shape: tuple[int, ...]) -> Iterator[_Sample]:
+def _samples_of(path: Path, card: ModelCard) -> Iterator[_Sample]:
+    shape, classes = card.input_shape, card.classes
     if path.is_dir() and (path / "data.npz").is_file():
         path = path / "data.npz"
     if path.suffix == ".npz":
         arrays = read_arrays(path)
         if "x" not in arrays:
             raise BouquetError(f"{path} lacks 'x'; it holds {', '.join(arrays) or 'nothing'}.")
-        for index, raw in enumerate(check_samples(arrays, "x", shape, path)):
-            yield _Sample(f"{path}[{index}]", raw)
+        x = check_samples(arrays, "x", shape, path)
+        labels: list[int | None] = [None] * len(x)
+        if "y" in arrays:
+            labels = [int(label) for label in check_labels(arrays, "y", len(x), classes, path)]
+        for index, (raw, label) in enumerate(zip(x, labels, strict=True)):
+            yield _Sample(f"{path}[{index}]", raw, label=label)
         return
     if not path.exists():
         raise BouquetError(f"There is no file or folder {path}.")
@@ -178,6 +203,7 @@ def _samples_of(path: Path, shape: tuple[int, ...]) -> Iterator[_Sample]:
         raise BouquetError(f"The folder {path} holds no images ({', '.join(IMAGE_SUFFIXES)}) and no data.npz.")
     for file in files:
         try:
-            yield _Sample(str(file), read_image(file, shape))
+            named = path.is_dir() and file.parent.name in classes
+            yield _Sample(str(file), read_image(file, shape), label=classes.index(file.parent.name) if named else None)
         except BouquetError as error:
             yield _Sample(str(file), error=str(error))

@@ -101,7 +101,7 @@ def _read_npz(file: Path, input_shape: tuple[int, ...], classes: tuple[str, ...]
     if ("x_test" in arrays) != ("y_test" in arrays):
         raise BouquetError(f"{file} holds one of 'x_test' and 'y_test'; give both or neither.")
     x = check_samples(arrays, "x", input_shape, file)
-    y = _labels(arrays, "y", len(x), classes, file)
+    y = check_labels(arrays, "y", len(x), classes, file)
     segments = arrays.get("segment")
     if segments is not None and (segments.shape != y.shape or not np.issubdtype(segments.dtype, np.integer)):
         raise BouquetError(
@@ -110,7 +110,7 @@ def _read_npz(file: Path, input_shape: tuple[int, ...], classes: tuple[str, ...]
     if "x_test" not in arrays:
         return OwnData(x, y, segments)
     test_x = check_samples(arrays, "x_test", input_shape, file)
-    return OwnData(x, y, segments, test_x, _labels(arrays, "y_test", len(test_x), classes, file))
+    return OwnData(x, y, segments, test_x, check_labels(arrays, "y_test", len(test_x), classes, file))
 
 
 def check_samples(arrays: dict[str, NDArray[Any]], key: str, input_shape: tuple[int, ...], file: Path) -> NDArray[Any]:
@@ -134,9 +134,10 @@ def check_samples(arrays: dict[str, NDArray[Any]], key: str, input_shape: tuple[
     return x
 
 
-def _labels(
+def check_labels(
     arrays: dict[str, NDArray[Any]], key: str, samples: int, classes: tuple[str, ...], file: Path
 ) -> NDArray[np.int64]:
+    """The labels (n,) of an .npz; what does not fit is named with the file."""
     y = arrays[key]
     if y.shape != (samples,) or not np.issubdtype(y.dtype, np.integer):
         raise BouquetError(f"{file}: {key!r} is {y.dtype} of shape {y.shape}; expected {samples} whole numbers.")

@@ -20,6 +20,7 @@ from client.state.device_state import PERSONAL, DeviceState
 from client.state.store import FolderStore
 from common.errors import BouquetError
 from common.methods import METHODS
+from common.metrics import written
 from common.model.build import initial_model, state_vector
 from common.model.card import ModelCard
 from common.protocol import ARRAYS, Encoder, Instruction, Payload
@@ -98,6 +99,23 @@ def test_predictions_are_those_of_training(device):
     data = load_folder(device / "photos", input_shape=(3, 4, 4), classes=CLASSES)
     expected = kept.probabilities(np.concatenate([data.train_x, data.test_x]))[:, 0]
     np.testing.assert_allclose(sorted(dict(p.classes)["dark"] for p in found), sorted(expected), atol=1e-6)
+
+
+def test_what_has_labels_has_a_score(device, tmp_path, bouquet):
+    photos = device / "photos"
+    _, out, err = bouquet("predict", photos, "--state-dir", device / "state")
+    right = sum(f"{name}/" in line and f": {name} " in line for line in out.splitlines() for name in CLASSES)
+    assert err.endswith(f"accuracy {written(right / 24)}, over 24 samples with a label")
+    _, _, err = bouquet("predict", photos / "dark" / "00.png", "--state-dir", device / "state")
+    assert "accuracy" not in err  # of a single photo nobody asks
+    wrong_way_round = np.array([[[[200]]], [[[60]]]], dtype=np.uint8)
+    x = np.broadcast_to(wrong_way_round, (2, 3, 4, 4))
+    np.savez(tmp_path / "data.npz", x=x, y=[0, 1])
+    status, _, err = bouquet("predict", tmp_path, "--state-dir", device / "state")
+    assert (status, err) == (0, "accuracy 0.000, over 2 samples with a label")
+    np.savez(tmp_path / "data.npz", x=x, y=[0, 2])
+    status, _, err = bouquet("predict", tmp_path, "--state-dir", device / "state")
+    assert (status, "holds labels 0 to 2" in err) == (1, True)
 
 
 def test_one_broken_image_is_named_and_the_others_are_predicted(device, tmp_path, bouquet):

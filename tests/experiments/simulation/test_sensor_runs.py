@@ -12,7 +12,7 @@ import torch
 from bouquet.federation.demo_sensors import FORECAST, write_tables
 from bouquet.models.export import export
 from bouquet.models.kept import device_model
-from bouquet.models.predict import predict, table_score
+from bouquet.models.predict import predict, score_text
 from common.errors import BouquetError
 from common.settings import parse_settings
 from common.settings.sections import TaskSettings
@@ -162,8 +162,9 @@ def test_a_classification_from_a_table(lines, tmp_path, kept):
     model = device_model(tmp_path / "run" / STATE_FOLDER / "d0")
     said = list(predict(model, [lines / "d0.csv"], 1))
     assert len(said) == 80
+    assert said[0].name == f"{lines / 'd0.csv'}, line 2"
     assert {one.classes[0][0] for one in said} == {"down", "up"}
-    assert re.match(r"accuracy (1\.0|0\.9).*over 80 samples", table_score(model, [lines / "d0.csv"]))
+    assert re.match(r"accuracy (1\.0|0\.9).*over 80 samples", score_text(model, [lines / "d0.csv"], said))
 
 
 def test_an_own_task_is_a_class_of_a_few_lines(lines, tmp_path):
@@ -202,4 +203,4 @@ def test_a_forecast_is_exported_with_its_scaling_inside(model, suffix, tmp_path,
     assert len(last) == 1
     assert last[0].name.endswith("2026-02-20T03:00:00Z")  # four hours after the last row
     assert json.loads(last[0].to_json())["unit"] == "cm"
-    assert table_score(kept_model, [tmp_path / "tables" / "filled-1.csv"]).startswith("MAE ")
+    assert score_text(kept_model, [tmp_path / "tables" / "filled-1.csv"], last).startswith("MAE ")
