@@ -90,12 +90,16 @@ class MethodHooks(ABC, Generic[State]):
         """The state after the round, from at least ``min_replies`` usable replies."""
 
     def centers(self, state: State) -> Matrix:
-        """The models of the clusters, (K, d); none, (0, d), for a method whose server holds no model."""
-        return np.empty((0, 0 if self.layout is None else self.layout.dim), dtype=np.float32)
+        """The models of the clusters, (K, d): the state's ``centers``.
+
+        Where it has none, as of a method whose server holds no model, there are no clusters' models, (0, d).
+        """
+        none = np.empty((0, 0 if self.layout is None else self.layout.dim), dtype=np.float32)
+        return getattr(state, "centers", none)
 
     def assignment(self, state: State) -> dict[str, int]:
-        """The cluster of every client that has one."""
-        return {}
+        """The cluster of every client that has one: the state's ``assignment``; nobody's, where it has none."""
+        return getattr(state, "assignment", {})
 
     def prepare(self, state: State, round_: int, clients: Sequence[str], ask: Ask) -> State:
         """A preliminary exchange inside a round: ``ask`` sends instructions and returns the replies."""

@@ -61,7 +61,8 @@ class CFLState:
     """All that survives a round."""
 
     centers: Matrix  # (K, d): θ_c
-    assignment: dict[str, int] = field(default_factory=dict)  # client → cluster
+    # client → cluster; without those that are being led down the tree
+    assignment: dict[str, int] = field(default_factory=dict)
     updates: dict[str, Vector] = field(default_factory=dict)  # last update of clients that were not asked since
     ages: dict[str, int] = field(default_factory=dict)  # rounds since then
     examples: dict[str, int] = field(default_factory=dict)  # training samples of each client
@@ -142,14 +143,6 @@ class CFL(MethodStrategy[CFLState]):
             replies.W, labels, len(state.centers), replies.num_examples, state.centers
         )
         return self._remember(replace(state, centers=centers), replies, updates)
-
-    def centers(self, state: CFLState) -> Matrix:
-        """The models of the clusters, (K, d)."""
-        return state.centers
-
-    def assignment(self, state: CFLState) -> dict[str, int]:
-        """The cluster of every client that ever replied, but for those that are being led down the tree."""
-        return state.assignment
 
     def record(self, state: CFLState) -> dict[str, Any]:
         """Of each cluster: ‖mean update‖ beside ε₁, greatest ‖update‖ beside ε₂, and the gap of the best division."""

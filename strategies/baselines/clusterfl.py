@@ -129,14 +129,6 @@ class ClusterFL(MethodStrategy[ClusterFLState]):
             spread=clustering_penalty(parameters, indicator_matrix(labels, self.num_clusters), 1.0, 1.0),
         )
 
-    def centers(self, state: ClusterFLState) -> Matrix:
-        """The means of the clusters, (K, d)."""
-        return state.centers
-
-    def assignment(self, state: ClusterFLState) -> dict[str, int]:
-        """The cluster of every client that ever replied."""
-        return state.assignment
-
     def device_needs(self) -> Mapping[str, str]:
         """For the personal models, what ties them, and α − β."""
         needs = {LAYERS: "each device goes on from its own model."}

@@ -28,6 +28,11 @@ class GlobalState:
     centers: Matrix  # (1, d)
     clients: list[str]
 
+    @property
+    def assignment(self) -> dict[str, int]:
+        """Everybody is in the one cluster."""
+        return dict.fromkeys(self.clients, 0)
+
 
 class FedAvg(MethodStrategy[GlobalState]):
     """Flower's `FedAvg`: one model, the mean of the clients' weighted by their number of samples."""
@@ -59,14 +64,6 @@ class FedAvg(MethodStrategy[GlobalState]):
             # A message refers to itself: until Python looks for such, it would keep the round's replies in memory.
             message.content.clear()
         return GlobalState(aggregated[protocol.ARRAYS].numpy()[None, :], clients)
-
-    def centers(self, state: GlobalState) -> Matrix:
-        """The global model, (1, d)."""
-        return state.centers
-
-    def assignment(self, state: GlobalState) -> dict[str, int]:
-        """Everybody is in the one cluster."""
-        return dict.fromkeys(state.clients, 0)
 
 
 def _as_messages(replies: Replies, weights: Sequence[int]) -> list[Message]:

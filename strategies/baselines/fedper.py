@@ -13,16 +13,14 @@ from common.errors import BouquetError
 from common.parameters.layout import ParameterLayout, Vector
 from common.protocol import ARRAYS, Instruction, Payload
 from common.protocol.offers import LAYERS
-from strategies.base.replies import Matrix, Replies
+from strategies.base.replies import Replies
 from strategies.base.strategy import MethodStrategy
+from strategies.baselines.fedavg import GlobalState
 
 
 @dataclass(frozen=True)
-class FedPerState:
+class FedPerState(GlobalState):
     """The base layers of all; the server holds no personal layers but those of the initial model."""
-
-    centers: Matrix  # (1, d)
-    clients: list[str]
 
 
 @dataclass(eq=False, repr=False)
@@ -79,14 +77,6 @@ class FedPer(MethodStrategy[FedPerState]):
         # Of whole rows, which are zero in personal layers: an aggregation knows the columns of a whole model.
         centers[:, columns] = self.aggregation.cluster_means(replies.W, together, 1, replies.num_examples)[:, columns]
         return FedPerState(centers, sorted({*state.clients, *replies.clients}))
-
-    def centers(self, state: FedPerState) -> Matrix:
-        """The common base below the initial personal layers, (1, d)."""
-        return state.centers
-
-    def assignment(self, state: FedPerState) -> dict[str, int]:
-        """Everybody shares the one base."""
-        return dict.fromkeys(state.clients, 0)
 
     def device_needs(self) -> Mapping[str, str]:
         """For the personal layers."""

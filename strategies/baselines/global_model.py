@@ -10,7 +10,7 @@ from common.parameters.layout import ParameterLayout, Vector
 from common.protocol import Instruction
 from strategies.base.method import one_model
 from strategies.base.options import Weighting
-from strategies.base.replies import Matrix, Replies
+from strategies.base.replies import Replies
 from strategies.base.strategy import MethodStrategy
 from strategies.baselines.fedavg import GlobalState
 from strategies.mathematics.aggregation import reptile_step
@@ -44,11 +44,3 @@ class GlobalModel(MethodStrategy[GlobalState]):
         # A part of a step would leave a counter between two numbers, and one beyond the mean a variance below 0.
         center = np.where(replies.layout.parameter_columns, moved, mean[0])
         return GlobalState(center[None, :], sorted({*state.clients, *replies.clients}))
-
-    def centers(self, state: GlobalState) -> Matrix:
-        """The global model, (1, d)."""
-        return state.centers
-
-    def assignment(self, state: GlobalState) -> dict[str, int]:
-        """Everybody is in the one cluster."""
-        return dict.fromkeys(state.clients, 0)

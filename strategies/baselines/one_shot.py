@@ -136,14 +136,6 @@ class OneShotClustering(MethodStrategy[OneShotState]):
             state, assignment={**state.assignment, **dict(zip(newcomers.clients, placed.tolist(), strict=True))}
         )
 
-    def centers(self, state: OneShotState) -> Matrix:
-        """The models of the clusters, (K, d)."""
-        return state.centers
-
-    def assignment(self, state: OneShotState) -> dict[str, int]:
-        """The cluster of every client that has one; nobody's before the clustering."""
-        return state.assignment
-
     def wants_late(self, state: OneShotState) -> bool:
         """Not before the clustering, which compares what clients make of one anchor."""
         return state.directions is not None

@@ -33,7 +33,7 @@ from common.protocol import Instruction
 from common.protocol.offers import LAYERS, LOSS, TRAINING
 from strategies.base.method import Ask, Similarity
 from strategies.base.options import Above0To1, Allowed, Count, Share
-from strategies.base.replies import Matrix, Replies
+from strategies.base.replies import Replies
 from strategies.base.strategy import MethodStrategy
 from strategies.dcpfl import grouping, layerwise, splitting
 from strategies.dcpfl.grouping import Discrepancy
@@ -151,14 +151,6 @@ class DCPFL(MethodStrategy[DCPFLState]):
         state = self._aggregate(state, round_, usable)  # Eq. 5, 6
         state = grouping.with_newcomers(before, state, round_, usable)
         return self._propose(state, round_, usable)  # Eq. 4
-
-    def centers(self, state: DCPFLState) -> Matrix:
-        """The groups' models, (K, d); of a group of one, the model that it was alone with first."""
-        return state.centers
-
-    def assignment(self, state: DCPFLState) -> dict[str, int]:
-        """The group of every client that has one."""
-        return state.assignment
 
     def client_similarity(self, state: DCPFLState, replies: Replies | None) -> Similarity | None:
         """The model discrepancy D of Eq. 3."""

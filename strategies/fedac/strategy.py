@@ -27,7 +27,7 @@ from common.protocol import Instruction
 from common.protocol.offers import LAYERS, TERMS, TRAINING
 from strategies.base.method import Outcome, Similarity, count_moved
 from strategies.base.options import Above0To1, Count, Weight, check_options
-from strategies.base.replies import Matrix, Replies
+from strategies.base.replies import Replies
 from strategies.base.strategy import MethodStrategy
 from strategies.fedac.sending import drawn_for_numbers, instruction, to_personal_model
 from strategies.fedac.similarity import SIMILARITIES, Measure, ModelSimilarity
@@ -163,14 +163,6 @@ class FedAC(MethodStrategy[FedACState]):
         if self.tuner and round_ % self.tune_every == 0:
             state = self._tune(state, uploads, self.tuner)  # Algorithm 3
         return Outcome(with_ratios(state), refused)
-
-    def centers(self, state: FedACState) -> Matrix:
-        """ω, (K, d)."""
-        return state.centers
-
-    def assignment(self, state: FedACState) -> dict[str, int]:
-        """c: the cluster of every client that has one."""
-        return state.assignment
 
     def device_needs(self) -> Mapping[str, str]:
         """For the personal models, what holds them, and their p numbers."""

@@ -22,15 +22,14 @@ from strategies.base.options import Weight
 from strategies.base.replies import Matrix, Replies
 from strategies.base.sampling import fewest_replies
 from strategies.base.strategy import MethodStrategy
+from strategies.baselines.fedavg import GlobalState
 from strategies.feddane.wire import GRADIENT, PROCEDURE
 
 
 @dataclass(frozen=True)
-class FedDANEState:
+class FedDANEState(GlobalState):
     """The global model, and between the two exchanges of a round g and the devices whose gradients it is made of."""
 
-    centers: Matrix  # (1, d)
-    clients: list[str]
     gradient: Vector | None = None  # (d,), zero in buffers
     asked: list[str] | None = None
 
@@ -98,14 +97,6 @@ class FedDANE(MethodStrategy[FedDANEState]):
     def update(self, state: FedDANEState, round_: int, replies: Replies) -> FedDANEState:
         """w as the mean of the devices' solutions."""
         return FedDANEState(self._mean(replies), sorted({*state.clients, *replies.clients}))
-
-    def centers(self, state: FedDANEState) -> Matrix:
-        """The global model, (1, d)."""
-        return state.centers
-
-    def assignment(self, state: FedDANEState) -> dict[str, int]:
-        """Everybody is in the one cluster."""
-        return dict.fromkeys(state.clients, 0)
 
     def _mean(self, replies: Replies) -> Matrix:
         """The mean of what the devices uploaded, (1, d), weighted by p_k = n_k / Σ n."""

@@ -27,7 +27,7 @@ class FedTSDPState:
     """All that survives a round."""
 
     centers: Matrix  # (K, d): means of whole models, of which only the shared layers are sent
-    assignment: dict[str, int]  # client → cluster
+    assignment: dict[str, int]  # C²: client → cluster
     shared_layers: float  # L_s
     weights: Weights  # W, one weight for each public sample
     above: int = 0  # rounds in a row with H above its threshold

@@ -23,7 +23,7 @@ from common.protocol import ARRAYS, SPARE, Instruction, Payload
 from common.protocol.offers import LAYERS
 from strategies.base.method import Ask, Outcome, Similarity, one_model
 from strategies.base.options import Above0, Above0To1, Count, Share, Weight
-from strategies.base.replies import Matrix, PublicData, Replies
+from strategies.base.replies import PublicData, Replies
 from strategies.base.strategy import MethodStrategy
 from strategies.fedtsdp.decoupling import (
     QUANTILES,
@@ -161,17 +161,9 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
         )
         return Outcome(replace(state, centers=centers), diverged)
 
-    def centers(self, state: FedTSDPState) -> Matrix:
-        """The mean of each cluster's whole models, (K, d)."""
-        return state.centers
-
     def needs_classes(self) -> str:
         """For the similarity of models."""
         return "models are compared by the class probabilities that they give public samples."
-
-    def assignment(self, state: FedTSDPState) -> dict[str, int]:
-        """C²: the cluster of every client that ever replied."""
-        return state.assignment
 
     def device_needs(self) -> Mapping[str, str]:
         """For the personal layers."""

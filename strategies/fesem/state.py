@@ -13,8 +13,8 @@ from strategies.fesem.num_clusters import Trial
 class FeSEMState:
     """All that survives a round."""
 
-    centers: Matrix  # (K, d); one row until the first clustering
-    assignment: dict[str, int]  # client → cluster; empty until the first clustering
+    centers: Matrix  # C, (K, d); one row until the first clustering
+    assignment: dict[str, int]  # r: client → cluster; empty until the first clustering
     num_clusters: int | None = None  # None while K is being chosen
     selection: dict[str, float] = field(default_factory=dict)  # score of each candidate K
     moved: int = 0  # clients that the last E-step put into another cluster

@@ -147,14 +147,6 @@ class FeSEM(MethodStrategy[FeSEMState]):
         )
         return after if after.trial is None else self._go_on_trying(after, after.trial, replies)
 
-    def centers(self, state: FeSEMState) -> Matrix:
-        """The centers C, (K, d)."""
-        return state.centers
-
-    def assignment(self, state: FeSEMState) -> dict[str, int]:
-        """r: the cluster of every client that ever replied."""
-        return state.assignment
-
     def needs_scores(self) -> str:
         """For K by accuracy."""
         if self.num_clusters != "auto" or self.selection != "accuracy":

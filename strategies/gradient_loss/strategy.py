@@ -35,7 +35,7 @@ from common.protocol import Instruction, Payload
 from common.protocol.offers import TRAINING
 from strategies.base.method import Outcome, count_moved
 from strategies.base.options import Allowed, Count, Share, is_count
-from strategies.base.replies import Matrix, Replies
+from strategies.base.replies import Replies
 from strategies.base.strategy import MethodStrategy
 from strategies.gradient_loss import wire as choice
 from strategies.gradient_loss.answers import Answers, identified, mean_gap
@@ -169,14 +169,6 @@ class GradientLoss(MethodStrategy[GradientLossState]):
         if self.empty_cluster == "split":
             state, answers = relocated(state, answers, self._empty(state.assignment))
         return Outcome(self._means(state, answers), answers.refused)
-
-    def centers(self, state: GradientLossState) -> Matrix:
-        """The cluster models w_k, (K, d)."""
-        return state.centers
-
-    def assignment(self, state: GradientLossState) -> dict[str, int]:
-        """s_i: the cluster that every client that ever replied chose last, whatever it was told to train."""
-        return state.assignment
 
     def device_needs(self) -> Mapping[str, str]:
         """For the choice."""

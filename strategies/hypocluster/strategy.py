@@ -97,14 +97,6 @@ class HypoCluster(MethodStrategy[HypoClusterState]):
         )
         return Outcome(after, wrong)
 
-    def centers(self, state: HypoClusterState) -> Matrix:
-        """The hypotheses, (K, d)."""
-        return state.centers
-
-    def assignment(self, state: HypoClusterState) -> dict[str, int]:
-        """The cluster that every client that ever replied took last."""
-        return state.assignment
-
     def device_needs(self) -> Mapping[str, str]:
         """For the choice."""
         return {LOSS: "the device takes the model with the least training loss."}
