@@ -36,7 +36,7 @@ pytestmark = [
 
 
 class Prometheus:
-    """A Prometheus that scrapes the page at ``address`` by what the rules' file says, twice a second."""
+    """A Prometheus that scrapes the page at ``address`` by what the rules' file says, every two seconds."""
 
     def __init__(self, folder, address, keys):
         (scrape,) = re.findall(r"# (scrape_configs:\n(?:#.*\n)+)", RULES)
@@ -48,9 +48,9 @@ class Prometheus:
         ):
             assert stands in scrape
             scrape = scrape.replace(stands, str(here))
-        often = "global: {scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms}\n"
+        often = "global: {scrape_interval: 2s, scrape_timeout: 2s, evaluation_interval: 1s}\n"
         (folder / "prometheus.yml").write_text(f"{often}rule_files: [quick.yml]\n{scrape}")
-        quick = re.sub(r"for: \d+[mh]", "for: 1s", RULES).replace("[10m]", "[3s]")
+        quick = re.sub(r"for: \d+[mh]", "for: 1s", RULES).replace("[10m]", "[6s]")
         (folder / "quick.yml").write_text(quick)
         self.api = f"127.0.0.1:{free_port()}"
         command = [PROMETHEUS, f"--config.file={folder / 'prometheus.yml'}", f"--web.listen-address={self.api}"]
@@ -117,14 +117,14 @@ def test_each_alert_fires_when_its_fault_is_made(wired, prometheus, monkeypatch)
     def firing(*alerts):
         commands.wait_for(lambda: seen.fires() >= set(alerts))
 
-    # Well: nothing fires, and the board has something to show in each panel.
+    # Well: no alert is on a device, and the board has something to show in each panel.
     figures = {protocol.ACCURACY: 0.5, protocol.LOSS: 0.7}
     run.answer({"garden-pi": trains, "porch-pi": trains, "mallory": fails}, figures)
     commands.wait_for(lambda: min(seen.value("bouquet_rounds_completed"), default=0) >= 2)
     board = json.loads((DEPLOY / "grafana-bouquet.json").read_text())
     shown = [target["expr"].replace("$run", "wired") for panel in board["panels"] for target in panel["targets"]]
-    assert [expression for expression in shown if not seen.value(expression)] == []
-    assert {name for name, _ in seen.fires()} <= {"BouquetRoundHangs"}  # a loaded machine's round may take seconds
+    commands.wait_for(lambda: all(seen.value(expression) for expression in shown))
+    assert not {device for _, device in seen.fires() if device}
 
     # A device that is registered and not there; one that fails round after round, of which the run is warned.
     add_device(commands.folder / "keys", "door-pi")
