@@ -14,7 +14,8 @@ from functools import cache
 import pytest
 
 from common.system.flower_release import TESTED, is_tested
-from tests.test_architecture import PRIVATE_FLOWER, modules, tree_of
+from tests.helpers.private_flower import PRIVATE_FLOWER
+from tests.test_architecture import modules, tree_of
 
 # Server and client work with one Flower, the others with every one.
 OF_ONE_FLOWER = ("client.", "server.")
