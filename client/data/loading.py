@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.data.folder import read_folder
-from client.data.table import divide, samples_of, scaling_of
+from client.data.table import divide, jumped, samples_of, scaling_of
 from client.data.table_reader import read_table
 from common.data.datasets import Dataset, Floats, Labels, hold_out, load_dataset, reserve
 from common.data.partition_rules import apportion_at_random, deal
@@ -30,6 +30,10 @@ from common.settings.sections import TableSettings
 from common.task.task import task_of
 
 MINIMUM_TRAIN = 2
+ASSUMED_APART = (
+    "Neither x_test nor segment: a random part is tested, as if no samples overlapped. Windows of one recording do, "
+    "which flatters: give each its segment, or a test part."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,6 +204,8 @@ def load_folder(
         _check_enough(str(path), len(own.y), len(own.test_y))
         return ClientData(x, own.y, test_x, own.test_y, len(classes), **about)
     train, test = _split(str(path), np.arange(len(own.y)), own.y, seed, test_fraction, own.segments)
+    if own.segments is None and own.x.ndim < 4:  # no images
+        about["notes"] += (ASSUMED_APART,)
     return ClientData(x[train], own.y[train], x[test], own.y[test], len(classes), **about)
 
 
@@ -224,6 +230,7 @@ def load_table(path: Path | str, settings: Settings, leave_out: bool = False) ->
     scaling = scaling_of(samples.x[train], samples.y[train], about, task.has_classes)
     y = samples.y if task.has_classes else scaling.targets(samples.y)
     x = scaling.inputs(samples.x)
+    notes = samples.notes + (jumped(x, about) if parts is not None else ())
     naive, names = samples.naive[:, test], samples.naive_names
     if not task.has_classes:
         mean = np.broadcast_to(samples.y[train].mean(axis=0), (1, *samples.y[test].shape))
@@ -234,7 +241,7 @@ def load_table(path: Path | str, settings: Settings, leave_out: bool = False) ->
         x[test],
         y[test],
         len(settings.data.classes),
-        notes=samples.notes,
+        notes=notes,
         left_out=table.left_out,
         scaling=scaling,
         naive=None if task.has_classes else naive,

@@ -18,6 +18,7 @@ from common.system.resources import available_bytes
 DAY = 86_400.0
 COPIES = 3  # of all windows, that are in memory while they are scaled and divided
 SPARSE = 50  # steps of time for each row, beyond which a time must be wrong
+NEWEST, FAR = 9, 100.0  # samples, and deviations that they may be off before it is said
 SAME = 1e-12  # of its mean, that a column deviates by where nothing but rounding changes
 
 
@@ -75,6 +76,19 @@ def scaling_of(x: NDArray[Any], y: NDArray[Any], about: TableSettings, has_class
     axes = (0, 2) if x.ndim == 3 else (0,)
     targets = ((), ()) if has_classes else _mean_and_deviation(y, (0,))
     return Scaling(*_mean_and_deviation(x, axes), *targets)
+
+
+def jumped(x: NDArray[np.float32], about: TableSettings) -> tuple[str, ...]:
+    """A word on inputs whose newest values are far from what is trained on; ``x`` is scaled and in order of time."""
+    newest = x[-NEWEST:] if x.ndim == 2 else x[-NEWEST:, :, -1]
+    words = [column for column in about.inputs for _ in about.values.get(column, "1")]
+    off = np.abs(np.median(newest, axis=0)) if about.scaling == "device" else np.zeros(len(words))
+    return tuple(
+        f"The newest values of {column!r} are {by:.0f} deviations from the mean of what is trained on: has its unit "
+        "changed, or does the sensor fail?"
+        for column, by in zip(words, off, strict=True)
+        if by > FAR
+    )
 
 
 def _unscaled(y: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:

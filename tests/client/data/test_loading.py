@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -298,3 +299,14 @@ def test_data_cost_a_device_no_torch() -> None:
         "assert not {'torch', 'torchvision', 'sklearn', 'scipy', 'PIL'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("kind", ["images", "windows", "segments", "test part"])
+def test_what_is_assumed_of_windows_without_a_test_part_is_said(kind: str, tmp_path: Path) -> None:
+    x = np.zeros((20, 1, 2, 3) if kind == "images" else (20, 2, 3), dtype=np.float32)
+    arrays: dict[str, Any] = {"x": x, "y": np.arange(20) % 2}
+    arrays |= {"segment": np.arange(20) // 2} if kind == "segments" else {}
+    arrays |= {"x_test": x, "y_test": arrays["y"]} if kind == "test part" else {}
+    np.savez(tmp_path / "data.npz", **arrays)
+    notes = load_folder(tmp_path, input_shape=x.shape[1:], classes=("a", "b")).notes
+    assert any("a random part is tested" in note for note in notes) is (kind == "windows")

@@ -169,3 +169,20 @@ def test_what_is_told_is_no_input(kind):
     chosen = [f"task.kind={kind}", "data.dataset=own", "table.inputs=a,b", "table.targets=b", "data.classes=x,y"]
     with pytest.raises(BouquetError, match=r"table.targets: 'b' is in table.inputs, too"):
         load_settings(None, chosen[: 5 if kind == "classification" else 4])
+
+
+@pytest.mark.parametrize("kind", ["regression", "forecast"])
+def test_a_unit_that_jumps_is_said(kind, tmp_path):
+    chosen = [f"task.kind={kind}", "data.dataset=own", "table.inputs=a,b", "table.targets=c", "table.time=t"]
+    rng = np.random.default_rng(0)
+
+    def notes(factor):
+        values = rng.normal((5, 5, 5), 1, (200, 3))
+        values[190:, 0] *= factor
+        lines = [f"{60 * i},{a},{b},{c}" for i, (a, b, c) in enumerate(values)]
+        return load_table(file(tmp_path, "t,a,b,c\n" + "\n".join(lines) + "\n"), load_settings(None, chosen)).notes
+
+    assert notes(1) == ()
+    (said,) = notes(1000)
+    assert "The newest values of 'a' are" in said
+    assert "has its unit changed" in said
