@@ -18,6 +18,7 @@ from client.supernode.launcher import SuperNodeSettings, start_supernode
 from client.trust.policy import ANY_PROCEDURE, AppTrust
 from common.errors import BouquetError
 from common.settings import Settings
+from common.system.locks import locked
 from common.system.ports import free_port
 from common.system.process_group import ProcessGroup
 from common.task.score import Score
@@ -56,7 +57,7 @@ def run_demo(settings: Settings, folder: Path, console: Console) -> None:
     clients = settings.data.clients
     port = free_port()
     console.print(f"Starting a SuperLink and {clients} SuperNodes on 127.0.0.1:{port} (gRPC) …")
-    with ProcessGroup() as group:
+    with locked(folder, "the run folder", "Choose another --out."), ProcessGroup() as group:
         superlink = start_server(group, folder, port=port, message_bytes=-1)  # nobody else's
         for part in range(clients):
             state = (folder / STATE_FOLDER / f"device-{part}").absolute()

@@ -52,9 +52,9 @@ class Authorization:
         folder.mkdir(parents=True, exist_ok=True)
         for file in folder.iterdir():
             # One that a disk has damaged costs its device a message; an error here would keep all of them out.
-            with contextlib.suppress(DecodeError, IndexError, ValueError):
-                if file.suffix != ".part" and (given := self._read(file.read_bytes())) is not None:
-                    self._given[int(file.stem)] = given
+            with contextlib.suppress(DecodeError, IndexError, OSError, ValueError):
+                if not file.suffix and (given := self._read(file.read_bytes())) is not None:
+                    self._given[int(file.name)] = given
 
     def note(self, node: int, answer: bytes) -> bool:
         """What SuperLink answers to a node that looks for a message; whether there is one."""

@@ -91,7 +91,8 @@ class LinkState(DurableState):
         self._devices: dict[str, int] = {}  # by session, those who upload
         self._reply_bytes: dict[int, int] = {}  # by run
         self._greedy: set[int] = set()  # devices of which it was said that they send too much
-        self._given: dict[int, tuple[str, int]] = {}  # by node, the message that it was given last, and how often
+        # By node, the messages that it was given and has not said that it has, and how often.
+        self._given: dict[int, dict[str, int]] = {}
         self._next_sweep = 0.0
         self._full = False
 
@@ -255,19 +256,22 @@ class LinkState(DurableState):
             for message in found:
                 message.metadata.delivered_at = now().isoformat()
                 self._forget_in_inbox(message)
-                self._given[node_id] = message.metadata.message_id, 1
+                self._given.setdefault(node_id, {})[message.metadata.message_id] = 1
             return found or self._given_again(node_id)
 
     def _given_again(self, node_id: int) -> list[Message]:
-        identifier, times = self._given.get(node_id, ("", 0))
-        self._check_stored_messages({identifier})
-        message = self.message_ins_store.get(identifier)
-        has_it = identifier not in self.objects or identifier in self.message_ins_id_to_message_res_id  # or its answer
-        if message is None or has_it or times >= TIMES_GIVEN:
-            self._given.pop(node_id, None)
-            return []
-        self._given[node_id] = identifier, times + 1
-        return [message]
+        """The oldest that it was given and does not have, which something newer must not make lost."""
+        given = self._given.get(node_id, {})
+        self._check_stored_messages(set(given))
+        for identifier, times in list(given.items()):
+            message = self.message_ins_store.get(identifier)
+            answered = identifier in self.message_ins_id_to_message_res_id
+            if message is not None and identifier in self.objects and not answered and times < TIMES_GIVEN:
+                given[identifier] = times + 1
+                return [message]
+            del given[identifier]
+        self._given.pop(node_id, None)
+        return []
 
     def _forget_in_inbox(self, message: Message) -> None:
         inbox = self._inboxes.get(message.metadata.dst_node_id, {})

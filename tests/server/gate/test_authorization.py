@@ -123,6 +123,13 @@ def test_a_file_that_a_disk_has_damaged_keeps_nobody_out(federation, left):
     assert federation.honest.given().messages_list[0].metadata.message_id == message
 
 
+def test_a_file_that_cannot_be_read_keeps_nobody_out(federation):
+    (federation.server.options.kept / str(federation.honest.node.node_id)).mkdir()  # to read it is an OSError
+    federation.server.again()
+    (message,) = federation.push(federation.honest)
+    assert federation.honest.given().messages_list[0].metadata.message_id == message
+
+
 def test_what_the_gate_keeps_is_one_file_a_device(federation):
     for _ in range(3):
         federation.push(federation.honest, federation.mallory)

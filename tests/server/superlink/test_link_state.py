@@ -54,6 +54,17 @@ def test_what_a_node_does_not_say_that_it_has_is_given_again_until_it_has_answer
     assert link.state._given == {}
 
 
+def test_what_was_lost_on_its_way_is_given_again_though_something_newer_was_given_since(link):
+    node = link.node()
+    identifiers = [push(link, node, round=number)[0] for number in range(2)]
+    assert [link.state.get_message_ins(node, 1)[0].metadata.message_id for _ in range(2)] == identifiers
+    link.state.object_store.delete(identifiers[1])  # that one has come
+    assert [link.state.get_message_ins(node, 1)[0].metadata.message_id for _ in range(2)] == [identifiers[0]] * 2
+    link.state.object_store.delete(identifiers[0])
+    assert link.state.get_message_ins(node, 1) == []
+    assert link.state._given == {}
+
+
 def test_messages_come_in_their_order(link):
     node = link.node()
     identifiers = [push(link, node, round=number)[0] for number in range(3)]
