@@ -1,4 +1,7 @@
-"""docs/operating.md, "A season with six devices", command by command, with what each screen shows: TLS, a key each."""
+"""docs/operating.md command by command, with what each screen shows: a season with six devices, an owner's `[when]`.
+
+TLS, and a key each.
+"""
 
 import os
 import re
@@ -13,18 +16,29 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from bouquet.keys.store import add_device, init_keys
+from client.owner.conditions import read_when
+from client.owner.sensors import VARIABLE as SENSORS
 from common.system.ports import free_port
 from common.trust.app_bundle import package_folder
+from tests.helpers.machine import Machine
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(1800)]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operating.md").read_text(encoding="utf-8")
-FILM = re.search(r"\n## A season with six devices\n(.*?)(\n## |\Z)", PAGE, re.DOTALL)[1]
-STEP = re.compile(r"```(sh|text)\n(.*?)```|<!-- (power cut|stop): ([\w-]+) -->", re.DOTALL)
+STEP = re.compile(r"```(sh|text)\n(.*?)```|<!-- (power cut|stop|\d+ °C): ([\w-]+) -->", re.DOTALL)
 DEVICES = ("garden-pi", "window-pi", "door-pi", "shed-pi", "roof-pi", "wall-pi")
 NEXT_RELEASE = "0.2.0"
 # Nothing of the page: so that a dead device costs a round less, and a slow machine loses none that lives.
 QUICK = "straggler_grace = 30\nround_timeout = 240\n"
+
+
+def section(title):
+    """The text below a heading of the page."""
+    return re.search(rf"\n## {re.escape(title)}\n(.*?)(\n## |\Z)", PAGE, re.DOTALL)[1]
+
+
+SEASON, WHEN = section("A season with six devices"), section("When a device works: `[when]`")
 # Copying between machines, which here are folders beside each other.
 SCP = 'scp() { while [ $# -gt 2 ]; do shift; done; local to="${2#*@}"; cp -r "$1" "$ROOT/${to/:/\\/}"; }\n'
 
@@ -32,8 +46,8 @@ SCP = 'scp() { while [ $# -gt 2 ]; do shift; done; local to="${2#*@}"; cp -r "$1
 class Film:
     """Runs the steps. A machine is a folder; what it says, by command, is in ``MACHINE.log`` beside it."""
 
-    def __init__(self, commands, port, web):
-        self.commands, self.root = commands, commands.folder
+    def __init__(self, commands, port, web, text):
+        self.commands, self.root, self.text = commands, commands.folder, text
         self.changes = {"SERVER": "127.0.0.1", "9092": str(port), "8090": str(web)}
         self.long = {}  # the command that a machine stays in
         self.last = ""  # the log that the next screen is of
@@ -41,8 +55,10 @@ class Film:
         self.released = set()
 
     def play(self):
-        for kind, text, event, machine in STEP.findall(FILM):
-            if event:
+        for kind, text, event, machine in STEP.findall(self.text):
+            if event.endswith("°C"):
+                Machine(self.root / machine / "sensors").temperature(int(event.split()[0]))
+            elif event:
                 self.end(machine, signal.SIGKILL if event == "power cut" else signal.SIGINT)
             elif kind == "text":
                 self.look(text)
@@ -64,6 +80,8 @@ class Film:
         folder, log = self.root / name, self.root / f"{name}.log"
         environment = {**os.environ, "ROOT": str(self.root), "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+        if (folder / "sensors").exists():
+            environment[SENSORS] = str(folder / "sensors")
         if name in self.released:
             environment["PYTHONPATH"] = str(self.root / "release")
         stays = line.startswith(("bouquet server", "bouquet client"))
@@ -136,7 +154,7 @@ def machines(tmp_path):
     (tmp_path / "roof-pi" / "photos" / "healthy" / "broken.png").write_bytes(b"not a photo")
     for name in ("server", "laptop"):
         (tmp_path / name).mkdir()
-    settings = re.search(r"```toml\n(# plants\.toml\n.*?)```", FILM, re.DOTALL)[1] + QUICK
+    settings = re.search(r"```toml\n(# plants\.toml\n.*?)```", SEASON, re.DOTALL)[1] + QUICK
     (tmp_path / "server" / "plants.toml").write_text(settings)
     for name, rounds in (("autumn", 2), ("winter", 1)):
         changed = settings.replace('"plants"', f'"{name}"').replace("rounds = 1000", f"rounds = {rounds}")
@@ -158,5 +176,20 @@ def release(folder):
 
 def test_a_season_with_six_devices(commands, machines, monkeypatch):
     monkeypatch.delenv("BOUQUET_WEB_TOKEN", raising=False)
-    Film(commands, commands.port, free_port()).play()
+    Film(commands, commands.port, free_port(), SEASON).play()
     assert all("Traceback" not in (machines / f"{name}.log").read_text() for name in (*DEVICES, "server"))
+
+
+def test_when_a_device_works(commands, machines):
+    files = dict(re.findall(r"```toml\n# (\S+)\n(.*?)```", WHEN, re.DOTALL))
+    whole = machines / "whole.toml"
+    whole.write_text(files["/etc/bouquet/when.toml"])
+    assert read_when(whole).temperature == 70
+    settings = (machines / "server" / "plants.toml").read_text()
+    (machines / "server" / "plants.toml").write_text(settings.replace("min_clients = 5", "min_clients = 1"))
+    init_keys(machines / "server" / "keys", ["127.0.0.1"])
+    for name in ("garden-pi", "window-pi"):
+        add_device(machines / "server" / "keys", name)
+        shutil.copytree(machines / "server" / "keys" / "devices" / name, machines / name / "device-keys")
+        (machines / name / "when.toml").write_text(files["when.toml"])
+    Film(commands, commands.port, free_port(), WHEN).play()
