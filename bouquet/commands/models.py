@@ -35,7 +35,8 @@ def predict(
 
     The model is the one that the device trained last; it is there after the first round. What cannot be read is named,
     the others are predicted all the same, and the exit status is 1. Where samples have labels, in folders named
-    like the classes, as y of an .npz or in a table's target column, the score follows, with its name and unit.
+    like the classes, as y of an .npz or in a table's target column, the score follows, with its name and unit. Over
+    samples that the device has trained on it is no test.
     """
     from bouquet.models.predict import predict as predictions
     from bouquet.models.predict import score_text
