@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 
 from common import protocol
 from common.data.datasets import DATA_DIR_VARIABLE
@@ -23,6 +25,10 @@ from tests.helpers.made_runs import write_run as write_run
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tests make their own data; a folder of the user's, as `make bench` takes it, would be read in its place.
 os.environ.pop(DATA_DIR_VARIABLE, None)
+
+# How long an example takes, or is made, says how busy the machine is.
+hypothesis_settings.register_profile("any-load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+hypothesis_settings.load_profile("any-load")
 
 TINY = {
     "first.weight": np.zeros((2, 2), dtype=np.float32),
