@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -312,7 +313,7 @@ class _Run:
             return nodes, {}
         if self.names is not None:
             self.strategy.have_tags(filter(self.names.has_tag, nodes))
-        self.strategy.who_can(self.grid, nodes)
+        self.strategy.who_can(self.grid, nodes, again=True)  # those that refuse are left to the round
         others = self.strategy.others(nodes)
         self.tell(dict(others.items() - self.told.items()))
         self.told = others
@@ -340,8 +341,8 @@ class _Run:
         """
         if self.names is None:  # in a simulation nobody has such an owner
             return
-        while True:
-            able = self.strategy.who_can(self.grid, list(self.grid.get_node_ids()))
+        for look in itertools.count():
+            able = self.strategy.who_can(self.grid, list(self.grid.get_node_ids()), again=look > 0)
             resting = len(self.strategy.not_now)
             if len(able) >= min(self.settings.server.min_clients, len(able) + resting):
                 return

@@ -106,13 +106,16 @@ class Nodes:
     outside: dict[int, Outside] = field(default_factory=dict)
     borrowing: set[str] = field(default_factory=set)  # clients whose ClientApp is another's inside Bouquet's
 
-    def to_ask(self, connected: Sequence[int], who_can: bool = False) -> list[int]:
-        """Those that are to be asked who they are, now; with ``who_can`` also those that may not be able to work."""
+    def to_ask(self, connected: Sequence[int], who_can: bool = False, again: bool = False) -> list[int]:
+        """Those that are to be asked who they are, now; with ``who_can`` also those that may not be able to work.
+
+        Those that refuse are asked once in so many rounds, and not ``again`` while a round is waited for.
+        """
         now = time.monotonic()
 
         def is_due(node: int) -> bool:
             if node in self.refusing:
-                return self.refusing[node].is_due()
+                return not again and self.refusing[node].is_due()
             if node in self.outside:
                 return now >= self.outside[node].ask_at
             if node in self.resting:

@@ -285,12 +285,13 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
         compared = None if self.layout is None else self.layout.parameter_columns
         self.aggregation = replace(self._protection.aggregation, compared=compared)
 
-    def who_can(self, grid: Grid, connected: Sequence[int]) -> dict[str, int]:
+    def who_can(self, grid: Grid, connected: Sequence[int], again: bool = False) -> dict[str, int]:
         """Client → node for the connected nodes that can work now; asks those that are new, or due again.
 
-        ``not_now`` then has the others whose owners have conditions. For a server, before a round.
+        ``not_now`` then has the others whose owners have conditions. For a server, before a round; ``again`` for the
+        same one.
         """
-        if asked := self._nodes.to_ask(connected):
+        if asked := self._nodes.to_ask(connected, again=again):
             self._identify(grid, asked)
             self._asked_before, self.identification = [*self._asked_before, *self.identification], []
         self.not_now = self._nodes.not_now(connected)

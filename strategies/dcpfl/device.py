@@ -23,6 +23,7 @@ from common import protocol
 from common.errors import BouquetError
 from common.parameters.layout import Vector
 from common.protocol import Received
+from common.protocol.error_replies import NotNow
 from strategies.dcpfl.wire import DIVERGED, LOSS_NEW, LOSS_OLD, NEW, TAKE, WHOLE_ROUND
 
 TRIED = "tried"  # a fact: the slots whose models a trial has trained; one that diverged is not among them
@@ -107,6 +108,8 @@ def _try_both(session: Session) -> Message:
     for slot, model in sent.items():
         try:
             trained[slot] = _trained(session, model)
+        except NotNow:  # its owner ends the work: that says nothing of the structure
+            raise
         except BouquetError as error:
             reasons.append(error)
     if not trained:

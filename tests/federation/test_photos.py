@@ -17,6 +17,7 @@ from experiments.simulation.run import simulate
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(1800)]
 
 CHANGES = [
+    "personal.compare=always",  # as real devices do
     "data.dataset=own",
     'data.classes=["dark","light"]',
     "data.input_shape=[3,8,8]",

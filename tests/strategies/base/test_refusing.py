@@ -214,3 +214,13 @@ def test_where_all_refuse_nobody_is_sent_anything_and_each_is_named(fleet, play)
     assert set(device.since()) == {protocol.IDENTIFY}
     assert strategy.failures == dict.fromkeys(("a", "x"), f"The device reported: {WHY}")
     assert not strategy.replies
+
+
+def test_who_refuses_is_asked_once_a_round_and_not_while_the_round_is_waited_for(fleet):
+    """A server waits a night for owners, and looks five times a second."""
+    strategy, grid, device = fleet(identify=True)
+    strategy.who_can(grid, [1, 9])
+    device.since()
+    for look in range(50):
+        strategy.who_can(grid, [1, 9], again=look > 0)
+    assert device.since() == [protocol.IDENTIFY]

@@ -1,6 +1,7 @@
 """The device's side of DC-PFL: a trial in two messages, and rounds in which slow layers stay on the device."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,9 +13,11 @@ from client.state.store import FolderStore
 from common import protocol
 from common.model.build import initial_model, state_vector
 from common.protocol import ARRAYS, Encoder, Instruction, Payload
+from common.protocol.error_replies import NotNow
 from common.settings import load_settings
 from experiments.simulation.inline_grid import InlineGrid
 from strategies.base import reply_checks
+from strategies.dcpfl import device as dcpfl_device
 from strategies.dcpfl.wire import DIVERGED, LOSS_NEW, LOSS_OLD, NEW, PROCEDURE, TAKE, WHOLE_ROUND
 
 SETTINGS = load_settings(
@@ -239,3 +242,17 @@ def test_it_is_tested_with_its_own_slow_layers_or_not_at_all(device, model):
     start[columns] = model[1][columns]
     same = reply_checks.read_metrics(device.ask(whole(start), 1, "evaluate"))
     assert tested["test-loss"] == same["test-loss"]
+
+
+def test_an_owner_who_ends_the_work_in_a_trial_says_nothing_of_the_structure(monkeypatch):
+    trained = iter([(np.zeros(2), 0.5, {}), NotNow("too hot; again below 60 °C", 5.0)])
+
+    def train(*_):
+        if isinstance(found := next(trained), NotNow):
+            raise found
+        return found
+
+    monkeypatch.setattr(dcpfl_device, "_trained", train)
+    session = SimpleNamespace(report_start=lambda _: None, whole=lambda _: np.zeros(2), metrics={})
+    with pytest.raises(NotNow, match="too hot"):
+        dcpfl_device._try_both(session)
