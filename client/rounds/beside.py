@@ -7,22 +7,31 @@ is a number, withheld wherever the other scores are.
 
 All three figures are of after the round: what ``bouquet predict`` answers with, the model alone after as many rounds,
 and the one that was received, untouched.
+
+It costs no round: where the owner ends the work meanwhile, or there is no time or no room, the reply goes without it,
+and the model alone lacks that round.
 """
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from client.rounds.observer import Observer
 from client.rounds.serving import Aside, Serving
-from client.state.device_state import PERSONAL
+from client.state.device_state import PERSONAL, Kept
 from client.training.evaluation import Scores
 from common.errors import BouquetError
 from common.model_selection import REFERENCE
 from common.parameters.layout import Vector
 from common.protocol import Scalar
+from common.protocol.error_replies import NotNow
+
+# Of `server.round_timeout`: where the round's own work took more, one more training may make the reply too late.
+SHARE_OF_ROUND = 1 / 3
 
 if TYPE_CHECKING:
     from client.rounds.session import Session
@@ -36,6 +45,7 @@ class Comparing(Serving):
     def __init__(self, session: Session, inner: Observer) -> None:
         super().__init__(session)
         self.inner = inner
+        self.began = time.monotonic()
 
     @property
     def held_out(self) -> float:
@@ -62,8 +72,9 @@ class Comparing(Serving):
             return said
         metrics, score = self.session.metrics, self.session.node.task.score
         of_start = metrics[score.key] if self.started is not None and score.key in metrics else None
-        own = metrics[score.served] if score.served in metrics else self._score(self.personal)
-        self._note(own, self._train_alone(), self.received(), self.started, of_start)
+        with suppress(NotNow):  # the round's own work is done, and its reply goes
+            own = metrics[score.served] if score.served in metrics else self._score(self.personal)
+            self._note(own, self._train_alone(), self.received(), self.started, of_start)
         return said
 
     def on_test(self, vector: Vector) -> Scores | None:
@@ -74,7 +85,14 @@ class Comparing(Serving):
         kept = session.recall()
         if kept is None or PERSONAL not in kept.slots:
             return scores
-        of_vector = metrics.get(score.of_method, scores.score)
+        with suppress(NotNow):
+            self._note_tested(vector, metrics.get(score.of_method, scores.score), kept)
+        return scores
+
+    def _note_tested(self, vector: Vector, of_vector: float, kept: Kept) -> None:
+        """Note the scores after a test of this model (d,)."""
+        session = self.session
+        metrics, score = session.metrics, session.node.task.score
         if score.served in metrics:
             own = metrics[score.served]
         else:
@@ -84,7 +102,6 @@ class Comparing(Serving):
         received = self.received()
         alone = self.kept_before().models.get(REFERENCE)
         self._note(own, alone, vector if received is None and from_received else received, vector, of_vector)
-        return scores
 
     def _note(
         self,
@@ -106,7 +123,7 @@ class Comparing(Serving):
         return self.session.test(model).score
 
     def _train_alone(self) -> Vector | None:
-        """A round alone, from where the last one ended; None where it cannot be kept.
+        """A round alone, from where the last one ended; None where there is no time for it, or no room.
 
         The second message of a round finds what the first one trained. Where another observer has trained the same, or
         the method sends nothing either way, there is nothing to train.
@@ -119,6 +136,8 @@ class Comparing(Serving):
         if alone is None and not (received.models or received.upload):
             alone = self.personal
         if alone is None:
+            if time.monotonic() - self.began > session.node.settings.server.round_timeout * SHARE_OF_ROUND:
+                return None
             before = self.kept_before().models.get(REFERENCE)
             alone = self.round_alone(session.initial if before is None else before, session.samples.all_train)
         try:

@@ -20,6 +20,8 @@ MAY_CHANGE = {
     "model.weights": "the file was moved: its content may not change, and is kept in the run folder",
     "train.device": "where devices train",
     "train.threads": "how many cores they use",
+    "personal.compare": "whether devices also train a model alone, which nothing uses",
+    "server.tags": "which devices take part",
     "server.min_clients": "a device died, or one was added",
     "server.min_replies": "likewise",
     "server.max_failed_rounds": "how many rounds without a reply end the run",

@@ -97,8 +97,10 @@ class Names:
 
     def takes(self, name: str) -> bool:
         """Whether a device takes part in this run, as far as its tags are known."""
+        if not self.tags:
+            return True
         own = self.tags_of(name)
-        return not self.tags or own is None or bool(self.tags & own)
+        return own is None or bool(self.tags & own)
 
     def has_tag(self, node: int) -> bool:
         """Whether a node is of a device that is known to have a tag of this run."""

@@ -136,6 +136,7 @@ class Nodes:
     def refusals(self, connected: Sequence[int]) -> dict[str, str]:
         """Client → why it is sent nothing, for the connected ones that do not run the app."""
         there = self.among(connected)
+        connected = [n for n in connected if n not in self.outside or self.outside[n].reason == UNKNOWN_TAGS]
         refusing = {self.clients.get(node, f"node-{node}"): self.refusing.get(node) for node in connected}
         return {client: found.reason for client, found in refusing.items() if found and client not in there}
 

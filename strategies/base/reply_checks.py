@@ -17,7 +17,6 @@ from common.compression.delta import Find
 from common.errors import BouquetError
 from common.parameters.layout import ParameterLayout, Vector
 from common.protocol import (
-    ACCURACY,
     ARRAYS,
     CLASS_FOUND,
     CLASS_SAMPLES,
@@ -25,7 +24,6 @@ from common.protocol import (
     CLIENT,
     F1,
     NUM_EXAMPLES,
-    VALIDATION_ACCURACY,
     ClientReply,
     ProtocolError,
     check_size,
@@ -36,6 +34,7 @@ from common.protocol import (
 from common.protocol.arrival import Arrival
 from common.protocol.error_replies import cannot_be_read
 from common.protocol.records import config_of, records_of
+from common.task.score import ACCURACY
 from common.texts import MOST_VALUES, plain
 
 # What no honest device sends. A loss that overflowed is reported as the largest float32.
@@ -43,7 +42,8 @@ MOST_EXAMPLES = 10**9
 MOST_CLASSES = 10_000
 LARGEST_METRIC = 1e39
 LARGEST_VALUE = 1e9  # of a tensor: running statistics of unscaled inputs are far below
-_SHARES = (F1, VALIDATION_ACCURACY)
+_SHARES = {F1, ACCURACY.key, ACCURACY.trained, ACCURACY.served, ACCURACY.of_method, ACCURACY.validation}
+_SHARES |= {ACCURACY.own, ACCURACY.alone, ACCURACY.received}
 
 
 def reported(message: Message) -> str:
@@ -159,7 +159,7 @@ def _metrics(records: Mapping[str, MetricRecord]) -> dict[str, float]:
             name = plain(given)
             if not math.isfinite(value) or abs(value) > LARGEST_METRIC:
                 raise ProtocolError(f"Metric {name!r} is {value}.")
-            if (name in _SHARES or name.startswith(ACCURACY)) and not 0 <= value <= 1:
+            if name in _SHARES and not 0 <= value <= 1:
                 raise ProtocolError(f"Metric {name!r} is {value}; it must be from 0 to 1.")
             metrics[name] = value
     return metrics

@@ -9,6 +9,7 @@ from rich.console import Console
 from bouquet.monitor.round_table import print_summary
 from bouquet.monitor.status import collect
 from bouquet.monitor.status_table import columns
+from client.rounds import beside
 from client.rounds.serving import Serving
 from client.rounds.session import Session
 from common.errors import BouquetError
@@ -102,8 +103,9 @@ def test_a_full_disk_costs_the_comparison_and_no_round(tmp_path, monkeypatch):
     assert "beside_by_client" not in found
 
 
-@pytest.mark.parametrize("serve", ["own", "mixture", "best"])
-def test_an_owner_who_ends_the_work_ends_it_in_the_training_alone_too(serve, tmp_path, monkeypatch):
+@pytest.fixture
+def hot(monkeypatch):
+    """The second training of a run is ended by the owner."""
     train, calls = Session.train, []
 
     def hot(session, start, *rest, **options):
@@ -113,10 +115,41 @@ def test_an_owner_who_ends_the_work_ends_it_in_the_training_alone_too(serve, tmp
         return train(session, start, *rest, **options)
 
     monkeypatch.setattr(Session, "train", hot)
+
+
+def first_line(folder):
+    return json.loads((folder / "rounds.jsonl").read_text().splitlines()[0])
+
+
+@pytest.mark.usefixtures("hot")
+@pytest.mark.parametrize("serve", ["mixture", "best"])
+def test_an_owner_who_ends_the_work_ends_it_in_the_training_of_what_is_served(serve, tmp_path):
     simulate(settings("strategy.name=fedavg", COMPARE, f"personal.serve={serve}"), tmp_path)
-    first = json.loads((tmp_path / "rounds.jsonl").read_text().splitlines()[0])
+    first = first_line(tmp_path)
     assert (first["replies"], first["failures"]) == (2, 0)
     assert list(first["not_now"].values()) == ["too hot; again below 60 °C"]
+
+
+@pytest.mark.usefixtures("hot")
+def test_the_work_ends_in_the_comparison_and_the_round_is_not_lost(tmp_path):
+    simulate(settings("strategy.name=fedavg", COMPARE), tmp_path)
+    first = first_line(tmp_path)
+    assert (first["replies"], first["not_now"]) == (3, {})
+    assert [client for client, numbers in first["by_client"].items() if "beside" not in numbers] == ["client-0"]
+
+
+def test_where_one_more_training_may_come_too_late_there_is_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(beside, "SHARE_OF_ROUND", 0.0)
+    monkeypatch.setattr(Serving, "round_alone", lambda *_: pytest.fail("trained"))
+    found = simulate(settings("strategy.name=fedavg", COMPARE), tmp_path)
+    assert first_line(tmp_path)["replies"] == 3
+    assert "beside_by_client" not in found
+
+
+def test_a_season_that_takes_twice_as_long_goes_on_without_it(tmp_path):
+    cut_after(1, settings("strategy.name=fedavg", COMPARE), tmp_path)
+    again = simulate(settings("strategy.name=fedavg", "personal.compare=never"), tmp_path, resume=True)
+    assert again["rounds"] == 2
 
 
 def test_the_owner_reads_it_at_the_end_in_the_status_and_on_the_page(tmp_path):

@@ -44,6 +44,7 @@ class Fleet:
                 self.got[name].append(message.content[protocol.CONFIG][protocol.TEXT])
             if kind == protocol.IDENTIFY:
                 about = {protocol.DEVICE_ID: name, protocol.RELEASE: "0.1.0"}
+                about |= {protocol.REFUSES: "no noise"} if name == "refuses" else {}
                 tags = {protocol.TAGS: self.tags[name]} if self.tags[name] else {}
                 return protocol.reply(message, name, {}, None, about | tags)
             return protocol.reply(message, name, {}) if kind == protocol.NOTICE else trains(message)
@@ -190,3 +191,9 @@ def test_a_device_has_few_tags_each_once():
         checked_tags([f"t{k}" for k in range(21)])
     assert len(tags_of([f"t{k}" for k in range(100)])) == 20
     assert tags_of("roof") == tags_of(None) == frozenset()
+
+
+def test_one_of_other_tags_that_refuses_the_run_has_not_failed(tmp_path):
+    fleet = Fleet(tmp_path, CHOSEN, "server.min_clients=1", a=["roof"], refuses=["window"])
+    fleet.run()
+    assert [line["failed"] for line in read_run(tmp_path).rounds] == [{}, {}]
