@@ -1,7 +1,7 @@
 """Days and nights of a fleet whose owners say when it works, over gRPC, on files that stand for /sys and /proc.
 
-A heat wave in mid-epoch, a flat battery, hours, and a device that is killed while it is too hot. Nobody trains when its
-owner does not allow it, no round waits for one, and status says why and until when.
+A heat wave in mid-epoch, a flat battery, hours, another link, and a power cut at each. Nobody trains when its owner
+does not allow it, no round waits for one, no model is lost, and status says why and until when.
 """
 
 import contextlib
@@ -81,6 +81,13 @@ class Fleet:
                 os.kill(pid, signal.SIGKILL)
         self.processes[name].wait()
 
+    def again(self, name, when):
+        """A power cut, and the device is back with this file of its owner."""
+        connected = self.commands.log(name).count("SuperNode ID")
+        self.kill(name)
+        self.start(name, when)
+        self.eventually(lambda: self.commands.log(name).count("SuperNode ID") > connected)
+
     @property
     def lines(self):
         file = self.commands.folder / "runs/run/rounds.jsonl"
@@ -144,6 +151,11 @@ def test_a_day_and_a_night(fleet):
     assert said.wait(120) == 0
     assert f"hot, not now, as its owner has it: {fleet.resting('hot')}" in fleet.commands.log("status")
 
+    # A power cut by day: it comes back with the same battery, and rests.
+    fleet.again("flat", "battery = 0.5\nlook_again = 1\n")
+    fleet.eventually(lambda: "flat" in fleet.status["connected"] and "battery" in fleet.resting("flat"))
+    assert fleet.begun("flat") == []
+
     # The charger comes, and the run begins with two.
     fleet.machines["flat"].power(mains=True, battery=30)
     fleet.eventually(lambda: fleet.trained("flat"))
@@ -178,10 +190,8 @@ def test_a_day_and_a_night(fleet):
 
     # Killed while it is too hot, and back when it is not quite cool: it remembers.
     last = fleet.trained("hot")[-1]
-    fleet.kill("hot")
     fleet.machines["hot"].temperature(65)
-    fleet.start("hot", HEAT)
-    fleet.eventually(lambda: fleet.commands.log("hot").count("SuperNode ID") > 1)
+    fleet.again("hot", HEAT)
     fleet.eventually(lambda: "hot" in fleet.status["connected"] and fleet.resting("hot"))
     fleet.goes_on()
     assert fleet.trained("hot")[-1] == last
@@ -190,13 +200,26 @@ def test_a_day_and_a_night(fleet):
 
     # Its owner has it work by day, too. It said when to ask again, so it is started anew.
     assert fleet.trained("night") == []
-    fleet.kill("night")
-    fleet.start("night", f'hours = "{opens:%H:%M}-{opens - timedelta(minutes=1):%H:%M}"\n')
+    fleet.again("night", f'hours = "{opens:%H:%M}-{opens - timedelta(minutes=1):%H:%M}"\n')
     fleet.eventually(lambda: fleet.resting("night") == "" and "night" in fleet.status["connected"])
+
+    # A link that costs by the byte, and a power cut there.
+    link = 'interface = "wlan0"\nlook_again = 1\n'
+    fleet.machines["flat"].routes(("wwan0", 600))
+    fleet.when("flat", link)
+    fleet.eventually(lambda: fleet.resting("flat") == "not on wlan0")
+    kept, last = model_of(folder / "state-flat"), fleet.trained("flat")[-1]
+    assert kept
+    fleet.again("flat", link)
+    fleet.eventually(lambda: "flat" in fleet.status["connected"] and fleet.resting("flat"))
+    fleet.goes_on()
+    assert (model_of(folder / "state-flat"), fleet.trained("flat")[-1]) == (kept, last)
+    fleet.machines["flat"].routes(("wwan0", 600), ("wlan0", 100))
+    fleet.eventually(lambda: fleet.trained("flat")[-1] > last)
 
     lines = fleet.lines
     for line in lines:
         assert not set(line["not_now"]) & set(line["by_client"])
         assert not [reason for reason in line["failed"].values() if "not_now" in reason or "too hot" in reason]
     # Only those that were killed ever failed.
-    assert {name for line in lines for name in line["failed"]} <= {"hot", "night"}
+    assert {name for line in lines for name in line["failed"]} <= {"flat", "hot", "night"}

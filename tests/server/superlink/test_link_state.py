@@ -54,7 +54,7 @@ def test_what_a_node_does_not_say_that_it_has_is_given_again_until_it_has_answer
     assert link.state._given == {}
 
 
-def test_what_was_lost_on_its_way_is_given_again_though_something_newer_was_given_since(link):
+def test_what_was_lost_is_given_again_though_something_newer_was_given_since(link):
     node = link.node()
     identifiers = [push(link, node, round=number)[0] for number in range(2)]
     assert [link.state.get_message_ins(node, 1)[0].metadata.message_id for _ in range(2)] == identifiers
