@@ -91,8 +91,8 @@ class LinkState(DurableState):
         self._devices: dict[str, int] = {}  # by session, those who upload
         self._reply_bytes: dict[int, int] = {}  # by run
         self._greedy: set[int] = set()  # devices of which it was said that they send too much
-        # By node, the messages that it was given and has not said that it has, and how often.
-        self._given: dict[int, dict[str, int]] = {}
+        # By node and type, the message that it was given last, and how often.
+        self._given: dict[int, dict[str, tuple[str, int]]] = {}
         self._next_sweep = 0.0
         self._full = False
 
@@ -256,20 +256,21 @@ class LinkState(DurableState):
             for message in found:
                 message.metadata.delivered_at = now().isoformat()
                 self._forget_in_inbox(message)
-                self._given.setdefault(node_id, {})[message.metadata.message_id] = 1
+                given = self._given.setdefault(node_id, {})
+                given[message.metadata.message_type] = message.metadata.message_id, 1
             return found or self._given_again(node_id)
 
     def _given_again(self, node_id: int) -> list[Message]:
-        """The oldest that it was given and does not have, which something newer must not make lost."""
+        """One that it was given and does not have; of each type the last: a new round takes the place of the old."""
         given = self._given.get(node_id, {})
-        self._check_stored_messages(set(given))
-        for identifier, times in list(given.items()):
+        self._check_stored_messages({identifier for identifier, _ in given.values()})
+        for kind, (identifier, times) in list(given.items()):
             message = self.message_ins_store.get(identifier)
             answered = identifier in self.message_ins_id_to_message_res_id
             if message is not None and identifier in self.objects and not answered and times < TIMES_GIVEN:
-                given[identifier] = times + 1
+                given[kind] = identifier, times + 1
                 return [message]
-            del given[identifier]
+            del given[kind]
         self._given.pop(node_id, None)
         return []
 

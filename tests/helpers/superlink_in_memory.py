@@ -96,10 +96,10 @@ class Link:
         return upload
 
 
-def push(link, *nodes, ttl=3600.0, **config):
+def push(link, *nodes, ttl=3600.0, kind="train", **config):
     """The server's messages to these nodes, all with the same content; their ids."""
     content = RecordDict({"config": ConfigRecord(config or {"round": 1})})
-    messages = [Message(content, dst_node_id=node, message_type="train", ttl=ttl) for node in nodes]
+    messages = [Message(content, dst_node_id=node, message_type=kind, ttl=ttl) for node in nodes]
     link.grid.push_messages(messages)
     return [message.metadata.message_id for message in messages]
 

@@ -20,6 +20,7 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 from sqlalchemy import event
 
+from common import protocol
 from server.fleet.superlink_db import connections
 from server.superlink import durable_state, link_state
 from tests.helpers.superlink_in_memory import answer, push, reply_of
@@ -54,9 +55,9 @@ def test_what_a_node_does_not_say_that_it_has_is_given_again_until_it_has_answer
     assert link.state._given == {}
 
 
-def test_what_was_lost_is_given_again_though_something_newer_was_given_since(link):
+def test_what_was_lost_is_given_again_though_a_notice_was_given_since(link):
     node = link.node()
-    identifiers = [push(link, node, round=number)[0] for number in range(2)]
+    identifiers = [push(link, node, kind=kind)[0] for kind in ("train", protocol.NOTICE)]
     assert [link.state.get_message_ins(node, 1)[0].metadata.message_id for _ in range(2)] == identifiers
     link.state.object_store.delete(identifiers[1])  # that one has come
     assert [link.state.get_message_ins(node, 1)[0].metadata.message_id for _ in range(2)] == [identifiers[0]] * 2
