@@ -21,6 +21,7 @@ from common.system.log_file import LogFile
 from common.system.programs import find_program, plain_text, tail
 
 GROUP_VARIABLE = "BOUQUET_GROUP"
+SENT_AGAIN_SECONDS = 0.05  # after which a signal is sent again whose SystemExit Python ignored
 SUPERVISOR_MARGIN_SECONDS = 5.0
 LONGEST_LINE = 2**16  # bytes, or characters; of what is longer the rest is dropped
 
@@ -97,11 +98,14 @@ class ProcessGroup:
         self.tag = uuid.uuid4().hex
         self.processes: list[ManagedProcess] = []
         self._previous: dict[signal.Signals, Any] = {}
+        self._previous_hook = sys.unraisablehook
+        self._sent_again: threading.Timer | None = None
 
     def __enter__(self) -> ProcessGroup:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGHUP):
                 self._previous[number] = signal.signal(number, _leave)
+            self._previous_hook, sys.unraisablehook = sys.unraisablehook, self._unraisable
         return self
 
     def __exit__(
@@ -110,9 +114,21 @@ class ProcessGroup:
         try:
             self.terminate()
         finally:
+            if self._previous:
+                sys.unraisablehook = self._previous_hook
+            if self._sent_again is not None:
+                self._sent_again.cancel()
             for number, handler in self._previous.items():
                 signal.signal(number, handler)
             self._previous.clear()
+
+    def _unraisable(self, found: sys.UnraisableHookArgs) -> None:
+        """A signal that comes while Python runs a finaliser raises what Python ignores there: it is sent once more."""
+        if isinstance(found.exc_value, _Left):
+            self._sent_again = threading.Timer(SENT_AGAIN_SECONDS, os.kill, (os.getpid(), found.exc_value.number))
+            self._sent_again.start()
+        else:
+            self._previous_hook(found)
 
     def start(
         self,
@@ -171,8 +187,14 @@ class ProcessGroup:
         return [process.wait() for process in processes]
 
 
+class _Left(SystemExit):
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.number = number
+
+
 def _leave(number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
+    raise _Left(number)
 
 
 def _forward(stream: IO[bytes], readers: Sequence[Callable[[str], None]]) -> None:

@@ -3,6 +3,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -199,6 +200,26 @@ with ProcessGroup(grace=0.5) as group:
         process.send_signal(number)
         assert process.wait(60) == status
     eventually(lambda: processes_tagged(tag) == [], "all have ended")
+
+
+class Finalised:
+    """Comes by a signal while Python runs its finaliser, where it ignores what is raised."""
+
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_signal_that_comes_in_a_finaliser_ends_the_program_all_the_same():
+    def runs():
+        with ProcessGroup():
+            Finalised()
+            threading.Event().wait(60)
+
+    hook = sys.unraisablehook
+    with pytest.raises(SystemExit) as found:
+        runs()
+    assert found.value.code == 143
+    assert sys.unraisablehook is hook
 
 
 def test_handlers_are_put_back() -> None:
