@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import sys
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from common.settings import Settings
 from common.settings.sections import OWN_DATA
 from common.system.locks import locked
 from common.system.resources import available_cores
-from common.trust.app_bundle import PACKAGES
 from experiments.simulation.inline_grid import InlineGrid, app_handlers
 from experiments.simulation.own_data import one_client_a_folder
 from server.app import make_server_app
@@ -65,11 +63,6 @@ def simulate(settings: Settings, folder: Path, resume: bool = False, follow: Fol
 
 def check(settings: Settings, resumed: Path | None = None) -> None:
     """Build everything once, so that what does not fit is said before the run begins or goes on."""
-    if settings.simulation.engine == "ray" and (hidden := hidden_from_ray(Path.cwd())):
-        raise BouquetError(
-            f"Ray's processes look into the current folder first, where {hidden} would hide a package of Bouquet's: "
-            "rename it, start from another folder, or take --set simulation.engine=inline."
-        )
     from client.data.loading import part_of  # imports SciPy only for what it needs
 
     data = settings.data
@@ -138,20 +131,6 @@ def _context(node: int, config: dict[str, Any]) -> Context:
     return Context(run_id=1, node_id=node, node_config=config, state=RecordDict(), run_config={})
 
 
-def hidden_from_ray(folder: Path) -> Path | None:
-    """What in a folder would hide a package that the clients import, were the folder looked into first."""
-    home = Path(__file__).resolve().parents[2]
-    for package in PACKAGES:
-        spec = PathFinder.find_spec(package, [str(folder), *sys.path])
-        if spec is None:
-            continue
-        # A folder without __init__.py hides a package that is installed in editable form, but no other.
-        places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
-        if places and Path(places[0]).resolve() not in (home / package, home / package / "__init__.py"):
-            return Path(places[0])
-    return None
-
-
 def _run_ray(settings: Settings, server_app: ServerApp, client_app: ClientApp) -> None:
     """Clients in parallel on Flower's Ray engine."""
     os.environ.setdefault("RAY_DISABLE_IMPORT_WARNING", "1")
@@ -165,28 +144,45 @@ def _run_ray(settings: Settings, server_app: ServerApp, client_app: ClientApp) -
             "or take --set simulation.engine=inline."
         ) from None
     simulation = settings.simulation
-    # Without "local", Ray would wait for the cluster that was started on this machine last, also where it is gone.
-    where = {} if simulation.address else {"address": "local"}
-    if simulation.address:
-        _join_ray(simulation.address)  # Flower takes a Ray that is there
+    _start_ray(simulation.address)  # Flower takes a Ray that is there, and ends it
     run_simulation(
         server_app,
         client_app,
         num_supernodes=settings.data.clients,
         backend_config={
-            "client_resources": {"num_cpus": simulation.cpus_per_client, "num_gpus": simulation.gpus_per_client},
-            "init_args": {**_QUIET, "include_dashboard": False, **where},
+            "client_resources": {"num_cpus": simulation.cpus_per_client, "num_gpus": simulation.gpus_per_client}
         },
     )
 
 
-def _join_ray(address: str) -> None:
-    """Join a Ray cluster, whose machines have this Python and Bouquet, and see this folder and the data."""
+def _start_ray(address: str) -> None:
+    """Start Ray here, or join a cluster, whose machines have this Python and Bouquet, and see this folder and the data.
+
+    Its workers look for modules where this process does. Ray itself would have them look into the current folder first,
+    where a client.py of the user's would take the place of Bouquet's; it does not where a job has a folder of its own.
+    """
     import ray
+    from ray.job_config import JobConfig
+
+    class Elsewhere(JobConfig):  # type: ignore[misc, unused-ignore]
+        """A job that is taken for one with a folder of its own."""
+
+        def _runtime_env_has_working_dir(self) -> bool:
+            return True
 
     try:
-        ray.init(address=address, runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}}, **_QUIET)
+        ray.init(
+            # Without "local", Ray would wait for the cluster that was started on this machine last, also where it is
+            # gone.
+            address=address or "local",
+            job_config=Elsewhere(),
+            runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}},
+            include_dashboard=None if address else False,
+            **_QUIET,
+        )
     except (ConnectionError, RuntimeError, ValueError) as error:
+        if not address:
+            raise
         reason = str(error).strip().partition("\n")[0]
         raise BouquetError(
             f"simulation.address = {address!r} is no Ray cluster that can be joined: {reason} Start one there with "

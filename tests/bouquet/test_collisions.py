@@ -1,5 +1,6 @@
 """A file or folder of the user's that has the name of one of Bouquet's packages."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import BouquetError
 from common.settings import load_settings
-from experiments.simulation.run import hidden_from_ray, simulate
+from experiments.simulation.run import simulate
 
 STRATEGY = """
 from strategies import FeSEM
@@ -49,10 +49,15 @@ def test_the_program_itself_does_not_look_there_and_takes_a_strategy_by_its_file
     done = bouquet(folder, *words, "--set", "simulation.engine=inline")
     assert done.returncode == 0, done.stderr
     assert (folder / "run" / "summary.json").is_file()
-    refused = bouquet(folder, *words[:-1], "strategy.num_clusters=2", "--out", "other")
-    assert refused.returncode == 2
-    assert f"{folder / 'common.py'} would hide a package of Bouquet's: rename it" in refused.stderr.replace("\n", " ")
-    assert not (folder / "other").exists()
+
+
+def test_nor_do_rays_processes(folder):
+    """Whose clients import client and common, and would run the user's."""
+    (folder / "client.py").write_text("raise SystemExit('mine')\n")
+    words = ["simulate", "--clients", "2", "--rounds", "1", "--out", "run", "--set", "train.local_epochs=1"]
+    done = bouquet(folder, *words, "--set", "strategy.num_clusters=2", "--set", "simulation.engine=ray")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((folder / "run" / "summary.json").read_text())["clients"] == 2
 
 
 def test_a_strategy_by_its_file_on_ray(tmp_path, monkeypatch):
@@ -61,17 +66,3 @@ def test_a_strategy_by_its_file_on_ray(tmp_path, monkeypatch):
     changes = ["strategy.name=./mine.py:Mine", "strategy.num_clusters=2", "data.clients=2", "run.rounds=1"]
     summary = simulate(load_settings(None, [*changes, "train.local_epochs=1"]), tmp_path / "run")
     assert summary["strategy"] == "./mine.py:Mine"
-
-
-def test_what_ray_would_take_for_ours(tmp_path, monkeypatch):
-    assert hidden_from_ray(tmp_path) is None
-    assert hidden_from_ray(Path(__file__).parents[2]) is None
-    (tmp_path / "experiments.py").touch()  # the clients do not import it
-    assert hidden_from_ray(tmp_path) is None
-    (tmp_path / "server").mkdir()
-    (tmp_path / "server" / "__init__.py").touch()
-    assert hidden_from_ray(tmp_path) == tmp_path / "server" / "__init__.py"
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(BouquetError, match=r"server/__init__\.py would hide a package"):
-        simulate(load_settings(None, ["data.clients=2"]), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
