@@ -169,13 +169,14 @@ class Nodes:
 
     def learn(self, asked: Sequence[int], answers: Sequence[Message], names: NameOf | None) -> None:
         """Take in what nodes said of themselves. A stock ClientApp answers with an error and is known by its node."""
-        for node in set(asked) & set(self.refusing) - {answer.metadata.src_node_id for answer in answers}:
+        silent = set(asked) - {answer.metadata.src_node_id for answer in answers}
+        for node in silent & set(self.refusing):
             silences = self.silences.get(node, 0)
             self.refusing[node].unasked = min(2**silences - 1, MOST_UNASKED)
             self.silences[node] = silences + 1
-        for node in set(asked) - self.inside - {answer.metadata.src_node_id for answer in answers} if self.tags else ():
+        for node in silent - self.inside if self.tags else ():
             self.outside[node] = Outside.unknown(self.outside.get(node))
-        for node in set(asked) & set(self.resting) - {answer.metadata.src_node_id for answer in answers}:
+        for node in silent & set(self.resting):
             self.resting[node] = replace(self.resting[node], ask_at=time.monotonic() + IDENTIFY_TIMEOUT)
         for answer in answers:
             node = answer.metadata.src_node_id
