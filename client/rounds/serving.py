@@ -130,9 +130,9 @@ def served_models(state: DeviceState, run: str, round_: int) -> list[Arrays]:
 
 
 def _slots(arrays: Arrays) -> dict[str, Arrays]:
-    """Slot → its tensors by name."""
+    """Slot → its tensors by name, in the order of the names: a file gives them in another one each time."""
     found: dict[str, Arrays] = {}
-    for key, array in arrays.items():
+    for key, array in sorted(arrays.items()):
         slot, separator, name = key.partition("/")
         if separator:
             found.setdefault(slot, {})[name] = array

@@ -1,12 +1,16 @@
-"""SuperLink killed in the middle of a round, with all messages in its memory: the run that resumes has every reply."""
+"""SuperLink and a device killed in the middle of a round: the run that resumes has every reply, and the same models."""
 
 import json
 import os
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from client.rounds.serving import served_models
+from client.state.device_state import DeviceState
+from client.state.store import FolderStore
 from common.system.supervisor import descendants
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(900)]
@@ -28,6 +32,9 @@ hidden = [4]
 [strategy]
 name = "fedavg"
 
+[personal]
+serve = "mixture"
+
 [server]
 min_clients = 3
 straggler_grace = 800
@@ -35,21 +42,40 @@ round_timeout = 800
 """
 
 
-def test_the_round_in_hand_is_repeated_and_no_reply_is_missing(commands, own_data):
-    (commands.folder / "run.toml").write_text(SETTINGS)
-    server = commands.server("--settings", "run.toml", "--insecure")
+NAMES = ("a", "b", "c")
+
+
+def device(commands, data, name):
     where = ("--server", f"127.0.0.1:{commands.port}", "--insecure")
-    devices = {}
-    for name in ("a", "b", "c"):
-        own = ("--data", str(own_data(name, False)), "--state-dir", f"state-{name}", "--name", name)
-        devices[name] = commands.start(name, "client", *where, *own)
-    commands.wait_for(lambda: commands.rounds("runs/run") >= 1)
+    own = ("--data", str(data[name]), "--state-dir", f"state-{name}", "--name", name)
+    return commands.start(name, "client", *where, *own)
+
+
+def kept(commands, name):
+    """What a device has kept after the last round, and what it serves: tensors by name."""
+    state = DeviceState(FolderStore(commands.folder / f"state-{name}"))
+    latest = state.latest()
+    assert latest.round == 6
+    return [latest.slots["personal"], *served_models(state, latest.run, latest.round)]
+
+
+def test_the_round_in_hand_is_repeated_and_all_is_as_if_nobody_had_been_killed(commands, own_data):
+    (commands.folder / "run.toml").write_text(SETTINGS)
+    data = {name: own_data(name, False) for name in NAMES}
+    server = commands.server("--settings", "run.toml", "--insecure")
+    devices = {name: device(commands, data, name) for name in NAMES}
+    commands.wait_for(lambda: commands.rounds("runs/run") >= 1, 600)
 
     # With one device stopped no round ends, and SuperLink holds what the others have replied.
     stopped = [devices["c"].pid, *descendants(devices["c"].pid)]
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
     try:
+        # Another is killed in its round: while it trains, judges or writes, whatever it has come to by then.
+        commands.wait_for(lambda: commands.log("b").count("of 6 begins") > commands.rounds("runs/run"), 600)
+        for pid in [devices["b"].pid, *descendants(devices["b"].pid)]:
+            os.kill(pid, signal.SIGKILL)
+        devices["b"].wait(120)
         below = [(p, Path(f"/proc/{p}/cmdline").read_bytes()) for p in descendants(server.pid)]
         for pid in [pid for pid, program in below if b"server.superlink.main" in program]:
             os.kill(pid, signal.SIGKILL)
@@ -61,9 +87,24 @@ def test_the_round_in_hand_is_repeated_and_no_reply_is_missing(commands, own_dat
     before = commands.rounds("runs/run")
     assert before < 6
 
+    devices["b"] = device(commands, data, "b")
     server = commands.server("--settings", "run.toml", "--insecure", "--resume")
     assert server.wait(600) == 0
     lines = [json.loads(line) for line in (commands.folder / "runs/run/rounds.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == list(range(1, 7))
     assert [(line["replies"], line["failed"]) for line in lines] == [(3, {})] * 6
     assert all(device.poll() is None for device in devices.values())
+
+    killed = {name: kept(commands, name) for name in NAMES}
+    server = commands.server("--settings", "run.toml", "--insecure", "--set", "run.name=whole")
+    assert server.wait(600) == 0
+    for run in ("run", "whole"):
+        summary = json.loads((commands.folder / "runs" / run / "summary.json").read_text())
+        assert (sorted(summary["mixed_by_client"]), summary["not_evaluated"]) == (list(NAMES), {})
+    for name, found in killed.items():
+        expected = kept(commands, name)
+        assert len(found) == len(expected) > 2
+        for one, other in zip(found, expected, strict=True):
+            assert one.keys() == other.keys()
+            for key, array in one.items():
+                np.testing.assert_array_equal(array, other[key], f"{key} of {name}")

@@ -57,6 +57,18 @@ def test_whoever_was_away_serves_a_mixture_of_what_it_has(tmp_path, alone):
         assert len(device_model(tmp_path / f"client-{part}").model.models) >= 2  # without a server, too
 
 
+def test_the_models_of_a_mixture_have_one_order_whatever_order_a_file_has(tmp_path, monkeypatch):
+    """The mean of their probabilities differs in its last digit by the order."""
+    played(tmp_path, MIXTURE)
+    state, recall = state_of(tmp_path, 0), DeviceState.recall_aside
+    run = state.latest().run
+    expected = served_models(state, run, ROUNDS)
+    assert len(expected) > 1
+    monkeypatch.setattr(DeviceState, "recall_aside", lambda *of: dict(sorted(recall(*of).items(), reverse=True)))
+    for found, one in zip(served_models(state, run, ROUNDS), expected, strict=True):
+        assert all(np.array_equal(found[name], array) for name, array in one.items())
+
+
 def test_its_model_alone_has_learned_in_the_rounds_in_which_it_was_there(tmp_path):
     played(tmp_path / "mixed", MIXTURE, "personal.alone=always")
     played(tmp_path / "alone", "strategy.name=standalone")
