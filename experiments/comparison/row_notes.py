@@ -22,7 +22,7 @@ def tested_text(settings: Settings, row: Row, method: MethodStrategy[Any]) -> st
     return method.tested_model
 
 
-def budget_text(cells: Sequence[Settings]) -> str:
+def budget_text(cells: Sequence[Settings], trainings: str) -> str:
     """Rounds and local training of a row, in all of its columns."""
     rounds, epochs, batch = (
         " or ".join(map(str, sorted(set(found))))
@@ -32,7 +32,9 @@ def budget_text(cells: Sequence[Settings]) -> str:
             (settings.train.batch_size for settings in cells),
         )
     )
-    return f"{rounds} rounds of {epochs} epochs, batch {batch}"
+    # A method that takes a step in place of trainings has no epochs.
+    local = f" of {epochs} epochs" if trainings[0].isdigit() else ""
+    return f"{rounds} rounds{local}, batch {batch}"
 
 
 def trainings_text(settings: Settings, method: MethodStrategy[Any]) -> str:
@@ -55,7 +57,7 @@ def protocol(table: Table) -> list[dict[str, Any]]:
                 "row": row.label,
                 "tested": tested_text(first, row, method),
                 "clusters": method.clusters_chosen_on,
-                "budget": budget_text(cells[row.cells]),
+                "budget": budget_text(cells[row.cells], method.trainings),
                 "trainings": trainings_text(first, method),
             }
         )
