@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from client.data.loading import ClientData, load_table
+from client.data.loading import ClientData
+from client.data.own import load_table
 from client.data.table_reader import table_files
 from common.settings import parse_settings
 from experiments.comparison.grid import load_table as read_grid

@@ -274,7 +274,7 @@ def own_data(settings: Settings, folder: str, leave_out: bool = False) -> Client
 
     Raises `BouquetError`, with the file, for what does not fit.
     """
-    from client.data.loading import load_folder, load_table
+    from client.data.own import load_folder, load_table
 
     if settings.table.inputs:
         return load_table(folder, settings, leave_out)
@@ -288,4 +288,6 @@ def own_data(settings: Settings, folder: str, leave_out: bool = False) -> Client
         test_fraction=settings.data.test_fraction,
         report=lambda line: print(line, flush=True),
         leave_out=leave_out,
+        about=settings.table,
+        by_time=settings.data.split == "time",
     )

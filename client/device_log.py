@@ -58,8 +58,8 @@ def began(node: ClientContext, message: Message, run: str, tell: Say) -> None:
     more = f" and {len(shown) - SHOWN_CLASSES} classes more" if len(shown) > SHOWN_CLASSES else ""
     by_class = f"; {', '.join(shown[:SHOWN_CLASSES])}{more}" if shown else ""
     holds = f"Data: {len(data.train_y)} samples to train on, {len(data.test_y)} to test on{by_class}."
-    for line in (holds, *data.notes):
-        if node.state.is_news(f"{run} {line.partition(':')[0]}", line):
+    for line in (holds, data.span, *data.notes):
+        if line and node.state.is_news(f"{run} {line.partition(':')[0]}", line):
             tell(line)
     tell(f"{round_of(message)} of {node.settings.run.rounds} begins ({node.settings.run.name}).")
 

@@ -25,6 +25,7 @@ LEAST_DISK_MB = 200  # for the state folder: two rounds of a model, and Flower's
 LEAST_MEMORY_MB = 400  # docs/deploy-raspberry-pi.md says what was measured
 NEAR_DAYS = 30
 STEP_SAMPLES = 256
+MOST_COLUMNS = 20  # whose mean is said
 
 
 @dataclass(frozen=True)
@@ -105,17 +106,23 @@ def _whole_data(path: Path, settings: Settings, leave_out: bool) -> Iterator[Lin
     counts = "".join(f", {n} {c or 'none'}" for n, c in zip(classes, found.samples_by_class(), strict=True))
     what = f"{len(found.train_y)} samples to train on, {len(found.test_y)} to test on{counts.replace(',', ';', 1)}"
     yield Line("data", OK, f"{what}. Read in {took:.1f} s.")
+    if found.span:
+        yield Line("", OK, found.span)
     for note in found.notes:
         yield Line("", WARNING, note)
     if found.scaling is not None and table.scaling == "device":
         scaling = found.scaling
         words = [f"{name}={value}" for name in table.inputs for value in table.values.get(name, ("",))]
+        words = words or [f"x[:, {k}]" for k in range(len(scaling.mean))]  # of an .npz
         named = zip([word.rstrip("=") for word in words], scaling.mean, scaling.std, strict=True)
-        inputs = ", ".join(f"{name} {mean:.4g} ± {std:.3g}" for name, mean, std in named if "=" not in name)
+        about = [f"{name} {mean:.4g} ± {std:.3g}" for name, mean, std in named if "=" not in name]
+        inputs = ", ".join(about[:MOST_COLUMNS]) + (
+            f", and {len(about) - MOST_COLUMNS} more" * (len(about) > MOST_COLUMNS)
+        )
         targets = zip(table.targets, scaling.target_mean, scaling.target_std, strict=False)
         told = "".join(f"; told: {name} {mean:.4g} ± {std:.3g}" for name, mean, std in targets)
         yield Line("", OK, f"Mean and deviation of what is trained on: {inputs}{told}.")
-    if not settings.table.time and found.scaling is not None:
+    if table.inputs and not table.time:
         yield Line("", WARNING, "No table.time: a random part is tested, which flatters where rows lie close in time.")
 
 

@@ -23,7 +23,7 @@ from common.errors import BouquetError
 from common.methods import METHODS, outside_methods
 from common.model.card import ModelCard
 from common.settings import Settings, parse_settings
-from common.task.task import Task, make_task
+from common.task.task import Task, make_task, task_of
 from server.run_folder import MODELS, SETTINGS
 
 
@@ -145,9 +145,10 @@ def cluster_model(run: Path, cluster: int) -> KeptModel:
         raise BouquetError(f"There is no file {file}; the run has {found}.") from None
     except (OSError, SafetensorError) as error:
         raise BouquetError(f"The model {file} cannot be read ({error}).") from None
-    if settings.table.inputs and settings.table.scaling == "device":
+    scaled = settings.table.inputs or not task_of(settings).has_classes
+    if scaled and settings.table.scaling == "device":
         raise BouquetError(
-            f"The run {run} is of tables, which each device scales by its own (table.scaling = 'device'): a model "
+            f"The run {run} is of numbers, which each device scales by its own (table.scaling = 'device'): a model "
             "alone does not know the units. Use --state-dir on a device."
         )
     return _loaded(ModelCard.of(settings).to_json(), [tensors], f"{run}, cluster {cluster}")

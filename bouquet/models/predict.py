@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from bouquet.models.kept import KeptModel
-from client.data.folder import check_labels, check_samples
+from client.data.arrays import check_labels, check_numbers, check_samples
 from client.data.table import Samples, samples_of
 from client.data.table_reader import read_table
 from common.data.images import IMAGE_MODES, IMAGE_SUFFIXES, image_files, read_image
@@ -60,7 +60,7 @@ class _Sample:
     name: str
     raw: NDArray[Any] | None = None  # (*input_shape)
     error: str = ""
-    label: int | None = None
+    truth: int | NDArray[Any] | None = None  # the label, or the numbers (targets,)
 
 
 def predict(kept: KeptModel, paths: Sequence[Path], top: int) -> Iterator[Prediction]:
@@ -144,31 +144,33 @@ def _of_table(kept: KeptModel, path: Path, top: int) -> Iterator[Prediction]:
             if samples.times is not None:
                 name = f"{path} {datetime.fromtimestamp(samples.times[row], UTC):%Y-%m-%dT%H:%M:%SZ}"
             row += 1
-            if kept.task.has_classes:
-                order = np.argsort(-values, kind="stable")[:top]
-                yield Prediction(name, tuple((kept.card.classes[k], float(values[k])) for k in order))
-            else:
-                pairs = zip(kept.card.outputs, values, strict=True)
-                yield Prediction(
-                    name, numbers=tuple((c, float(f"{v:.6g}")) for c, v in pairs), unit=kept.card.task.unit
-                )
+            yield _told(kept, name, values, top)
 
 
 def _predict_batch(kept: KeptModel, batch: Sequence[_Sample], top: int) -> Iterator[Prediction]:
     # Each is prepared for itself: a batch may hold bytes and floats.
     inputs = [kept.card.inputs(sample.raw[None]) for sample in batch if sample.raw is not None]
-    rows = iter(kept.probabilities(np.concatenate(inputs)) if inputs else ())
+    run = kept.probabilities if kept.task.has_classes else kept.numbers
+    rows = iter(run(np.concatenate(inputs)) if inputs else ())
     for sample in batch:
         if sample.raw is None:
             yield Prediction(sample.name, error=sample.error)
             continue
         row = next(rows)
-        order = np.argsort(-row, kind="stable")[:top]
-        found = tuple((kept.card.classes[k], float(row[k])) for k in order)
-        wrong_by = None
-        if sample.label is not None:
-            wrong_by = float(kept.task.errors(torch.as_tensor(row[None]), torch.tensor([sample.label])))
-        yield Prediction(sample.name, found, wrong_by=wrong_by)
+        told = _told(kept, sample.name, row, top)
+        if sample.truth is not None:
+            truth = torch.as_tensor(np.asarray(sample.truth)[None])
+            told = replace(told, wrong_by=float(kept.task.errors(torch.as_tensor(row[None]), truth)))
+        yield told
+
+
+def _told(kept: KeptModel, name: str, values: NDArray[Any], top: int) -> Prediction:
+    card = kept.card
+    if kept.task.has_classes:
+        order = np.argsort(-values, kind="stable")[:top]
+        return Prediction(name, tuple((card.classes[k], float(values[k])) for k in order))
+    pairs = zip(card.outputs, values, strict=True)
+    return Prediction(name, numbers=tuple((c, float(f"{v:.6g}")) for c, v in pairs), unit=card.task.unit)
 
 
 def _samples(kept: KeptModel, paths: Iterable[Path]) -> Iterator[_Sample]:
@@ -188,11 +190,13 @@ def _samples_of(path: Path, card: ModelCard) -> Iterator[_Sample]:
         if "x" not in arrays:
             raise BouquetError(f"{path} lacks 'x'; it holds {', '.join(arrays) or 'nothing'}.")
         x = check_samples(arrays, "x", shape, path)
-        labels: list[int | None] = [None] * len(x)
-        if "y" in arrays:
-            labels = [int(label) for label in check_labels(arrays, "y", len(x), classes, path)]
-        for index, (raw, label) in enumerate(zip(x, labels, strict=True)):
-            yield _Sample(f"{path}[{index}]", raw, label=label)
+        truths: Iterable[Any] = [None] * len(x)
+        if "y" in arrays and classes:
+            truths = check_labels(arrays, "y", len(x), classes, path)
+        elif "y" in arrays:
+            truths = check_numbers(arrays, "y", len(x), card.outputs, path)
+        for index, (raw, truth) in enumerate(zip(x, truths, strict=True)):
+            yield _Sample(f"{path}[{index}]", raw, truth=truth)
         return
     if not path.exists():
         raise BouquetError(f"There is no file or folder {path}.")
@@ -204,6 +208,6 @@ def _samples_of(path: Path, card: ModelCard) -> Iterator[_Sample]:
     for file in files:
         try:
             named = path.is_dir() and file.parent.name in classes
-            yield _Sample(str(file), read_image(file, shape), label=classes.index(file.parent.name) if named else None)
+            yield _Sample(str(file), read_image(file, shape), truth=classes.index(file.parent.name) if named else None)
         except BouquetError as error:
             yield _Sample(str(file), error=str(error))

@@ -35,7 +35,9 @@ ARRAYS = ("train_x", "train_y", "test_x", "test_y", "naive")
 # What decides how samples come out, beside the libraries that it calls.
 CODE: tuple[str, ...] = (
     "client/data/loading",
+    "client/data/own",
     "client/data/folder",
+    "client/data/arrays",
     "client/data/table",
     "client/data/table_reader",
     "common/data/scaling",
@@ -107,7 +109,7 @@ def _about(file: Path) -> tuple[int, int]:
 def _write(file: Path, data: ClientData) -> None:
     arrays = {n: np.ascontiguousarray(array) for n in ARRAYS if (array := getattr(data, n)) is not None}
     header: dict[str, Any] = {"num_classes": data.num_classes, "group": data.group, "arrays": {}}
-    header |= {"notes": data.notes, "left_out": data.left_out, "in_order": data.in_order}
+    header |= {"notes": data.notes, "left_out": data.left_out, "in_order": data.in_order, "span": data.span}
     header |= {"naive_names": data.naive_names, "scaling": data.scaling and data.scaling.model_dump()}
     end, checksum = 0, 0
     for name, array in arrays.items():
@@ -159,6 +161,7 @@ def _load(file: Path) -> ClientData | None:
             scaling=Scaling(**header["scaling"]) if header["scaling"] else None,
             naive_names=tuple(header["naive_names"]),
             in_order=header["in_order"],
+            span=header["span"],
         )
     except FileNotFoundError:
         return None

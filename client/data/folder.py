@@ -7,37 +7,16 @@ device, anew for each message.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from client.data.arrays import OwnData, read_npz
 from client.data.table_reader import table_files
 from common.data.class_folders import Report, find_photos, read_photos
 from common.data.images import IMAGE_MODES, IMAGE_SUFFIXES
-from common.data.readers import read_arrays
 from common.errors import BouquetError
+from common.settings.sections import TableSettings
 
-NPZ_KEYS = ("x", "y", "segment", "x_test", "y_test")
-
-
-@dataclass(frozen=True, eq=False)
-class OwnData:
-    """A device's own samples: ``x`` (n, *input_shape) uint8 or float32, ``y`` (n,); a test part if there is one.
-
-    ``segments`` (n,) names the contiguous recording that each sample is from, where samples overlap. ``notes`` are for
-    the owner, ``left_out`` counts photos that could not be read.
-    """
-
-    x: NDArray[Any]
-    y: NDArray[np.int64]
-    segments: NDArray[np.int64] | None = None
-    test_x: NDArray[Any] | None = None
-    test_y: NDArray[np.int64] | None = None
-    notes: tuple[str, ...] = ()
-    left_out: int = 0
+NO_TABLE = TableSettings()
 
 
 def read_folder(
@@ -46,11 +25,14 @@ def read_folder(
     classes: tuple[str, ...],
     report: Report | None = None,
     leave_out: bool = False,
+    about: TableSettings = NO_TABLE,
+    by_time: bool = False,
 ) -> OwnData:
     """Read ``path``: an .npz file, a folder that holds ``data.npz``, or a folder of images by class.
 
-    An .npz holds ``x`` (n, *input_shape), uint8 or float, and ``y`` (n,), whole numbers from 0; also, if there are
-    any, ``x_test`` and ``y_test``, and ``segment`` (n,), the recording that overlapping windows are from.
+    An .npz holds ``x`` (n, *input_shape), uint8 or float, and ``y`` (n,), whole numbers from 0, or without classes
+    numbers (n, targets); also, if there are any, ``x_test`` and ``y_test``, and ``segment`` (n,), the recording that
+    overlapping windows are from. With ``by_time`` it holds ``time`` (n,), and ``start`` (n,) of windows.
 
     A folder of images has a subfolder for each class, named like it, which may be missing where the device has none;
     or ``train`` and ``test``, each with such subfolders. Images are turned as their EXIF data say, converted to the
@@ -59,15 +41,18 @@ def read_folder(
 
     Raises `BouquetError`, naming the file, what was found and what is allowed.
     """
-    if not classes or len(set(classes)) < len(classes):
+    if not (classes or about.targets) or len(set(classes)) < len(classes):
         raise BouquetError(f"The class names {classes} must be at least one and all different.")
     if path.suffix == ".npz" or (path / "data.npz").is_file():
         file = path if path.suffix == ".npz" else path / "data.npz"
         if not file.is_file():
             raise BouquetError(f"The data file {file} does not exist.")
-        return _read_npz(file, input_shape, classes)
+        return read_npz(file, input_shape, classes, about, by_time)
     if not path.is_dir():
         raise BouquetError(f"{path} is neither an .npz file nor a folder; give one of them as the device's own data.")
+    if not classes or by_time:
+        what = "numbers" if not classes else "times"
+        raise BouquetError(f"{path} holds no data.npz, and a folder of images has no {what}: give an .npz file.")
     return _read_images(path, input_shape, classes, report, leave_out)
 
 
@@ -90,64 +75,6 @@ def client_folders(data_dir: str) -> list[Path]:
             "images for each class in it, a data.npz, or tables (.csv)."
         )
     return found
-
-
-def _read_npz(file: Path, input_shape: tuple[int, ...], classes: tuple[str, ...]) -> OwnData:
-    arrays = read_arrays(file)
-    if unknown := [key for key in arrays if key not in NPZ_KEYS]:
-        raise BouquetError(f"{file} holds {unknown[0]!r}; allowed are {', '.join(NPZ_KEYS)}.")
-    if missing := [key for key in ("x", "y") if key not in arrays]:
-        raise BouquetError(f"{file} lacks {missing[0]!r}; it holds {', '.join(arrays) or 'nothing'}.")
-    if ("x_test" in arrays) != ("y_test" in arrays):
-        raise BouquetError(f"{file} holds one of 'x_test' and 'y_test'; give both or neither.")
-    x = check_samples(arrays, "x", input_shape, file)
-    y = check_labels(arrays, "y", len(x), classes, file)
-    segments = arrays.get("segment")
-    if segments is not None and (segments.shape != y.shape or not np.issubdtype(segments.dtype, np.integer)):
-        raise BouquetError(
-            f"{file}: 'segment' is {segments.dtype} of shape {segments.shape}, not {len(y)} whole numbers."
-        )
-    if "x_test" not in arrays:
-        return OwnData(x, y, segments)
-    test_x = check_samples(arrays, "x_test", input_shape, file)
-    return OwnData(x, y, segments, test_x, check_labels(arrays, "y_test", len(test_x), classes, file))
-
-
-def check_samples(arrays: dict[str, NDArray[Any]], key: str, input_shape: tuple[int, ...], file: Path) -> NDArray[Any]:
-    """The samples (n, *input_shape) of an .npz, uint8 or float32; what does not fit is named with the file."""
-    x = arrays[key]
-    if x.ndim == 3 and len(input_shape) == 3 and input_shape[0] == 1:
-        x = x[:, None]  # grey images are commonly kept without their channel
-    if x.shape[1:] != input_shape or x.ndim == 0:
-        raise BouquetError(
-            f"{file}: {key!r} has shape {arrays[key].shape}, expected (samples, *{input_shape}).",
-            public=f"This device's samples do not have the shape (data.input_shape) {input_shape}.",
-        )
-    if x.dtype == np.uint8:
-        return x
-    if not np.issubdtype(x.dtype, np.floating):
-        raise BouquetError(f"{file}: {key!r} holds {x.dtype}; allowed are uint8 (images, 0 to 255) and float.")
-    with np.errstate(over="ignore"):
-        x = x.astype(np.float32)
-    if not np.isfinite(x).all():
-        raise BouquetError(f"{file}: {key!r} holds values that are not finite in float32 (NaN or infinite).")
-    return x
-
-
-def check_labels(
-    arrays: dict[str, NDArray[Any]], key: str, samples: int, classes: tuple[str, ...], file: Path
-) -> NDArray[np.int64]:
-    """The labels (n,) of an .npz; what does not fit is named with the file."""
-    y = arrays[key]
-    if y.shape != (samples,) or not np.issubdtype(y.dtype, np.integer):
-        raise BouquetError(f"{file}: {key!r} is {y.dtype} of shape {y.shape}; expected {samples} whole numbers.")
-    if samples and not (y.min() >= 0 and y.max() < len(classes)):
-        raise BouquetError(
-            f"{file}: {key!r} holds labels {y.min()} to {y.max()}; the {len(classes)} classes ({', '.join(classes)}) "
-            f"allow 0 to {len(classes) - 1}.",
-            public=f"This device has samples of other classes (data.classes) than {', '.join(classes)}.",
-        )
-    return y.astype(np.int64)
 
 
 def _read_images(

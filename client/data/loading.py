@@ -1,4 +1,4 @@
-"""What a device trains and tests on: its part of a shared data set, or its own folder.
+"""What a device trains and tests on, and its part of a shared data set; `client.data.own` loads what is its own.
 
 Samples come as NumPy arrays, and images are read with Pillow: neither torch nor torchvision is imported here, because
 a device starts a fresh Python for each message, and torchvision's import is the slowest part of it.
@@ -6,7 +6,7 @@ a device starts a fresh Python for each message, and torchvision's import is the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -15,25 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client.data.folder import read_folder
-from client.data.table import divide, jumped, samples_of, scaling_of
-from client.data.table_reader import read_table
 from common.data.datasets import Dataset, Floats, Labels, hold_out, load_dataset, reserve
 from common.data.partition_rules import apportion_at_random, deal
 from common.data.partitions import ClientPart, split_train_test
 from common.data.partitions import partition as partition_by_rule
 from common.data.scaling import Scaling
 from common.errors import BouquetError
-from common.model.card import OWN_MEAN, OWN_STD, standardise_bytes
 from common.settings import Settings
-from common.settings.sections import TableSettings
-from common.task.task import task_of
 
 MINIMUM_TRAIN = 2
-ASSUMED_APART = (
-    "Neither x_test nor segment: a random part is tested, as if no samples overlapped. Windows of one recording do, "
-    "which flatters: give each its segment, or a test part."
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +41,7 @@ class ClientData:
         naive, naive_names: what a forecast without a model says of the test part, (k, n, targets) in the targets' own
             units, and what each is called.
         in_order: samples are in the order of their time, the oldest first.
+        span: from when to when is trained on and tested, for people; empty where samples have no time.
 
     Where there are no classes, ``num_classes`` is 0 and ``train_y``, ``test_y`` are (n, targets) float32.
     """
@@ -67,6 +58,7 @@ class ClientData:
     naive: NDArray[Any] | None = None
     naive_names: tuple[str, ...] = ()
     in_order: bool = False
+    span: str = ""
 
     def samples_by_class(self) -> list[int]:
         """How many samples there are of each class, to train and to test on together; empty where there are none."""
@@ -152,108 +144,14 @@ def load_partition(
     )
     part = parts[partition_id]
     what = f"Part {partition_id} of data set {dataset!r}"
-    train, test = _split(what, part.indices, data.y, (seed, partition_id), test_fraction, data.segments)
+    train, test = split(what, part.indices, data.y, (seed, partition_id), test_fraction, data.segments)
     tested = data
     if test_samples is not None:
         tested, test = _fresh(data, parts, partition_id, train, test_samples, seed)
-        _check_enough(f"{what}, with data.test_samples = {test_samples},", len(train), len(test))
+        check_enough(f"{what}, with data.test_samples = {test_samples},", len(train), len(test))
     return ClientData(
         *_transformed(data, part, train), *_transformed(tested, part, test), data.info.num_classes, part.group
     )
-
-
-def load_folder(
-    path: Path | str,
-    *,
-    input_shape: Sequence[int],
-    classes: Sequence[str],
-    test_fraction: float = 0.2,
-    seed: int = 0,
-    mean: tuple[float, ...] = OWN_MEAN,
-    std: tuple[float, ...] = OWN_STD,
-    report: Callable[[str], None] | None = None,
-    leave_out: bool = False,
-    as_bytes: bool = False,
-) -> ClientData:
-    """A device's own data: an .npz file, or a folder that holds ``data.npz`` or a folder of images for each class.
-
-    `client.data.folder.read_folder` says what each may hold. Bytes are divided by 255 and standardised; floats are
-    taken as they are. Without a test part of its own, ``test_fraction`` of the samples is set aside for it.
-
-    Args:
-        path: the file or folder.
-        input_shape: of one sample, the same for the whole federation.
-        classes: names in label order, the same for the whole federation, whether or not this device has them all.
-        test_fraction: above 0 and below 1.
-        seed: of the split; the same seed gives the same split after a restart.
-        mean, std: for each channel or for all, the same for the whole federation; by default bytes become −1 to 1.
-        report: told how far the reading of many images has come, in a line each time.
-        leave_out: go on without photos that cannot be read, and count them.
-        as_bytes: leave bytes as they are, a fourth of the memory; who uses them standardises.
-
-    Raises `BouquetError`, naming the file, what was found and what is allowed.
-    """
-    path = Path(path)
-    own = read_folder(path, tuple(input_shape), tuple(classes), report, leave_out)
-    about: dict[str, Any] = {"notes": own.notes, "left_out": own.left_out}
-    x, test_x = own.x, own.test_x
-    if not as_bytes:
-        x = standardise_bytes(x, mean, std)
-        test_x = None if test_x is None else standardise_bytes(test_x, mean, std)
-    if test_x is not None and own.test_y is not None:
-        _check_enough(str(path), len(own.y), len(own.test_y))
-        return ClientData(x, own.y, test_x, own.test_y, len(classes), **about)
-    train, test = _split(str(path), np.arange(len(own.y)), own.y, seed, test_fraction, own.segments)
-    if own.segments is None and own.x.ndim < 4:  # no images
-        about["notes"] += (ASSUMED_APART,)
-    return ClientData(x[train], own.y[train], x[test], own.y[test], len(classes), **about)
-
-
-def load_table(path: Path | str, settings: Settings, leave_out: bool = False) -> ClientData:
-    """A device's own table (`client.data.table`): a CSV file, or a folder of them.
-
-    With times the newest part is tested, without them a random one. Everything is standardised by what is trained on.
-    With ``leave_out`` rows that do not fit are left out and counted.
-
-    Raises `BouquetError`, naming file, line and column, for what does not fit.
-    """
-    path, about, task = Path(path), settings.table, task_of(settings)
-    table = read_table(path, about, settings.data.classes, leave_out=leave_out)
-    samples = samples_of(table, about, task.is_forecast)
-    labels = samples.y if task.has_classes else np.zeros(len(samples.y), dtype=np.int64)
-    fraction = settings.data.test_fraction
-    if len(labels) < MINIMUM_TRAIN + 1:
-        _check_enough(f"{path} ({' '.join(samples.notes) or 'without gaps'})", len(labels), 0)
-    parts = divide(samples, about, fraction)
-    train, test = parts or _split(str(path), np.arange(len(labels)), labels, settings.run.seed, fraction, None)
-    _check_enough(f"{path}, of which {_tested_text(about)} is tested,", len(train), len(test))
-    scaling = scaling_of(samples.x[train], samples.y[train], about, task.has_classes)
-    y = samples.y if task.has_classes else scaling.targets(samples.y)
-    x = scaling.inputs(samples.x)
-    notes = samples.notes + (jumped(x, about) if parts is not None else ())
-    naive, names = samples.naive[:, test], samples.naive_names
-    if not task.has_classes:
-        mean = np.broadcast_to(samples.y[train].mean(axis=0), (1, *samples.y[test].shape))
-        naive, names = np.concatenate([naive, mean]), (*names, "the mean")
-    return ClientData(
-        x[train],
-        y[train],
-        x[test],
-        y[test],
-        len(settings.data.classes),
-        notes=notes,
-        left_out=table.left_out,
-        scaling=scaling,
-        naive=None if task.has_classes else naive,
-        naive_names=() if task.has_classes else names,
-        in_order=parts is not None,
-    )
-
-
-def _tested_text(about: TableSettings) -> str:
-    if about.cut:
-        return f"what is of {about.cut} or later"
-    return "the newest part" if about.time else "a random part"
 
 
 def rotated(images: Floats, degrees: float) -> Floats:
@@ -343,7 +241,7 @@ def _transformed(data: Dataset, part: ClientPart, indices: NDArray[np.int64]) ->
     return data.standardised(x), y
 
 
-def _split(
+def split(
     what: str,
     indices: NDArray[np.int64],
     labels: Labels,
@@ -356,11 +254,12 @@ def _split(
         train, test = split_train_test(indices, labels, seed, test_fraction=test_fraction, segments=segments)
     except BouquetError as error:
         raise BouquetError(f"{what}: {error}") from error
-    _check_enough(what, len(train), len(test))
+    check_enough(what, len(train), len(test))
     return train, test
 
 
-def _check_enough(what: str, num_train: int, num_test: int) -> None:
+def check_enough(what: str, num_train: int, num_test: int) -> None:
+    """Raise `BouquetError`, naming the data, where there are too few samples for a round."""
     if num_train < MINIMUM_TRAIN or num_test < 1:
         raise BouquetError(
             f"{what} has too few samples, {num_train} to train on and {num_test} to test on; at least "

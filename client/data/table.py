@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,18 @@ COPIES = 3  # of all windows, that are in memory while they are scaled and divid
 SPARSE = 50  # steps of time for each row, beyond which a time must be wrong
 NEWEST, FAR = 9, 100.0  # samples, and deviations that they may be off before it is said
 SAME = 1e-12  # of its mean, that a column deviates by where nothing but rounding changes
+
+
+class Timed(Protocol):
+    """Samples with times (n,) of their targets, and of what each begins with; None where there are none."""
+
+    @property
+    def times(self) -> Floats | None:
+        """Those of the targets, in seconds."""
+
+    @property
+    def starts(self) -> Floats | None:
+        """Those of the first row that a sample is made of."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +64,7 @@ def samples_of(table: Table, about: TableSettings, is_forecast: bool, needs_targ
 
 
 def divide(
-    samples: Samples, about: TableSettings, test_fraction: float
+    samples: Timed, about: TableSettings, test_fraction: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
     """Indices to train and to test on, by time; None where there are no times.
 
@@ -69,13 +81,23 @@ def divide(
     return np.flatnonzero(samples.times < cut), np.flatnonzero(samples.starts >= cut)
 
 
+def span(samples: Timed, train: NDArray[np.int64], test: NDArray[np.int64]) -> str:
+    """From when to when is trained on and tested, for people."""
+    times = samples.times
+    assert times is not None
+    said = [f"{_date(times[part].min())} to {_date(times[part].max())}" for part in (train, test)]
+    return f"Trained on: {said[0]}; tested: {said[1]} (UTC)."
+
+
 def scaling_of(x: NDArray[Any], y: NDArray[Any], about: TableSettings, has_classes: bool) -> Scaling:
-    """Mean and deviation of each column of what is trained on; that of a constant counts as 1."""
-    if about.scaling == "none":
-        return Scaling((0.0,) * x.shape[1], (1.0,) * x.shape[1], *(((), ()) if has_classes else _unscaled(y)))
-    axes = (0, 2) if x.ndim == 3 else (0,)
-    targets = ((), ()) if has_classes else _mean_and_deviation(y, (0,))
-    return Scaling(*_mean_and_deviation(x, axes), *targets)
+    """Mean and deviation of each column of what is trained on; that of a constant counts as 1.
+
+    Bytes, of images, are not scaled here.
+    """
+    unscaled = about.scaling == "none"
+    targets = ((), ()) if has_classes else _unscaled(y) if unscaled else _mean_and_deviation(y, (0,))
+    inputs = _unscaled(x) if unscaled or x.dtype == np.uint8 else _mean_and_deviation(x, (0, *range(2, x.ndim)))
+    return Scaling(*inputs, *targets)
 
 
 def jumped(x: NDArray[np.float32], about: TableSettings) -> tuple[str, ...]:
@@ -91,13 +113,17 @@ def jumped(x: NDArray[np.float32], about: TableSettings) -> tuple[str, ...]:
     )
 
 
+def _date(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(float(seconds), UTC):%Y-%m-%d %H:%M}"
+
+
 def _unscaled(y: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return (0.0,) * y.shape[1], (1.0,) * y.shape[1]
 
 
 def _mean_and_deviation(values: NDArray[Any], axes: tuple[int, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    deviation = values.std(axis=axes)
-    mean = values.mean(axis=axes)
+    deviation = values.std(axis=axes, dtype=np.float64)
+    mean = values.mean(axis=axes, dtype=np.float64)
     std = np.where(deviation > SAME * np.abs(mean), deviation, 1.0)
     return tuple(float(v) for v in mean), tuple(float(v) for v in std)
 
@@ -129,7 +155,7 @@ def _windows(table: Table, about: TableSettings, needs_targets: bool) -> Samples
     step = _step(times)
     ticks = np.rint((times - times[0]) / step).astype(np.int64)
     if ticks[-1] >= SPARSE * len(times):
-        first, last = (f"{datetime.fromtimestamp(float(times[i]), UTC):%Y-%m-%d %H:%M}" for i in (0, -1))
+        first, last = (_date(times[i]) for i in (0, -1))
         raise BouquetError(
             f"The table's times go from {first} to {last}, in steps of {step:g} seconds, and it has {len(times)} rows: "
             "is a time wrong?"

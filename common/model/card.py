@@ -117,7 +117,7 @@ class ModelCard(BaseModel):
             "classes": list(self.classes),
             "mean": list(self.mean),
             "std": list(self.std),
-            **({"table": self.table.model_dump(mode="json")} if self.table.inputs else {}),
+            **({"table": self.table.model_dump(mode="json")} if self.table.inputs or self.table.targets else {}),
         }
 
 

@@ -95,6 +95,11 @@ class DataSettings(Section):
     samples_per_client: int | None = Field(None, ge=2, description="At most this many samples a client.")
     min_samples: int = Field(10, ge=2, description="At least this many samples a client.")
     test_fraction: float = Field(0.2, gt=0, lt=1, description="Part of a client's samples that it tests on.")
+    split: Literal["random", "time"] = Field(
+        "random",
+        description="How a device's own .npz is divided: 'random', by segments where it has some; 'time': the newest "
+        "part, by its array 'time', is tested. Tables are divided by table.time.",
+    )
     test_samples: int | None = Field(
         None,
         ge=1,
@@ -207,7 +212,9 @@ class TableSettings(Section):
     fill: int = Field(
         0, ge=0, description="Gaps of at most so many steps in the inputs take the last value; other rows are left out."
     )
-    cut: str = Field("", description="ISO 8601: what is of this time or later is tested; empty: the newest part.")
+    cut: str = Field(
+        "", description="ISO 8601: what is of this time or later is tested, also of an .npz; empty: the newest part."
+    )
     until: str = Field("", description="ISO 8601: rows of this time or later are not used; empty: all are.")
     scaling: Literal["device", "none"] = Field(
         "device",
@@ -243,8 +250,6 @@ class TableSettings(Section):
         for column, values in self.values.items():
             if len(values) < 2 or len(set(values)) < len(values) or "" in values:
                 raise ValueError(f"table.categories: {column!r} needs two different values at least, as '{column}=a,b'")
-        if (self.cut or self.until) and not self.time:
-            raise ValueError("table.cut and table.until need table.time, the column with a row's time")
         return self
 
 

@@ -15,7 +15,8 @@ from bouquet.models.export import export
 from bouquet.models.kept import KeptModel, cluster_model, device_model
 from bouquet.models.predict import predict
 from client.app import make_client_app
-from client.data.loading import load_folder, load_partition
+from client.data.loading import load_partition
+from client.data.own import load_folder
 from client.state.device_state import PERSONAL, DeviceState
 from client.state.store import FolderStore
 from common.errors import BouquetError

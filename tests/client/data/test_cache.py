@@ -121,7 +121,7 @@ def test_a_device_s_photos_are_decoded_once_and_it_says_how_far_it_is(tmp_path, 
     said = capsys.readouterr().out.splitlines()
     assert said[0] == f"Reading the images in {tmp_path / 'photos'}: 12 of 120."
     assert len(said) == 10
-    monkeypatch.setattr("client.data.loading.load_folder", None)
+    monkeypatch.setattr("client.data.own.load_folder", None)
     again = node(tmp_path / "state", values, data=str(tmp_path / "photos")).data
     assert again.train_x.tobytes() == first.train_x.tobytes()
     assert capsys.readouterr().out == ""

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from client.data.loading import load_folder, load_partition, rotated
+from client.data.loading import load_partition, rotated
+from client.data.own import load_folder
 from common.data.datasets import load_dataset
 from common.errors import BouquetError
 

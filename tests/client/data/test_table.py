@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import settings as limits
 from hypothesis import strategies as st
 
-from client.data.loading import load_table
+from client.data.own import load_table
 from client.data.table import divide, samples_of
 from client.data.table_reader import read_table
 from common.errors import BouquetError

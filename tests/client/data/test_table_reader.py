@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from client.data.loading import load_table
+from client.data.own import load_table
 from client.data.table import samples_of
 from client.data.table_reader import read_table, table_files
 from common.errors import BouquetError

@@ -8,8 +8,8 @@ import threading
 import pytest
 from rich.console import Console
 
-from client.data.loading import load_table as load_own_table
 from client.data.loading import part_of
+from client.data.own import load_table as load_own_table
 from common.errors import BouquetError
 from experiments.comparison import tables
 from experiments.comparison.cell_process import CellFailed

@@ -11,7 +11,7 @@ import torch
 
 from bouquet.federation.demo_sensors import FORECAST, write_tables
 from bouquet.models.export import export
-from bouquet.models.kept import device_model
+from bouquet.models.kept import cluster_model, device_model
 from bouquet.models.predict import predict, score_text
 from common.errors import BouquetError
 from common.settings import parse_settings
@@ -204,3 +204,39 @@ def test_a_forecast_is_exported_with_its_scaling_inside(model, suffix, tmp_path,
     assert last[0].name.endswith("2026-02-20T03:00:00Z")  # four hours after the last row
     assert json.loads(last[0].to_json())["unit"] == "cm"
     assert score_text(kept_model, [tmp_path / "tables" / "filled-1.csv"], last).startswith("MAE ")
+
+
+def test_numbers_of_an_npz_are_trained_scored_predicted_and_exported_in_their_units(tmp_path, kept):
+    for device in range(2):
+        rng = np.random.default_rng(device)
+        x = rng.normal(50, 5, (90, 2)).astype(np.float32)
+        y = np.stack([1000 + 3 * x[:, 0], 7 - x[:, 1]], axis=1)
+        (tmp_path / "fleet" / f"d{device}").mkdir(parents=True)
+        np.savez(tmp_path / "fleet" / f"d{device}" / "data.npz", x=x, y=y, time=60.0 * rng.permutation(90))
+    chosen = parse_settings(
+        {},
+        TABLE
+        | {"data.clients": 2, "data.data_dir": str(tmp_path / "fleet"), "data.input_shape": [2], "data.split": "time"}
+        | {"task.kind": "regression", "task.unit": "cm", "table.targets": ["far", "near"], "strategy.name": "fedavg"},
+    )
+    found = simulate(chosen, tmp_path / "run")
+    assert found["mae_macro"] < 0.5 * found["naive_macro"]
+    model = device_model(tmp_path / "run" / STATE_FOLDER / "d1")
+    assert model.card.facts()["table"]["targets"] == ["far", "near"]
+    file = tmp_path / "fleet" / "d1" / "data.npz"
+    said = list(predict(model, [file], 1))
+    truth = np.load(file)["y"]
+    assert said[7].name == f"{file}[7]"
+    told = np.array([[value for _, value in one.numbers] for one in said])
+    np.testing.assert_allclose(told, truth, atol=8)
+    assert json.loads(said[0].to_json())["predictions"].keys() == {"far", "near"}
+    mae = float(np.abs(told - truth).mean())
+    text = score_text(model, [file], said)
+    assert text.endswith("cm, over 90 samples with a label")
+    assert float(text.split()[1]) == pytest.approx(mae, rel=1e-3)
+    np.savez(tmp_path / "words.npz", x=np.zeros((2, 2)), y=["a", "b"])
+    assert "'y' holds words" in next(iter(predict(model, [tmp_path / "words.npz"], 1))).error
+    with pytest.raises(BouquetError, match="which each device scales by its own"):
+        cluster_model(tmp_path / "run", 0)
+    pytest.importorskip("onnxscript")
+    export(model, tmp_path / "model.onnx")

@@ -1,0 +1,163 @@
+"""A device's own data, divided and scaled: an .npz, images in folders, or a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.data.folder import NO_TABLE, read_folder
+from client.data.loading import MINIMUM_TRAIN, ClientData, check_enough, split
+from client.data.table import Timed, divide, jumped, samples_of, scaling_of, span
+from client.data.table_reader import read_table
+from common.model.card import OWN_MEAN, OWN_STD, standardise_bytes
+from common.settings import Settings
+from common.settings.sections import TableSettings
+from common.task.task import task_of
+
+ASSUMED_APART = (
+    "Neither x_test nor segment: a random part is tested, as if no samples overlapped. Windows of one recording do, "
+    "which flatters: give each its segment or time, or a test part."
+)
+THE_MEAN = "the mean"
+
+
+def load_folder(
+    path: Path | str,
+    *,
+    input_shape: Sequence[int],
+    classes: Sequence[str],
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    mean: tuple[float, ...] = OWN_MEAN,
+    std: tuple[float, ...] = OWN_STD,
+    report: Callable[[str], None] | None = None,
+    leave_out: bool = False,
+    as_bytes: bool = False,
+    about: TableSettings = NO_TABLE,
+    by_time: bool = False,
+) -> ClientData:
+    """A device's own data: an .npz file, or a folder that holds ``data.npz`` or a folder of images for each class.
+
+    `client.data.folder.read_folder` says what each may hold. Bytes are divided by 255 and standardised; floats are
+    taken as they are. Without a test part of its own, ``test_fraction`` of the samples is set aside for it.
+
+    Where there are no classes, targets and floats are scaled as those of a table.
+
+    Args:
+        path: the file or folder.
+        input_shape: of one sample, the same for the whole federation.
+        classes: names in label order, the same for the whole federation, whether or not this device has them all;
+            empty where numbers are told.
+        test_fraction: above 0 and below 1.
+        seed: of the split; the same seed gives the same split after a restart.
+        mean, std: for each channel or for all, the same for the whole federation; by default bytes become −1 to 1.
+        report: told how far the reading of many images has come, in a line each time.
+        leave_out: go on without photos that cannot be read, and count them.
+        as_bytes: leave bytes as they are, a fourth of the memory; who uses them standardises.
+        about: where numbers are told, what they are called and how they are scaled; and where the cut is.
+        by_time: test the newest samples.
+
+    Raises `BouquetError`, naming the file, what was found and what is allowed.
+    """
+    path, classes = Path(path), tuple(classes)
+    own = read_folder(path, tuple(input_shape), classes, report, leave_out, about, by_time)
+    notes, x, y = own.notes, own.x, own.y
+    if not as_bytes:
+        x = standardise_bytes(x, mean, std)
+    rest: dict[str, Any] = {"left_out": own.left_out}
+    if own.test_x is not None and own.test_y is not None:
+        test_x, test_y = own.test_x if as_bytes else standardise_bytes(own.test_x, mean, std), own.test_y
+        check_enough(str(path), len(y), len(test_y))
+    else:
+        parts = divide(own, about, test_fraction)
+        if parts is None:
+            labels = y if classes else np.zeros(len(y), dtype=np.int64)
+            parts = split(str(path), np.arange(len(y)), labels, seed, test_fraction, own.segments)
+            if own.segments is None and x.ndim < 4:  # no images
+                notes += (ASSUMED_APART,)
+        else:
+            rest |= _by_time(f"{path}, of which {_tested(about, True)} is tested,", own, parts)
+        train, test = parts
+        x, y, test_x, test_y = x[train], y[train], x[test], y[test]
+    if classes:
+        return ClientData(x, y, test_x, test_y, len(classes), notes=notes, **rest)
+    scaling = scaling_of(x, y, about, has_classes=False)
+    naive, naive_names = _naive(y, test_y)
+    if x.dtype != np.uint8:
+        x, test_x = scaling.inputs(x), scaling.inputs(test_x)
+    return ClientData(
+        x,
+        scaling.targets(y),
+        test_x,
+        scaling.targets(test_y),
+        0,
+        notes=notes,
+        scaling=scaling,
+        naive=naive,
+        naive_names=naive_names,
+        **rest,
+    )
+
+
+def load_table(path: Path | str, settings: Settings, leave_out: bool = False) -> ClientData:
+    """A device's own table (`client.data.table`): a CSV file, or a folder of them.
+
+    With times the newest part is tested, without them a random one. Everything is standardised by what is trained on.
+    With ``leave_out`` rows that do not fit are left out and counted.
+
+    Raises `BouquetError`, naming file, line and column, for what does not fit.
+    """
+    path, about, task = Path(path), settings.table, task_of(settings)
+    table = read_table(path, about, settings.data.classes, leave_out=leave_out)
+    samples = samples_of(table, about, task.is_forecast)
+    labels = samples.y if task.has_classes else np.zeros(len(samples.y), dtype=np.int64)
+    fraction = settings.data.test_fraction
+    if len(labels) < MINIMUM_TRAIN + 1:
+        check_enough(f"{path} ({' '.join(samples.notes) or 'without gaps'})", len(labels), 0)
+    parts = divide(samples, about, fraction)
+    what, rest = f"{path}, of which {_tested(about, bool(about.time))} is tested,", {}
+    if parts is not None:
+        rest = _by_time(what, samples, parts)
+    train, test = parts or split(str(path), np.arange(len(labels)), labels, settings.run.seed, fraction, None)
+    check_enough(what, len(train), len(test))
+    scaling = scaling_of(samples.x[train], samples.y[train], about, task.has_classes)
+    y = samples.y if task.has_classes else scaling.targets(samples.y)
+    x = scaling.inputs(samples.x)
+    notes = samples.notes + (jumped(x, about) if parts is not None else ())
+    if not task.has_classes:
+        naive, names = _naive(samples.y[train], samples.y[test])
+        rest |= {
+            "naive": np.concatenate([samples.naive[:, test], naive]),
+            "naive_names": (*samples.naive_names, *names),
+        }
+    return ClientData(
+        x[train],
+        y[train],
+        x[test],
+        y[test],
+        len(settings.data.classes),
+        notes=notes,
+        left_out=table.left_out,
+        scaling=scaling,
+        **rest,
+    )
+
+
+def _naive(y: NDArray[Any], test_y: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...]]:
+    """The mean of what is trained on, for each of what is tested (1, n, targets), and what it is called."""
+    return np.broadcast_to(y.mean(axis=0), (1, *test_y.shape)).copy(), (THE_MEAN,)
+
+
+def _by_time(what: str, timed: Timed, parts: tuple[NDArray[np.int64], NDArray[np.int64]]) -> dict[str, Any]:
+    check_enough(what, len(parts[0]), len(parts[1]))
+    return {"in_order": True, "span": span(timed, *parts)}
+
+
+def _tested(about: TableSettings, by_time: bool) -> str:
+    if about.cut:
+        return f"what is of {about.cut} or later"
+    return "the newest part" if by_time else "a random part"

@@ -1,0 +1,165 @@
+"""Numbers and times of a device's own .npz: what is tested, how it is scaled, and what does not fit."""
+
+import numpy as np
+import pytest
+
+from bouquet.device.check import check_device
+from client.data.own import load_folder
+from common.errors import BouquetError
+from common.settings import load_settings
+from common.settings.sections import TableSettings
+
+ABOUT = TableSettings(targets=("level",))
+TWO = TableSettings(targets=("level", "flow"))
+DAY = 86_400
+NEW_YEAR = 1_767_225_600  # 2026-01-01
+COUNT = 40
+RNG = np.random.default_rng(0)
+
+
+def save(folder, **changes):
+    """``data.npz`` with a sample a day: x (n, 2, 3), y = 5 times its day, time; None leaves an array out."""
+    days = np.arange(COUNT)
+    x = RNG.normal(100, 9, (COUNT, 2, 3)) + days[:, None, None]
+    arrays = {"x": x, "y": 5.0 * days, "time": NEW_YEAR + DAY * days, **changes}
+    np.savez(folder / "data.npz", **{key: value for key, value in arrays.items() if value is not None})
+    return folder / "data.npz"
+
+
+def load(path, about=ABOUT, by_time=True, classes=(), input_shape=(2, 3)):
+    return load_folder(path, input_shape=input_shape, classes=classes, about=about, by_time=by_time)
+
+
+def test_the_newest_are_tested_whatever_their_order_and_numbers_are_scaled(tmp_path):
+    mixed = RNG.permutation(COUNT)
+    raw = RNG.normal(100, 9, (COUNT, 2, 3))
+    time = (NEW_YEAR + DAY * np.arange(COUNT))[mixed]
+    data = load(save(tmp_path, x=raw[mixed], y=5.0 * mixed, time=time))
+    np.testing.assert_allclose(data.scaling.undone(data.train_y)[:, 0], 5.0 * np.arange(32), atol=1e-4)
+    np.testing.assert_allclose(data.scaling.undone(data.test_y)[:, 0], 5.0 * np.arange(32, 40), atol=1e-4)
+    assert data.in_order
+    assert data.num_classes == 0
+    assert abs(data.train_y.std() - 1) < 1e-6
+    np.testing.assert_allclose(data.train_x.mean(axis=(0, 2)), 0, atol=1e-6)
+    mean = raw[:32].astype(np.float32).mean(axis=(0, 2), dtype=float)
+    np.testing.assert_allclose(data.scaling.mean, mean, rtol=1e-6)
+    np.testing.assert_allclose(data.naive, np.full((1, 8, 1), 5 * 15.5))
+    assert data.span == (
+        "Trained on: 2026-01-01 00:00 to 2026-02-01 00:00; tested: 2026-02-02 00:00 to 2026-02-09 00:00 (UTC)."
+    )
+
+
+def test_the_cut_is_one_for_all_and_windows_that_lie_across_it_are_left_out(tmp_path):
+    days = np.arange(COUNT)
+    time = np.datetime64("2026-01-01") + days.astype("timedelta64[D]")
+    about = TableSettings(targets=("level",), cut="2026-01-21")
+    data = load(save(tmp_path, time=time, start=time - np.timedelta64(3, "D")), about)
+    assert data.scaling.undone(data.train_y).max() == pytest.approx(5 * 19)
+    # From the 21st on, and begun on the 21st or later.
+    assert data.scaling.undone(data.test_y).min() == pytest.approx(5 * 23)
+    assert data.notes == ()
+    told = load(save(tmp_path, time=time), about)
+    assert told.scaling.undone(told.test_y).min() == pytest.approx(5 * 20)
+    assert "has no 'start'" in told.notes[0]
+    before = load(tmp_path, TableSettings(targets=("level",), until="2026-01-21"))  # as a tuning reads it
+    assert before.scaling.undone(before.test_y).max() == pytest.approx(5 * 19)
+    with pytest.raises(BouquetError, match="of which what is of 2030-01-01 or later is tested, has too few samples"):
+        load(tmp_path, TableSettings(targets=("level",), cut="2030-01-01"))
+
+
+def test_classes_may_be_divided_by_time_too_and_their_floats_stay_as_they_are(tmp_path):
+    x = np.arange(COUNT)[::-1, None, None] * np.ones((1, 2, 3))
+    path = save(tmp_path, x=x, y=np.arange(COUNT) % 2, time=-np.arange(COUNT))
+    data = load(path, TableSettings(), classes=("dry", "wet"))
+    assert (data.train_x[:, 0, 0] - np.arange(32)[::-1]).tolist() != [0] * 32
+    assert data.train_x[:, 0, 0].tolist() == np.arange(32).tolist()
+    assert data.test_x[:, 0, 0].tolist() == np.arange(32, 40).tolist()
+    assert (data.scaling, data.train_y.dtype, data.in_order) == (None, np.int64, True)
+
+
+def test_several_targets_and_whole_numbers_are_fine(tmp_path):
+    y = np.stack([np.arange(COUNT), 1000 - np.arange(COUNT)], axis=1)
+    data = load(save(tmp_path, y=y), TWO)
+    np.testing.assert_allclose(data.scaling.undone(data.train_y), y[:32], rtol=1e-5, atol=1e-4)
+    assert load(save(tmp_path, y=np.arange(COUNT)[:, None])).test_y.shape == (8, 1)
+    as_is = load(save(tmp_path, y=y), TableSettings(targets=("level", "flow"), scaling="none"))
+    assert as_is.train_y.tolist() == y[:32].tolist()
+
+
+def test_bytes_stay_bytes_and_a_test_part_is_used(tmp_path):
+    pixels = RNG.integers(0, 256, (COUNT, 2, 3), dtype=np.uint8)
+    path = save(tmp_path, x=pixels, time=None, x_test=pixels[:5], y_test=np.full(5, 7.0))
+    data = load_folder(path, input_shape=(2, 3), classes=(), about=ABOUT, as_bytes=True)
+    assert data.train_x.tolist() == pixels.tolist()
+    assert (data.scaling.mean, data.scaling.std) == ((0.0, 0.0), (1.0, 1.0))
+    np.testing.assert_allclose(data.scaling.undone(data.test_y), 7, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"time": None}, r"lacks 'time', of which data\.split = 'time' needs a value for each sample; it holds x, y"),
+        ({"time": np.arange(39.0)}, r"'time' is float64 of shape \(39,\); expected a time for each of 40 samples"),
+        ({"time": np.full(COUNT, "2026-01-01")}, r"'time' is <U10 of shape \(40,\); expected a time"),
+        ({"time": np.where(np.arange(COUNT) == 3, np.nan, 1.0)}, r"'time' holds nan for sample 3, and 1 such values"),
+        ({"time": np.full(COUNT, "NaT", "datetime64[s]")}, r"'time' holds NaT for sample 0, and 40 such values"),
+        ({"time": NEW_YEAR * 1000 + np.arange(COUNT)}, r"allowed are seconds since 1970 \(not milliseconds"),
+        ({"start": NEW_YEAR + DAY * (1 + np.arange(COUNT))}, "'start' of sample 0 is after its 'time'"),
+        ({"start": np.arange(2)}, "'start' is int64 of shape"),
+        ({"x_test": np.zeros((2, 2, 3)), "y_test": np.zeros(2)}, "tests the newest of x: leave 'x_test', 'y_test' out"),
+        ({"y": np.full(COUNT, "high")}, r"'y' holds words, and the task tells numbers \(level\)"),
+        ({"y": np.zeros(COUNT, bool)}, r"'y' holds bool, and the task tells numbers"),
+        ({"y": np.zeros(39)}, r"'y' has shape \(39,\); expected \(40, 1\): a number of each of 40 samples for each of"),
+        ({"y": np.zeros((COUNT, 2))}, r"'y' has shape \(40, 2\); expected \(40, 1\)"),
+        ({"y": np.where(np.arange(COUNT) > 37, np.nan, 1.0)}, r"'y' holds \[nan\] for sample 38, and 2 such samples"),
+        ({"y": np.full(COUNT, 1e300)}, r"'y' holds \[1e\+300\] for sample 0"),
+        ({"time": np.zeros(COUNT)}, "the newest part is tested, has too few samples, 0 to train on"),
+    ],
+)
+def test_what_does_not_fit_is_named(changes, said, tmp_path):
+    with pytest.raises(BouquetError, match=said) as caught:
+        load(save(tmp_path, **changes))
+    assert "data.npz" in str(caught.value)
+
+
+def test_what_nothing_looks_at_is_said(tmp_path):
+    path = save(tmp_path, segment=np.arange(COUNT) // 4)
+    assert "has segments, which nothing looks at" in load(path).notes[0]
+    assert "has times, which nothing looks at" in load(path, by_time=False).notes[0]
+    with pytest.raises(BouquetError, match=r"a folder of images has no numbers: give an \.npz file"):
+        load(tmp_path / "..", input_shape=(3, 8, 8), by_time=False)
+    with pytest.raises(BouquetError, match=r"a folder of images has no times: give an \.npz file"):
+        load(tmp_path / "..", input_shape=(3, 8, 8), classes=("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (["data.dataset=digits"], r"data\.split = 'time' needs data\.dataset = 'own'"),
+        (["table.inputs=a", "table.targets=b", "task.kind=regression"], r"data\.split = 'time' needs table\.time"),
+        (["data.split=random", "table.cut=2026-01-01"], r"table\.cut or table\.until needs table\.time, or of an"),
+    ],
+)
+def test_settings_that_do_not_fit_one_another(changes, said):
+    with pytest.raises(BouquetError, match=said):
+        load_settings(
+            None, ["data.split=time", "data.dataset=own", "data.classes=a,b", "data.input_shape=2,3", *changes]
+        )
+
+
+def test_check_says_what_it_understood(tmp_path):
+    save(tmp_path)
+    (tmp_path / "tanks.toml").write_text(
+        '[task]\nkind = "regression"\nunit = "cm"\n[data]\ndataset = "own"\nsplit = "time"\ninput_shape = [2, 3]\n'
+        '[table]\ntargets = ["level"]\n'
+    )
+    found = check_device(
+        server=None, data=tmp_path, state_dir=tmp_path, settings=tmp_path / "tanks.toml", keys=None, insecure=True
+    )
+    said = [line.text for line in found]
+    assert not any(line.wrong for line in found), said
+    assert said[0].startswith("32 samples to train on, 8 to test on. Read in ")
+    assert said[1].startswith("Trained on: 2026-01-01 00:00 to 2026-02-01 00:00; tested: 2026-02-02 00:00 to ")
+    assert "has no 'start'" in said[2]
+    assert said[3].startswith("Mean and deviation of what is trained on: x[:, 0] 1")
+    assert said[3].endswith("; told: level 77.5 ± 46.2.")
