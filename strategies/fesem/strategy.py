@@ -233,6 +233,7 @@ class FeSEM(MethodStrategy[FeSEMState]):
         allowed, chosen = possible(self.candidates, len(rows)), drawn_for_choice(len(rows), self.seed)
         if self.selection == "accuracy":
             trial = Trial(candidates=allowed)
+            self.warn(f"K is chosen after {SELECTION_ROUNDS * len(allowed)} more rounds, of trial clusters.")
             state = replace(state, trial=trial, start_models=rows[chosen], start_clients=[clients[i] for i in chosen])
             return self._cluster(state, layout, rows[chosen], state.start_clients, allowed[0])
         best, scores = choose_by_models(self.selection, rows[chosen], origin, layout, allowed, self.seed, self.restarts)

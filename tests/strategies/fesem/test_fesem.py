@@ -162,6 +162,7 @@ def test_k_by_accuracy_tries_each_candidate_for_three_rounds():
         tried.append(len(state.centers))
     # rounds 2 and 3 are common, then three rounds with each candidate, then the best of them
     assert tried == [1, 2, 2, 2, 3, 3, 3, 3]
+    assert strategy.warnings == ["K is chosen after 6 more rounds, of trial clusters."]
     assert state.selection == {"2": 0.5, "3": 0.9}
     assert state.num_clusters == 3
     assert state.trial is None
