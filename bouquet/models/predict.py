@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from bouquet.models.kept import KeptModel
 from client.data.arrays import check_labels, check_numbers, check_samples
 from client.data.table import Samples, samples_of
-from client.data.table_reader import read_table
+from client.data.table_reader import Table, read_table, table_files
 from common.data.images import IMAGE_MODES, IMAGE_SUFFIXES, image_files, read_image
 from common.data.readers import read_arrays
 from common.errors import BouquetError
 from common.model.card import ModelCard
+from common.settings.sections import TableSettings
 
 BATCH = 64  # samples that are read and held in memory at once
 
@@ -29,7 +30,8 @@ BATCH = 64  # samples that are read and held in memory at once
 class Prediction:
     """The most probable classes of a sample, the likeliest first; or why there are none.
 
-    ``wrong_by`` is the task's error, where the sample has a label.
+    ``wrong_by`` is the task's error, where the sample has a label. ``line`` is that of a row in its file. ``notes`` are
+    on the whole table: what of it is left out, and why.
     """
 
     name: str
@@ -38,6 +40,8 @@ class Prediction:
     numbers: tuple[tuple[str, float], ...] = ()
     unit: str = ""
     wrong_by: float | None = None
+    line: int | None = None
+    notes: tuple[str, ...] = ()
 
     def text(self) -> str:
         """A line for a person."""
@@ -49,10 +53,11 @@ class Prediction:
         """A line for a program."""
         if self.error:
             return json.dumps({"file": self.name, "error": self.error})
+        where = {"file": self.name, **({} if self.line is None else {"line": self.line})}
         if self.numbers:
-            return json.dumps({"file": self.name, "predictions": dict(self.numbers), "unit": self.unit})
+            return json.dumps({**where, "predictions": dict(self.numbers), "unit": self.unit})
         found = [{"class": name, "probability": round(probability, 6)} for name, probability in self.classes]
-        return json.dumps({"file": self.name, "predictions": found})
+        return json.dumps({**where, "predictions": found})
 
 
 @dataclass(frozen=True)
@@ -63,17 +68,18 @@ class _Sample:
     truth: int | NDArray[Any] | None = None  # the label, or the numbers (targets,)
 
 
-def predict(kept: KeptModel, paths: Sequence[Path], top: int) -> Iterator[Prediction]:
+def predict(kept: KeptModel, paths: Sequence[Path], top: int, leave_out: bool = False) -> Iterator[Prediction]:
     """The ``top`` classes, or the numbers, of every sample of the files and folders, in order.
 
-    Of a table to forecast from, what comes after its newest rows; `score_text` says how good that was before.
+    Of a table to forecast from, what comes after its newest rows; `score_text` says how good that was before. Gaps are
+    filled, or rows and windows left out, as in training; with ``leave_out`` also rows that do not fit.
 
     A folder stands for its ``data.npz``, or else for all images in it, as it does in training. What cannot be read is
     a prediction with an error; the others go on.
     """
     if kept.card.table.inputs:
         for path in paths:
-            yield from _of_table(kept, path, top)
+            yield from _of_table(kept, path, top, leave_out)
         return
     batch: list[_Sample] = []
     for sample in _samples(kept, paths):
@@ -84,13 +90,15 @@ def predict(kept: KeptModel, paths: Sequence[Path], top: int) -> Iterator[Predic
     yield from _predict_batch(kept, batch, top)
 
 
-def score_text(kept: KeptModel, paths: Sequence[Path], predictions: Sequence[Prediction]) -> str:
+def score_text(
+    kept: KeptModel, paths: Sequence[Path], predictions: Sequence[Prediction], leave_out: bool = False
+) -> str:
     """The score over what has a label: photos in a folder of a class, an npz with y; empty where nothing has one.
 
     Of tables it is over all rows or windows whose targets are in them.
     """
     if kept.card.table.inputs:
-        errors = _table_errors(kept, paths)
+        errors = _table_errors(kept, paths, leave_out)
     else:
         errors = np.array([one.wrong_by for one in predictions if one.wrong_by is not None])
     if not len(errors):
@@ -99,11 +107,11 @@ def score_text(kept: KeptModel, paths: Sequence[Path], predictions: Sequence[Pre
     return f"{score.label} {score.text(kept.task.value(float(errors.mean())))}, over {len(errors)} samples with {what}"
 
 
-def _table_errors(kept: KeptModel, paths: Sequence[Path]) -> NDArray[Any]:
+def _table_errors(kept: KeptModel, paths: Sequence[Path], leave_out: bool) -> NDArray[Any]:
     errors = []
     for path in paths:
         try:
-            samples = _table(kept, path, with_targets=True)
+            samples = _table(kept, path, True, leave_out)
         except BouquetError:
             continue  # without the column, or said by `predict`
         outputs = np.concatenate(list(_outputs(kept, samples)) or [np.empty((0, len(kept.card.outputs)))])
@@ -111,12 +119,32 @@ def _table_errors(kept: KeptModel, paths: Sequence[Path]) -> NDArray[Any]:
     return np.concatenate(errors) if errors else np.empty(0)
 
 
-def _table(kept: KeptModel, path: Path, with_targets: bool) -> Samples:
-    card = kept.card
-    table = read_table(path, card.table, card.classes if with_targets else (), with_targets)
-    if kept.task.is_forecast and not with_targets:
-        table = replace(table, targets=np.full((len(table.inputs), len(card.table.targets)), np.nan))
-    return samples_of(table, card.table, kept.task.is_forecast, needs_targets=with_targets)
+def _table(kept: KeptModel, path: Path, with_targets: bool, leave_out: bool) -> Samples:
+    """The samples of a table, all of it: ``table.until`` is of what was trained on."""
+    about, is_forecast = kept.card.table.model_copy(update={"until": ""}), kept.task.is_forecast
+    table = read_table(path, about, kept.card.classes if with_targets else (), with_targets, leave_out)
+    if is_forecast and not with_targets:
+        table = replace(table, targets=np.full((len(table.inputs), len(about.targets)), np.nan))
+    samples = samples_of(table, about, is_forecast, needs_targets=with_targets)
+    if is_forecast and not with_targets and len(samples.x):
+        samples = replace(samples, notes=samples.notes + _newest_note(table, samples, about))
+    return samples
+
+
+def _newest_note(table: Table, samples: Samples, about: TableSettings) -> tuple[str, ...]:
+    """A word where the newest window is not made of the newest rows."""
+    assert table.times is not None
+    assert samples.times is not None
+    assert samples.starts is not None
+    step = (samples.times[-1] - samples.starts[-1]) / (about.history - 1 + about.horizon)
+    last = samples.times[-1] - about.horizon * step
+    if table.times[-1] - last < step / 2:
+        return ()
+    return (f"The newest rows, after {_written(last)}, have gaps: what is foretold is seen from there.",)
+
+
+def _written(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _outputs(kept: KeptModel, samples: Samples) -> Iterator[NDArray[Any]]:
@@ -125,9 +153,9 @@ def _outputs(kept: KeptModel, samples: Samples) -> Iterator[NDArray[Any]]:
     return (run(x[i : i + BATCH]) for i in range(0, len(x), BATCH))
 
 
-def _of_table(kept: KeptModel, path: Path, top: int) -> Iterator[Prediction]:
+def _of_table(kept: KeptModel, path: Path, top: int, leave_out: bool) -> Iterator[Prediction]:
     try:
-        samples = _table(kept, path, with_targets=False)
+        samples = _table(kept, path, False, leave_out)
         if not len(samples.x):
             raise BouquetError(f"{path} has no row or window without gaps. {' '.join(samples.notes)}")
     except BouquetError as error:
@@ -135,16 +163,16 @@ def _of_table(kept: KeptModel, path: Path, top: int) -> Iterator[Prediction]:
         return
     if kept.task.is_forecast:
         samples = replace(samples, x=samples.x[-1:], times=None if samples.times is None else samples.times[-1:])
-    row = 0
+    files, row, notes = table_files(path), 0, samples.notes
     for outputs in _outputs(kept, samples):
         for values in outputs:
-            name = f"{path}[{row}]"
-            if samples.lines is not None:
-                name = f"{path}, line {samples.lines[row]}"
+            line, name = None, str(path)
+            if samples.lines is not None and samples.files is not None:
+                line, name = int(samples.lines[row]), f"{files[samples.files[row]]}, line {samples.lines[row]}"
             if samples.times is not None:
-                name = f"{path} {datetime.fromtimestamp(samples.times[row], UTC):%Y-%m-%dT%H:%M:%SZ}"
-            row += 1
-            yield _told(kept, name, values, top)
+                name += f" {_written(samples.times[row])}"
+            yield replace(_told(kept, name, values, top), line=line, notes=notes)
+            row, notes = row + 1, ()
 
 
 def _predict_batch(kept: KeptModel, batch: Sequence[_Sample], top: int) -> Iterator[Prediction]:

@@ -40,7 +40,7 @@ class Samples:
 
     ``times`` (n,) are those of the targets and ``starts`` (n,) of the first row that a sample is made of, None without
     times. ``naive`` (k, n, targets) is what a forecast without a model says, by the ``naive_names``. ``lines`` (n,) are
-    those of the file that rows are from, None of windows.
+    those of the file that rows are from, and ``files`` (n,) which of the `table_files` that is; None of windows.
     """
 
     x: Floats
@@ -51,6 +51,7 @@ class Samples:
     naive: Floats
     naive_names: tuple[str, ...]
     lines: NDArray[np.int64] | None = None
+    files: NDArray[np.int64] | None = None
 
 
 def samples_of(table: Table, about: TableSettings, is_forecast: bool, needs_targets: bool = True) -> Samples:
@@ -145,7 +146,7 @@ def _single_rows(table: Table, about: TableSettings, needs_targets: bool) -> Sam
     times = None if table.times is None else table.times[whole]
     notes = (*table.notes, *_gap_notes(table, len(whole), int(whole.sum()), filled, "rows"))
     none = np.empty((0, int(whole.sum()), table.targets.shape[1]))
-    return Samples(inputs[whole], y[whole], times, times, notes, none, (), table.lines[whole])
+    return Samples(inputs[whole], y[whole], times, times, notes, none, (), table.lines[whole], table.files[whole])
 
 
 def _windows(table: Table, about: TableSettings, needs_targets: bool) -> Samples:

@@ -43,8 +43,9 @@ class Table:
     """Rows in the order of their time.
 
     ``inputs`` (n, width) and ``targets`` (n, targets) have NaN where there is a gap; ``classes`` (n,) are −1 there;
-    ``times`` (n,) are seconds, None without a column of them; ``lines`` (n,) are those of the file. ``gaps`` are how
-    many cells of a column are empty, where there are some; ``left_out`` counts rows that do not fit.
+    ``times`` (n,) are seconds, None without a column of them; ``lines`` (n,) are those of the file, and ``files`` (n,)
+    which of the `table_files` that is. ``gaps`` are how many cells of a column are empty, where there are some;
+    ``left_out`` counts rows that do not fit.
     """
 
     inputs: Floats
@@ -52,6 +53,7 @@ class Table:
     classes: NDArray[np.int64] | None
     times: Floats | None
     lines: NDArray[np.int64]
+    files: NDArray[np.int64]
     gaps: Mapping[str, int]
     notes: tuple[str, ...] = ()
     left_out: int = 0
@@ -85,6 +87,7 @@ class _Columns:
     classes: list[NDArray[np.int64]] = field(default_factory=list)
     times: list[Floats] = field(default_factory=list)
     lines: list[NDArray[np.int64]] = field(default_factory=list)
+    files: list[NDArray[np.int64]] = field(default_factory=list)
 
 
 def table_files(path: Path) -> list[Path]:
@@ -117,11 +120,12 @@ def read_table(
         raise BouquetError(_no_table(path))
     targets = about.targets if with_targets else ()
     found, damage, notes = _Columns(), _Damage(leave_out), []
-    for file in files:
+    for number, file in enumerate(files):
         unfinished: list[int] = []
         rows = _rows(file, list(dict.fromkeys((*about.inputs, *targets, *about.time))), damage, unfinished)
         while part := list(islice(rows, ROWS)):
             _read_part(file, part, about, targets, classes, found, damage)
+            found.files.append(np.full(len(found.lines[-1]), number))
         if unfinished:
             notes.append(f"The last line of {file.name} has no end yet, and is passed over.")
     if not sum(map(len, found.lines)):
@@ -146,7 +150,8 @@ def read_table(
     labels = taken(found.classes) if found.classes else None
     times = None if times is None else times[order]
     gaps = _gaps(about, inputs, targets, goals, labels)
-    return Table(inputs, goals, labels, times, taken(found.lines), gaps, tuple(notes), damage.count)
+    lines, of_files = taken(found.lines), taken(found.files)
+    return Table(inputs, goals, labels, times, lines, of_files, gaps, tuple(notes), damage.count)
 
 
 def seconds_of(text: str) -> float:

@@ -1,0 +1,119 @@
+"""``bouquet predict`` on tables with gaps: what training fills or leaves out, it does too, and says so."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from bouquet.cli import main
+from bouquet.models.kept import KeptModel
+from common.data.scaling import Scaling
+from common.model.card import ModelCard
+from common.settings import parse_settings
+
+
+class Sums:
+    """In a model's place: the sum of what it is given, so that a row is known by what is told of it."""
+
+    def __call__(self, x):
+        return x.flatten(1).sum(dim=1, keepdim=True)
+
+
+def kept(**table):
+    forecast = "history" in table
+    settings = parse_settings(
+        {},
+        {"data.dataset": "own", "task.kind": "forecast" if forecast else "regression", "task.unit": "cm"}
+        | {f"table.{key}": value for key, value in table.items()},
+    )
+    card = ModelCard.of(settings).model_copy(update={"scaling": Scaling((0.0,), (1.0,), (0.0,), (1.0,))})
+    return KeptModel(Sums(), card, "here")
+
+
+@pytest.fixture
+def bouquet(monkeypatch, capsys):
+    def run(model, *arguments):
+        monkeypatch.setattr("bouquet.commands.models._model", lambda *_: model)
+        monkeypatch.setattr(sys, "argv", ["bouquet", "predict", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        return ended.value.code, said.out.splitlines(), said.err.splitlines()
+
+    return run
+
+
+ROWS = {"inputs": ["a", "b"], "targets": ["y"]}
+
+
+def write(path, *lines):
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_rows_keep_their_lines_and_what_has_no_target_is_not_scored(tmp_path, bouquet):
+    file = write(tmp_path / "t.csv", "a,b,y", "1,1,2", "2,NA,4", "", "4,4,", "5,5,9", "6,,", "7,7,14")
+    code, out, err = bouquet(kept(**ROWS), file)
+    assert (code, out) == (0, [f"{file}, line {n}: y {v} cm" for n, v in ((2, 2), (5, 8), (6, 10), (8, 14))])
+    assert "2 of 6 rows have gaps and are left out." in err
+    assert "Cells without a value, of 6 rows: b 2." in err
+    # Lines 2, 6 and 8 have a target: they are wrong by 0, 1 and 0.
+    assert err[-1] == "MAE 0.3333 cm, over 3 samples with a target"
+    _, out, _ = bouquet(kept(**ROWS), file, "--json")
+    assert [json.loads(line)["line"] for line in out] == [2, 5, 6, 8]
+
+
+def test_short_gaps_are_filled_as_in_training(tmp_path, bouquet):
+    model = kept(**ROWS, time=["t"], fill=1)
+    file = write(tmp_path / "t.csv", "t,a,b,y", "180,4,,8", "0,1,1,2", "60,2,,", "120,3,3,6", "240,5,,", "300,6,6,13")
+    code, out, err = bouquet(model, file)
+    minute = [f"1970-01-01T00:0{n}:00Z" for n in range(6)]
+    filled = [(3, 0, 2), (4, 1, 3), (5, 2, 6), (7, 5, 12)]  # line, minute, sum: by time, and named by the file's lines
+    assert (code, out) == (0, [f"{file}, line {line} {minute[m]}: y {v} cm" for line, m, v in filled])
+    assert "1 cells in gaps took the value before them (table.fill)." in err
+    assert "2 of 6 rows have gaps and are left out." in err  # a gap of two is none of one
+    assert err[-1] == "MAE 0.3333 cm, over 3 samples with a target"  # the filled one has no target
+
+
+def test_of_a_folder_the_file_of_each_row_is_named(tmp_path, bouquet):
+    write(tmp_path / "b.csv", "t,a,b,y", "60,2,2,", "180,4,4,")
+    write(tmp_path / "a.csv", "t,a,b,y", "120,3,3,", "0,1,1,")
+    _, out, err = bouquet(kept(**ROWS, time=["t"]), tmp_path)
+    lines = [line.split()[0:3] for line in out]
+    places = [("a", 3), ("b", 2), ("a", 2), ("b", 3)]
+    assert lines == [[f"{tmp_path / name}.csv,", "line", str(line)] for name, line in places]
+    assert err == []  # nothing is left out, and no row has a target
+
+
+def test_a_forecast_seen_from_older_rows_says_so(tmp_path, bouquet):
+    about = {"inputs": ["a"], "targets": ["a"], "time": ["t"], "history": 2, "horizon": 3}
+    rows = [f"{60 * n},{n}" for n in range(8)]
+    file = write(tmp_path / "t.csv", "t,a", *rows)
+    _, out, err = bouquet(kept(**about), file)
+    assert out == [f"{file} 1970-01-01T00:10:00Z: a 13 cm"]
+    assert [line for line in err if "newest" in line] == []
+    write(file, "t,a", *rows, "480,", "540,9")
+    _, out, err = bouquet(kept(**about), file)
+    assert out == [f"{file} 1970-01-01T00:10:00Z: a 13 cm"]
+    assert "The newest rows, after 1970-01-01T00:07:00Z, have gaps: what is foretold is seen from there." in err
+    assert "2 of 9 windows have gaps and are left out." in err
+    # Windows from 0 to 3, and from 5, whose target is 9; not from 4, whose target is a gap, nor what is yet to come.
+    errors = [abs(2 * n + 1 - (n + 4)) for n in (0, 1, 2, 3, 5)]
+    assert err[-1] == f"MAE {np.mean(errors):.4g} cm, over 5 samples with a target"
+    _, out, err = bouquet(kept(**about, fill=1), file)
+    assert out == [f"{file} 1970-01-01T00:12:00Z: a 16 cm"]
+    assert [line for line in err if "newest" in line] == []
+    _, out, _ = bouquet(kept(**about, until="1970-01-01T00:05"), file)
+    assert out[0].endswith("00:10:00Z: a 13 cm")  # the rows that training did not use are there
+
+
+def test_rows_that_do_not_fit_are_an_error_or_left_out(tmp_path, bouquet):
+    file = write(tmp_path / "t.csv", "a,b,y", "1,1,2", "x7,2,4", "3,3,6")
+    code, out, err = bouquet(kept(**ROWS), file)
+    assert (code, out) == (1, [])
+    assert "line 3, column 'a' holds 'x7'" in err[0]
+    code, out, err = bouquet(kept(**ROWS), file, "--leave-out-unreadable")
+    assert (code, [line.split()[2] for line in out]) == (0, ["2:", "4:"])
+    assert err[0].startswith("Left out: 1 rows that do not fit.")
+    assert err[-1] == "MAE 0 cm, over 2 samples with a target"
