@@ -15,7 +15,7 @@ from typing import Any
 
 from common.metrics import written
 from common.task.score import ACCURACY, Score
-from server.monitoring.outliers import WINDOW, always_last, misplaced
+from server.monitoring.outliers import WINDOW, always_last, misplaced, other_unit
 
 LOOK_BACK = 3  # rounds that a judgement of the loss rests on
 PATIENCE = 5  # rounds in which training and clustering must have begun to show
@@ -78,6 +78,7 @@ def diagnose(lines: Sequence[Line], expected: Expected) -> dict[str, str]:
         "releases": other_releases(lines[-1].get("other_releases") or {}),
         **{f"misplaced {device}": text for device, text in misplaced(lines).items()},
         **{f"last {device}": text for device, text in always_last(lines).items()},
+        **{f"unit {device}": text for device, text in other_unit(lines, expected.score).items()},
     }
     return {kind: text for kind, text in found.items() if text}
 

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
 
+from common.task.score import Score
+
 ROUNDS = 3  # of a device's own, that a judgement of it rests on
 WINDOW = 5  # last rounds of the run in which they are looked for, and in each of which a device must be the last one
 LEAST_DEVICES = 3  # among fewer nobody stands out
@@ -19,6 +21,7 @@ GAP = 0.25  # of accuracy, beyond what is usual among the devices
 DEVIATIONS = 3.0  # of the accuracy over so many test samples, at its widest: 0.5 / √n each
 TIMES_SLOWER = 1.5  # than the one before it,
 SECONDS_SLOWER = 2.0  # and by so much
+OTHER_UNIT = 100.0  # times the others' error without a model, or a hundredth of it
 
 Line = Mapping[str, Any]
 
@@ -76,3 +79,28 @@ def always_last(lines: Sequence[Line]) -> dict[str, str]:
         f"where all others had answered after {fmean(next_to_last):.0f} s. server.straggler_factor says how long a "
         "round waits; fewer train.local_epochs, or fewer photos on it, make it quicker."
     }
+
+
+def other_unit(lines: Sequence[Line], score: Score) -> dict[str, str]:
+    """Device → what is wrong, for devices whose targets are on another scale than the others', as with mg for µg.
+
+    Devices scale what they train on, each by its own, and send no values. What is foretold without a model (``naive``)
+    is wrong by so much in the unit of the targets, and tells their scale. More than half of the devices must be of one.
+    """
+    reported = lines[-1].get("by_client") or {}
+    naive = {device: n["naive"] for device, n in reported.items() if n.get("naive") and math.isfinite(n["naive"])}
+    said = {}
+    for device, error in naive.items():
+        others = [abs(theirs) for other, theirs in naive.items() if other != device]
+        if len(others) + 1 < LEAST_DEVICES:
+            continue
+        usual = median(others)
+        times = max(abs(error), usual) / min(abs(error), usual)
+        if times < OTHER_UNIT:
+            continue
+        said[device] = (
+            f"{device}: without a model its {score.label} would be {score.text(error)}, and the median of the other "
+            f"devices' {score.text(usual)}: is its unit another one, or does its sensor stand still? The mean over the "
+            "devices is worth little then."
+        )
+    return said

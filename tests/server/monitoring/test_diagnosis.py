@@ -5,6 +5,7 @@ import math
 import pytest
 
 from common.settings import load_settings
+from common.task.score import Score
 from server.monitoring.diagnosis import Expected, add, all_warnings, diagnose, new_warnings
 from server.run.build import build_strategy, what_to_expect
 
@@ -227,3 +228,26 @@ def test_a_loss_that_falls_while_the_accuracy_stands_still_is_said(accuracies, l
         for line in lines:
             add(kept, line)
         assert diagnose(kept, Expected(classes=10, learning_rate=0.05)) == found
+
+
+MAE = Score("mae", "MAE", "µg/m³", higher_is_better=False)
+
+
+@pytest.mark.parametrize(
+    ("naive", "said"),
+    [
+        ({"a": 31, "b": 0.029, "c": 44, "d": 12}, ["unit b"]),  # in mg
+        ({"a": 31, "b": 29_000, "c": 44, "d": 12}, ["unit b"]),  # in ng
+        ({"a": 31, "b": 0.029, "c": 44, "d": 0.012, "e": 25}, ["unit b", "unit d"]),
+        ({"a": 31, "b": 0.4, "c": 39, "d": 12}, []),  # a quiet place
+        ({"a": 31, "b": 0.029}, []),  # who of the two is it?
+        ({"a": 31, "b": None, "c": 0, "d": math.inf, "e": 12}, []),
+    ],
+)
+def test_a_device_with_another_unit_is_told_by_what_is_foretold_without_a_model(naive, said):
+    lines = lines_of(0.5, by_client={device: {"mae": 1.0, "naive": value} for device, value in naive.items()})
+    found = diagnose(lines, Expected(classes=0, learning_rate=0.1, score=MAE))
+    assert list(found) == said
+    if said:
+        assert "b: without a model its MAE would be " in found["unit b"]
+        assert "devices' 31 µg/m³: is its unit another one" in found["unit b"] or len(said) > 1
