@@ -107,34 +107,34 @@ class Turns:
         self._addresses: Counter[str] = Counter()
 
     @contextlib.contextmanager
-    def of_all(self) -> Iterator[None]:
-        """A call's turn among all, whoever makes it."""
-        if self._calls >= CALLS:
-            why = "Too many calls at a time"
-            raise Refused(grpc.StatusCode.UNAVAILABLE, why, why)
+    def of_all(self, peer: str) -> Iterator[None]:
+        """A call's turn among all and among its address's, whoever makes it: before it is known who that is."""
+        address = address_of(peer)
+        if self._calls >= CALLS or self._addresses[address] >= CALLS_OF_AN_ADDRESS:
+            why = "Too many calls" if self._calls >= CALLS else "Too many calls of this address"
+            raise Refused(grpc.StatusCode.UNAVAILABLE, f"{why} at a time", f"{why} at a time")
         self._calls += 1
+        self._addresses[address] += 1
         try:
             yield
         finally:
             self._calls -= 1
+            self._addresses[address] -= 1
+            if not self._addresses[address]:
+                del self._addresses[address]
 
     @contextlib.contextmanager
-    def of(self, key: bytes, peer: str) -> Iterator[Pace]:
-        """A call's turn; its body is read, and SuperLink asked, while it is one of those in hand."""
-        address, pace = address_of(peer), self._keys[key]
-        if pace.calls >= CALLS_OF_A_KEY or self._addresses[address] >= CALLS_OF_AN_ADDRESS:
-            whose = "key" if pace.calls >= CALLS_OF_A_KEY else "address"
-            why = f"Too many calls of this {whose} at a time"
+    def of(self, key: bytes) -> Iterator[Pace]:
+        """A key's turn; a call's body is read, and SuperLink asked, while it is one of those in hand."""
+        pace = self._keys[key]
+        if pace.calls >= CALLS_OF_A_KEY:
+            why = "Too many calls of this key at a time"
             raise Refused(grpc.StatusCode.UNAVAILABLE, why, why)
         pace.calls += 1
-        self._addresses[address] += 1
         try:
             yield pace
         finally:
             pace.calls -= 1
-            self._addresses[address] -= 1
-            if not self._addresses[address]:
-                del self._addresses[address]
 
     def may_wait(self, peer: str) -> bool:
         """Whether there is room for a look that is held."""

@@ -69,12 +69,13 @@ class Relay(grpc.GenericRpcHandler):
         # Not over before the answer is sent, or the connection gone: an answer that nobody reads takes memory.
         context.add_done_callback(lambda _: turn.close())
         try:
-            turn.enter_context(self.turns.of_all())
+            peer = peer_named(context.peer())
+            turn.enter_context(self.turns.of_all(peer))
             headers = dict(metadata)
-            caller = await self._identity.caller(method, headers, peer_named(context.peer()))
+            caller = await self._identity.caller(method, headers, peer)
             if method in self._not_here:
                 raise Refused(*flower_error(self._not_here[method]), "devices are registered by the server")
-            pace = turn.enter_context(self.turns.of(caller.key, caller.peer))
+            pace = turn.enter_context(self.turns.of(caller.key))
             pace.newest = headers
             await asyncio.sleep(pace.pause())
             async with pace.in_hand:

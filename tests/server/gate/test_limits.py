@@ -202,24 +202,31 @@ def test_calls_beyond_a_number_are_slowed_and_then_are_not(monkeypatch):
     assert pace.pause() > 1000
 
 
-def test_an_address_has_only_so_many_calls(monkeypatch):
+def test_an_address_has_only_so_many_calls_and_those_of_strangers_count(monkeypatch):
     monkeypatch.setattr(limits, "CALLS_OF_AN_ADDRESS", 2)
     turns = Turns()
-
-    async def calls():
-        with turns.of(b"a", "192.0.2.7:1"), turns.of(b"b", "192.0.2.7:2"):
-            with turns.of(b"c", "192.0.2.8:1"):
-                pass
-            with pytest.raises(Refused) as refused, turns.of(b"c", "192.0.2.7:3"):
-                pass
-            assert refused.value.code is grpc.StatusCode.UNAVAILABLE
-        with turns.of(b"c", "192.0.2.7:3"):
+    with turns.of_all("192.0.2.7:1"), turns.of_all("192.0.2.7:2"):
+        with turns.of_all("192.0.2.8:1"):
             pass
-
-    asyncio.run(calls())
+        with pytest.raises(Refused, match="of this address") as refused, turns.of_all("192.0.2.7:3"):
+            pass
+        assert refused.value.code is grpc.StatusCode.UNAVAILABLE
+    with turns.of_all("192.0.2.7:3"):
+        pass
     assert not turns._addresses
-    turns.forget(0.0)
-    assert not turns._keys
+
+
+def test_of_a_key_without_calls_nothing_stays():
+    turns = Turns()
+
+    async def call():
+        with turns.of(b"a"):
+            turns.forget(0.0)
+            assert turns._keys
+        turns.forget(0.0)
+        assert not turns._keys
+
+    asyncio.run(call())
 
 
 def test_a_storm_of_refusals_is_a_few_lines():
