@@ -4,7 +4,8 @@ Devices are real ones (``bouquet client``), or scripted ones: threads of one pro
 key, which look for messages as a device does, pull the model, and push it back a little changed. Nobody trains, so that
 what is seen is the server, Flower's SuperLink and the wire. All of them live in one network namespace, whose interface
 counts their bytes with all headers. ``--looking`` has scripted devices look for messages that nobody sends, which is
-what the part of a fleet costs that is not in a round. Linux, root, iproute2. From the repository's root:
+what the part of a fleet costs that is not in a round. With ``--keys`` all of it is over TLS, and each scripted device
+has a registered key. Linux, root, iproute2. From the repository's root:
 
     python -m benchmarks.fleet_size --scripted 10 30 100 300 --real 2 8 --looking 30 100 --rounds 5
 """
@@ -32,6 +33,7 @@ import numpy as np
 from benchmarks.processes import cpu_seconds, own_cpu_seconds, tree
 from benchmarks.soak import database, program, resident
 from benchmarks.wire import Link, programs, written_lines
+from bouquet.keys.store import add_device, init_keys
 from common.system.ports import free_port
 
 STEP_SECONDS = 0.1
@@ -65,7 +67,13 @@ def federation(kind: str, clients: int, options: argparse.Namespace) -> dict[str
         folder = Path(temporary)
         try:
             with programs(folder) as start:
-                own = ["--insecure", "--host", "0.0.0.0", "--port", port, "--out", "run"]
+                safety = ["--insecure"]
+                if options.keys:
+                    safety = ["--keys", "keys"]
+                    init_keys(folder / "keys", [link.server])
+                    for number in range(clients):
+                        add_device(folder / "keys", name_of(number))
+                own = [*safety, "--host", "0.0.0.0", "--port", port, "--out", "run"]
                 server, where = start(*bouquet, "server", *own, *sets), f"{link.server}:{port}"
                 if kind == "real":
                     own = ["--server", where, "--insecure"]
@@ -73,6 +81,7 @@ def federation(kind: str, clients: int, options: argparse.Namespace) -> dict[str
                     devices = [start(*inside, "bouquet", "client", *own, *numbered) for numbered in each]
                 else:
                     be = ["--be", str(clients), where, *(["--every", str(LOOK_EVERY)] if kind == "looking" else [])]
+                    be += ["--keys"] if options.keys else []
                     devices = [start(*inside, "benchmarks.fleet_size", *be, *sets)]
                 running = Running(folder, server, devices, link, time.monotonic() + options.seconds)
                 found = watch_looks(running, clients) if kind == "looking" else watch(running, rounds)
@@ -173,9 +182,15 @@ def totals(running: Running) -> dict[str, float]:
     return {**so_far, "CPU ms of devices": 1000 * sum(cpu_seconds(process.pid) for process in running.devices)}
 
 
-def be(clients: int, server: str, sets: list[str], every: float | None) -> None:
+def name_of(number: int) -> str:
+    """A scripted device's."""
+    return f"client-{number:05d}"
+
+
+def be(clients: int, server: str, sets: list[str], every: float | None, secure: bool) -> None:
     """Be so many scripted devices, until this process is ended; look ``every`` so many seconds, or as a device does."""
     import grpc
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
     from flwr.supercore.task_identity import TaskIdentity
 
     from common.model.build import initial_model, state_vector
@@ -187,13 +202,13 @@ def be(clients: int, server: str, sets: list[str], every: float | None) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, DESCRIPTORS), hard), hard))
     threading.stack_size(512 * 1024)
     pull_soon()
-    insecure = grpc.insecure_channel
 
-    def own_connection(address: str, options: Any = None, **given: Any) -> grpc.Channel:
+    def own_connection(connect: Callable[..., grpc.Channel]) -> Callable[..., grpc.Channel]:
         """gRPC would share one connection among all channels of a process to the same server."""
-        return insecure(address, [*(options or ()), ("grpc.use_local_subchannel_pool", 1)], **given)
+        return lambda *to: connect(*to[:-1], [*to[-1], ("grpc.use_local_subchannel_pool", 1)])
 
-    grpc.insecure_channel = own_connection
+    grpc.insecure_channel = own_connection(grpc.insecure_channel)
+    grpc.secure_channel = own_connection(grpc.secure_channel)
     layout, _ = state_vector(initial_model(load_settings(None, sets)))
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
 
@@ -210,8 +225,13 @@ def be(clients: int, server: str, sets: list[str], every: float | None) -> None:
 
     def device(number: int) -> None:
         noise = np.random.default_rng(number).normal(0, 0.01, layout.dim).astype(np.float32)
-        handler = scripted_client(f"client-{number:05d}", layout, lambda start, _: start + noise)
-        answer_messages(server, handler, None if every is None else rest)
+        handler = scripted_client(name_of(number), layout, lambda start, _: start + noise)
+        safety: list[Any] = [True]
+        if secure:
+            own = Path("keys/devices") / name_of(number)
+            key = load_ssh_private_key((own / "device.key").read_bytes(), None)
+            safety = [False, (own / "ca.crt").read_bytes(), (key, key.public_key())]
+        answer_messages((server, *safety), handler, None if every is None else rest)
 
     threads = [threading.Thread(target=device, args=(number,), daemon=True) for number in range(clients)]
     for thread in threads:
@@ -220,7 +240,7 @@ def be(clients: int, server: str, sets: list[str], every: float | None) -> None:
         thread.join()
 
 
-def answer_messages(server: str, handler: Any, rest: Callable[[], float] | None = None) -> None:
+def answer_messages(server: tuple[Any, ...], handler: Any, rest: Callable[[], float] | None = None) -> None:
     """A device's loop: look for a message, pull it, answer it, push the answer; ``rest`` says how long to wait."""
     from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, iterate_object_tree
     from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects
@@ -228,7 +248,7 @@ def answer_messages(server: str, handler: Any, rest: Callable[[], float] | None 
     from client.supernode.fleet_connection import fleet_connection
     from client.supernode.polling import Patience
 
-    with fleet_connection(server, True) as connection:
+    with fleet_connection(*server) as connection:
         node, receive, send, _, _, pull, push, confirm = connection
         patience = Patience()
         while True:
@@ -267,6 +287,7 @@ def main() -> None:
     parser.add_argument("--scripted", type=int, nargs="*", default=[])
     parser.add_argument("--real", type=int, nargs="*", default=[])
     parser.add_argument("--looking", type=int, nargs="*", default=[])
+    parser.add_argument("--keys", action="store_true", help="TLS, and a registered key for each scripted device")
     parser.add_argument("--rounds", type=int, default=5, help=f"that count, after {BEFORE} others")
     parser.add_argument("--set", action="append", default=[], help="a setting of every run, such as wire.up=int4")
     parser.add_argument("--seconds", type=float, default=1800, help="that a run may take")
@@ -275,7 +296,7 @@ def main() -> None:
     parser.add_argument("--every", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.be:
-        return be(int(options.be[0]), options.be[1], options.set, options.every)
+        return be(int(options.be[0]), options.be[1], options.set, options.every, options.keys)
     if os.geteuid():
         sys.exit("Network namespaces need root and iproute2.")
     results: dict[str, list[dict[str, float]]] = {}
