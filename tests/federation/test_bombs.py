@@ -2,7 +2,10 @@
 
 import contextlib
 import io
+import json
+import struct
 import threading
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +13,7 @@ import pytest
 from flwr.app import Array, ConfigRecord, Message, MetricRecord, RecordDict
 
 from common import protocol
+from common.compression.delta import PackedModel, to_bytes
 from common.protocol import tensors
 from server.app import RUN_FOLDER
 from server.run.stop import ask_to_stop
@@ -18,6 +22,8 @@ pytestmark = [pytest.mark.federation, pytest.mark.timeout(600)]
 
 TIMES = 2  # an honest round's memory
 ROUNDS = 100_000  # until it is stopped
+MUCH = 2**32 - 1  # the most that a field of a packed model holds
+PACKERS = ("packer-1", "packer-2", "packer-3", "packer-4")
 
 
 def memory_of(run):
@@ -59,8 +65,52 @@ class Bombs:
         return bomber, hoarder
 
 
+def deflated(content, times=1):
+    """A layer of a packed model, which inflates to so many times the content."""
+    deflate = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    return b"\x01" + b"".join(deflate.compress(content) for _ in range(times)) + deflate.flush()
+
+
+def packed_bombs(layout):
+    """Packed models, with the beginning of what is said of each: of each codec, and of the block around them."""
+    spec, layer = layout.tensors[0], layout.layers[0]
+    width, tensor = spec.width, f"Tensor {spec.name!r} cannot be decoded: "
+
+    def block(first):
+        return to_bytes({"arrays": PackedModel("", dict.fromkeys(layout.layers, b"\x00\x00") | {layer: first})}, layout)
+
+    def head(*models, length=None):
+        text = json.dumps(models).encode()
+        return struct.pack("<I", length or len(text)) + text
+
+    def sparse(mark, count, length, bits):
+        return b"\x00" + mark + struct.pack("<IIB", count, length, bits) + bytes(20)
+
+    ternary, topk, read = b"\x05" + struct.pack("<f", 1.0), b"\x06", "The packed models cannot be read: "
+    gaps = struct.pack("<IIB", 1, 250, 0) + bytes(250)
+    beyond = struct.pack("<IIB", 2, 1, width.bit_length() - 2) + b"\x80\xff"
+    return [
+        (block(deflated(b"\x01" + bytes(10**6), 1000)), f"Layer {layer!r} is too long: "),
+        (block(deflated(b"\x02" + bytes(200_000))), f"Layer {layer!r} is cut off, too long"),
+        (block(b"\x00\x03" + bytes(4)), f"{tensor}The coded values end"),
+        (block(b"\x00\x04" + bytes(4)), f"{tensor}The coded values end"),
+        (block(sparse(ternary, MUCH, 1, 0)), f"{tensor}{MUCH} of {width} values are said to be kept"),
+        (block(sparse(ternary, 1, MUCH, 0)), f"{tensor}The gaps between 1 of {width} values are said to take {MUCH}"),
+        (block(sparse(ternary, 1, 1, 255)), f"{tensor}1 of {width} values are said to be kept, with 255 bits"),
+        (block(sparse(topk, MUCH, MUCH, 255)), f"{tensor}{MUCH} of {width} values are said to be kept"),
+        (block(sparse(topk, 1, MUCH, 0)), f"{tensor}The gaps between 1 of {width} values are said to take {MUCH}"),
+        (block(sparse(topk, width, 1, 255)), f"{tensor}{width} of {width} values are said to be kept, with 255 bits"),
+        (block(b"\x00" + topk + beyond + bytes(8)), f"{tensor}Position "),
+        (block(deflated(topk + gaps)), f"{tensor}The gaps between 1 of {width} values are said to take 250"),
+        (head(length=MUCH), f"{read}what they are takes {MUCH} bytes"),
+        (head(["arrays", "", [0], [2**62], 0]), f"{read}layer 0 of {2**62} bytes"),
+        (head(["arrays", "", [2**62], [0], 0]), f"{read}layer {2**62} of 0 bytes"),
+        (head(["arrays", "", [], [], 0], ["again", "", [], [], 0]), f"{read}more than 1"),
+    ]
+
+
 def test_bombs_go_off_nowhere_and_the_honest_devices_rounds_go_on(wired):
-    run = wired("bomber", "hoarder", rounds=ROUNDS, grace=30)
+    run = wired("bomber", "hoarder", *PACKERS, rounds=ROUNDS, grace=30, more='[wire]\nup = "topk"\n')
     measured = threading.Event()
 
     def script(steps):
@@ -84,12 +134,19 @@ def test_bombs_go_off_nowhere_and_the_honest_devices_rounds_go_on(wired):
         return answer
 
     bomber, hoarder = map(script, Bombs(run.layout).scripts())
-    run.answer({"bomber": bomber, "hoarder": hoarder})
+    bombs = packed_bombs(run.layout)
+    rounds = (2, 3, 5, 6)  # who is refused three times in a row sits out
+    packed = {name: dict(zip(rounds, bombs[i :: len(PACKERS)], strict=True)) for i, name in enumerate(PACKERS)}
+    packers = {
+        name: script({round_: ({"packed": block}, None) for round_, (block, _) in sent.items()})
+        for name, sent in packed.items()
+    }
+    run.answer({"bomber": bomber, "hoarder": hoarder, **packers})
     log, node = run.folder / "superlink" / "superlink.log", run.devices["hoarder"].node.node_id
     run.commands.wait_for(lambda: run.commands.rounds("runs/wired") >= 1)
     honest = memory_of(run)
     measured.set()
-    run.commands.wait_for(lambda: run.commands.rounds("runs/wired") >= 5)
+    run.commands.wait_for(lambda: run.commands.rounds("runs/wired") >= 6)
     run.commands.wait_for(lambda: f"Node {node} has" in log.read_text())  # it is told at once, and none of it is kept
     after = memory_of(run)
     ask_to_stop(run.folder)
@@ -98,7 +155,15 @@ def test_bombs_go_off_nowhere_and_the_honest_devices_rounds_go_on(wired):
     assert all(after[process] < TIMES * most for process, most in honest.items()), (honest, after)
     assert all({"garden-pi", "porch-pi"} <= line["by_client"].keys() for line in lines)
     failed = [line["failed"] for line in lines]
-    assert [sorted(names) for names in failed[:5]] == [[], *[["bomber", "hoarder"]] * 2, [], ["hoarder"]], failed
+    said = {name: {round_: failed[round_ - 1].pop(name, "") for round_ in rounds} for name in PACKERS}
+    wrong = {
+        (name, round_): said[name][round_]
+        for name, sent in packed.items()
+        for round_, (_, reason) in sent.items()
+        if not said[name][round_].startswith(reason)
+    }
+    assert not wrong
+    assert [sorted(names) for names in failed[:6]] == [[], *[["bomber", "hoarder"]] * 2, [], ["hoarder"], []], failed
     assert {why.partition(": ")[0] for why in (*failed[1].values(), *failed[2].values())} == {
         "The tensors cannot be decoded",
         "Tensor 'fc1.weight' cannot be decoded",
