@@ -142,4 +142,5 @@ def claims_json(results: Results) -> dict[str, Any]:
 
 
 def _signed(value: float) -> str:
-    return f"{value:+.3f}".replace("0.", ".", 1).replace("-", "−")
+    text = f"{value:+.3f}"
+    return (text[0] + text[1:].removeprefix("0")).replace("-", "−")

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from experiments.comparison.claims import difference_text
 from experiments.comparison.significance import holm, paired_difference, ranks
 
 
@@ -81,3 +82,12 @@ def test_ranks_are_means_over_blocks_with_nemenyis_critical_difference():
     assert found.critical_difference == pytest.approx(2.343 * math.sqrt(3 * 4 / 12), abs=2e-3)
     assert ranks(blocks[:1]) is None
     assert set(ranks([blocks[0], {"a": 0.1, "c": 0.2}]).mean) == {"a", "c"}  # b is not in every block
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.548, "+.548"), (-0.0004, "−.000"), (10.286, "+10.286"), (-20.5, "−20.500"), (7.004, "+7.004")],
+)
+def test_a_difference_is_written_whole(value, text):
+    same = paired_difference({0: {"a": value}, 1: {"a": value}}, {0: {"a": 0.0}, 1: {"a": 0.0}})
+    assert difference_text(same).removeprefix("≈ ").partition(" ")[0] == text
