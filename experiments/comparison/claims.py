@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,7 @@ def gains(results: Results) -> dict[tuple[str, str], Difference]:
     """(row, data) → the lesser of its differences to the references: what it is worth to have it.
 
     Which reference is the better one is not looked up in the accuracies that are then compared: whoever is ahead of
-    all of them is ahead of the better one.
+    all of them is ahead of the better one. So the p-value of a gain is the greatest that it has against any of them.
     """
     found: dict[tuple[str, str], Difference] = {}
     reference_rows = references(results)
@@ -72,8 +73,11 @@ def gains(results: Results) -> dict[tuple[str, str], Difference]:
         if row in reference_rows or difference is None:
             continue
         before = found.get((row, data))
-        if before is None or difference.mean < before.mean:
-            found[row, data] = difference
+        lesser = difference if before is None or difference.mean < before.mean else before
+        if before is not None and lesser.mean > 0:
+            ones = (before.p_value, difference.p_value)
+            lesser = replace(lesser, p_value=None if ones[0] is None or ones[1] is None else max(ones[0], ones[1]))
+        found[row, data] = lesser
     return found
 
 

@@ -16,7 +16,7 @@ def tested_text(settings: Settings, row: Row, method: MethodStrategy[Any]) -> st
     if row.tested == "trained":
         return "after local training, in the last round that the device trained in"
     if settings.personal.serve == "mixture":
-        return "the mean of the probabilities of the device's models"
+        return "the mean of what the device's models say"
     if settings.personal.serve == "best":
         return f"chosen on {settings.personal.held_out:.0%} of the training data, which no model was trained on"
     return method.tested_model
@@ -33,7 +33,7 @@ def budget_text(cells: Sequence[Settings], trainings: str) -> str:
         )
     )
     # A method that takes a step in place of trainings has no epochs.
-    local = f" of {epochs} epochs" if trainings[0].isdigit() else ""
+    local = f" of {epochs} epoch{'s' * (epochs != '1')}" if trainings[0].isdigit() else ""
     return f"{rounds} rounds{local}, batch {batch}"
 
 

@@ -83,13 +83,17 @@ def paired_difference(row: BySeed, other: BySeed, measure: Measure | None = None
 def holm(claims: Mapping[Claim, Difference | None]) -> dict[Claim, Difference | None]:
     """The same claims with p-values that hold for all of them together.
 
+    A claim without a p-value, of two rows that are equal or of one seed, is one of them: how many there are must not
+    depend on what came out.
+
     Holm: A Simple Sequentially Rejective Multiple Test Procedure. Scandinavian Journal of Statistics 6, 1979.
     """
     adjusted = dict(claims)
     known = [(d.p_value, claim) for claim, d in claims.items() if d is not None and d.p_value is not None]
+    made = sum(difference is not None for difference in claims.values())
     greatest = 0.0
     for place, (p_value, claim) in enumerate(sorted(known, key=lambda one: one[0])):
-        greatest = max(greatest, min(1.0, (len(known) - place) * p_value))
+        greatest = max(greatest, min(1.0, (made - place) * p_value))
         difference = claims[claim]
         assert difference is not None
         adjusted[claim] = replace(difference, p_value=greatest)

@@ -5,11 +5,13 @@ import json
 import os
 import signal
 import threading
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from common.errors import BouquetError
+from experiments.comparison import claims
 from experiments.comparison.cell_process import CellFailed
 from experiments.comparison.claims import gains, row_ranks
 from experiments.comparison.grid import load_table
@@ -437,6 +439,28 @@ def test_a_gain_is_over_all_of_the_reference_rows(compare):
     found = gains(results)
     assert set(found) == {("FeSEM", "digits")}  # the references themselves have none
     assert found["FeSEM", "digits"].mean == pytest.approx(0.2)  # over alone with .7, not FedAvg with .6
+
+
+@pytest.mark.parametrize(
+    ("alone", "fedavg", "said"),
+    [
+        ((0.02, 0.001), (0.05, 0.4), (0.02, 0.4)),  # the greater lead is the one that is not told
+        ((0.05, 0.4), (0.02, 0.001), (0.02, 0.4)),
+        ((0.02, 0.001), (0.05, None), (0.02, None)),
+        ((-0.02, 0.001), (0.05, 0.4), (-0.02, 0.001)),  # behind one of them is behind
+    ],
+)
+def test_a_gain_is_claimed_only_over_each_of_them(compare, monkeypatch, alone, fedavg, said):
+    standalone = '[[strategy]]\nlabel = "alone"\nname = "standalone"\n[[data]]'
+    results, _, _ = compare("[[data]]", standalone)
+    one = next(d for d in claims.differences(results).values() if d is not None)
+    made = {
+        ("FeSEM", "digits", reference): replace(one, mean=mean, p_value=p)
+        for reference, (mean, p) in {"alone": alone, "Fed|Avg": fedavg}.items()
+    }
+    monkeypatch.setattr(claims, "differences", lambda results: made)
+    found = gains(results)["FeSEM", "digits"]
+    assert (found.mean, found.p_value) == said
 
 
 def test_the_terminal_shows_one_table_a_metric(table, compare):

@@ -73,6 +73,14 @@ def test_holms_p_values_by_hand():
     assert (found["a"], found["b"].p_value, found["c"].p_value, found["d"].p_value) == (None, None, 1.0, 1.0)
 
 
+def test_a_row_that_came_out_equal_makes_no_other_claim_easier():
+    one = paired_difference({0: {"a": 0.9}, 1: {"a": 0.7}}, {0: {"a": 0.8}, 1: {"a": 0.5}})
+    equal = paired_difference({0: {"a": 0.9}, 1: {"a": 0.7}}, {0: {"a": 0.9}, 1: {"a": 0.7}})
+    assert equal.p_value is None
+    found = holm({"a": replace(one, p_value=0.02), "b": replace(one, p_value=0.03), "equal": equal})
+    assert {name: d.p_value for name, d in found.items()} == pytest.approx({"a": 0.06, "b": 0.06, "equal": None})
+
+
 def test_ranks_are_means_over_blocks_with_nemenyis_critical_difference():
     blocks = [{"a": 0.9, "b": 0.8, "c": 0.8}, {"a": 0.9, "b": 0.95, "c": 0.5}]
     found = ranks(blocks)
