@@ -52,7 +52,7 @@ def lacking(file, private):
 def test_the_installed_flower_has_what_a_file_takes_of_it(module):
     missing = lacking(modules()[module], PRIVATE_FLOWER[module])
     if missing and module.startswith(OF_ONE_FLOWER) and not is_tested():
-        pytest.xfail(f"{module}, which works with Flower {TESTED}, lacks {', '.join(missing)}")
+        pytest.xfail(f"{module}, which works with Flower {' and '.join(TESTED)}, lacks {', '.join(missing)}")
     assert missing == []
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from client.device_log import say
 from client.trust.policy import AppRefused, AppTrust
 from common.errors import BouquetError
-from common.system.flower_release import TESTED
+from common.system.flower_release import REQUIREMENT
 
 EXPECTED = {"state", "object_store", "receive", "get_run", "get_fab"}
 
@@ -28,8 +28,8 @@ def guard(trust: AppTrust, supernode: Any) -> None:
     original = getattr(supernode, "_pull_and_store_message", None)
     if original is None or not set(inspect.signature(original).parameters) >= EXPECTED:
         raise BouquetError(
-            f"This release of Flower receives apps in another way than {TESTED}, so that they cannot be checked; "
-            f"install flwr=={TESTED}.*."
+            "This release of Flower receives apps in a way that was not tested, so that they cannot be checked; "
+            f"install {REQUIREMENT}."
         )
 
     accepted: dict[str, int] = {}

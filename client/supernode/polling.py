@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from common.errors import BouquetError
-from common.system.flower_release import TESTED
+from common.system.flower_release import REQUIREMENT
 
 PULL = {"state", "object_store", "receive"}
 PUSH = {"state", "object_store", "send", "push_object"}
@@ -87,7 +87,7 @@ def wait_well(
     pull, push = getattr(supernode, "_pull_and_store_message", None), getattr(supernode, "_push_messages", None)
     if not (_takes(pull, PULL) and _takes(push, PUSH)):
         raise BouquetError(
-            f"This release of Flower waits for messages in another way than {TESTED}; install flwr=={TESTED}.*."
+            f"This release of Flower waits for messages in a way that was not tested; install {REQUIREMENT}."
         )
     patience = patience or Patience()
     in_hand: list[Any] = []

@@ -6,20 +6,21 @@ from importlib.metadata import version
 
 from common.errors import BouquetError
 
-TESTED = "1.41"  # of which any patch release; the tests run with it
+TESTED = ("1.41", "1.42")  # of which any patch release; the tests run with the first
+REQUIREMENT = "flwr>=1.41,<1.43"
 OLDEST = "1.39"  # for strategies and simulations
 
 
 def is_tested() -> bool:
     """Whether the installed Flower is one that server and client are tested with."""
-    return version("flwr").split(".")[:2] == TESTED.split(".")
+    return ".".join(version("flwr").split(".")[:2]) in TESTED
 
 
 def require_tested_flower() -> None:
     """Raise `BouquetError` where server and client are not tested with the installed Flower; it says what to do."""
     if not is_tested():
         raise BouquetError(
-            f"Server and client work with Flower {TESTED}, and Flower {version('flwr')} is installed. Give them an "
-            f"environment of their own: pip install bouquet-fl 'flwr=={TESTED}.*'. Strategies and simulations work "
-            f"with every Flower from {OLDEST} on."
+            f"Server and client work with Flower {' and '.join(TESTED)}, and Flower {version('flwr')} is installed. "
+            f"Give them an environment of their own: pip install bouquet-fl '{REQUIREMENT}'. Strategies and "
+            f"simulations work with every Flower from {OLDEST} on."
         )

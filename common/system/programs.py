@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from common.errors import BouquetError
-from common.system.flower_release import TESTED
+from common.system.flower_release import REQUIREMENT
 from common.system.log_file import OWN_TIME
 from common.texts import CONTROLS
 
@@ -25,7 +25,7 @@ def find_program(name: str) -> str:
     if found is None:
         raise BouquetError(
             f"The program {name!r} is neither in {beside[0]} nor on PATH. It comes with Flower: "
-            f"pip install 'flwr=={TESTED}.*' into the environment that runs bouquet."
+            f"pip install '{REQUIREMENT}' into the environment that runs bouquet."
         )
     return str(Path(found).absolute())
 

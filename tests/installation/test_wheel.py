@@ -5,14 +5,13 @@ import subprocess
 
 import pytest
 
-from common.system.flower_release import TESTED
+from common.system.flower_release import REQUIREMENT
 from common.system.ports import free_port
 from common.system.programs import find_program
 from tests.installation.environments import ROOT, environment, run
 
 pytestmark = [pytest.mark.installation, pytest.mark.timeout(3600)]
 
-FLOWER = f"flwr=={TESTED}.*"  # which server and client need
 RUN = {"run.rounds": 2, "data.clients": 2, "server.min_clients": 2, "strategy.name": "fedavg"}
 
 
@@ -30,7 +29,7 @@ def bouquet(request, wheel, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     versions = []
     if request.param == "oldest":
-        (folder / "flower.txt").write_text(FLOWER)
+        (folder / "flower.txt").write_text(REQUIREMENT)
         lowest = [
             "pip",
             "compile",
@@ -44,7 +43,7 @@ def bouquet(request, wheel, tmp_path_factory):
         ]
         run(find_program("uv"), *lowest, ROOT / "pyproject.toml")
         versions = ["--constraint", folder / "oldest.txt"]
-    python = environment(folder / "environment", wheel, FLOWER, *versions)
+    python = environment(folder / "environment", wheel, REQUIREMENT, *versions)
     return python.with_name("bouquet")
 
 

@@ -299,7 +299,7 @@ def test_when_the_executor_dies_the_message_it_had_is_answered_with_an_error(nod
     ],
 )
 def test_a_flower_that_waits_otherwise_is_not_started(flower):
-    with pytest.raises(BouquetError, match=r"install flwr==1\.41"):
+    with pytest.raises(BouquetError, match=r"install flwr>=1\.41"):
         wait_well(flower, Scripted())
 
 

@@ -144,7 +144,7 @@ def test_what_the_server_says_of_a_trusted_app_is_checked_too(own, change, reaso
 
 
 def test_a_flower_that_receives_apps_otherwise_is_not_started():
-    with pytest.raises(BouquetError, match=r"install flwr==1\.41"):
+    with pytest.raises(BouquetError, match=r"install flwr>=1\.41"):
         guard(AppTrust(), SimpleNamespace())
 
 
