@@ -3,10 +3,12 @@
 import json
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from bouquet.models.export import INPUT, OUTPUT
 from bouquet.settings_reference import settings_reference
 from common.methods import METHODS
 from common.model.architectures import model_names
@@ -116,3 +118,15 @@ def test_the_example_is_of_the_model_whose_size_check_prints():
     check = re.search(r"model   ok    ([\w-]+), (\d+) parameters", operating)
     assert check[1] == name
     assert f"|`{name}`|{check[2]}|" in models.replace(" ", "")
+
+
+def test_the_program_without_python_fits_the_settings_and_the_table_of_its_page():
+    page = (ROOT / "docs" / "sensors.md").read_text(encoding="utf-8")
+    toml, csv, program = (re.search(rf"```{kind}\n(.*?)```", page, re.DOTALL)[1] for kind in ("toml", "text", "js"))
+    table = tomllib.loads(toml)["table"]
+    about = f"inputs: {json.dumps(table['inputs'])}, history: {table['history']}, horizon: {table['horizon']}"
+    assert about in program
+    assert csv.split()[0].split(",") == [*table["time"], *table["inputs"]]
+    assert f"{{ {INPUT}: new ort.Tensor" in program
+    assert f"told.{OUTPUT}.data" in program
+    assert f"`{INPUT}` (n, columns, history)" in page
