@@ -10,9 +10,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from common.task.score import Score
+from server.record.beside import ALONE, OWN, RECEIVED
 from server.record.status import FAILED, FINISHED, STOPPED, TESTING, TRAINING, WAITING
 
 STATES = (WAITING, TRAINING, TESTING, FINISHED, FAILED, STOPPED)
+MODELS = {OWN: "in_use", ALONE: "alone", RECEIVED: "received"}  # that a device compares: values of the label
 
 
 class StatusCollector(Collector):
@@ -52,6 +54,8 @@ class StatusCollector(Collector):
         yield self._of_devices("bouquet_device_round", "The last round that it replied in.", "round")
         scores = {(device["name"],): device[self.score.key] for device in self.devices}
         yield self._scores("bouquet_device_score", "Of the model that the device was sent", scores, "device")
+        compared = "What a device that compares has in use, would have alone, and was sent"
+        yield self._scores("bouquet_device_compared_score", compared, self._compared(), "device", "model")
         yield self._of_devices("bouquet_device_samples", "Samples that it trains on.", "samples")
         resting = GaugeMetricFamily(
             "bouquet_device_not_now_until_seconds",
@@ -93,6 +97,15 @@ class StatusCollector(Collector):
             if value is not None:
                 family.add_metric([self.run["name"], *whose, self.score.key], value)
         return family
+
+    def _compared(self) -> dict[tuple[Any, ...], float]:
+        """Three for each device at most, whatever it reports."""
+        return {
+            (device["name"], MODELS[name]): value
+            for device in self.devices
+            for name, value in (device.get("beside") or {}).items()
+            if name in MODELS
+        }
 
     def _of_clusters(self) -> dict[tuple[Any, ...], float]:
         found: dict[int, list[float]] = {}

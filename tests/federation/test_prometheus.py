@@ -21,6 +21,7 @@ from bouquet.keys.store import add_device
 from common import protocol
 from common.system.ports import free_port
 from common.system.supervisor import descendants
+from common.task.score import ACCURACY
 from tests.helpers.wire_device import Reply
 
 PROMETHEUS = shutil.which("prometheus")
@@ -118,13 +119,15 @@ def test_each_alert_fires_when_its_fault_is_made(wired, prometheus, monkeypatch)
         commands.wait_for(lambda: seen.fires() >= set(alerts))
 
     # Well: no alert is on a device, and the board has something to show in each panel.
-    figures = {protocol.ACCURACY: 0.5, protocol.LOSS: 0.7}
+    compared = {ACCURACY.own: 0.6, ACCURACY.alone: 0.4, ACCURACY.received: 0.5}
+    figures = {protocol.ACCURACY: 0.5, protocol.LOSS: 0.7, **compared}
     run.answer({"garden-pi": trains, "porch-pi": trains, "mallory": fails}, figures)
     commands.wait_for(lambda: min(seen.value("bouquet_rounds_completed"), default=0) >= 2)
     board = json.loads((DEPLOY / "grafana-bouquet.json").read_text())
     shown = [target["expr"].replace("$run", "wired") for panel in board["panels"] for target in panel["targets"]]
     commands.wait_for(lambda: all(seen.value(expression) for expression in shown))
     assert not {device for _, device in seen.fires() if device}
+    assert seen.value('bouquet_device_compared_score{device="garden-pi",model="alone"}') == [0.4]
 
     # A device that is registered and not there; one that fails round after round, of which the run is warned.
     add_device(commands.folder / "keys", "door-pi")

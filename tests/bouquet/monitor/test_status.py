@@ -273,6 +273,23 @@ def test_metrics_for_prometheus(run):
     assert 'bouquet_device_score{device="door-pi"' not in text  # what is not known is left out
 
 
+def test_what_a_device_has_alone_and_was_sent_is_in_three_series_of_the_metrics(run):
+    beside = {"own": 0.9, "alone": 0.8, "received": 0.7, "another": 0.6}
+    numbers = {"garden-pi": {"accuracy": 0.7, "beside": beside}, "window-pi": {"beside": {"own": 0.5, "alone": 0.6}}}
+    (run.folder / "rounds.jsonl").write_text(json.dumps(line(1, by_client=numbers)) + "\n")
+    said = metrics_text(collect(run.folder)).decode().splitlines()
+    assert [sample for sample in said if sample.startswith("bouquet_device_compared_score{")] == [
+        f'bouquet_device_compared_score{{device="{device}",model="{model}",run="plants",score="accuracy"}} {value}'
+        for device, model, value in (
+            ("garden-pi", "in_use", 0.9),
+            ("garden-pi", "alone", 0.8),
+            ("garden-pi", "received", 0.7),
+            ("window-pi", "in_use", 0.5),
+            ("window-pi", "alone", 0.6),
+        )
+    ]
+
+
 def test_alerts_and_board_ask_for_metrics_that_there_are(run):
     (run.folder / "summary.json").write_text(json.dumps({"accuracy_by_client": {}, "accuracy_macro": 0.5}))
     text = metrics_text(collect(run.folder)).decode()
