@@ -26,17 +26,18 @@ LEAST_TESTED = 30  # test samples, of all devices together, for a word on their 
 CLEARLY = 0.1  # of what is between guessing and perfect
 QUIET = 20  # rounds in which what was said once is not said again
 ABSURD = 1e6  # a loss above it is that of a model that diverged
-STILL = 8  # rounds in which the accuracy has gained nothing
-GAIN = 0.01  # of the accuracy, below which it stands still; of an error, that is no better than without a model
+STILL = 6  # rounds in which the score has gained nothing
+GAIN = 0.01  # of the accuracy, below which it stands still; of an error a share of it, also beside that without a model
 WELL = 0.95  # an accuracy from which on nobody expects more
 FALLS = 0.7  # of the loss before
+FALLS_OF_FIRST = 0.05  # of the first round's loss, by which it must have fallen
 KEPT = max(PATIENCE, WINDOW) + 1  # lines that are kept whole: `new_warnings` looks one further back
 MOST_NAMED = 10
 MOST = 50  # warnings in a summary
 
 Line = Mapping[str, Any]
 # What of a line is looked at; of lines long past no more than the first.
-JUDGED = ("round", "replies", "failed", "loss", "diagnosis", "accuracy_micro", "tested", "naive_macro")
+JUDGED = ("round", "replies", "failed", "loss", "diagnosis", "tested", "naive_macro")
 JUDGED_LATELY = ("assignment", "by_client", "seconds_by_client", "other_releases")
 
 
@@ -73,7 +74,7 @@ def diagnose(lines: Sequence[Line], expected: Expected) -> dict[str, str]:
         "rises": _rises(lines, expected),
         "accuracy": _accuracy_at_chance(lines, expected),
         "naive": _no_better_than_naive(lines, expected),
-        "still": _stands_still(lines),
+        "still": _stands_still(lines, expected),
         "clusters": _no_clusters(lines, expected),
         "releases": other_releases(lines[-1].get("other_releases") or {}),
         **{f"misplaced {device}": text for device, text in misplaced(lines).items()},
@@ -85,8 +86,9 @@ def diagnose(lines: Sequence[Line], expected: Expected) -> dict[str, str]:
 
 def add(lines: list[dict[str, Any]], line: Line) -> None:
     """Append what of a line is judged, and forget what of the earlier ones is not any more."""
-    of_score = Score.in_record(line).of("macro")
-    lines.append({key: line[key] for key in (*JUDGED, of_score, *JUDGED_LATELY) if key in line})
+    score = Score.in_record(line)
+    judged = (*JUDGED, score.of("macro"), score.of("micro"), *JUDGED_LATELY)
+    lines.append({key: line[key] for key in judged if key in line})
     for old in lines[-KEPT - 1 : -KEPT]:
         for key in JUDGED_LATELY:
             old.pop(key, None)
@@ -185,23 +187,28 @@ def _no_better_than_naive(lines: Sequence[Line], expected: Expected) -> str:
     )
 
 
-def _stands_still(lines: Sequence[Line]) -> str:
+def _stands_still(lines: Sequence[Line], expected: Expected) -> str:
     """The loss falls on what is trained on, and what is tested gets no better: samples are learnt by heart."""
-    tested = [line for line in lines if line.get("accuracy_micro") is not None and line.get("loss") is not None]
+    score, key = expected.score, expected.score.of("micro")
+    tested = [line for line in lines if line.get(key) is not None and line.get("loss") is not None]
     before, recent = tested[:-STILL], tested[-STILL:]
     if len(before) < LOOK_BACK or min(line.get("tested") or 0 for line in recent) < LEAST_TESTED:
         return ""
-    best = max(before, key=lambda line: line["accuracy_micro"])
-    most = best["accuracy_micro"]
-    if most >= WELL or max(line["accuracy_micro"] for line in recent) > most + GAIN:
+    most = score.best(line[key] for line in before)
+    best = next(line for line in before if line[key] == most)
+    share = score.key == ACCURACY.key
+    gain = abs(score.best(line[key] for line in recent) - most)
+    gains = score.is_better(score.best(line[key] for line in recent), most)
+    if (share and most >= WELL) or (gains and gain > (GAIN if share else GAIN * abs(most))):
         return ""
     then, now = (sum(line["loss"] for line in some[-LOOK_BACK:]) / LOOK_BACK for some in (before, recent))
-    if now > FALLS * then:
+    # In parts of what the loss was at first, too: one that is next to nothing has nothing left to learn by heart.
+    if now > FALLS * then or then - now < FALLS_OF_FIRST * abs(tested[0]["loss"]):
         return ""
     return (
-        f"The training loss falls ({written(then)} → {written(now)}) while the tested accuracy stands still since "
-        f"round {best['round']} ({most:.3f} there, {recent[-1]['accuracy_micro']:.3f} now): more rounds learn the "
-        "training samples by heart. Fewer rounds, more samples, or train.augment."
+        f"The training loss falls ({written(then)} → {written(now)}) while the tested {score.label} stands still since "
+        f"round {best['round']} ({score.text(most)} there, {score.text(recent[-1][key])} now): more rounds learn the "
+        "training samples by heart. Fewer rounds, more samples, or of images train.augment."
     )
 
 

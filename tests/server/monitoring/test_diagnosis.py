@@ -5,7 +5,7 @@ import math
 import pytest
 
 from common.settings import load_settings
-from common.task.score import Score
+from common.task.score import ACCURACY, Score
 from server.monitoring.diagnosis import Expected, add, all_warnings, diagnose, new_warnings
 from server.run.build import build_strategy, what_to_expect
 
@@ -195,42 +195,68 @@ def test_what_comes_and_goes_is_said_once_and_old_lines_are_let_go():
     assert all("by_client" in line for line in lines[-5:])
 
 
-def still(accuracies, losses, tested=100):
+MAE = Score("mae", "MAE", "µg/m³", higher_is_better=False)
+WHOLE = Score("utility", "utility")  # of an own task; higher is better, and no share
+FALLING = [2.3 * 0.823**k for k in range(15)]  # to .15 in the fifteenth round
+UNTIL_NINTH = [0.2, 0.3, 0.4, 0.45, 0.5, 0.53, 0.56, 0.58, 0.6]
+ERRORS = [40.0, 36.0, 33.0, 31.0, 30.0, 29.0, 28.0, 27.0, 26.0]
+
+
+def still(scores, losses, tested=100, score=ACCURACY):
     return [
-        {"round": k + 1, "replies": 3, "loss": loss, "accuracy_micro": accuracy, "tested": tested}
-        for k, (accuracy, loss) in enumerate(zip(accuracies, losses, strict=True))
+        {"round": k + 1, "replies": 3, "loss": loss, score.of("micro"): value, "tested": tested, **score.facts()}
+        for k, (value, loss) in enumerate(zip(scores, losses, strict=True))
     ]
 
 
-RISES = [0.2, 0.4, 0.5, 0.6]
-FALLING = [2.3 * 0.8**k for k in range(12)]
+def expected(score):
+    return Expected(classes=10 if score == ACCURACY else 0, learning_rate=0.05, score=score)
 
 
 @pytest.mark.parametrize(
-    ("accuracies", "losses", "tested", "said"),
+    ("scores", "score", "since"),
     [
-        (RISES + [0.6] * 8, FALLING, 100, True),
-        (RISES + [0.58] * 8, FALLING, 100, True),
-        (RISES + [0.6] * 7 + [0.62], FALLING, 100, False),  # it still gains
-        (RISES + [0.6] * 8, [1.0] * 12, 100, False),  # nothing is learnt by heart either
-        ([0.2, 0.4, 0.5, 0.97] + [0.97] * 8, FALLING, 100, False),  # nobody expects more
-        (RISES + [0.6] * 8, FALLING, 20, False),  # too few samples to tell
-        (RISES[2:] + [0.6] * 8, FALLING[2:], 100, False),  # too early
+        (UNTIL_NINTH + [0.6] * 6, ACCURACY, "accuracy stands still since round 9 (0.600 there, 0.600 now)"),
+        ([*UNTIL_NINTH, 0.58, 0.605, 0.59, 0.6, 0.58, 0.59], ACCURACY, "round 9 (0.600 there, 0.590 now)"),
+        (UNTIL_NINTH + [0.5] * 6, ACCURACY, "round 9 (0.600 there, 0.500 now)"),  # it falls
+        ([*ERRORS, 26.0, 26.4, 25.9, 27.0, 26.2, 26.1], MAE, "MAE stands still since round 9 (26 µg/m³ there, 26.1"),
+        ([-x for x in ERRORS] + [-26.0] * 6, WHOLE, "utility stands still since round 9 (-26 there, -26 now)"),
     ],
 )
-def test_a_loss_that_falls_while_the_accuracy_stands_still_is_said(accuracies, losses, tested, said):
-    lines = still(accuracies, losses, tested)
-    found = diagnose(lines, Expected(classes=10, learning_rate=0.05))
-    assert ("still" in found) is said
-    if said:
-        assert "stands still since round 4 (0.600 there" in found["still"]
-        kept = []
-        for line in lines:
-            add(kept, line)
-        assert diagnose(kept, Expected(classes=10, learning_rate=0.05)) == found
+def test_a_loss_that_falls_while_the_score_stands_still_is_said(scores, score, since):
+    lines = still(scores, FALLING, score=score)
+    found = diagnose(lines, expected(score))
+    assert since in found["still"]
+    assert "The training loss falls (0.596 → 0.185)" in found["still"]
+    assert "still" not in diagnose(lines[:-1], expected(score))  # five rounds are too early
+    kept = []
+    for line in lines:
+        add(kept, line)
+    assert diagnose(kept, expected(score)) == found
 
 
-MAE = Score("mae", "MAE", "µg/m³", higher_is_better=False)
+@pytest.mark.parametrize(
+    ("scores", "losses", "tested", "score"),
+    [
+        (UNTIL_NINTH + [0.6] * 5 + [0.62], FALLING, 100, ACCURACY),  # it still gains
+        (ERRORS + [26.0] * 5 + [25.5], FALLING, 100, MAE),
+        (UNTIL_NINTH + [0.6] * 6, [*FALLING[:9], *[FALLING[8]] * 6], 100, ACCURACY),  # the loss stands still, too
+        (UNTIL_NINTH + [0.6] * 6, [1.0] * 15, 100, ACCURACY),
+        (UNTIL_NINTH + [0.6] * 6, FALLING[:9] + [FALLING[8] * 0.97**k for k in range(6)], 100, ACCURACY),  # slowly
+        (UNTIL_NINTH + [0.6] * 6, [2.3 * 0.6**k for k in range(15)], 100, ACCURACY),  # from next to nothing to nothing
+        (UNTIL_NINTH + [0.6] * 6, [-1.0] * 9 + [-0.9] * 6, 100, ACCURACY),  # below zero it rises
+        ([0.2, 0.4, 0.97] + [0.97] * 12, FALLING, 100, ACCURACY),  # nobody expects more
+        (UNTIL_NINTH + [0.6] * 6, FALLING, 20, ACCURACY),  # too few samples to tell
+        ([0.6] * 8, FALLING[:8], 100, ACCURACY),  # too early
+    ],
+)
+def test_runs_whose_loss_and_score_go_together_are_left_in_peace(scores, losses, tested, score):
+    assert "still" not in diagnose(still(scores, losses, tested, score), expected(score))
+
+
+def test_a_score_that_is_not_tested_says_nothing():
+    lines = still(UNTIL_NINTH + [0.6] * 6, FALLING)
+    assert "still" not in diagnose([{**line, "accuracy_micro": None} for line in lines], EXPECTED)
 
 
 @pytest.mark.parametrize(
