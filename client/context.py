@@ -102,7 +102,7 @@ class ClientContext:
         """CPU threads to train with: in a simulation the settings' word; on a device its owner's, else idle cores."""
         if not self.is_real:
             return self.settings.train.threads
-        own = self.watch.when.threads if self.watch else None
+        own = self.watch.settled.threads if self.watch else None
         given = self.config.get(THREADS) or os.environ.get("OMP_NUM_THREADS", "")
         return own or (int(given) if str(given).isdecimal() else 0) or idle_cores()
 

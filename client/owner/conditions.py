@@ -21,6 +21,7 @@ from common.errors import BouquetError
 
 HOURS = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)\s*[-–]\s*([01]?\d|2[0-3]):([0-5]\d)")
 DAY = 24 * 60  # minutes
+MOST_BYTES = 64 * 1024  # of the file
 DEGREES_LESS = 10.0  # than where it became too hot, before it works again
 
 
@@ -34,7 +35,7 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 class When(BaseModel):
     """What must hold for the device to work, and how much of it the work may take; what is left out does not matter."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     hours: Texts = Field((), description="Local time, such as '22:00-06:00'; one or several.")
     mains: bool = Field(False, description="Only while a charger is connected.")
@@ -79,12 +80,16 @@ def read_when(file: Path) -> When:
     """
     try:
         found = file.stat()
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
+            raise BouquetError(f"{file} (--when) is no file of {MOST_BYTES // 1024} kB at most.")
         if found.st_uid not in (0, os.getuid()) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise BouquetError(f"{file} can be changed by others than root and this user: chown root, chmod 644.")
         content = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise BouquetError(f"The file {file} (--when) cannot be read: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise BouquetError(f"{file} is not valid TOML: too deep.") from None
+    except ValueError as error:  # TOML's, or of a text or a number that Python does not read
         raise BouquetError(f"{file} is not valid TOML: {error}.") from None
     if set(content) != {"when"} or not isinstance(content["when"], dict):
         raise BouquetError(f"{file} has {', '.join(sorted(content)) or 'nothing'}; it has one section, [when].")
@@ -125,6 +130,8 @@ def readings(when: When, sensors: Sensors, was_hot: bool) -> dict[str, Callable[
         level = sensors.battery()
         if level is not None and when.battery is not None and level >= when.battery:
             return None
+        if level is None:
+            return "how full its battery is, is not known"
         return f"battery below {when.battery:.0%}; again from there, or on mains"
 
     def link() -> str | None:
@@ -147,14 +154,21 @@ def readings(when: When, sensors: Sensors, was_hot: bool) -> dict[str, Callable[
 
     def load() -> str | None:
         found = sensors.load()
-        return None if found is not None and found <= (when.load or 0.0) else f"busy; again below a load of {when.load}"
+        if found is None:
+            return "its load is not known"
+        return None if found <= (when.load or 0.0) else f"busy; again below a load of {when.load}"
 
     def memory() -> str | None:
         found, least = sensors.free_memory(), when.free_memory or 0.0
-        return None if found is not None and found >= least else f"short of memory; again from {least:g} MB"
+        if found is None:
+            return "how much of its memory is free is not known"
+        return None if found >= least else f"short of memory; again from {least:g} MB"
 
     def command() -> str | None:
-        return None if sensors.allows(when.command) else "its owner's own command says so"
+        found = sensors.allows(when.command)
+        if found is None:
+            return "its owner's own command cannot be started, or did not end"
+        return None if found else "its owner's own command says so"
 
     wanted: dict[str, tuple[Any, Callable[[], str | None]]] = {
         "power": (when.mains or when.battery, power),

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,6 +19,10 @@ from pathlib import Path
 VARIABLE = "BOUQUET_SENSORS"
 PATIENCE_SECONDS = 30.0  # with another program
 UP, ANYWHERE = 0x1, "00000000"  # a route's flag and destination in /proc/net/route
+CHARGERS = ("Mains", "USB", "Wireless")  # how the types of chargers begin
+COLDEST = -90.0  # °C: a zone that reads less is not connected, or lies
+MOST_BYTES = 64 * 1024  # of a reading: a file that does not end must not fill the memory
+MOST_DIGITS = 18
 NOT_METERED = {"no", "no (guessed)"}
 
 
@@ -29,12 +35,13 @@ class Sensors:
     def temperature(self) -> float | None:
         """°C of the hottest thermal zone."""
         found = [_number(zone / "temp") for zone in (self.root / "sys/class/thermal").glob("thermal_zone*")]
-        return max((value / 1000 for value in found if value is not None), default=None)
+        degrees = [value / 1000 for value in found if value is not None]
+        return max((value for value in degrees if value > COLDEST), default=None)
 
     def on_mains(self) -> bool | None:
         """Whether a charger is connected; a machine without a battery is on mains."""
         supplies = self._supplies()
-        chargers = [_number(supply / "online") for supply in supplies if _text(supply / "type") in ("Mains", "USB")]
+        chargers = [_number(s / "online") for s in supplies if _text(s / "type").startswith(CHARGERS)]
         if any(online == 1 for online in chargers):
             return True
         if not self._batteries(supplies):
@@ -46,12 +53,13 @@ class Sensors:
     def battery(self) -> float | None:
         """Share of the charge that the fullest battery of the machine has, from 0 to 1."""
         found = [_number(battery / "capacity") for battery in self._batteries(self._supplies())]
-        return max((value / 100 for value in found if value is not None), default=None)
+        return max((value / 100 for value in found if value is not None and 0 <= value <= 100), default=None)
 
     def load(self) -> float | None:
         """Mean of the last minute's runnable processes."""
         with contextlib.suppress(ValueError, IndexError):
-            return float(_text(self.root / "proc/loadavg").split()[0])
+            found = float(_text(self.root / "proc/loadavg").split()[0])
+            return found if found >= 0 else None
         return None
 
     def free_memory(self) -> float | None:
@@ -59,8 +67,9 @@ class Sensors:
         for line in _text(self.root / "proc/meminfo").splitlines():
             name, _, value = line.partition(":")
             if name == "MemAvailable":
-                with contextlib.suppress(ValueError, IndexError):
-                    return int(value.split()[0]) * 1024 / 10**6
+                with contextlib.suppress(IndexError):
+                    kib = _whole(value.split()[0])
+                    return None if kib is None else kib * 1024 / 10**6
         return None
 
     def interface(self) -> str | None:
@@ -82,33 +91,55 @@ class Sensors:
         said = _said(asked)
         return None if not said or said == "unknown" else said in NOT_METERED
 
-    def allows(self, command: Sequence[str]) -> bool:
-        """Whether a command of the owner's ends with status 0 in time."""
+    def allows(self, command: Sequence[str]) -> bool | None:
+        """Whether a command of the owner's ends with status 0; None where it cannot be started or does not end in time.
+
+        What it prints is not read, and what it started is ended with it.
+        """
+        quiet = subprocess.DEVNULL
         try:
-            return subprocess.run(command, capture_output=True, timeout=PATIENCE_SECONDS, check=False).returncode == 0
-        except (OSError, subprocess.TimeoutExpired):
-            return False
+            started = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True)
+        except (OSError, ValueError):  # the latter of a NUL in its name
+            return None
+        try:
+            return started.wait(PATIENCE_SECONDS) == 0
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            with contextlib.suppress(OSError):
+                os.killpg(started.pid, signal.SIGKILL)
+            started.wait()
 
     def _supplies(self) -> list[Path]:
         return sorted((self.root / "sys/class/power_supply").glob("*"))
 
     def _batteries(self, supplies: Sequence[Path]) -> list[Path]:
-        """Those of the machine itself, not of a mouse."""
-        return [s for s in supplies if _text(s / "type") == "Battery" and _text(s / "scope") != "Device"]
+        """Those of the machine itself, not of a mouse; also what does not say what it is."""
+        own = [supply for supply in supplies if _text(supply / "scope") != "Device"]
+        return [supply for supply in own if not _text(supply / "type").startswith(CHARGERS)]
 
 
 def _text(file: Path) -> str:
+    """What is in it; a pipe where nobody writes is empty, and is not waited for."""
     try:
-        return file.read_text(encoding="utf-8", errors="replace").strip()
+        place = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        return os.read(place, MOST_BYTES).decode("utf-8", errors="replace").strip()
     except OSError:  # also where a driver has no reading at the moment
         return ""
+    finally:
+        os.close(place)
 
 
 def _number(file: Path) -> int | None:
-    try:
-        return int(_text(file))
-    except ValueError:
-        return None
+    return _whole(_text(file))
+
+
+def _whole(text: str) -> int | None:
+    """A whole number of a size that a reading may have."""
+    return int(text) if len(text) <= MOST_DIGITS and re.fullmatch(r"[+-]?\d+", text) else None
 
 
 def _said(command: Sequence[str]) -> str:

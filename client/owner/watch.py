@@ -18,6 +18,7 @@ from common.protocol.error_replies import NotNow
 from common.system.files import write_json
 
 MEMORY = "not-now.json"  # in the state folder: why the device does not work, where it does not
+LONGEST_REST = 10.0  # seconds, until it is looked whether the device may work still
 LEAST_PAUSE = 50.0  # times as long as a look takes, until the next: looks take 2 % of the training at most
 
 
@@ -50,6 +51,11 @@ class Watch:
             self._read = (version, read_when(self.file))
         return self._read[1]
 
+    @property
+    def settled(self) -> When:
+        """The file as it was when the device was last allowed to work; looked at again before the next mini-batch."""
+        return self.when if self._read is None else self._read[1]
+
     def refusal(self) -> NotNow | None:
         """Why no work may begin now; None where it may."""
         self._next_look.clear()
@@ -60,16 +66,23 @@ class Watch:
 
         What takes long to look at is looked at more rarely.
         """
+        self._go_on()
+        share = self.settled.cpu_share
+        if share < 1 and self._went_on is not None:
+            left = (self.clock() - self._went_on) * (1 / share - 1)
+            while left > 0:  # what no longer holds ends a long rest, too
+                self.rest(min(left, LONGEST_REST))
+                left -= LONGEST_REST
+                self._go_on()
+        self._went_on = self.clock()
+
+    def _go_on(self) -> None:
         if (found := self._look(begun=True)) is not None:
             raise found
-        share = self.when.cpu_share
-        if share < 1 and self._went_on is not None:
-            self.rest((self.clock() - self._went_on) * (1 / share - 1))
-        self._went_on = self.clock()
 
     def be_nice(self) -> None:
         """Give this process the owner's niceness, if that is more than it has."""
-        if (more := self.when.niceness - os.nice(0)) > 0:
+        if (more := self.settled.niceness - os.nice(0)) > 0:
             os.nice(more)
 
     def _look(self, begun: bool) -> NotNow | None:
