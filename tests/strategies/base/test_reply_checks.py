@@ -1,0 +1,35 @@
+"""Metrics of a reply: what must be a share, and what a stock app may call as it likes."""
+
+import pytest
+from flwr.app import Message, MetricRecord, RecordDict
+
+from common.protocol import F1, NUM_EXAMPLES, ProtocolError
+from common.task.score import ACCURACY, Score
+from experiments.simulation.inline_grid import InlineGrid
+from strategies.base.reply_checks import read_metrics
+
+InlineGrid({})  # gives Flower's Message its sender
+OF_SCORE = ("key", "trained", "served", "of_method", "own", "alone", "received", "validation")
+
+
+def read(**metrics):
+    content = RecordDict({"metrics": MetricRecord({NUM_EXAMPLES: 10, **metrics})})
+    return read_metrics(Message(content, dst_node_id=1, message_type="evaluate"))
+
+
+def test_a_stock_apps_own_percents_are_no_share_and_are_taken_as_they_are():
+    said = {"accuracy_percent": 87.5, "accuracy-in-percent": 87.5, "accuracy_drop": -0.2}
+    assert read(**said) == {NUM_EXAMPLES: 10, **said}
+
+
+@pytest.mark.parametrize("name", [F1, *(getattr(ACCURACY, one) for one in OF_SCORE)])
+@pytest.mark.parametrize("value", [87.5, -0.01, 1.01])
+def test_our_own_shares_are_from_0_to_1(name, value):
+    with pytest.raises(ProtocolError, match=f"Metric '{name}' is {value}; it must be from 0 to 1"):
+        read(**{name: value})
+    assert read(**{name: 1.0})[name] == 1.0
+
+
+def test_each_metric_that_the_score_names_is_looked_at():
+    names = [name for name, value in vars(Score).items() if isinstance(value, property) and name != "title"]
+    assert {*names, "key"} == set(OF_SCORE)
