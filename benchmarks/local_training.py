@@ -4,7 +4,8 @@
 
 Both train the same model on the same mini-batches of random images: `client.training.sgd.train`, on a model laid out
 as a device's, and the loop of PyTorch's tutorial, with `torch.optim.SGD`, once in PyTorch's own layout and once in
-channels-last, of which the faster counts. They take turns, and the median of their turns is shown, with the load.
+channels-last, of which the one with the lower median counts. They take turns, in another order each time; shown are
+the medians, and the median of what ours took by what the loop took in the same turn, with the load.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--models", nargs="+", default=["cnn-dcpfl", "torchvision:mobilenet_v3_small"])
     parser.add_argument("--steps", type=int, nargs="+", default=[50, 2], help="in a turn, of each model")
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=9)
     options = parser.parse_args()
     made = SGDOptions(local_epochs=1, batch_size=BATCH, learning_rate=RATE, momentum=MOMENTUM, max_gradient_norm=CLIP)
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start, mini-batches of {BATCH}\n")
@@ -73,18 +74,18 @@ def main() -> None:
             torch.set_num_threads(threads)
             seconds: dict[str, list[float]] = {kind: [] for kind in turns}
             for turn in range(options.turns + 1):
-                for kind, train in turns.items():
+                order = list(turns.items())
+                for kind, train in order[turn % len(order) :] + order[: turn % len(order)]:
                     clock = time.perf_counter()
                     train()
                     if turn:  # the first one pays for what PyTorch sets up
                         seconds[kind].append((time.perf_counter() - clock) / steps * 1000)
-            mean = {kind: statistics.median(values) for kind, values in seconds.items()}
-            best = min(mean["plain"], mean["channels-last"])
-            load = os.getloadavg()[0]
-            print(
-                f"| {name} | {threads} | {mean['ours']:.2f} | {best:.2f} | {mean['ours'] / best:.2f} | {load:.1f} |",
-                flush=True,
-            )
+            median = {kind: statistics.median(values) for kind, values in seconds.items()}
+            best = min(("plain", "channels-last"), key=lambda kind: median[kind])
+            by_turn = [mine / its for mine, its in zip(seconds["ours"], seconds[best], strict=True)]
+            row = [name, str(threads), f"{median['ours']:.2f}", f"{median[best]:.2f}, {best}"]
+            row += [f"{statistics.median(by_turn):.3f}", f"{os.getloadavg()[0]:.1f}"]
+            print(f"| {' | '.join(row)} |", flush=True)
 
 
 if __name__ == "__main__":
