@@ -8,6 +8,7 @@ from client.app import make_client_app
 from client.context import ClientContext
 from client.state.device_state import DeviceState
 from client.state.store import FolderStore
+from client.uploads import privacy
 from client.uploads.privacy import PrivateUploads, clipped, gaussian
 from common import model_selection, protocol
 from common.errors import BouquetError
@@ -117,6 +118,26 @@ def test_noise_is_scaled_by_the_clipping_norm(tmp_path):
     ]
     floats = np.concatenate([COUNTED.unflatten(r)["b.weight"] for r in released])
     assert floats.std() == pytest.approx(30, rel=0.2)
+
+
+def test_every_value_of_a_large_model_is_noised(tmp_path, monkeypatch):
+    """The noise is drawn part by part."""
+    monkeypatch.setattr(privacy, "_PART", 7)
+    layout = ParameterLayout.of({"a.weight": np.zeros(50, np.float32)})
+    zeros = np.zeros(50, dtype=np.float32)
+    sent = Received(
+        1, "r", {"arrays": Payload(zeros)}, "received", layout.layers, (), 0.0, protocol.STANDARD, False, {}
+    )
+    given = PrivacySettings(clip_norm=10.0, noise_multiplier=3.0)
+    state = DeviceState(FolderStore(tmp_path, durable=False))
+    released = np.stack(
+        [
+            PrivateUploads(given, state, layout, "r", seed).release(zeros, layout.layers, sent, zeros)
+            for seed in range(300)
+        ]
+    )
+    assert released.std(axis=0) == pytest.approx(np.full(50, 30.0), rel=0.2)
+    assert np.abs(np.corrcoef(released.T) - np.eye(50)).max() < 0.3  # nor is a part's noise another's
 
 
 def test_a_simulation_draws_the_same_noise_twice_and_a_device_never(tmp_path):

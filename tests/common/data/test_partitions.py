@@ -47,6 +47,18 @@ def test_every_sample_is_used(name: str) -> None:
     assert sum(len(part.indices) for part in partition(name, LABELS, 10, 0, minimum=1)) == 600
 
 
+def test_a_cap_draws_from_the_whole_part() -> None:
+    """The first so many of a part would be of its first classes, where a data set is sorted."""
+    labels = np.repeat(np.arange(10), 60)
+    owners = np.repeat([0, 1], 300)
+    parts = {
+        seed: partition("natural", labels, 2, seed, owners=owners, samples_per_client=50)[0].indices for seed in (0, 1)
+    }
+    assert [len(part) for part in parts.values()] == [50, 50]
+    assert all(set(labels[part]) == set(labels[part[0] // 300 * 300 :][:300]) for part in parts.values())
+    assert set(parts[0]) != set(parts[1])
+
+
 def test_iid_parts_differ_by_at_most_one_sample() -> None:
     assert sorted(len(part.indices) for part in partition("iid", LABELS, 7, 0)) == [85] * 2 + [86] * 5
 

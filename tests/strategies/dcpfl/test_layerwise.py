@@ -4,7 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.parameters.layout import ParameterLayout
-from strategies.dcpfl.layerwise import layer_discrepancies, slow_layers
+from common.protocol import ClientReply
+from strategies.base.replies import Replies
+from strategies.dcpfl.layerwise import group_means, layer_discrepancies, slow_layers
+from strategies.dcpfl.splitting import proposed_models
+from strategies.dcpfl.state import DCPFLState, Group
+from strategies.mathematics.robust import Aggregation
 
 LAYOUT = ParameterLayout.of({"a.weight": np.zeros(2, dtype=np.float32), "b.weight": np.zeros(2, dtype=np.float32)})
 
@@ -64,3 +69,22 @@ def test_neither_the_order_of_the_members_nor_their_scale_matters(seed, factor, 
         found = layer_discrepancies(W, W.mean(axis=0), LAYOUT, scaling)
         other = np.float32(factor) * W[::-1] + np.float32(offset)
         assert layer_discrepancies(other, other.mean(axis=0), LAYOUT, scaling) == pytest.approx(found, rel=1e-3)
+
+
+def test_a_device_with_more_samples_weighs_more_in_its_groups_model_and_in_a_trials():
+    """Of 1 and 3 samples, at 0 and 4: the mean is 3. The other group's devices have as many."""
+    given = {"a": (0.0, 1), "b": (4.0, 3), "c": (8.0, 5), "d": (10.0, 5)}
+    usable = Replies(
+        LAYOUT,
+        tuple(
+            ClientReply(name, node, np.full(4, value, dtype=np.float32), LAYOUT.layers, samples, {}, {})
+            for node, (name, (value, samples)) in enumerate(given.items())
+        ),
+    )
+    apart, together = {"a": 0, "b": 0, "c": 1, "d": 1}, dict.fromkeys("abcd", 0)
+    divided = DCPFLState([*LAYOUT.layers], np.zeros((2, 4), np.float32), [Group(), Group()], apart, gamma=0.5)
+    centers, whole = group_means(divided, usable, Aggregation())
+    assert centers.tolist() == [[3.0] * 4, [9.0] * 4]
+    assert whole == {0: [0, 1], 1: [2, 3]}
+    whole_fleet = DCPFLState([*LAYOUT.layers], np.zeros((1, 4), np.float32), [Group()], together)
+    assert proposed_models(whole_fleet, apart, usable, Aggregation()).tolist() == [[3.0] * 4, [9.0] * 4]

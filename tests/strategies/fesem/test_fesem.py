@@ -190,6 +190,7 @@ def test_matched_averaging_does_not_care_for_the_order_of_hidden_units():
         strategy = FeSEM(num_clusters=2, matching=True)
         state = start(strategy, {**rows, "c1": c1}, layout, initial)
         centers.append(strategy.update(state, 2, replies({**rows, "c1": c1}, layout=layout)))
+        assert centers[-1].assignment == state.assignment  # nobody moves: the pairs are 20 apart
     np.testing.assert_allclose(centers[0].centers, centers[1].centers, rtol=1e-5)
     assert centers[0].assignment == centers[1].assignment
 
