@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
 from torch import Tensor, nn
 
+from client.data.cache import FOLDER as DATA
 from client.rounds.serving import served_models
 from client.state.device_state import PERSONAL, DeviceState
 from client.state.store import FolderStore
@@ -65,11 +66,15 @@ class Scaled(nn.Module):
 
 @dataclass(frozen=True)
 class KeptModel:
-    """A model that can be used: built and loaded, with its card and a few words on where it comes from."""
+    """A model that can be used: built and loaded, with its card and a few words on where it comes from.
+
+    ``data`` is the file of this device that keeps what it was trained on (`client.data.cache`); None where none does.
+    """
 
     model: nn.Module
     card: ModelCard
     origin: str
+    data: Path | None = None
 
     @property
     def task(self) -> Task:
@@ -126,7 +131,8 @@ def device_model(state_dir: Path) -> KeptModel:
         )
     served = served_models(state, kept.run, kept.round) if state else []
     models = [{**backbone, **own} for own in served or [kept.slots[PERSONAL]]]
-    return _loaded(kept.card, models, f"{state_dir}, round {kept.round}")
+    found = _loaded(kept.card, models, f"{state_dir}, round {kept.round}")
+    return replace(found, data=state_dir / DATA / kept.data) if kept.data else found
 
 
 def cluster_model(run: Path, cluster: int) -> KeptModel:

@@ -17,6 +17,7 @@ import math
 import os
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,14 +69,20 @@ def prepared(
     if (known := _load(file)) is not None:
         with contextlib.suppress(OSError):
             os.utime(file)
-        return known
+        return replace(known, kept_as=file.name)
     data = make()
     try:
         _write(file, data)
     except (OSError, BouquetError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or error
         print(f"The prepared data cannot be kept in {file.parent}: {reason}", flush=True)
-    return data
+        return data
+    return replace(data, kept_as=file.name)
+
+
+def kept_data(file: Path) -> ClientData | None:
+    """What `prepared` keeps in a file of `FOLDER`; None where that is gone, or damaged."""
+    return _load(file)
 
 
 def files_below(path: Path) -> list[Path]:
@@ -148,7 +155,7 @@ def _load(file: Path) -> ClientData | None:
         if len(body) != header["bytes"] or zlib.crc32(body.data) != header["checksum"]:
             print(f"{file} is damaged; the data are prepared again.", flush=True)
             return None
-        arrays = {
+        arrays: dict[str, Any] = {
             name: np.ndarray(about["shape"], about["dtype"], body, about["start"])
             for name, about in header["arrays"].items()
         }

@@ -42,6 +42,7 @@ class ClientData:
             units, and what each is called.
         in_order: samples are in the order of their time, the oldest first.
         span: from when to when is trained on and tested, for people; empty where samples have no time.
+        kept_as: the file that keeps them between messages (`client.data.cache`), empty where none does.
 
     Where there are no classes, ``num_classes`` is 0 and ``train_y``, ``test_y`` are (n, targets) float32.
     """
@@ -59,6 +60,7 @@ class ClientData:
     naive_names: tuple[str, ...] = ()
     in_order: bool = False
     span: str = ""
+    kept_as: str = ""
 
     def samples_by_class(self) -> list[int]:
         """How many samples there are of each class, to train and to test on together; empty where there are none."""

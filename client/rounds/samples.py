@@ -24,13 +24,14 @@ class RoundSamples:
     test: Samples
     seed: int
     in_order: bool = False
+    kept_as: str = ""  # see `ClientData`
 
     @classmethod
     def of(cls, data: ClientData, device: torch.device, seed: int) -> RoundSamples:
         """Those of a device; which of them are held out is drawn from ``seed``."""
         parts = (data.train_x, data.train_y, data.test_x, data.test_y)
         train_x, train_y, test_x, test_y = (torch.as_tensor(part).to(device) for part in parts)
-        return cls((train_x, train_y), (test_x, test_y), seed, data.in_order)
+        return cls((train_x, train_y), (test_x, test_y), seed, data.in_order, data.kept_as)
 
     def split(self, fraction: float) -> tuple[Samples, Samples]:
         """Training data without, and of, the part that is held out: the same in every round, so never trained on.

@@ -315,7 +315,7 @@ class Session:
         # The model can be used without a server: its card goes into the same file.
         update = {"untrained": self.untrained, "scaling": self.judge.scaling}
         card = self.card.model_copy(update=update).to_json()
-        self.node.state.keep(self.run, self.received.round, own, facts or {}, card, backbone)
+        self.node.state.keep(self.run, self.received.round, own, facts or {}, card, backbone, self.samples.kept_as)
 
     @property
     def untrained(self) -> tuple[str, ...]:

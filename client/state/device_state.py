@@ -49,6 +49,7 @@ class Kept:
 
     ``card`` is the JSON of the model's `common.model.card.ModelCard`, empty where an older release kept it.
     ``backbone`` is the digest of what `DeviceState.keep_backbone` wrote of the same model, empty where there is none.
+    ``data`` is the file that keeps what it was trained on (`client.data.cache`), empty where none does.
     """
 
     round: int
@@ -57,6 +58,7 @@ class Kept:
     run: str = ""
     card: str = ""
     backbone: str = ""
+    data: str = ""
 
 
 class DeviceState:
@@ -139,11 +141,12 @@ class DeviceState:
         facts: Mapping[str, Any],
         card: str = "",
         backbone: str = "",
+        data: str = "",
     ) -> None:
         """Write the state of a finished round, and drop rounds that are no longer needed."""
         tensors = {f"{slot}/{name}": contiguous(a) for slot, arrays in slots.items() for name, a in arrays.items()}
         metadata = {"run": run, "round": str(round_), "facts": json.dumps(dict(facts)), "card": card}
-        metadata |= {"backbone": backbone} if backbone else {}
+        metadata |= {name: value for name, value in (("backbone", backbone), ("data", data)) if value}
         self._keep(run, "round", round_, _pack(tensors, metadata))
 
     def latest(self) -> Kept | None:
@@ -220,7 +223,7 @@ def _load(store: Store, round_: int, run: str | None = None) -> Kept | None:
     for key, array in tensors.items():
         slot, _, name = key.partition("/")
         slots.setdefault(slot, {})[name] = array
-    said = (metadata.get("card", ""), metadata.get("backbone", ""))
+    said = (metadata.get(name, "") for name in ("card", "backbone", "data"))
     return Kept(round_, slots, json.loads(metadata["facts"]), metadata["run"], *said)
 
 
