@@ -27,7 +27,7 @@ from common.errors import BouquetError
 from common.model.freezing import freeze
 from common.system.files import write_atomically
 
-# No settings: with these the one model had the mixture's scores within .003 (docs/decisions/mixture.md). The step is
+# No settings: with these the one model was at most .009 below the mixture (docs/decisions/mixture.md). The step is
 # small because it begins where training ended.
 TRAINING = SGDOptions(local_epochs=40, batch_size=32, learning_rate=0.02, momentum=0.9)
 _CALLS = 20
