@@ -5,7 +5,8 @@
 Both train the same model on the same mini-batches of random images: `client.training.sgd.train`, on a model laid out
 as a device's, and the loop of PyTorch's tutorial, with `torch.optim.SGD`, once in PyTorch's own layout and once in
 channels-last, of which the one with the lower median counts. They take turns, in another order each time; shown are
-the medians, and the median of what ours took by what the loop took in the same turn, with the load.
+the medians, and the median of what ours took by what the loop took in the same turn, with the load; also of the CPU
+time, which others on the machine lengthen less.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def main() -> None:
     options = parser.parse_args()
     made = SGDOptions(local_epochs=1, batch_size=BATCH, learning_rate=RATE, momentum=MOMENTUM, max_gradient_norm=CLIP)
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start, mini-batches of {BATCH}\n")
-    print("| model | threads | ours, ms a step | bare loop | × | load |\n| --- | --- | --- | --- | --- | --- |")
+    print("| model | threads | ours, ms a step | bare loop | × | × of CPU time | load |\n" + "| --- " * 7 + "|")
     for name, steps in zip(options.models, options.steps, strict=True):
         x = torch.rand(steps * BATCH, *SIDES.get(name, PHOTO))
         y = torch.arange(len(x)) % 10
@@ -73,18 +74,23 @@ def main() -> None:
         for threads in options.threads:
             torch.set_num_threads(threads)
             seconds: dict[str, list[float]] = {kind: [] for kind in turns}
+            used: dict[str, list[float]] = {kind: [] for kind in turns}
             for turn in range(options.turns + 1):
                 order = list(turns.items())
                 for kind, train in order[turn % len(order) :] + order[: turn % len(order)]:
-                    clock = time.perf_counter()
+                    clock, before = time.perf_counter(), time.process_time()
                     train()
                     if turn:  # the first one pays for what PyTorch sets up
                         seconds[kind].append((time.perf_counter() - clock) / steps * 1000)
+                        used[kind].append(time.process_time() - before)
             median = {kind: statistics.median(values) for kind, values in seconds.items()}
             best = min(("plain", "channels-last"), key=lambda kind: median[kind])
-            by_turn = [mine / its for mine, its in zip(seconds["ours"], seconds[best], strict=True)]
+            by_turn = [
+                statistics.median([mine / its for mine, its in zip(took["ours"], took[best], strict=True)])
+                for took in (seconds, used)
+            ]
             row = [name, str(threads), f"{median['ours']:.2f}", f"{median[best]:.2f}, {best}"]
-            row += [f"{statistics.median(by_turn):.3f}", f"{os.getloadavg()[0]:.1f}"]
+            row += [*(f"{times:.3f}" for times in by_turn), f"{os.getloadavg()[0]:.1f}"]
             print(f"| {' | '.join(row)} |", flush=True)
 
 
