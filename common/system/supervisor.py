@@ -90,13 +90,14 @@ class Supervisor:
         while self.status is None:
             self.wait(deadline)
             self.reap()
-            if self.again and self.status is not None and not self.requests:
+            while self.again and self.status is not None and not self.requests:
                 self.end_rest()
                 soon = time.monotonic() + AGAIN_SECONDS
                 while not self.requests and time.monotonic() < soon:
                     self.wait(soon)
                 if not self.requests:
-                    self.start()
+                    with contextlib.suppress(OSError):  # no memory or processes for it now: soon again
+                        self.start()
             if self.requests and deadline == float("inf"):
                 deadline = time.monotonic() + self.grace
                 self.send(signal.SIGTERM, [self.program])
@@ -117,8 +118,8 @@ class Supervisor:
 
     def start(self) -> None:
         """Start the program."""
-        self.status = None
         self.program = subprocess.Popen(self.argv, stdin=subprocess.DEVNULL, process_group=0).pid
+        self.status = None
 
     def request_stop(self, *_: object) -> None:
         """Count a request to stop: the first starts the grace, the second skips it."""

@@ -49,8 +49,11 @@ class Authorization:
         self._say, self._is_kept = say, True
         self._given: dict[int, Given] = {}
         self._objects: WeakValueDictionary[tuple[str, ...], frozenset[str]] = WeakValueDictionary()
-        folder.mkdir(parents=True, exist_ok=True)
-        for file in folder.iterdir():
+        files: list[Path] = []
+        with self._keeping():
+            folder.mkdir(parents=True, exist_ok=True)
+            files = list(folder.iterdir())
+        for file in files:
             # One that a disk has damaged costs its device a message; an error here would keep all of them out.
             with contextlib.suppress(DecodeError, IndexError, OSError, ValueError):
                 if not file.suffix and (given := self._read(file.read_bytes())) is not None:

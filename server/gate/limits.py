@@ -20,6 +20,7 @@ from server.gate.superlink_api import Refused
 
 CALLS = 4000  # at a time; each device that waits for a message holds one, where there is room
 CALLS_OF_AN_ADDRESS = 3000  # a site's devices may share one
+STRANGERS_CALLS = 1000  # of an address, on connections on which nobody has signed; beside those of its devices
 ROOM_TO_WAIT = 0.75  # of either; what is left is for calls that do not wait
 CALLS_OF_A_KEY = 16  # a device has four at most
 CALLS_OF_A_CONNECTION = 32
@@ -104,24 +105,27 @@ class Turns:
     def __init__(self) -> None:
         self._calls = 0
         self._keys: defaultdict[bytes, Pace] = defaultdict(Pace)
-        self._addresses: Counter[str] = Counter()
+        self._addresses: Counter[tuple[str, bool]] = Counter()  # by address, and whether a key has signed there
 
     @contextlib.contextmanager
-    def of_all(self, peer: str) -> Iterator[None]:
-        """A call's turn among all and among its address's, whoever makes it: before it is known who that is."""
-        address = address_of(peer)
-        if self._calls >= CALLS or self._addresses[address] >= CALLS_OF_AN_ADDRESS:
+    def of_all(self, peer: str, proven: bool) -> Iterator[None]:
+        """A call's turn among all and among its address's, before it is known who makes it.
+
+        Whether a key has signed on its connection is ``proven``: strangers take no turns from the devices of a site.
+        """
+        whose = address_of(peer), proven
+        if self._calls >= CALLS or self._addresses[whose] >= (CALLS_OF_AN_ADDRESS if proven else STRANGERS_CALLS):
             why = "Too many calls" if self._calls >= CALLS else "Too many calls of this address"
             raise Refused(grpc.StatusCode.UNAVAILABLE, f"{why} at a time", f"{why} at a time")
         self._calls += 1
-        self._addresses[address] += 1
+        self._addresses[whose] += 1
         try:
             yield
         finally:
             self._calls -= 1
-            self._addresses[address] -= 1
-            if not self._addresses[address]:
-                del self._addresses[address]
+            self._addresses[whose] -= 1
+            if not self._addresses[whose]:
+                del self._addresses[whose]
 
     @contextlib.contextmanager
     def of(self, key: bytes) -> Iterator[Pace]:
@@ -138,7 +142,7 @@ class Turns:
 
     def may_wait(self, peer: str) -> bool:
         """Whether there is room for a look that is held."""
-        of_address = self._addresses[address_of(peer)]
+        of_address = self._addresses[address_of(peer), True]
         return self._calls <= ROOM_TO_WAIT * CALLS and of_address <= ROOM_TO_WAIT * CALLS_OF_AN_ADDRESS
 
     def forget(self, past: float = SOON / CALLS_A_SECOND) -> None:

@@ -70,7 +70,7 @@ class Relay(grpc.GenericRpcHandler):
         context.add_done_callback(lambda _: turn.close())
         try:
             peer = peer_named(context.peer())
-            turn.enter_context(self.turns.of_all(peer))
+            turn.enter_context(self.turns.of_all(peer, peer in self._identity.proven))
             headers = dict(metadata)
             caller = await self._identity.caller(method, headers, peer)
             if method in self._not_here:

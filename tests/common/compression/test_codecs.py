@@ -146,3 +146,16 @@ def test_a_codec_names_what_it_does_not_know():
         Codec("zip")
     with pytest.raises(CodecError, match="above 0, at most 1"):
         Codec("topk", 0)
+
+
+@pytest.mark.parametrize(("last", "size"), [(15, 16), (16, 16)])
+def test_a_position_is_below_the_number_of_values(last, size):
+    """Of a tensor of 17 values, read as one of 16."""
+    values = np.zeros(17, dtype=np.float32)
+    values[last] = 3.0
+    content = Codec("topk", keep=0.05).encode(values, rng())
+    if last < size:
+        assert decode(content, size)[0].tolist() == values[:size].tolist()
+    else:
+        with pytest.raises(CodecError, match="Position 16 is beyond the 16 values"):
+            decode(content, size)

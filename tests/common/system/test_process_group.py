@@ -240,3 +240,36 @@ def test_a_program_is_started_again_however_it_ends_until_it_is_to_stop(program:
         group.start("it", python(program), program_environment(), on_line=lines.append, again=True)
         eventually(lambda: len(lines) >= 3, "it has been started again, twice")
     assert processes_tagged(group.tag) == []
+
+
+FAILS_TO_FORK = """
+import sys
+from common.system import supervisor
+
+supervisor.AGAIN_SECONDS = 0.0
+starts = []
+
+
+class Flaky(supervisor.Supervisor):
+    def start(self):
+        starts.append(len(starts))
+        if len(starts) == 2:
+            raise OSError("no memory for a process")
+        super().start()
+        if len(starts) == 3:
+            self.request_stop()
+
+
+Flaky(5.0, [sys.executable, "-c", ""], again=True).run()
+print(starts)
+"""
+
+
+def test_a_program_that_cannot_be_started_for_a_moment_is_started_a_moment_later() -> None:
+    command = [sys.executable, "-c", FAILS_TO_FORK]
+    reading, writing = os.pipe()  # whose end would be the end of whoever started the supervisor
+    done = subprocess.run(
+        command, env=program_environment(), stdin=reading, capture_output=True, text=True, timeout=120
+    )
+    os.close(reading), os.close(writing)
+    assert (done.stdout, done.stderr) == ("[0, 1, 2]\n", "")

@@ -130,6 +130,15 @@ def test_a_file_that_cannot_be_read_keeps_nobody_out(federation):
     assert federation.honest.given().messages_list[0].metadata.message_id == message
 
 
+def test_a_folder_that_cannot_be_listed_keeps_nobody_out(federation):
+    folder = federation.server.options.kept
+    folder.rename(folder.with_name("away"))
+    folder.write_bytes(b"")  # a file in its place: neither made nor listed
+    federation.server.again()
+    (message,) = federation.push(federation.honest)
+    assert federation.honest.given().messages_list[0].metadata.message_id == message
+
+
 def test_what_the_gate_keeps_is_one_file_a_device(federation):
     for _ in range(3):
         federation.push(federation.honest, federation.mallory)

@@ -202,16 +202,17 @@ def test_calls_beyond_a_number_are_slowed_and_then_are_not(monkeypatch):
     assert pace.pause() > 1000
 
 
-def test_an_address_has_only_so_many_calls_and_those_of_strangers_count(monkeypatch):
-    monkeypatch.setattr(limits, "CALLS_OF_AN_ADDRESS", 2)
+@pytest.mark.parametrize(("proven", "most"), [(True, "CALLS_OF_AN_ADDRESS"), (False, "STRANGERS_CALLS")])
+def test_an_address_has_only_so_many_calls_and_strangers_take_none_of_its_devices(monkeypatch, proven, most):
+    monkeypatch.setattr(limits, most, 2)
     turns = Turns()
-    with turns.of_all("192.0.2.7:1"), turns.of_all("192.0.2.7:2"):
-        with turns.of_all("192.0.2.8:1"):
+    with turns.of_all("192.0.2.7:1", proven), turns.of_all("192.0.2.7:2", proven):
+        with turns.of_all("192.0.2.8:1", proven), turns.of_all("192.0.2.7:3", not proven):
             pass
-        with pytest.raises(Refused, match="of this address") as refused, turns.of_all("192.0.2.7:3"):
+        with pytest.raises(Refused, match="of this address") as refused, turns.of_all("192.0.2.7:3", proven):
             pass
         assert refused.value.code is grpc.StatusCode.UNAVAILABLE
-    with turns.of_all("192.0.2.7:3"):
+    with turns.of_all("192.0.2.7:3", proven):
         pass
     assert not turns._addresses
 
