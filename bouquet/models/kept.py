@@ -18,7 +18,6 @@ from client.data.cache import FOLDER as DATA
 from client.rounds.serving import served_models
 from client.state.device_state import PERSONAL, DeviceState
 from client.state.store import FolderStore
-from common.data.datasets import Floats
 from common.data.scaling import Scaling
 from common.errors import BouquetError
 from common.methods import METHODS, outside_methods
@@ -54,14 +53,17 @@ class Scaled(nn.Module):
         self.model, self.tells_numbers = model, bool(scaling.target_std)
         shape = (1, -1, *(1 for _ in input_shape[1:]))
         for name, values in (("mean", scaling.mean), ("std", scaling.std)):
-            self.register_buffer(name, torch.tensor(values).reshape(shape))
+            self.register_buffer(name, torch.tensor(values, dtype=torch.float64).reshape(shape))
         for name, values in (("target_mean", scaling.target_mean), ("target_std", scaling.target_std)):
-            self.register_buffer(name, torch.tensor(values))
+            self.register_buffer(name, torch.tensor(values, dtype=torch.float64))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs (n, classes or targets) of samples (n, *input_shape)."""
-        outputs: Tensor = self.model((x - self.mean) / self.std)
-        return outputs * self.target_std + self.target_mean if self.tells_numbers else outputs
+        """Outputs (n, classes or targets) of samples (n, *input_shape), as exact as the samples are.
+
+        A meter's level has more digits than float32: it is scaled in float64, as in training.
+        """
+        outputs: Tensor = self.model(((x - self.mean) / self.std).float())
+        return (outputs * self.target_std + self.target_mean).to(x.dtype) if self.tells_numbers else outputs
 
 
 @dataclass(frozen=True)
@@ -82,13 +84,13 @@ class KeptModel:
         return make_task(self.card.task)
 
     @torch.inference_mode()
-    def numbers(self, inputs: Floats) -> NDArray[Any]:
+    def numbers(self, inputs: NDArray[Any]) -> NDArray[Any]:
         """What a model without classes tells, (n, targets), of samples in the table's own units."""
-        found: NDArray[Any] = self.model(torch.as_tensor(inputs)).float().numpy()
+        found: NDArray[Any] = self.model(torch.as_tensor(inputs)).numpy()
         return found
 
     @torch.inference_mode()
-    def probabilities(self, inputs: Floats) -> NDArray[Any]:
+    def probabilities(self, inputs: NDArray[Any]) -> NDArray[Any]:
         """Class probabilities (n, classes) of samples (n, *input_shape) that went through `ModelCard.inputs`."""
         logits = self.model(torch.as_tensor(inputs))
         found: NDArray[Any] = logits.float().softmax(dim=-1).numpy()

@@ -46,7 +46,9 @@ class Prediction:
     def text(self) -> str:
         """A line for a person."""
         found = ", ".join(f"{name} {probability:.3f}" for name, probability in self.classes)
-        found = found or ", ".join(f"{name} {value:.4g} {self.unit}".rstrip() for name, value in self.numbers)
+        found = found or ", ".join(
+            f"{name} {_written_number(value)} {self.unit}".rstrip() for name, value in self.numbers
+        )
         return f"{self.name}: {self.error or found}"
 
     def to_json(self) -> str:
@@ -143,12 +145,20 @@ def _newest_note(table: Table, samples: Samples, about: TableSettings) -> tuple[
     return (f"The newest rows, after {_written(last)}, have gaps: what is foretold is seen from there.",)
 
 
+def _written_number(value: float) -> str:
+    return f"{value:.4g}" if abs(value) < 10_000 else f"{value:.0f}"  # a meter's level has all of its digits
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}") if abs(value) < 1e6 else round(value, 2)
+
+
 def _written(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _outputs(kept: KeptModel, samples: Samples) -> Iterator[NDArray[Any]]:
-    x = samples.x.astype(np.float32)
+    x = samples.x.astype(np.float32 if kept.card.scaling is None else np.float64)
     run = kept.probabilities if kept.task.has_classes else kept.numbers
     return (run(x[i : i + BATCH]) for i in range(0, len(x), BATCH))
 
@@ -198,7 +208,7 @@ def _told(kept: KeptModel, name: str, values: NDArray[Any], top: int) -> Predict
         order = np.argsort(-values, kind="stable")[:top]
         return Prediction(name, tuple((card.classes[k], float(values[k])) for k in order))
     pairs = zip(card.outputs, values, strict=True)
-    return Prediction(name, numbers=tuple((c, float(f"{v:.6g}")) for c, v in pairs), unit=card.task.unit)
+    return Prediction(name, numbers=tuple((c, _rounded(float(v))) for c, v in pairs), unit=card.task.unit)
 
 
 def _samples(kept: KeptModel, paths: Iterable[Path]) -> Iterator[_Sample]:

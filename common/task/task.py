@@ -1,8 +1,8 @@
 """What is learned: what targets look like, the loss, the score, and how several models speak as one.
 
 A task is one class. The three that are here are `Classification`, `Regression` and `Forecast`; one's own is a class
-that is derived from one of them, named as ``package.module:Class`` in ``[task] kind`` (docs/sensors.md). PyTorch is
-imported where it is used: who only reads a record needs no more of a task than its score.
+that is derived from `Regression` or `Forecast`, named as ``package.module:Class`` in ``[task] kind`` (docs/sensors.md).
+PyTorch is imported where it is used: who only reads a record needs no more of a task than its score.
 """
 
 from __future__ import annotations
@@ -139,4 +139,9 @@ def make_task(settings: TaskSettings) -> Task:
     found = load_object(kind, "Task")
     if not (isinstance(found, type) and issubclass(found, Task)):
         raise BouquetError(f"Setting task.kind = {kind!r} is no class derived from common.task.task.Task.")
+    if issubclass(found, Classification):  # whose loss and accuracy are worked out in several places
+        raise BouquetError(
+            f"Setting task.kind = {kind!r} is derived from Classification, whose loss and score are its own: derive it "
+            "from Regression or Forecast; train.class_weights is for classes of which there are few."
+        )
     return found(settings)

@@ -108,24 +108,37 @@ class Turns:
         self._addresses: Counter[tuple[str, bool]] = Counter()  # by address, and whether a key has signed there
 
     @contextlib.contextmanager
-    def of_all(self, peer: str, proven: bool) -> Iterator[None]:
+    def of_all(self, peer: str, proven: bool) -> Iterator[Callable[[], None]]:
         """A call's turn among all and among its address's, before it is known who makes it.
 
         Whether a key has signed on its connection is ``proven``: strangers take no turns from the devices of a site.
+        Gives what is to be called once it is known that a device makes the call: then it counts among those.
         """
         whose = address_of(peer), proven
+
+        def known() -> None:
+            nonlocal whose
+            device = whose[0], True
+            if whose != device and self._addresses[device] < CALLS_OF_AN_ADDRESS:
+                self._leave(whose)
+                self._addresses[device] += 1
+                whose = device
+
         if self._calls >= CALLS or self._addresses[whose] >= (CALLS_OF_AN_ADDRESS if proven else STRANGERS_CALLS):
             why = "Too many calls" if self._calls >= CALLS else "Too many calls of this address"
             raise Refused(grpc.StatusCode.UNAVAILABLE, f"{why} at a time", f"{why} at a time")
         self._calls += 1
         self._addresses[whose] += 1
         try:
-            yield
+            yield known
         finally:
             self._calls -= 1
-            self._addresses[whose] -= 1
-            if not self._addresses[whose]:
-                del self._addresses[whose]
+            self._leave(whose)
+
+    def _leave(self, whose: tuple[str, bool]) -> None:
+        self._addresses[whose] -= 1
+        if not self._addresses[whose]:
+            del self._addresses[whose]
 
     @contextlib.contextmanager
     def of(self, key: bytes) -> Iterator[Pace]:

@@ -70,9 +70,10 @@ class Relay(grpc.GenericRpcHandler):
         context.add_done_callback(lambda _: turn.close())
         try:
             peer = peer_named(context.peer())
-            turn.enter_context(self.turns.of_all(peer, peer in self._identity.proven))
+            known = turn.enter_context(self.turns.of_all(peer, peer in self._identity.proven))
             headers = dict(metadata)
             caller = await self._identity.caller(method, headers, peer)
+            known()
             if method in self._not_here:
                 raise Refused(*flower_error(self._not_here[method]), "devices are registered by the server")
             pace = turn.enter_context(self.turns.of(caller.key))

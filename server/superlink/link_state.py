@@ -136,14 +136,16 @@ class LinkState(DurableState):
         self._full = False
         identifier, device = message.metadata.message_id, message.metadata.src_node_id
         own = self.message_res_store.get(identifier)  # announced once more
-        again = own is not None and own.metadata.src_node_id == device
+        # So is one that the server has begun to take: Flower then forgets the message, and its objects still come.
+        taken = own is None and self._devices.get(self._object_push_session_by_root.get(identifier, "")) == device
+        again = taken or (own is not None and own.metadata.src_node_id == device)
         if identifier != object_tree.object_id or self.objects.roots(claims) - ({identifier} if again else set()):
             return False, []
         if not self.message_ins_store.keys().isdisjoint(claims):
             return False, []
         new = [name for name in claims if name not in self.objects]
         self._check_part(device, message.metadata.run_id, ENTRY_BYTES * len(new), identifier)
-        if self.store_message_res(message) is None:
+        if not taken and self.store_message_res(message) is None:
             return False, []
         self.objects.forget_parts(claims)
         missing = self.preregister_object_tree(object_tree, session_id)

@@ -5,9 +5,10 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 from bouquet.cli import main
-from bouquet.models.kept import KeptModel
+from bouquet.models.kept import KeptModel, Scaled
 from common.data.scaling import Scaling
 from common.model.card import ModelCard
 from common.settings import parse_settings
@@ -117,3 +118,17 @@ def test_rows_that_do_not_fit_are_an_error_or_left_out(tmp_path, bouquet):
     assert (code, [line.split()[2] for line in out]) == (0, ["2:", "4:"])
     assert err[0].startswith("Left out: 1 rows that do not fit.")
     assert err[-1] == "MAE 0 cm, over 2 samples with a target"
+
+
+def test_a_meters_level_is_scaled_as_in_training(tmp_path, bouquet):
+    """100,000,003 is no number of float32, whose next ones are 8 apart."""
+    settings = parse_settings(
+        {}, {"data.dataset": "own", "task.kind": "regression", "table.inputs": ["a"], "table.targets": ["y"]}
+    )
+    scaling = Scaling((1e8,), (5.0,), (2e8,), (10.0,))
+    card = ModelCard.of(settings).model_copy(update={"scaling": scaling})
+    model = KeptModel(Scaled(torch.nn.Identity(), scaling, (1,)), card, "here")
+    file = write(tmp_path / "t.csv", "a,y", "100000003,200000006", "99999995,199999990")
+    code, out, err = bouquet(model, file)
+    assert (code, [line.partition(": ")[2] for line in out]) == (0, ["y 200000006", "y 199999990"])
+    assert float(err[-1].split()[1].rstrip(",")) < 1e-5

@@ -17,7 +17,7 @@ from common.errors import BouquetError
 from common.settings import parse_settings
 from common.settings.sections import TaskSettings
 from common.task.score import Score
-from common.task.task import Regression
+from common.task.task import Classification, Regression
 from experiments.simulation import run
 from experiments.simulation.run import STATE_FOLDER, simulate
 from server.record.reader import read_run
@@ -174,6 +174,16 @@ def test_an_own_task_is_a_class_of_a_few_lines(lines, tmp_path):
     )
     assert found["score"]["label"] == "pinball loss"
     assert 0 < found["pinball_macro"] < found["naive_macro"]
+
+
+class OwnClasses(Classification):
+    pass
+
+
+def test_a_task_derived_from_classification_is_refused_for_its_loss_would_not_count(lines, tmp_path):
+    kind = f"{__name__}:OwnClasses"
+    with pytest.raises(BouquetError, match=r"OwnClasses' is derived from Classification, .* Regression or Forecast"):
+        simulate(settings(lines, **{**REGRESSION, "task__kind": kind}), tmp_path / "run")
 
 
 def test_a_task_that_is_none_is_named(lines, tmp_path):

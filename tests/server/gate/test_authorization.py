@@ -67,6 +67,36 @@ def test_an_announcement_that_is_repeated_is_taken(federation):
     assert not message.has_error()
 
 
+def test_so_is_one_that_the_server_has_begun_to_take(federation):
+    """A gate that is killed after SuperLink has the announcement: the server knows it, the device does not."""
+    identifiers = federation.push(federation.honest)
+    reply = federation.honest.reply(federation.honest.pull(), RecordDict({"config": ConfigRecord({"samples": 7})}))
+    objects = {}
+    tree = reply.top.seal(objects)
+    first = federation.honest.announces(reply, tree)
+    assert not federation.link.grid.pull_messages(identifiers)  # it has been announced, and nothing of it is there
+    answer = federation.honest.announces(reply, tree)
+    assert sorted(answer.objects_to_push) == sorted(first.objects_to_push) == sorted(objects)
+    for identifier, content in objects.items():
+        assert federation.honest.push_object(federation.run, answer.session_id, identifier, content)
+    (message,) = taken(federation, identifiers)
+    assert message.content["config"]["samples"] == 7
+    assert len(federation.link.state.object_store) == 0
+
+
+def test_nobody_announces_once_more_what_another_has_announced(federation):
+    identifiers = federation.push(federation.honest)
+    reply = federation.honest.reply(federation.honest.pull())
+    tree = reply.top.seal(objects := {})
+    first = federation.honest.announces(reply, tree)
+    federation.link.grid.pull_messages(identifiers)
+    with pytest.raises(grpc.RpcError):
+        federation.mallory.announces(reply, tree)
+    for identifier, content in objects.items():
+        assert federation.honest.push_object(federation.run, first.session_id, identifier, content)
+    assert not taken(federation, identifiers)[0].has_error()
+
+
 def test_a_message_that_did_not_arrive_is_given_again(federation):
     """And not for ever, nor when it did arrive."""
     (mine,) = federation.push(federation.honest)

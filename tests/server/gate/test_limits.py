@@ -26,7 +26,7 @@ HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 def test_the_page_says_what_the_gate_allows():
     page = (Path(__file__).parents[3] / "docs" / "security.md").read_text()
     said = {name: int(number) for number, name in re.findall(r"\| (\d+) \| `([A-Z_]+)` \|", page)}
-    assert len(said) == 8
+    assert len(said) == 9
     assert {name: getattr(limits, name) for name in said} == said
 
 
@@ -214,6 +214,21 @@ def test_an_address_has_only_so_many_calls_and_strangers_take_none_of_its_device
         assert refused.value.code is grpc.StatusCode.UNAVAILABLE
     with turns.of_all("192.0.2.7:3", proven):
         pass
+    assert not turns._addresses
+
+
+def test_a_call_is_a_devices_as_soon_as_that_is_known(monkeypatch):
+    monkeypatch.setattr(limits, "STRANGERS_CALLS", 1)
+    monkeypatch.setattr(limits, "CALLS_OF_AN_ADDRESS", 1)
+    turns = Turns()
+    with turns.of_all("192.0.2.7:1", False) as known:
+        known()
+        with turns.of_all("192.0.2.7:2", False) as other:  # the stranger's turn is free again
+            other()  # there is none among the devices: it stays what it is
+            with pytest.raises(Refused), turns.of_all("192.0.2.7:3", False):
+                pass
+        with pytest.raises(Refused), turns.of_all("192.0.2.7:2", True):
+            pass
     assert not turns._addresses
 
 
