@@ -35,7 +35,7 @@ def predict(
         typer.Option("--leave-out-unreadable", help="Of a table, pass over rows that do not fit, and say how many."),
     ] = False,
 ) -> None:
-    """Say what this device's own model sees in images: class and probability for each. No server is needed.
+    """Say what this device's own model sees in images, tables or .npz: classes, or numbers. No server is needed.
 
     The model is the one that the device trained last; it is there after the first round. What cannot be read is named,
     the others are predicted all the same, and the exit status is 1. Where samples have labels, in folders named

@@ -50,7 +50,7 @@ Track = Annotated[
 # Of a device: what ``client`` and ``check`` are given alike.
 SERVER_ADDRESS = typer.Option("--server", metavar="HOST:PORT", help="Where the server listens.")
 DeviceData = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="This device's data: a folder of images by class, or an .npz.")
+    Path | None, typer.Option(metavar="DIR", help="This device's data: a folder of images by class, an .npz, or CSV.")
 ]
 StateDir = Annotated[Path, typer.Option(metavar="DIR", help="Where this device keeps its identity and its own model.")]
 STATE_DIR = Path("bouquet-state")

@@ -30,8 +30,8 @@ BATCH = 64  # samples that are read and held in memory at once
 class Prediction:
     """The most probable classes of a sample, the likeliest first; or why there are none.
 
-    ``wrong_by`` is the task's error, where the sample has a label. ``line`` is that of a row in its file. ``notes`` are
-    on the whole table: what of it is left out, and why.
+    ``wrong_by`` is the task's error, where the sample has a label. ``file``, ``line`` and ``time`` are a row's, which
+    ``name`` has together. ``notes`` are on the whole table: what of it is left out, and why.
     """
 
     name: str
@@ -40,7 +40,9 @@ class Prediction:
     numbers: tuple[tuple[str, float], ...] = ()
     unit: str = ""
     wrong_by: float | None = None
+    file: str = ""
     line: int | None = None
+    time: str = ""
     notes: tuple[str, ...] = ()
 
     def text(self) -> str:
@@ -55,7 +57,8 @@ class Prediction:
         """A line for a program."""
         if self.error:
             return json.dumps({"file": self.name, "error": self.error})
-        where = {"file": self.name, **({} if self.line is None else {"line": self.line})}
+        of_row = {"line": self.line, "time": self.time}
+        where = {"file": self.file or self.name, **{key: value for key, value in of_row.items() if value}}
         if self.numbers:
             return json.dumps({**where, "predictions": dict(self.numbers), "unit": self.unit})
         found = [{"class": name, "probability": round(probability, 6)} for name, probability in self.classes]
@@ -176,12 +179,13 @@ def _of_table(kept: KeptModel, path: Path, top: int, leave_out: bool) -> Iterato
     files, row, notes = table_files(path), 0, samples.notes
     for outputs in _outputs(kept, samples):
         for values in outputs:
-            line, name = None, str(path)
+            file, line, time = str(path), None, ""
             if samples.lines is not None and samples.files is not None:
-                line, name = int(samples.lines[row]), f"{files[samples.files[row]]}, line {samples.lines[row]}"
+                file, line = str(files[samples.files[row]]), int(samples.lines[row])
             if samples.times is not None:
-                name += f" {_written(samples.times[row])}"
-            yield replace(_told(kept, name, values, top), line=line, notes=notes)
+                time = _written(samples.times[row])
+            name = file + ("" if line is None else f", line {line}") + (f" {time}" if time else "")
+            yield replace(_told(kept, name, values, top), file=file, line=line, time=time, notes=notes)
             row, notes = row + 1, ()
 
 

@@ -87,6 +87,8 @@ def other_unit(lines: Sequence[Line], score: Score) -> dict[str, str]:
     Devices scale what they train on, each by its own, and send no values. What is foretold without a model (``naive``)
     is wrong by so much in the unit of the targets, and tells their scale. More than half of the devices must be of one.
     """
+    if score.higher_is_better:  # no error, and in no unit of the targets
+        return {}
     reported = lines[-1].get("by_client") or {}
     naive = {device: n["naive"] for device, n in reported.items() if n.get("naive") and math.isfinite(n["naive"])}
     said = {}

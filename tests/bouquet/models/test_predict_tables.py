@@ -62,7 +62,8 @@ def test_rows_keep_their_lines_and_what_has_no_target_is_not_scored(tmp_path, bo
     # Lines 2, 6 and 8 have a target: they are wrong by 0, 1 and 0.
     assert err[-1] == "MAE 0.3333 cm, over 3 samples with a target"
     _, out, _ = bouquet(kept(**ROWS), file, "--json")
-    assert [json.loads(line)["line"] for line in out] == [2, 5, 6, 8]
+    told = [json.loads(line) for line in out]
+    assert [(one["file"], one["line"]) for one in told] == [(str(file), n) for n in (2, 5, 6, 8)]
 
 
 def test_short_gaps_are_filled_as_in_training(tmp_path, bouquet):

@@ -1,6 +1,7 @@
 """What is said of a run, from lines written by hand: ten classes, so that guessing has a loss of 2.303."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -274,6 +275,8 @@ def test_a_device_with_another_unit_is_told_by_what_is_foretold_without_a_model(
     lines = lines_of(0.5, by_client={device: {"mae": 1.0, "naive": value} for device, value in naive.items()})
     found = diagnose(lines, Expected(classes=0, learning_rate=0.1, score=MAE))
     assert list(found) == said
+    rising = replace(MAE, higher_is_better=True)  # such as R², which has no unit
+    assert not diagnose(lines, Expected(classes=0, learning_rate=0.1, score=rising))
     if said:
         assert "b: without a model its MAE would be " in found["unit b"]
         assert "devices' 31 µg/m³: is its unit another one" in found["unit b"] or len(said) > 1
