@@ -177,9 +177,9 @@ class ClientContext:
         """Among how many clients the data set is divided."""
         return int(self.config.get(NUM_PARTITIONS, self.settings.data.clients))
 
-    @property
+    @cached_property
     def data(self) -> ClientData:
-        """The device's own folder, or its part of the data set that the settings name."""
+        """The device's own folder, or its part of the data set that the settings name; looked at once in a message."""
         if folder := self.config.get(DATA):
             leave_out = bool(self.config.get(LEAVE_OUT, False))
             try:

@@ -66,7 +66,7 @@ def prepared(
     """
     key = _key(sources, settings)
     file = folder / FOLDER / f"data-{key}.bin"
-    if (known := _load(file)) is not None:
+    if (known := kept_data(file)) is not None:
         with contextlib.suppress(OSError):
             os.utime(file)
         return replace(known, kept_as=file.name)
@@ -78,11 +78,6 @@ def prepared(
         print(f"The prepared data cannot be kept in {file.parent}: {reason}", flush=True)
         return data
     return replace(data, kept_as=file.name)
-
-
-def kept_data(file: Path) -> ClientData | None:
-    """What `prepared` keeps in a file of `FOLDER`; None where that is gone, or damaged."""
-    return _load(file)
 
 
 def files_below(path: Path) -> list[Path]:
@@ -141,8 +136,8 @@ def _write(file: Path, data: ClientData) -> None:
         old.unlink(missing_ok=True)
 
 
-def _load(file: Path) -> ClientData | None:
-    """None where there is no such file, or it is damaged."""
+def kept_data(file: Path) -> ClientData | None:
+    """What `prepared` keeps in a file of `FOLDER`; None where that is gone, or damaged."""
     try:
         with file.open("rb") as content:
             length = int.from_bytes(content.read(8), "little")

@@ -12,6 +12,7 @@ from client.data import cache as module
 from client.data.cache import files_below, prepared
 from client.data.loading import ClientData
 from common.settings import parse_settings
+from tests.helpers.scripted_server import Device, samples
 
 
 def made(seed=0, rows=5):
@@ -134,3 +135,13 @@ def test_a_turned_part_of_a_data_set_is_turned_once(tmp_path, monkeypatch):
     again = node(tmp_path / "state", values, **{"partition-id": 1, "num-partitions": 6}).data
     assert again.train_x.tobytes() == first.train_x.tobytes()
     assert again.group == first.group == 1
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_a_message_looks_at_the_data_once(tmp_path, monkeypatch, kind):
+    """A table that grows between two looks would be tested by another scaling than it was trained with."""
+    device, looks = Device(tmp_path, own=samples()), []
+    device.ask()
+    monkeypatch.setattr(module, "prepared", lambda *about: looks.append(about) or prepared(*about))
+    assert device.ask(kind=kind, round_=2).has_content()
+    assert len(looks) == 1

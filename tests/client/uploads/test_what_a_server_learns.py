@@ -197,7 +197,7 @@ def test_a_device_whose_data_fail_answers_as_the_others_do(tmp_path, monkeypatch
     federation = Federation(tmp_path, *changes)
     for context in federation.contexts.values():
         context.node_config.update(NOISE)
-    own, spoiled = ClientContext.data.fget, "client-2"
+    own, spoiled = ClientContext.data.func, "client-2"
 
     def fails(node):
         if node.client == spoiled:
