@@ -13,14 +13,20 @@ from __future__ import annotations
 import argparse
 import csv
 from collections import defaultdict
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from experiments.comparison.significance import CONFIDENCE, Difference, holm, paired_difference
+from experiments.comparison.significance import (
+    CONFIDENCE,
+    Difference,
+    differences_by_seed,
+    holm,
+    holm_p_values,
+    paired_difference,
+)
 
 Scores = dict[tuple[str, str], dict[int, dict[str, float]]]  # (row, column) → seed → client → score
 
@@ -52,13 +58,6 @@ def not_inferior(differences: NDArray[np.float64], margin: float) -> float:
     return float(stats.ttest_1samp(differences, -margin, alternative="greater").pvalue)
 
 
-def by_seed_of(scores: Scores, row: str, other: str, column: str) -> NDArray[np.float64]:
-    """The mean difference over clients, for each seed that both rows have."""
-    ours, theirs = scores[row, column], scores[other, column]
-    seeds = sorted(set(ours) & set(theirs))
-    return np.array([np.mean([ours[s][c] - theirs[s][c] for c in ours[s]]) for s in seeds])
-
-
 def main() -> None:
     """Print both."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -73,15 +72,14 @@ def main() -> None:
     others = asked.against or [row for row in dict.fromkeys(row for row, _ in scores) if row != asked.row]
 
     adjusted = holm({other: over_columns(scores, asked.row, other, columns) for other in others})
-    claims = {
-        (other, column): not_inferior(by_seed_of(scores, asked.row, other, column), asked.margin)
+    by_seed = {
+        (other, column): np.array(differences_by_seed(scores[asked.row, column], scores[other, column])[0])
         for other in others
         for column in columns
     }
-    template = next((one for one in adjusted.values() if one is not None), None)
-    if template is None:
+    if not any(adjusted.values()):
         parser.error(f"{asked.file} has no seed and client that --row {asked.row!r} and another row both have.")
-    shown = {c: d.p_value for c, d in holm({c: replace(template, p_value=p) for c, p in claims.items()}).items() if d}
+    shown = holm_p_values({claim: not_inferior(found, asked.margin) for claim, found in by_seed.items()})
     print(f"{asked.row} less the other, mean over {len(columns)} columns; p after Holm over {len(others)} rows")
     print(
         "| | difference | p | not inferior in | behind by the margin in the mean |\n| --- | ---: | ---: | ---: | --- |"
@@ -90,7 +88,7 @@ def main() -> None:
         if difference is None:
             continue
         held = [c for c in columns if (p := shown[other, c]) is not None and p < 1 - CONFIDENCE]
-        behind = [c for c in columns if by_seed_of(scores, asked.row, other, c).mean() < -asked.margin]
+        behind = [c for c in columns if by_seed[other, c].mean() < -asked.margin]
         p_value = "–" if difference.p_value is None else f"{difference.p_value:.2g}"
         print(f"| {other} | {difference.mean:+.3f} | {p_value} | {len(held)} | {', '.join(behind) or 'none'} |")
 

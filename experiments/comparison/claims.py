@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -67,18 +67,20 @@ def gains(results: Results) -> dict[tuple[str, str], Difference]:
     Which reference is the better one is not looked up in the accuracies that are then compared: whoever is ahead of
     all of them is ahead of the better one. So the p-value of a gain is the greatest that it has against any of them.
     """
-    found: dict[tuple[str, str], Difference] = {}
+    made: dict[tuple[str, str], list[Difference]] = {}
     reference_rows = references(results)
     for (row, data, _), difference in differences(results).items():
-        if row in reference_rows or difference is None:
-            continue
-        before = found.get((row, data))
-        lesser = difference if before is None or difference.mean < before.mean else before
-        if before is not None and lesser.mean > 0:
-            ones = (before.p_value, difference.p_value)
-            lesser = replace(lesser, p_value=None if ones[0] is None or ones[1] is None else max(ones[0], ones[1]))
-        found[row, data] = lesser
-    return found
+        if row not in reference_rows and difference is not None:
+            made.setdefault((row, data), []).append(difference)
+    return {key: _least(found) for key, found in made.items()}
+
+
+def _least(found: Sequence[Difference]) -> Difference:
+    least = min(found, key=lambda one: one.mean)
+    if least.mean <= 0:
+        return least
+    known = [one.p_value for one in found if one.p_value is not None]
+    return replace(least, p_value=max(known) if len(known) == len(found) else None)
 
 
 def worst_tenth(accuracies: NDArray[np.float64]) -> float:

@@ -197,9 +197,9 @@ def _stands_still(lines: Sequence[Line], expected: Expected) -> str:
     most = score.best(line[key] for line in before)
     best = next(line for line in before if line[key] == most)
     share = score.key == ACCURACY.key
-    gain = abs(score.best(line[key] for line in recent) - most)
-    gains = score.is_better(score.best(line[key] for line in recent), most)
-    if (share and most >= WELL) or (gains and gain > (GAIN if share else GAIN * abs(most))):
+    lately = score.best(line[key] for line in recent)
+    gain = abs(lately - most) if score.is_better(lately, most) else 0.0
+    if (share and most >= WELL) or gain > (GAIN if share else GAIN * abs(most)):
         return ""
     then, now = (sum(line["loss"] for line in some[-LOOK_BACK:]) / LOOK_BACK for some in (before, recent))
     # In parts of what the loss was at first, too: one that is next to nothing has nothing left to learn by heart.
