@@ -22,26 +22,11 @@ from common.model.build import initial_model, state_vector
 from common.settings import load_settings
 from common.system.ports import free_port
 from experiments.simulation.inline_grid import scripted_client
+from tests.helpers.two_classes import settings_of
 from tests.helpers.wire_device import Script, WireDevice, answering
 
 HONEST = ("garden-pi", "porch-pi")
 QUICK = """
-[run]
-name = "wired"
-rounds = {rounds}
-
-[data]
-dataset = "own"
-classes = ["down", "up"]
-input_shape = [1, 2, 2]
-
-[model]
-name = "mlp"
-hidden = [8]
-
-[strategy]
-name = "fedavg"
-
 [server]
 min_clients = {clients}
 round_timeout = 60
@@ -179,7 +164,8 @@ def wired(commands: Commands) -> Iterator[Callable[..., Wired]]:
     started: list[Wired] = []
 
     def start(*hostile: str, rounds: int = 3, more: str = "", grace: int = 5, options: Sequence[str] = ()) -> Wired:
-        settings = QUICK.format(rounds=rounds, clients=len(HONEST) + len(hostile), grace=grace) + more
+        server = QUICK.format(clients=len(HONEST) + len(hostile), grace=grace)
+        settings = settings_of("wired", rounds, hidden=8, more=server) + more
         started.append(run := Wired(commands, (*HONEST, *hostile), settings, *options))
         return run
 

@@ -8,31 +8,14 @@ from pathlib import Path
 import pytest
 
 from common.system.supervisor import descendants
+from tests.helpers.two_classes import settings_of
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(900)]
-
-SETTINGS = """
-[run]
-name = "{name}"
-rounds = {rounds}
-
-[data]
-dataset = "own"
-classes = ["down", "up"]
-input_shape = [1, 2, 2]
-
-[model]
-name = "mlp"
-hidden = [{hidden}]
-
-[strategy]
-name = "fedavg"
-"""
 
 
 def test_one_run_after_another_and_the_end_of_one_after_the_round_in_hand(commands, own_data):
     for name, rounds, hidden in (("first", 1, 4), ("second", 500, 6)):
-        (commands.folder / f"{name}.toml").write_text(SETTINGS.format(name=name, rounds=rounds, hidden=hidden))
+        (commands.folder / f"{name}.toml").write_text(settings_of(name, rounds, hidden=hidden))
     server = commands.server("--settings", "first.toml", "--insecure", "--keep-waiting")
     where = ("--server", f"127.0.0.1:{commands.port}", "--insecure")
     for name, tag in (("a", "roof"), ("b", "greenhouse")):
@@ -75,7 +58,7 @@ def test_one_run_after_another_and_the_end_of_one_after_the_round_in_hand(comman
 
     # A run of the devices with a tag, by which the other one is neither missing nor a failure.
     tagged = '\n[server]\nmin_clients = 1\ntags = ["greenhouse"]\n'
-    (commands.folder / "third.toml").write_text(SETTINGS.format(name="third", rounds=2, hidden=4) + tagged)
+    (commands.folder / "third.toml").write_text(settings_of("third", 2) + tagged)
     assert commands.start("tags", "run", "third.toml").wait(120) == 0
     third = commands.folder / "runs" / "third"
     commands.wait_for((third / "summary.json").exists)

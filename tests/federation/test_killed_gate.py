@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from tests.helpers.two_classes import settings_of
+
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(900)]
 
 ROUNDS = 6
@@ -34,28 +36,16 @@ if sys.orig_argv[1:4] == ["-P", "-m", "server.gate.main"]:
 
     Relay._ask = fragile
 """
-SETTINGS = f"""
-[run]
-name = "run"
-rounds = {ROUNDS}
-
-[data]
-dataset = "own"
-classes = ["down", "up"]
-input_shape = [1, 2, 2]
-
-[model]
-name = "mlp"
-hidden = [4]
-
-[strategy]
-name = "fedavg"
-
+SETTINGS = settings_of(
+    "run",
+    ROUNDS,
+    more="""
 [server]
 min_clients = 3
 straggler_grace = 800
 round_timeout = 800
-"""
+""",
+)
 
 
 def test_a_gate_that_is_killed_with_replies_in_hand_costs_none(commands, own_data, tmp_path, monkeypatch):

@@ -12,26 +12,14 @@ from client.rounds.serving import served_models
 from client.state.device_state import DeviceState
 from client.state.store import FolderStore
 from common.system.supervisor import descendants
+from tests.helpers.two_classes import settings_of
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(900)]
 
-SETTINGS = """
-[run]
-name = "run"
-rounds = 6
-
-[data]
-dataset = "own"
-classes = ["down", "up"]
-input_shape = [1, 2, 2]
-
-[model]
-name = "mlp"
-hidden = [4]
-
-[strategy]
-name = "fedavg"
-
+SETTINGS = settings_of(
+    "run",
+    6,
+    more="""
 [personal]
 serve = "mixture"
 
@@ -39,7 +27,8 @@ serve = "mixture"
 min_clients = 3
 straggler_grace = 800
 round_timeout = 800
-"""
+""",
+)
 
 
 NAMES = ("a", "b", "c")

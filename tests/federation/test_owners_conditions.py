@@ -15,35 +15,24 @@ import pytest
 
 from common.system.supervisor import descendants
 from tests.helpers.machine import Machine
+from tests.helpers.two_classes import settings_of
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(900)]
 
 # A device that is slow on purpose takes minutes for its epochs; a round that waited for one would go on for as long.
-SETTINGS = """
-[run]
-name = "run"
-rounds = 10000
-
-[data]
-dataset = "own"
-classes = ["down", "up"]
-input_shape = [1, 2, 2]
-
-[model]
-name = "mlp"
-hidden = [4]
-
+SETTINGS = settings_of(
+    "run",
+    10000,
+    more="""
 [train]
 local_epochs = 100
-
-[strategy]
-name = "fedavg"
 
 [server]
 min_clients = 2
 straggler_grace = 800
 round_timeout = 800
-"""
+""",
+)
 HEAT = "temperature = 70\nlook_again = 1\n"
 SLOWLY = "cpu_share = 0.001\n"
 

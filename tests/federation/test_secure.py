@@ -19,36 +19,27 @@ from common.settings import load_settings
 from common.system.process_group import ProcessGroup
 from server.fleet.admission import Admission
 from server.superlink.process import Certificates, start_superlink
+from tests.helpers.two_classes import settings_of
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(1200)]
 
-SETTINGS = """
-[run]
-name = "by-hand"
-rounds = 8
-
-[data]
-dataset = "own"
-classes = ["down", "up"]
-input_shape = [1, 2, 2]
-
-[model]
-name = "mlp"
-hidden = [8]
-
+SETTINGS = settings_of(
+    "by-hand",
+    8,
+    hidden=8,
+    strategy="fedper",
+    more="""
 [train]
 local_epochs = 5
 learning_rate_decay = 0.001  # what a layer is after round 1 it still is at the end, unless it was lost
-
-[strategy]
-name = "fedper"
 
 [server]
 min_clients = 4
 round_timeout = 60
 straggler_grace = 12
 straggler_factor = 2
-"""
+""",
+)
 
 
 def refused(settings):

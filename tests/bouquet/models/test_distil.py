@@ -1,6 +1,5 @@
 """``bouquet export --distil``: one model that says what a device's mixture says."""
 
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +7,6 @@ import pytest
 import torch
 from PIL import Image
 
-from bouquet.cli import main
 from bouquet.models.distil import distil, score_of
 from bouquet.models.kept import KeptModel, Mixture, Scaled, device_model
 from client.data.loading import ClientData
@@ -110,18 +108,6 @@ def device(tmp_path_factory):
         Image.fromarray(pixels).save(folder / "photos" / name / f"{index:02d}.png")
     train(folder / "state", folder / "photos", "personal.serve=mixture")
     return folder
-
-
-@pytest.fixture
-def bouquet(monkeypatch, capsys):
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["bouquet", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capsys.readouterr()
-        return ended.value.code, said.out, " ".join(said.err.split())
-
-    return run
 
 
 def test_the_command_writes_one_model_and_says_what_both_are_worth(device, tmp_path, bouquet):

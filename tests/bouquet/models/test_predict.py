@@ -10,7 +10,6 @@ import torch
 from flwr.app import Context, Message, RecordDict
 from PIL import Image
 
-from bouquet.cli import main
 from bouquet.models.export import export
 from bouquet.models.kept import KeptModel, cluster_model, device_model
 from bouquet.models.predict import predict
@@ -60,18 +59,6 @@ def device(tmp_path_factory):
     write_images(folder / "photos")
     train(folder / "state", folder / "photos")
     return folder
-
-
-@pytest.fixture
-def bouquet(monkeypatch, capsys):
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["bouquet", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capsys.readouterr()
-        return ended.value.code, said.out, " ".join(said.err.split())
-
-    return run
 
 
 @pytest.mark.parametrize("strategy", METHODS)
