@@ -268,7 +268,7 @@ def compare(
     """Run what is missing of a comparison and print mean ± deviation over the seeds.
 
     A comparison that was stopped goes on where it was when it is started again. With --row, --column or --seed only a
-    part is run and shown; what is written is of the whole table. Rows of a table with [tune] are tuned first.
+    part is run and shown; what is written is of the whole table. A table that says what to tune is tuned first.
     """
     from experiments.comparison.cell_process import ForkRunner
     from experiments.comparison.grid import load_table
