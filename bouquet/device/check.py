@@ -129,14 +129,19 @@ def _whole_data(path: Path, settings: Settings, leave_out: bool) -> Iterator[Lin
 def _photos(path: Path) -> Iterator[Line]:
     """What can be said of a folder of photos without the federation's classes: every one is opened."""
     from client.data.loading import MINIMUM_TRAIN
+    from client.data.table_reader import table_files
     from common.data.class_folders import find_photos
     from common.data.images import read_image
 
-    if path.suffix == ".npz" or (path / "data.npz").is_file():
-        yield Line("data", WARNING, f"{path} holds an .npz; what it must fit is in the server's settings (--settings).")
+    if not path.exists():
+        yield Line("data", WRONG, f"The data {path} are not there.")
+        return
+    kind = "an .npz" if path.suffix == ".npz" or (path / "data.npz").is_file() else ""
+    if kind := kind or ("a table" if table_files(path) else ""):
+        yield Line("data", WARNING, f"{path} holds {kind}; what it must fit is in the server's settings (--settings).")
         return
     if not path.is_dir():
-        yield Line("data", WRONG, f"The data folder {path} is not there.")
+        yield Line("data", WRONG, f"{path} is no folder of photos, no .npz and no table.")
         return
     parts = [path / part for part in ("train", "test") if (path / part).is_dir()] or [path]
     for part in parts:

@@ -157,3 +157,24 @@ def test_a_table_is_read_as_a_round_would(device):
     (device / "tanks.toml").write_text((device / "tanks.toml").read_text().replace('"valve"', '"rain"'))
     found = lines(device, data=device / "tank.csv", settings=device / "tanks.toml")
     assert "has no column 'rain'; its header has t, level, valve" in by_name(found)["data"].text
+
+
+@pytest.mark.parametrize("given", ["readings", "readings/tank.csv"])
+def test_a_table_without_settings_is_no_folder_that_is_missing(device, given):
+    (device / "readings").mkdir()
+    (device / "readings" / "tank.csv").write_text("time,level\n2026-01-01,3\n")
+    said = by_name(lines(device, data=device / given, settings=None))["data"]
+    assert (said.state, said.text) == (
+        check.WARNING,
+        f"{device / given} holds a table; what it must fit is in the server's settings (--settings).",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("gone.csv", "are not there"), ("notes.txt", "is no folder of photos, no .npz")]
+)
+def test_what_is_not_there_or_is_no_data_is_wrong(device, name, why):
+    (device / "notes.txt").write_text("water on Monday")
+    said = by_name(lines(device, data=device / name, settings=None))["data"]
+    assert said.wrong
+    assert why in said.text
