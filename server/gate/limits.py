@@ -88,11 +88,15 @@ class Pace:
 
     def pause(self) -> float:
         """Seconds that the next call waits."""
+        self.refill()
+        self.count(1)
+        return max(0.0, -self.left / CALLS_A_SECOND)
+
+    def refill(self) -> None:
+        """Give back what time has."""
         now = time.monotonic()
         self.left = min(SOON, self.left + (now - self.at) * CALLS_A_SECOND)
         self.at = now
-        self.count(1)
-        return max(0.0, -self.left / CALLS_A_SECOND)
 
     def count(self, calls: float) -> None:
         """So many calls are made, or something takes as long."""
@@ -158,10 +162,11 @@ class Turns:
         of_address = self._addresses[address_of(peer), True]
         return self._calls <= ROOM_TO_WAIT * CALLS and of_address <= ROOM_TO_WAIT * CALLS_OF_AN_ADDRESS
 
-    def forget(self, past: float = SOON / CALLS_A_SECOND) -> None:
+    def forget(self) -> None:
         """What is known of keys that have done nothing for so long that it makes no difference."""
         for key, pace in list(self._keys.items()):
-            if not pace.calls and time.monotonic() - pace.at >= past:
+            pace.refill()
+            if not pace.calls and pace.left >= SOON:
                 del self._keys[key]
 
 

@@ -13,11 +13,12 @@ from flwr.app import ConfigRecord, MetricRecord, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
 from flwr.proto.message_pb2 import ObjectTree, PullObjectRequest
+from flwr.proto.run_pb2 import GetRunRequest
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from client.supernode.fleet_connection import Signature
 from common import protocol
-from server.gate.limits import CALLS_OF_A_KEY
+from server.gate.limits import CALLS_OF_A_KEY, OBJECTS_AS_A_CALL, SOON
 from server.superlink.link_state import TIMES_GIVEN
 from tests.helpers.waiting_for import eventually
 
@@ -395,5 +396,32 @@ def test_what_is_announced_is_one_message_by_its_own_name(federation):
     tree = reply.top.seal({})
     reply.announced.metadata.message_id = NOBODY
     assert refused(federation.mallory.announces, reply, tree)
-    nothing = PushMessagesRequest(node=federation.mallory.node)
-    assert refused(federation.mallory.stub.PushMessages, nothing)
+    reply.announced.metadata.message_id = tree.object_id
+    for messages, trees in [(0, 0), (2, 1), (1, 2), (2, 2)]:
+        request = PushMessagesRequest(
+            node=federation.mallory.node,
+            messages_list=[reply.announced] * messages,
+            message_object_trees=[tree] * trees,
+        )
+        assert refused(federation.mallory.stub.PushMessages, request)
+
+
+def test_objects_that_are_announced_count_as_calls(federation):
+    federation.push(federation.mallory)
+    reply = federation.mallory.reply(federation.mallory.pull())
+    pace = federation.server.gate._relay.turns._keys[federation.mallory.public_key]
+    pace.left = SOON
+    objects = [ObjectTree(object_id=f"{number:064x}") for number in range(MOST_OBJECTS - 1)]
+    federation.mallory.announces(reply, ObjectTree(object_id=NOBODY, children=objects))
+    assert pace.left <= SOON - 1 - MOST_OBJECTS / OBJECTS_AS_A_CALL
+
+
+def test_of_a_run_that_is_over_nothing_stays_in_the_gates_hand(federation):
+    federation.push(federation.mallory)
+    federation.mallory.given()
+    kept = federation.server.options.kept / str(federation.mallory.node.node_id)
+    assert kept.exists()
+    with pytest.raises(grpc.RpcError):
+        federation.mallory.stub.GetRun(GetRunRequest(node=federation.mallory.node, run_id=federation.run + 1))
+    assert not kept.exists()
+    assert federation.mallory.node.node_id not in federation.server.gate._relay._authorization._given

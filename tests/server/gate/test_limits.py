@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import socket
+import struct
 from pathlib import Path
 
 import grpc
@@ -70,6 +71,8 @@ def is_open(connection):
             pass
     except TimeoutError:
         return True
+    except ConnectionResetError:
+        pass
     return False
 
 
@@ -115,9 +118,8 @@ def test_strangers_are_sent_away_after_a_while_and_devices_stay(monkeypatch, gat
     activate(gate, stub)
     with connect(gate) as connection:
         connection.sendall(HTTP2 + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
-        gate.sweep()
-        gate.sweep()
-        assert closes(connection)
+        # A sweep sees it as soon as gRPC has accepted it, and closes it the next time.
+        eventually(lambda: gate.sweep() or not is_open(connection), "it is closed")
     pull(gate, stub)
 
 
@@ -155,6 +157,68 @@ def test_a_key_has_only_so_many_connections(monkeypatch, gates):
     seen = Connections(gate.port, {})
     eventually(lambda: gate.sweep() or len(list(seen._sockets(os.listdir("/proc/self/fd")))) == 2, "two are left")
     pull(gate, gate.stub(gate.device))
+
+
+class Seen(Connections):
+    """Of connections that the test makes up, and which of them are closed."""
+
+    def __init__(self, proven):
+        super().__init__(1, proven)
+        self.there, self.closed = [], []
+
+    def _sockets(self, names):
+        return [(peer, peer, None) for peer in self.there]
+
+    def _close(self, name, peer):
+        self.closed.append(peer)
+
+
+@pytest.mark.parametrize("proven", [True, False])
+def test_of_too_many_connections_the_oldest_are_closed(monkeypatch, proven):
+    now = [0.0]
+    monkeypatch.setattr(limits.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(limits, "CONNECTIONS_OF_A_KEY", 2)
+    monkeypatch.setattr(limits, "STRANGERS_OF_AN_ADDRESS", 2)
+    peers = [f"192.0.2.7:{port}" for port in range(3)]
+    seen = Seen({})
+    for now[0], peer in enumerate(peers):
+        seen.there.append(peer)
+        if proven:
+            seen._proven[peer] = b"a"
+        seen.sweep()
+    assert seen.closed == peers[:1]
+
+
+def test_who_came_while_connections_were_counted_is_the_device_that_it_is():
+    seen = Seen({"192.0.2.7:1": b"a"})
+    seen.sweep()
+    assert seen._proven
+    seen.sweep()
+    assert not seen._proven
+
+
+def test_a_connection_that_came_in_anothers_place_is_not_closed():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client, server.accept()[0] as accepted:
+            seen = Connections(port, {})
+            seen._close(str(accepted.fileno()), "127.0.0.1:1")
+            accepted.sendall(b"there")
+            assert client.recv(5) == b"there"
+            seen._close(str(accepted.fileno()), peer_of(*client.getsockname()))
+            assert closes(client)
+
+
+def test_a_connection_has_only_so_many_calls_at_a_time(gates):
+    """As HTTP/2's settings say: whoever begins more is cut off by gRPC."""
+    with connect(gates()) as connection:
+        connection.sendall(HTTP2 + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+        connection.settimeout(SECONDS)
+        said = connection.makefile("rb")
+        length, kind = int.from_bytes(said.read(3), "big"), said.read(1)
+        said.read(5)  # flags and stream
+        settings = dict(struct.iter_unpack(">HI", said.read(length)))
+    assert (kind, settings[3]) == (b"\x04", limits.CALLS_OF_A_CONNECTION)
 
 
 def test_a_sweep_opens_no_more_than_one_file_at_a_time(monkeypatch):
@@ -200,6 +264,8 @@ def test_calls_beyond_a_number_are_slowed_and_then_are_not(monkeypatch):
     assert pace.pause() == 0.0
     pace.count(1e6)
     assert pace.pause() > 1000
+    now[0] = 1e6  # who was away for days has no more calls than others
+    assert [pace.pause() for _ in range(int(limits.SOON) + 1)][-2:] == [0.0, 1 / limits.CALLS_A_SECOND]
 
 
 @pytest.mark.parametrize(("proven", "most"), [(True, "CALLS_OF_AN_ADDRESS"), (False, "STRANGERS_CALLS")])
@@ -237,12 +303,30 @@ def test_of_a_key_without_calls_nothing_stays():
 
     async def call():
         with turns.of(b"a"):
-            turns.forget(0.0)
+            turns.forget()
             assert turns._keys
-        turns.forget(0.0)
+        turns.forget()
         assert not turns._keys
 
     asyncio.run(call())
+
+
+def test_what_a_key_has_used_up_is_not_forgotten_before_it_is_refilled(monkeypatch):
+    now, turns = [0.0], Turns()
+    monkeypatch.setattr(limits.time, "monotonic", lambda: now[0])
+
+    async def call():
+        with turns.of(b"a") as pace:
+            pace.at = now[0]
+            pace.count(3 * limits.SOON)  # messages of many objects
+
+    asyncio.run(call())
+    for now[0] in (60.0, 3 * limits.SOON / limits.CALLS_A_SECOND - 1):
+        turns.forget()
+        assert turns._keys
+    now[0] += 2
+    turns.forget()
+    assert not turns._keys
 
 
 def test_a_storm_of_refusals_is_a_few_lines():

@@ -1,10 +1,12 @@
 """The gate before SuperLink's Fleet API: who gets in, what everybody else is answered, and what that costs."""
 
+import asyncio
 import gc
 import json
 import threading
 import tracemalloc
 from datetime import timedelta
+from functools import partial
 
 import grpc
 import pytest
@@ -17,6 +19,7 @@ from flwr.proto.fleet_pb2 import (
     RegisterNodeFleetRequest,
     UnregisterNodeFleetRequest,
 )
+from flwr.proto.fleet_pb2_grpc import FleetStub
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import PushObjectRequest
 from flwr.proto.node_pb2 import Node
@@ -26,8 +29,9 @@ from client.supernode.fleet_connection import Signature
 from client.supernode.registration import REGISTERED_CODE
 from common.system.health import problem
 from common.system.ports import free_port
-from server.gate import identity, limits, main
+from server.gate import identity, limits, main, relay
 from server.gate.limits import CALLS_OF_A_KEY
+from server.gate.superlink_api import Answer, headers_of
 from tests.helpers.gated import MESSAGE_BYTES, GatedSuperLink
 from tests.helpers.waiting_for import eventually
 
@@ -171,9 +175,161 @@ class AsUnary(grpc.StreamUnaryClientInterceptor):
         return self.signer.intercept_unary_unary(continuation, details, requests)
 
 
-def test_a_call_that_is_too_large_is_refused(gate):
+def own_channel(gate):
+    """A channel on a connection of its own, which gRPC otherwise shares."""
+    gate.channels.append(grpc.insecure_channel(gate.address, options=[("grpc.use_local_subchannel_pool", 1)]))
+    return gate.channels[-1]
+
+
+def never_ends(channel, signed=None, keys=None):
+    """The answer to a call whose body does not come: with which metadata, or who signs it."""
+    never = threading.Event()
+
+    def body():
+        never.wait()
+        yield b""
+
+    if keys is not None:
+        channel = grpc.intercept_channel(channel, AsUnary(Signature(keys)))
+    with pytest.raises(grpc.RpcError) as error:
+        channel.stream_unary("/flwr.proto.Fleet/PushObject")(body(), metadata=signed, timeout=SECONDS)
+    never.set()
+    return error.value.code(), error.value.details()
+
+
+@pytest.mark.parametrize("seconds", [-400, 400])
+def test_a_signature_of_another_time_is_no_reason_to_wait_for_a_body(gate, monkeypatch, seconds):
+    monkeypatch.setattr("client.supernode.fleet_connection.now", lambda: now() + timedelta(seconds=seconds))
+    assert never_ends(gate.channel(), keys=gate.device) == (grpc.StatusCode.UNAUTHENTICATED, identity.NO_KEY)
+
+
+def test_nor_is_the_key_of_another_on_a_connection_on_which_one_has_signed(gate):
+    stub = gate.stub(gate.device)
+    stub.ActivateNode(activation(gate.public), timeout=SECONDS)
+    _, public, _ = gate.pair(register=True)
+    assert never_ends(gate.channels[-1], metadata(key=public)) == (grpc.StatusCode.UNAUTHENTICATED, identity.NO_KEY)
+
+
+def test_nor_is_a_key_that_was_removed_for_longer_than_keys_are_believed(gate, monkeypatch):
+    monkeypatch.setattr(identity, "KNOWN_SECONDS", 0.0)
+    gate.stub(gate.device).ActivateNode(activation(gate.public), timeout=SECONDS)
+    gate.states.state().delete_node(owner_aid="<id:none>", node_id=gate.node)
+    assert never_ends(gate.channel(), keys=gate.device) == (grpc.StatusCode.UNAUTHENTICATED, "Invalid node ID")
+
+
+def test_a_body_that_does_not_come_is_not_waited_for_for_ever(gate, monkeypatch):
+    monkeypatch.setattr(relay, "BODY_SECONDS", 0.1)
+    answer = never_ends(gate.channel(), keys=gate.device)
+    assert answer == (grpc.StatusCode.DEADLINE_EXCEEDED, "Its body did not come in time")
+
+
+def test_only_so_many_strangers_wait_until_it_is_known_who_they_are(monkeypatch):
+    monkeypatch.setattr(identity, "MOST_STRANGERS", 2)
+
+    class Silent:
+        async def post(self, *_):
+            await asyncio.Event().wait()
+
+    async def ask():
+        keys = identity.RegisteredKeys(Silent())
+        waiting = [asyncio.create_task(keys.node_of(key)) for key in (b"a", b"b")]
+        await asyncio.sleep(0)
+        assert await asyncio.wait_for(keys.node_of(b"c"), SECONDS) is None
+        assert not any(one.done() for one in waiting)
+        for one in waiting:
+            one.cancel()
+
+    asyncio.run(ask())
+
+
+def test_of_a_key_only_so_many_bodies_are_read_at_a_time(gate, monkeypatch):
+    reads, read = [], relay._read
+
+    async def counted(*call):
+        reads.append(call)
+        return await read(*call)
+
+    monkeypatch.setattr(relay, "_read", counted)
+    never = threading.Event()
+
+    def body():
+        never.wait()
+        yield b""
+
+    call = grpc.intercept_channel(gate.channel(), AsUnary(Signature(gate.device)))
+    calls = [call.stream_unary("/flwr.proto.Fleet/PushObject").future(body(), timeout=SECONDS) for _ in range(7)]
+    eventually(lambda: gate.gate._relay.turns._keys[gate.public].calls == 7, "all are there")
+    assert len(reads) == limits.IN_HAND
+    calls[0].cancel()
+    eventually(lambda: len(reads) == limits.IN_HAND + 1, "the next is read")
+    for one in calls:
+        one.cancel()
+    never.set()
+
+
+def test_of_a_key_only_so_many_calls_are_with_superlink_at_a_time(gate, monkeypatch):
+    gate.stub(gate.device).ActivateNode(activation(gate.public), timeout=SECONDS)
+    asked, answers = [], asyncio.Event()
+
+    async def slow(*call):
+        asked.append(call)
+        await answers.wait()
+        return Answer(200, b"")
+
+    monkeypatch.setattr(gate.gate._relay._superlink, "post", slow)
+    calls = [look(gate, 0) for _ in range(7)]
+    eventually(lambda: len(asked) == limits.IN_HAND, "so many are")
+    calls.append(look(gate, 0))
+    eventually(lambda: gate.gate._relay.turns._keys[gate.public].calls == 8, "all are there")
+    assert len(asked) == limits.IN_HAND
+    gate.loop.call_soon_threadsafe(answers.set)
+    assert not any(call.result().messages_list for call in calls)
+    assert len(asked) == 8
+
+
+def test_who_is_slowed_waits_and_others_do_not(gate, monkeypatch):
+    other, _, node = gate.pair(register=True)
+    pause = limits.Pace.pause
+    keys = gate.gate._relay.turns._keys
+    monkeypatch.setattr(limits.Pace, "pause", lambda pace: 3600.0 if pace is keys[gate.public] else pause(pace))
+    slowed = look(gate, 0)
+    eventually(lambda: keys[gate.public].calls == 1, "it is there")
+    assert not look(gate, 0, gate.stub(other), node).result().messages_list
+    assert not slowed.done()
+    slowed.cancel()
+
+
+def test_devices_of_an_address_whose_strangers_take_all_their_calls_go_on(gate, monkeypatch):
+    stub = gate.stub(gate.device)
+    stub.ActivateNode(activation(gate.public), timeout=SECONDS)
+    monkeypatch.setattr(limits, "STRANGERS_CALLS", 0)
+    assert never_ends(own_channel(gate)) == (grpc.StatusCode.UNAVAILABLE, "Too many calls of this address at a time")
+    assert not look(gate, 0, stub).result().messages_list
+
+
+def test_a_devices_first_call_takes_no_strangers_turn_for_long(gate, monkeypatch):
+    monkeypatch.setattr(limits, "STRANGERS_CALLS", 1)
+    held = look(gate, 30)
+    eventually(waits(gate), "a look is held")
+    other, _, node = gate.pair(register=True)
+    elsewhere = FleetStub(grpc.intercept_channel(own_channel(gate), Signature(other)))
+    assert not look(gate, 0, elsewhere, node).result().messages_list
+    held.cancel()
+
+
+def test_nothing_but_flowers_own_headers_goes_on_to_superlink(gate):
+    said = [("flwr-name-bin", b"a"), ("flwr-x", "b"), ("content-length", "3"), ("bouquet-reply-bytes", "9")]
+    assert headers_of(said) == {"flwr-name": "YQ==", "flwr-x": "b"}
+    request = PullMessagesRequest(node=Node(node_id=gate.node))
+    assert not gate.stub(gate.device).PullMessages(request, metadata=said[2:], timeout=SECONDS).messages_list
+
+
+@pytest.mark.parametrize("packed", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
+def test_a_call_that_is_too_large_is_refused(gate, packed):
+    """By what it would become: packed it is a thousandth of that."""
     request = PushObjectRequest(node=Node(node_id=gate.node), object_content=b"0" * MESSAGE_BYTES)
-    assert refusal(gate.stub(gate.device).PushObject, request)[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+    call = partial(gate.stub(gate.device).PushObject, compression=packed)
+    assert refusal(call, request)[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import uuid
 
 import pytest
 
+from server.gate import waiting
 from server.gate.waiting import DATAGRAM_BYTES, Waiting, _of_own_user
 from server.superlink.link_state import Teller
 
@@ -27,6 +28,18 @@ def test_a_gate_that_is_busy_hears_of_all_nodes_when_it_listens_again():
             heard.update(struct.unpack(f">{len(data) // 8}Q", data))
     tell(1)  # nobody listens
     assert not tell._untold
+
+
+def test_no_look_is_held_for_longer_than_a_while(monkeypatch):
+    monkeypatch.setattr(waiting, "MOST_SECONDS", 0.01)
+
+    async def look():
+        return None
+
+    async def first():
+        return await asyncio.wait_for(Waiting(f"bouquet-test-{uuid.uuid4().hex}").first(7, 1e9, look), 60)
+
+    assert asyncio.run(first()) is None
 
 
 SAYS = """
