@@ -51,9 +51,11 @@ def over_columns(scores: Scores, row: str, other: str, columns: list[str]) -> Di
     return paired_difference(means[row], means[other])
 
 
-def not_inferior(differences: NDArray[np.float64], margin: float) -> float:
-    """The p-value of being behind by the margin or more, of a column's mean differences by seed (n,)."""
-    if len(differences) < 2 or np.ptp(differences) < 1e-9:
+def not_inferior(differences: NDArray[np.float64], margin: float) -> float | None:
+    """The p-value of being behind by the margin or more, of a column's mean differences by seed (n,); no p of one."""
+    if len(differences) < 2:
+        return None
+    if np.ptp(differences) < 1e-9:
         return 0.0 if differences.mean() > -margin else 1.0
     return float(stats.ttest_1samp(differences, -margin, alternative="greater").pvalue)
 
@@ -88,7 +90,7 @@ def main() -> None:
         if difference is None:
             continue
         held = [c for c in columns if (p := shown[other, c]) is not None and p < 1 - CONFIDENCE]
-        behind = [c for c in columns if by_seed[other, c].mean() < -asked.margin]
+        behind = [c for c in columns if len(found := by_seed[other, c]) and found.mean() < -asked.margin]
         p_value = "–" if difference.p_value is None else f"{difference.p_value:.2g}"
         print(f"| {other} | {difference.mean:+.3f} | {p_value} | {len(held)} | {', '.join(behind) or 'none'} |")
 

@@ -27,6 +27,12 @@ def file(tmp_path):
     return path
 
 
+def printed(monkeypatch, capsys, *arguments):
+    monkeypatch.setattr(sys, "argv", ["claims", *map(str, arguments)])
+    claims_over_columns.main()
+    return capsys.readouterr().out.splitlines()
+
+
 def test_the_mean_over_columns_is_paired_by_seed(file):
     found = over_columns(read_scores(file), "mixture", "alone", ["IID", "rotated"])
     by_seed = [(0.1 + 0.0) / 2, (0.2 - 0.1) / 2, (0.1 - 0.05) / 2]
@@ -41,12 +47,35 @@ def test_not_inferior_is_one_sided_about_the_margin():
     assert not_inferior(differences, 0.01) == pytest.approx(0.5)
     assert not_inferior(np.array([0.0, 0.0]), 0.01) == 0.0  # equal rows
     assert not_inferior(np.array([-0.1, -0.1]), 0.01) == 1.0
+    assert not_inferior(np.array([0.1]), 0.01) is None  # of one seed nobody knows
 
 
 def test_what_is_printed(file, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["claims", str(file), "--row", "mixture"])
-    claims_over_columns.main()
-    said = capsys.readouterr().out
+    said = printed(monkeypatch, capsys, file, "--row", "mixture")
     assert "mixture less the other, mean over 2 columns; p after Holm over 1 rows" in said
     # IID is not inferior with p = .025, which two claims make .0501 after Holm
-    assert said.splitlines()[-1] == "| alone | +0.042 | 0.038 | 0 | rotated |"
+    assert said[-1] == "| alone | +0.042 | 0.038 | 0 | rotated |"
+
+
+def test_of_an_error_less_is_better(file, monkeypatch, capsys):
+    said = printed(monkeypatch, capsys, file, "--row", "alone", "--less-is-better")
+    assert said[-1] == "| mixture | +0.042 | 0.038 | 0 | rotated |"
+
+
+def test_p_values_hold_for_all_rows_and_a_row_is_behind_by_the_margin_or_it_is_not(file, monkeypatch, capsys):
+    with file.open("a") as lines:
+        for seed, iid in enumerate([(0.51, 0.71), (0.609, 0.809), (0.608, 0.608)]):
+            for client, rotated in enumerate((0.8, 0.6 + 0.05 * seed)):
+                lines.write(f"global,IID,{seed},client-{client},{iid[client]}\n")
+                lines.write(f"global,rotated,{seed},client-{client},{rotated}\n")
+        lines.write("global,only here,0,client-0,0.5\n")
+    said = printed(monkeypatch, capsys, file, "--row", "mixture", "--margin", "0.02")
+    # .0377 of the test above, twice; in IID the row is behind the other by .009 in the mean
+    assert said[-2:] == ["| alone | +0.042 | 0.075 | 0 | rotated |", "| global | +0.050 | 0.16 | 1 | none |"]
+
+
+def test_of_one_seed_nothing_is_claimed(file, monkeypatch, capsys):
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(line for line in lines if line.split(",")[2] in ("seed", "0")))
+    said = printed(monkeypatch, capsys, file, "--row", "mixture", "--margin", "0.1")
+    assert said[-1] == "| alone | +0.050 | – | 0 | none |"

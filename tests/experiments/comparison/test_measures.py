@@ -1,7 +1,9 @@
 import json
+from dataclasses import asdict
 
 import pytest
 
+from common.task.score import Score
 from experiments.comparison.measures import (
     Metric,
     MetricError,
@@ -55,6 +57,15 @@ def test_of_models_after_local_training_the_last_of_each_device_counts(write_run
     assert parse_metric("accuracy_micro").of(run, "trained") == pytest.approx(0.3)
 
 
+def test_of_an_error_after_local_training_the_worst_are_the_largest(write_run, edit_round):
+    folder = write_run(rounds=1, clients=2)
+    trained = {"client-0": {"mae_trained": 0.5}, "client-1": {"mae_trained": 2.0}}
+    edit_round(folder, 1, by_client=trained, score=asdict(Score("mae", "MAE", higher_is_better=False)))
+    run = read_run(folder)
+    found = [parse_metric(f"mae_{what}").of(run, "trained") for what in ("macro", "worst_decile", "deviation")]
+    assert found == [1.25, 2.0, 0.75]
+
+
 def test_a_target_that_only_the_final_test_shows_counts_as_reached_at_the_end(write_run, edit_round):
     folder = write_run(rounds=3)
     for number in (1, 2, 3):
@@ -78,8 +89,9 @@ def test_an_accuracy_has_converged_where_it_is_within_a_point_of_its_last_five(w
     assert parse_metric("seconds_at_2mbit_to_convergence").of(run) == pytest.approx(5 * 600 * 8 / 2e6)
 
 
-def test_a_run_of_a_few_rounds_has_no_convergence(write_run):
-    assert rounds_to_convergence(read_run(write_run(rounds=3))) is None
+@pytest.mark.parametrize(("rounds", "converged"), [(9, None), (10, 8)])
+def test_a_run_of_a_few_rounds_has_no_convergence(write_run, rounds, converged):
+    assert rounds_to_convergence(read_run(write_run(rounds=rounds))) == converged
 
 
 def test_a_round_waits_for_the_client_that_exchanges_most(write_run, edit_round):

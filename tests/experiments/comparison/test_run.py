@@ -13,9 +13,10 @@ from rich.console import Console
 from common.errors import BouquetError
 from experiments.comparison import claims
 from experiments.comparison.cell_process import CellFailed
-from experiments.comparison.claims import gains, row_ranks
+from experiments.comparison.claims import gains, references, row_ranks
 from experiments.comparison.grid import load_table
 from experiments.comparison.run import Results, cell_state, default_jobs, run_table
+from experiments.comparison.significance import Difference
 from experiments.comparison.tables import notes, print_results, render_csv, render_json, render_markdown, write_results
 from server import run_folder
 
@@ -439,6 +440,19 @@ def test_a_gain_is_over_all_of_the_reference_rows(compare):
     found = gains(results)
     assert set(found) == {("FeSEM", "digits")}  # the references themselves have none
     assert found["FeSEM", "digits"].mean == pytest.approx(0.2)  # over alone with .7, not FedAvg with .6
+
+
+def test_all_claims_of_a_table_hold_together(compare, monkeypatch):
+    """FeSEM against either reference, and these against each other."""
+    results, _, _ = compare("[[data]]", '[[strategy]]\nlabel = "alone"\nname = "standalone"\n[[data]]')
+    one = Difference(0.1, 0.05, 0.15, seeds=2, ahead=2, pairs=8, p_value=0.02)
+    monkeypatch.setattr(claims, "paired_difference", lambda *_: one)
+    assert [d.p_value for d in claims.differences(results).values()] == [0.08] * 4
+
+
+def test_a_reference_is_a_row_that_serves_what_its_method_sent(table):
+    mixed = '[[strategy]]\nlabel = "mixed"\nname = "fedavg"\nset = { "personal.serve" = "mixture" }\n[[strategy]]'
+    assert references(Results(table("[[strategy]]", mixed))) == ["Fed|Avg"]
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from experiments.comparison import claims
 from experiments.comparison.claims import difference_text
 from experiments.comparison.significance import holm, paired_difference, ranks
 
@@ -21,6 +23,7 @@ def test_a_difference_is_paired_by_client_and_its_interval_is_over_seeds():
     # p: 2 (1/2 − arctan(3) / π), Cauchy's distribution at t = .15 / .05
     assert found.p_value == pytest.approx(1 - 2 * math.atan(3) / math.pi)
     assert found.is_noise
+    assert [replace(found, p_value=p).is_noise for p in (0.049, 0.051)] == [False, True]
 
 
 def test_a_measure_of_all_clients_takes_the_place_of_their_mean():
@@ -37,6 +40,7 @@ def test_seeds_that_agree_are_a_claim_and_ones_that_do_not_are_none():
     one_seed_disagrees = {**row, 2: {str(i): 0.7 + 0.001 * i for i in range(20)}}
     found = paired_difference(one_seed_disagrees, other)
     assert (found.ahead, found.is_noise) == (2, True)
+    assert paired_difference({**row, 2: other[2]}, other).ahead == 2  # level is not ahead
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
@@ -79,6 +83,17 @@ def test_a_row_that_came_out_equal_makes_no_other_claim_easier():
     assert equal.p_value is None
     found = holm({"a": replace(one, p_value=0.02), "b": replace(one, p_value=0.03), "equal": equal})
     assert {name: d.p_value for name, d in found.items()} == pytest.approx({"a": 0.06, "b": 0.06, "equal": None})
+
+
+@pytest.mark.parametrize(("higher_is_better", "worth"), [(True, 0.25), (False, -0.25)])
+def test_of_an_error_less_is_worth_more(monkeypatch, higher_is_better, worth):
+    monkeypatch.setattr(claims, "by_seed", lambda *_: {0: {"a": 0.25}})
+    table = SimpleNamespace(score=SimpleNamespace(higher_is_better=higher_is_better))
+    assert claims.worth_by_seed(SimpleNamespace(table=table), "row", "data") == {0: {"a": worth}}
+
+
+def test_the_worst_tenth_is_the_lowest():
+    assert claims.worst_tenth(np.arange(20)[::-1] / 20) == pytest.approx((0 + 0.05) / 2)
 
 
 def test_ranks_are_means_over_blocks_with_nemenyis_critical_difference():
