@@ -8,11 +8,13 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from client.app import make_client_app
+from client.owner.watch import Watch
 from client.rounds.start_model import compose
 from client.state.device_state import PERSONAL, Kept
 from common import protocol
 from common.model.build import initial_model, state_vector
 from common.protocol import ARRAYS, Encoder, Instruction, Payload, Proximal
+from common.protocol.error_replies import NOT_NOW_ERROR, NotNow
 from common.settings import load_settings
 from experiments.simulation.inline_grid import InlineGrid
 from strategies.base import reply_checks
@@ -167,6 +169,7 @@ def test_who_it_is_costs_no_pytorch(tmp_path):
 import sys
 from flwr.app import Context, Message, RecordDict
 from client.app import make_client_app
+from client.owner.watch import Watch
 from common.settings import Settings
 from experiments.simulation.inline_grid import InlineGrid
 InlineGrid({})
@@ -181,3 +184,50 @@ print(reply.content["client"]["client-id"], "torch" in sys.modules, "sklearn" in
     assert runs[0] == runs[1]
     assert runs[0].startswith("device-")
     assert runs[0].split()[1:] == ["False", "False"]
+
+
+# --- its owner's conditions ------------------------------------------------------------------------------------------
+
+PRIVATE = ["privacy.clip_norm=1.0", "privacy.noise_multiplier=1.0"]
+
+
+def of_owner(tmp_path, text, **more):
+    """The node config of a real device whose owner says when it works."""
+    file = tmp_path / "when.toml"
+    file.write_text(f"[when]\n{text}")
+    return {"partition-id": 3, "num-partitions": 10, "state-dir": str(tmp_path / "state"), "when": str(file), **more}
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_conditions_hold_where_no_supernode_asked(model, tmp_path, kind):
+    config = of_owner(tmp_path, 'command = "false"\n')
+    reply = make_client_app(SETTINGS)(ask(model, whole(model), kind=kind), context(config))
+    assert reply.error.code == NOT_NOW_ERROR
+
+
+@pytest.mark.parametrize("overrides", [[], PRIVATE, ["personal.serve=mixture"], ["personal.serve=best"]])
+def test_whatever_it_does_it_stops_where_conditions_end(model, tmp_path, monkeypatch, overrides):
+    """Also in the last mini-batch of all: a model that it trains alone, and where an error would be hidden."""
+    settings = SETTINGS.with_overrides({"personal.compare": "never", **dict(one.split("=") for one in overrides)})
+    demands = {"least-noise": 0.5} if overrides == PRIVATE else {}
+    looks, nice, last = [], [], [0]
+
+    def between(_):
+        looks.append(len(looks))
+        if len(looks) == last[0]:
+            raise NotNow("too hot", 60.0)
+
+    monkeypatch.setattr(Watch, "between_batches", between)
+    monkeypatch.setattr(Watch, "be_nice", lambda watch: nice.append(watch.file))
+
+    def answered(folder):
+        folder.mkdir()
+        looks.clear()
+        config = of_owner(folder, "", **demands)
+        return make_client_app(settings)(ask(model, whole(model)), context(config))
+
+    assert answered(tmp_path / "0").has_content()
+    assert len(nice) == 1
+    count = len(looks)
+    for number, last[0] in enumerate((1, count // 2, count), 1):
+        assert answered(tmp_path / str(number)).error.code == NOT_NOW_ERROR

@@ -73,6 +73,19 @@ class TestSensors:
         assert machine.sensors.on_mains() is True
         assert machine.sensors.battery() is None
 
+    def test_of_two_batteries_both_say_that_it_is_charged(self, machine):
+        """Where no charger is told of."""
+        machine.supply("BAT0", type="Battery", status="Full")
+        machine.supply("BAT1", type="Battery", status="Discharging")
+        assert machine.sensors.on_mains() is False
+        machine.supply("BAT1", status="Charging")
+        assert machine.sensors.on_mains() is True
+
+    def test_a_route_that_is_down_is_no_link(self, machine):
+        machine.routes(("wlan0", 600))
+        machine.write("proc/net/route", (machine.root / "proc/net/route").read_text().replace("\t0003\t", "\t0002\t"))
+        assert machine.sensors.interface() is None
+
     def test_the_route_with_the_least_metric_is_the_link(self, machine):
         machine.routes(("wwan0", 700), ("wlan0", 600))
         assert machine.sensors.interface() == "wlan0"
@@ -174,10 +187,21 @@ class TestFile:
             self.read(tmp_path, text)
         assert said in str(error.value)
 
-    def test_nobody_else_may_write_it(self, tmp_path):
+    @pytest.mark.parametrize("mode", [0o664, 0o646])
+    def test_nobody_else_may_write_it(self, tmp_path, mode):
         file = tmp_path / "when.toml"
         file.write_text("[when]\n")
-        file.chmod(0o664)
+        file.chmod(mode)
+        with pytest.raises(BouquetError, match="can be changed by others"):
+            read_when(file)
+
+    def test_nor_own_it(self, tmp_path, monkeypatch):
+        file = tmp_path / "when.toml"
+        file.write_text("[when]\n")
+        if os.getuid() == 0:  # whose files are trusted, whoever reads them
+            os.chown(file, 4711, -1)
+        else:
+            monkeypatch.setattr(os, "getuid", lambda: 4711)
         with pytest.raises(BouquetError, match="can be changed by others"):
             read_when(file)
 
@@ -211,6 +235,55 @@ class TestWatch:
         machine.temperature(71)
         with pytest.raises(NotNow, match="too hot"):
             watch.between_batches()
+
+    @pytest.mark.parametrize(
+        ("text", "changes"),
+        [
+            ("mains = true\n", lambda machine, go: machine.power(mains=False, battery=90)),
+            ("battery = 0.3\n", lambda machine, go: machine.supply("BAT0", capacity=20)),
+            ('interface = "wlan0"\n', lambda machine, go: machine.routes(("wwan0", 1))),
+            ("unmetered = true\n", lambda machine, go: machine.routes()),
+            ('command = ["test", "-e", "GO"]\n', lambda machine, go: go.unlink()),
+            ('hours = "03:00-04:00"\n', lambda machine, go: None),
+        ],
+    )
+    def test_between_two_batches_it_stops_by_whatever_else_no_longer_holds(
+        self, tmp_path, machine, monkeypatch, text, changes
+    ):
+        (tmp_path / "nmcli").write_text("#!/bin/sh\necho no\n")
+        (tmp_path / "nmcli").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+        go, hour = tmp_path / "go", [3]
+        go.touch()
+        machine.power(mains="battery" not in text, battery=90)
+        machine.routes(("wlan0", 1))
+        text = text.replace("GO", str(go))
+        watch = self.watch(tmp_path, machine, text, clock=lambda: 0.0, now=lambda: at(hour[0]))
+        assert watch.refusal() is None
+        watch.between_batches()
+        changes(machine, go)
+        hour[0] = 5
+        with pytest.raises(NotNow):
+            watch.between_batches()
+
+    def test_one_that_was_let_work_again_is_not_kept_cool(self, tmp_path, machine):
+        machine.temperature(75)
+        watch = self.watch(tmp_path, machine, "temperature = 70\n", clock=lambda: 0.0)
+        assert watch.refusal()
+        machine.temperature(59)
+        assert watch.refusal() is None
+        machine.temperature(65)  # by its own work, which is less than too hot
+        watch.between_batches()
+        assert watch.refusal() is None
+
+    def test_a_look_before_new_work_does_not_wait_for_its_turn(self, tmp_path, machine):
+        ticks = iter(range(1000))  # each look takes a second, and is due again after fifty
+        watch = self.watch(tmp_path, machine, "temperature = 70\nload = 1\n", clock=lambda: float(next(ticks)))
+        machine.temperature(50)
+        machine.load(0.1)
+        assert watch.refusal() is None
+        machine.load(4)
+        assert str(watch.refusal()) == "busy; again below a load of 1.0"
 
     def test_looks_take_a_fiftieth_of_the_time_at_most(self, tmp_path, machine):
         """A sensor that takes 0.1 s is read again after five seconds."""

@@ -184,6 +184,35 @@ def test_a_file_of_another_user_is_not_written_over(tmp_path, monkeypatch):
     assert store.names() == ["new"]
 
 
+def test_what_a_link_names_is_not_written_over(tmp_path):
+    store = FolderStore(tmp_path / "state")
+    (tmp_path / "theirs").write_bytes(b"theirs")
+    (tmp_path / "state" / "old").symlink_to(tmp_path / "theirs")
+    store.write("new", b"ours", spare="old")
+    assert (tmp_path / "theirs").read_bytes() == b"theirs"
+    assert (store.names(), store.read("new")) == (["new"], b"ours")
+
+
+def test_what_an_owner_puts_beside_the_runs_stays(tmp_path):
+    state = DeviceState(FolderStore(tmp_path))
+    state.keep("run", 1, ONE, {})
+    (kept,) = [path for path in tmp_path.iterdir() if path.is_dir()]
+    copy = shutil.copytree(kept, tmp_path / f"{kept.name}-copy")
+    shutil.copy(copy / "round-000001.safetensors", tmp_path / "round-000001.safetensors.old")
+    for number in range(5):
+        DeviceState(FolderStore(tmp_path)).keep(f"{number}", 1, ONE, {})
+    assert (copy / "round-000001.safetensors").is_file()
+    assert (tmp_path / "round-000001.safetensors.old").is_file()
+
+
+def test_the_room_is_that_of_all_runs_together(tmp_path, monkeypatch):
+    monkeypatch.setattr("client.state.room.shutil.disk_usage", lambda _: SimpleNamespace(free=6 << 20))
+    state, model = DeviceState(FolderStore(tmp_path)), {PERSONAL: {"w": np.zeros(2 << 18, np.float32)}}  # 2 MiB
+    state.keep("one", 1, model, {})
+    with pytest.raises(BouquetError, match="may take no more than it leaves"):
+        state.keep("two", 1, model, {})
+
+
 @pytest.mark.parametrize(("before", "left"), [((9,), [9]), ((8, 9), [9]), ((1, 2, 3), [2, 3])])
 def test_a_device_that_dies_while_it_writes_still_has_a_model(tmp_path, monkeypatch, before, left):
     state = DeviceState(FolderStore(tmp_path))

@@ -76,6 +76,16 @@ def test_an_archive_is_read_as_the_folder_that_it_holds(tmp_path: Path) -> None:
     assert np.array_equal(found.test_x, expected.test_x)
 
 
+def test_an_archive_writes_nowhere_but_into_its_own_folder(tmp_path: Path) -> None:
+    folder = pets(tmp_path / "pets")
+    (tmp_path / "data").mkdir()
+    with tarfile.open(tmp_path / "data" / "pets.tar", "w") as tar:
+        tar.add(folder, "pets")
+        tar.add(folder / "train" / "dog" / "00.png", "../evil.png")
+    with pytest.raises(BouquetError, match=r"pets\.tar cannot be unpacked .*evil\.png"):
+        load_dataset("images/pets", tmp_path / "data", classes=CLASSES, input_shape=SHAPE)
+
+
 def test_images_are_decoded_once_and_again_when_one_has_changed(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
