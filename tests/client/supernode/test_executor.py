@@ -63,6 +63,7 @@ def test_an_app_of_another_origin_never_meets_what_is_imported_here(link, monkey
     program = tmp_path / "flwr-clientapp"
     program.write_text(
         f'#!/bin/sh\necho "$@" > {tmp_path}/asked\ncat $4 > {tmp_path}/token\nmktemp > {tmp_path}/made\n'
+        f"stat -c %a $TMPDIR > {tmp_path}/mode\n"
     )
     program.chmod(0o755)
     monkeypatch.setattr(module, "find_program", lambda name: str(tmp_path / name))
@@ -77,6 +78,7 @@ def test_an_app_of_another_origin_never_meets_what_is_imported_here(link, monkey
     asked = f"--runtime-api-address 127.0.0.1:1 --token-file {place}/token --insecure --parent-pid {os.getpid()}"
     assert (tmp_path / "asked").read_text().strip() == asked
     assert (tmp_path / "token").read_text() == "token"
+    assert (tmp_path / "mode").read_text() == "700\n", "nobody else reads it"
     assert (tmp_path / "made").read_text().startswith(f"{place}/")
     assert not place.exists(), "what it unpacked goes with it"
     assert not (tmp_path / "forked").exists()

@@ -112,6 +112,8 @@ BAD = {
     "shape": (lambda a: a.update({"first.bias": np.zeros(3)}), r"has shape \(3,\), expected \(2,\)"),
     "nan": (lambda a: a.update({"first.bias": np.array([0, np.nan])}), "not finite"),
     "huge": (lambda a: a.update({"first.bias": np.array([0, -3e38])}), r"'first\.bias' holds -3e\+38; values are to"),
+    "up": (lambda a: a.update({"first.bias": np.array([0, 3e38])}), r"'first\.bias' holds 3e\+38; values are to"),
+    "large": (lambda a: a.update({"first.bias": np.array([0, 2e9])}), r"'first\.bias' holds 2e\+09; values are to"),
     "long": (
         lambda a: a.update({"first.bias": np.zeros(10**5)}),
         r"'first\.bias' takes 800128 bytes; in this",
@@ -170,6 +172,7 @@ def test_a_reply_that_claims_more_than_there_is_is_refused(layout):
         ({"num-examples": 1, "accuracy": 1.5}, "'accuracy' is 1.5; it must be from 0 to 1"),
         ({"num-examples": 1, "loss": 1e300}, r"'loss' is 1e\+300"),
         ({"num-examples": 1, "loss": float("nan")}, "'loss' is nan"),
+        ({"num-examples": 1, **{f"metric-{n}": 1.0 for n in range(100)}}, "has 101 metrics; it may have 100"),
     ],
 )
 def test_bad_metrics_are_refused(layout, metrics, message):

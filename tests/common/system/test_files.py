@@ -13,7 +13,7 @@ from common.system.files import sweep, temporary_beside, write_atomically, write
 def test_what_a_killed_process_had_not_finished_is_swept_away_and_nothing_else(tmp_path):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    kept = [".lock", "state.json", ".hidden", f".state.json.{os.getppid()}"]
+    kept = [".lock", "state.json", ".hidden", f".state.json.{os.getppid()}", f".leaf.{ended.pid}.jpg"]
     for name in [*kept, f".state.json.{ended.pid}", f".of-one-before.{os.getpid()}"]:
         (tmp_path / name).write_text("half")
     (tmp_path / f".round-000003.{ended.pid}").mkdir()

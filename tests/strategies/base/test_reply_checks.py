@@ -33,3 +33,9 @@ def test_our_own_shares_are_from_0_to_1(name, value):
 def test_each_metric_that_the_score_names_is_looked_at():
     names = [name for name, value in vars(Score).items() if isinstance(value, property) and name != "title"]
     assert {*names, "key"} == set(OF_SCORE)
+
+
+def test_a_test_has_a_number_of_samples():
+    content = RecordDict({"metrics": MetricRecord({"accuracy": 0.5})})
+    with pytest.raises(ProtocolError, match="'num-examples' is missing"):
+        read_metrics(Message(content, dst_node_id=1, message_type="evaluate"))

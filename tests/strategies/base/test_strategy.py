@@ -207,3 +207,13 @@ def test_an_attribute_that_would_hide_a_hook_is_refused_by_name():
 
     with pytest.raises(BouquetError, match=r"Own\.record cannot be set: 'record' is a hook"):
         Own()
+
+
+def test_of_two_nodes_that_reply_as_one_the_first_counts_and_the_other_is_told(scripted, play):
+    """Without keys a node is what it says that it is."""
+    handlers = {1: scripted("a", plus(1.0)), 2: scripted("b", plus(1.0)), 9: scripted("a", plus(-50.0))}
+    strategy = FedAvg()
+    play(strategy, InlineGrid(handlers), range(1, 2))
+    assert strategy.replies.clients == ("a", "b")
+    assert strategy.centers(strategy.state).tolist() == [[1.0] * 8]
+    assert strategy.failures == {"a": "Another node replied as 'a' in this round; the first one counts."}
