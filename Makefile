@@ -60,11 +60,14 @@ federation: $(VENV)/installed-dev
 malformed: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 BOUQUET_MALFORMED=2000 $(BIN)/pytest tests/strategies/base/test_malformed.py tests/server/superlink/test_malformed_bytes.py --timeout 3600
 
-# Two hundred schedules of faults, some hours; as root, also with cut links and full disks. SEEDS=17 replays one.
+# Two hundred schedules of faults, some hours; as root, also with cut links and full disks. SEEDS=17 replays one,
+# JOBS=3 has three fleets side by side.
 SEEDS ?= 0-199
+JOBS ?= 1
 faults: $(VENV)/installed-dev
 	mkdir -p runs
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.faults --seeds $(SEEDS) --results runs/faults.jsonl --keep runs/faults
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.faults --seeds $(SEEDS) --jobs $(JOBS) \
+		--results runs/faults.jsonl --keep runs/faults
 
 test-containers: $(VENV)/installed-dev
 	$(BIN)/pytest -m "containers and not arm64" tests/containers

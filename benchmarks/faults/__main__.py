@@ -1,6 +1,7 @@
 """Schedules of faults over short runs of each strategy: real processes over gRPC. From the repository's root, as root:
 
     python -m benchmarks.faults --seeds 0-199 --results faults.jsonl
+    python -m benchmarks.faults --seeds 0-199 --results faults.jsonl --jobs 3     (on three fleets side by side)
     python -m benchmarks.faults --only 17 --results faults.jsonl --keep FOLDER    (replays a schedule)
     python -m benchmarks.faults resume --points 20 --results resume.jsonl         (exact resumption)
 
@@ -28,14 +29,15 @@ def main() -> int:
     parser.add_argument("--only", type=int, metavar="SEED", help="one schedule, also if it is in the file")
     parser.add_argument("--most", type=int, default=10**6, help="so many schedules, then the end")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="after so many, no schedule begins")
+    parser.add_argument("--jobs", type=int, default=1, help="so many schedules at once, each on a fleet of its own")
     parser.add_argument("--results", type=Path, default=Path("faults.jsonl"))
     parser.add_argument("--keep", type=Path, help="where the folders of what went wrong are copied")
     options = parser.parse_args()
     os.environ.setdefault("FLWR_LOG_LEVEL", "ERROR")
     from benchmarks.faults import resume
-    from benchmarks.faults.run import Series, table
+    from benchmarks.faults.run import Series, leave, side_by_side, table
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no process, link or disk stays behind
+    signal.signal(signal.SIGTERM, leave)
     begun = time.monotonic()
     if options.what == "resume":
         well = resume.play(options.results, options.points, begun + options.seconds, options.keep)
@@ -49,7 +51,8 @@ def main() -> int:
         every = [seed for first, _, last in spans for seed in range(int(first), int(last or first) + 1)]
         # Each kind of fault comes early.
         seeds = sorted((seed for seed in every if seed not in series.done), key=lambda seed: (seed % 6, seed))
-        well = series.play(seeds[: options.most])
+        seeds = seeds[: options.most]
+        well = side_by_side(options.jobs, series, seeds) if options.jobs > 1 else series.play(seeds)
     print(table(options.results))
     print(f"{time.monotonic() - begun:.0f} s; load {os.getloadavg()[0]:.1f}")
     return 0 if well else 1

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import re
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -205,12 +208,13 @@ class Series:
         with self.results.open("a") as file:
             file.write(json.dumps(line) + "\n")
 
-    def play(self, seeds: Iterable[int], again: bool = False) -> bool:
-        """Run the schedules that are not there yet; whether all of them went well."""
+    def play(self, seeds: Iterable[int], again: bool = False, references: Iterable[str] = ()) -> bool:
+        """Run the schedules that are not there yet, and what they are compared with; whether all of them went well."""
         todo = [draw(seed) for seed in seeds if again or seed not in self.done]
         if os.geteuid():
             todo = [s for s in todo if not any(fault.kind in NEEDS_ROOT for fault in s.faults)]
-        missing = [name for name in dict.fromkeys(s.strategy for s in todo) if name not in self.references]
+        needed = dict.fromkeys([*references, *(s.strategy for s in todo)])
+        missing = [name for name in needed if name not in self.references]
         together = [schedule for schedule in todo if not schedule.alone]
         alone = [schedule for schedule in todo if schedule.alone]
         # One at once, so that they come in turn where a series is played in parts.
@@ -279,6 +283,34 @@ class Series:
     def _folder(self) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="bouquet-faults-", ignore_cleanup_errors=True) as folder:
             yield Path(folder)
+
+
+def side_by_side(jobs: int, series: Series, seeds: list[int]) -> bool:
+    """Play schedules in so many programs, each on fleets of its own; whether all of them went well."""
+    well = series.play([], references=[draw(seed).strategy for seed in seeds])  # once, not in each of them
+    start = multiprocessing.get_context("spawn").Process
+    parts = [start(target=_part, args=(series, seeds[number::jobs])) for number in range(jobs)]
+    try:
+        for part in parts:
+            part.start()
+        for part in parts:
+            part.join()
+    finally:
+        for part in parts:
+            if part.is_alive():
+                part.terminate()
+                part.join()
+    return well and not any(part.exitcode for part in parts)
+
+
+def _part(series: Series, seeds: list[int]) -> None:
+    signal.signal(signal.SIGTERM, leave)
+    sys.exit(0 if series.play(seeds) else 1)
+
+
+def leave(*_: object) -> None:
+    """End so that no process, link or disk stays behind."""
+    sys.exit(143)
 
 
 def warm_up(public: Path) -> Settings:
