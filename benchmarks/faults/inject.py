@@ -119,7 +119,7 @@ class Injection:
         """Spoil what the gate keeps of the messages in hand while it is down; the server lives on."""
         said: list[str] = []
         killed = self._kill_gate(what, lambda: said.append(self._spoil(what)))
-        return "; ".join([killed, *said]) if killed else ""
+        return f"{killed}; {said[0]}" if said and said[0] else ""
 
     def _again(self, said: str) -> str:
         """Start what is gone, as a service manager does."""
@@ -156,13 +156,13 @@ class Injection:
             folders = sorted((self.run_folder / "checkpoint").glob("round-*"))
             files = sorted(folders[-1].iterdir()) if folders else []
         elif what == "state":
-            files = sorted(self.device.state.glob("*.safetensors"), key=lambda f: f.stat().st_mtime_ns)[-1:]
+            files = sorted(self.device.state.glob("run-*/*.safetensors"), key=lambda f: f.stat().st_mtime_ns)[-1:]
         elif what == "gate":
             files = sorted((self.fleet.first / "superlink" / "gate").iterdir())
         else:
             files = sorted((self.device.state / "prepared").glob("*"))
         if not files:
-            return "nothing to damage"
+            return ""
         file = self.random.choice(files)
         content = bytearray(file.read_bytes())
         how = self.random.choice(("flip", "truncate", "empty"))

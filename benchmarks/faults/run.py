@@ -274,7 +274,7 @@ class Series:
         shutil.copytree(federation.folder, target, ignore=shutil.ignore_patterns("data-*"), symlinks=True)
 
     def _show(self, line: dict[str, Any]) -> None:
-        faults = "; ".join(f["fault"] + ("" if f["happened"] else " (its event never came)") for f in line["faults"])
+        faults = "; ".join(f["fault"] + ("" if f["happened"] else " (not done)") for f in line["faults"])
         ends = f" [{len(line['endings'])} endings]" if line.get("endings") else ""
         said = "WRONG " + "; ".join(line["wrong"]) if line["wrong"] else "well"
         print(f"{line['seed']:>5} {line['strategy']:<14} {line['seconds']:>6} s  {faults}{ends}: {said}", flush=True)

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections import Counter
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 
 import pytest
@@ -137,6 +138,15 @@ def test_swapped_devices_lost_layers_and_left_files_are_noticed(run):
         "cleo keeps round 4, and took part in [1, 2, 3, 4, 5]",
         f"left behind: dan/{kept(run, 'dan').name}/.round-000005.safetensors.17",
     ]
+
+
+@pytest.mark.parametrize(("what", "noticed"), [("state", "dan keeps round 4"), ("checkpoint", "round-000005/")])
+def test_damage_is_done_to_what_is_kept_now_and_noticed(run, what, noticed):
+    from benchmarks.faults.inject import Injection
+
+    fault = SimpleNamespace(device=SimpleNamespace(state=run.states / "dan"), run_folder=run.folder, random=Random(0))
+    assert Injection._spoil(fault, what)
+    assert any(line.startswith(noticed) for line in run.wrong())
 
 
 def test_a_damaged_checkpoint_a_lost_round_a_slow_one_and_a_bad_model_are_noticed(run):
