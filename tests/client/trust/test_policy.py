@@ -98,6 +98,9 @@ def test_a_data_set_or_partition_of_the_owners_likewise(key):
     AppTrust().check_config({"data.dataset": "digits", "data.partition": "iid"})
     AppTrust(data=frozenset({"mine.data:load"})).check_config({key: "mine.data:load"})
     AppTrust(anything=True).check_config({key: "os:system"})
+    AppTrust().check_config({"model.name": "torchvision:resnet18"})  # of models alone that is Bouquet's own
+    with pytest.raises(AppRefused):
+        AppTrust().check_config({key: "torchvision:resnet18"})
     with pytest.raises(AppRefused, match=r"asks for the (data set|partition) 'os:system'.*--allow-data os:system"):
         AppTrust(models=frozenset({"os:system"}), data=frozenset({"mine.data:load"})).check_config({key: "os:system"})
 

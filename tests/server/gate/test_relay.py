@@ -332,6 +332,33 @@ def test_a_call_that_is_too_large_is_refused(gate, packed):
     assert refusal(call, request)[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+def within(number, content, times=1):
+    """A field of protobuf's of this number and content, in so many of the same number."""
+    for _ in range(times):
+        length, size = len(content), b""
+        while length > 127:
+            length, size = length >> 7, size + bytes([length & 127 | 128])
+        content = bytes([number << 3 | 2]) + size + bytes([length]) + content
+    return content
+
+
+@pytest.mark.parametrize(
+    ("bodies", "details"),
+    [
+        ([], "A call without a message"),
+        ([b"\xff" * 40], "It cannot be read"),
+        ([within(3, within(2, b"", 10_000))], "It cannot be read"),  # objects ten thousand deep
+    ],
+    ids=["none", "garbage", "deep"],
+)
+def test_what_is_no_message_is_said_to_be_none(gate, bodies, details):
+    channel = grpc.intercept_channel(gate.channel(), AsUnary(Signature(gate.device)))
+    with pytest.raises(grpc.RpcError) as error:
+        channel.stream_unary("/flwr.proto.Fleet/PushMessages")(iter(bodies), timeout=SECONDS)
+    assert (error.value.code(), error.value.details()) == (grpc.StatusCode.INVALID_ARGUMENT, details)
+    assert not look(gate, 0).result().messages_list
+
+
 @pytest.mark.parametrize(
     "path", ["/flwr.proto.Control/ListNodes", "/flwr.proto.Runtime/GetNodes", "/v1/control/list-nodes"]
 )

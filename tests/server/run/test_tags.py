@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from flwr.app import Message, RecordDict
 
 from bouquet.device.config import checked_tags
 from bouquet.monitor.status import collect
@@ -10,6 +11,7 @@ from bouquet.monitor.status_table import columns
 from common import protocol
 from common.errors import BouquetError
 from common.model.build import initial_model, state_vector
+from common.protocol.error_replies import refusal
 from common.settings import load_settings
 from common.texts import tags_of
 from experiments.simulation.inline_grid import InlineGrid, scripted_client
@@ -157,6 +159,17 @@ def test_who_said_its_tags_before_a_restart_of_the_server_takes_part_though_busy
     found = nodes.Nodes(tags=names.tags, inside=set(filter(names.has_tag, [2, 3, 4])))
     found.learn([2, 3, 4], [], names)
     assert set(found.others([2, 3, 4])) == {3, 4}
+
+
+def test_who_has_lost_its_tag_is_left_out_also_where_it_is_too_busy_to_say_it_again():
+    InlineGrid({})  # gives Flower's Message its sender
+    question = Message(RecordDict(), dst_node_id=1, message_type=protocol.IDENTIFY)
+    found = nodes.Nodes(tags=frozenset({"roof"}))
+    for tag, out in (("roof", {}), ("cellar", {1: WHY.replace("greenhouse, ", "").format("has the tags cellar")})):
+        found.learn([1], [protocol.reply(question, "a", {}, config={protocol.TAGS: [tag]})], None)
+        assert found.others([1]) == out
+    found.learn([1], [refusal(question, "MemoryError on the device.")], None)
+    assert found.others([1]) == {1: nodes.UNKNOWN_TAGS}
 
 
 def test_who_says_no_tags_is_asked_ever_more_rarely_and_why_is_one_line(monkeypatch):
