@@ -148,8 +148,18 @@ def test_a_name_that_is_no_file_name(keys, name):
         remove_device(keys, name)
 
 
+def test_a_comment_that_is_no_name_is_none(keys):
+    folder = add_device(keys, "pi")
+    assert device_keys(folder, insecure=False).name == "pi"
+    public = folder / "device.pub"
+    public.write_text(public.read_text().replace(" pi\n", " ../pi\n"))
+    assert device_keys(folder, insecure=False).name is None
+
+
 def test_a_name_twice_and_a_folder_without_keys(keys, tmp_path):
     add_device(keys, "pi")
+    with pytest.raises(BouquetError, match=r"No device '\.\./registered/pi' is registered"):
+        remove_device(keys, "../registered/pi")
     with pytest.raises(BouquetError, match=r"There is a device pi already .*bouquet keys remove pi"):
         add_device(keys, "pi")
     with pytest.raises(BouquetError, match="bouquet keys init"):

@@ -74,6 +74,7 @@ def test_the_app_installed_here_stays_warm_with_a_signature_and_without(trust, i
     assert trust.is_own(bundle(signed(installed)))
     # A device that trusts nobody's signature takes it as it does today.
     assert AppTrust().check_app(bundle(signed(installed, key=STRANGER))) == ""
+    assert f"in {SIGNATURE_FILE}" in refusal(AppTrust(), {**installed, SIGNATURE_FILE: b" " * 5000})  # no signature
 
 
 def spoiled(app, **changes):
