@@ -58,7 +58,6 @@ class Watch:
 
     def refusal(self) -> NotNow | None:
         """Why no work may begin now; None where it may."""
-        self._next_look.clear()
         return self._look(begun=False)
 
     def between_batches(self) -> None:

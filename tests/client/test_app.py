@@ -8,6 +8,7 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from client.app import make_client_app
+from client.owner.sensors import VARIABLE
 from client.owner.watch import Watch
 from client.rounds.start_model import compose
 from client.state.device_state import PERSONAL, Kept
@@ -18,6 +19,7 @@ from common.protocol.error_replies import NOT_NOW_ERROR, NotNow
 from common.settings import load_settings
 from experiments.simulation.inline_grid import InlineGrid
 from strategies.base import reply_checks
+from tests.helpers.machine import Machine
 
 SETTINGS = load_settings(None, ["data.clients=10", "train.local_epochs=1", "data.partition=rotated", "data.groups=2"])
 InlineGrid({})  # gives Flower's Message its sender
@@ -169,6 +171,7 @@ def test_who_it_is_costs_no_pytorch(tmp_path):
 import sys
 from flwr.app import Context, Message, RecordDict
 from client.app import make_client_app
+from client.owner.sensors import VARIABLE
 from client.owner.watch import Watch
 from common.settings import Settings
 from experiments.simulation.inline_grid import InlineGrid
@@ -199,8 +202,12 @@ def of_owner(tmp_path, text, **more):
 
 
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
-def test_conditions_hold_where_no_supernode_asked(model, tmp_path, kind):
-    config = of_owner(tmp_path, 'command = "false"\n')
+def test_conditions_hold_where_no_supernode_asked(model, tmp_path, kind, monkeypatch):
+    """Also those that are not looked at any more once the work has begun."""
+    machine = Machine(tmp_path / "machine")
+    machine.load(4)
+    monkeypatch.setenv(VARIABLE, str(machine.root))
+    config = of_owner(tmp_path, "load = 1\n")
     reply = make_client_app(SETTINGS)(ask(model, whole(model), kind=kind), context(config))
     assert reply.error.code == NOT_NOW_ERROR
 

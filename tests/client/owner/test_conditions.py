@@ -266,16 +266,6 @@ class TestWatch:
         with pytest.raises(NotNow):
             watch.between_batches()
 
-    def test_one_that_was_let_work_again_is_not_kept_cool(self, tmp_path, machine):
-        machine.temperature(75)
-        watch = self.watch(tmp_path, machine, "temperature = 70\n", clock=lambda: 0.0)
-        assert watch.refusal()
-        machine.temperature(59)
-        assert watch.refusal() is None
-        machine.temperature(65)  # by its own work, which is less than too hot
-        watch.between_batches()
-        assert watch.refusal() is None
-
     def test_a_look_before_new_work_does_not_wait_for_its_turn(self, tmp_path, machine):
         ticks = iter(range(1000))  # each look takes a second, and is due again after fifty
         watch = self.watch(tmp_path, machine, "temperature = 70\nload = 1\n", clock=lambda: float(next(ticks)))

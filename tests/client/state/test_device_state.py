@@ -193,9 +193,12 @@ def test_what_a_link_names_is_not_written_over(tmp_path):
     assert (store.names(), store.read("new")) == (["new"], b"ours")
 
 
-def test_what_an_owner_puts_beside_the_runs_stays(tmp_path):
+def test_what_an_owner_puts_beside_the_runs_stays(tmp_path, monkeypatch):
+    clock = [1e9]
+    monkeypatch.setattr("client.state.kept_runs.time.time", lambda: clock[0])
     state = DeviceState(FolderStore(tmp_path))
-    state.keep("run", 1, ONE, {})
+    for clock[0] in (1e9, 2e9):  # a run of years, which goes before any other
+        state.keep("run", 1, ONE, {})
     (kept,) = [path for path in tmp_path.iterdir() if path.is_dir()]
     copy = shutil.copytree(kept, tmp_path / f"{kept.name}-copy")
     shutil.copy(copy / "round-000001.safetensors", tmp_path / "round-000001.safetensors.old")

@@ -94,6 +94,33 @@ def test_a_node_that_disconnects_is_given_up_after_two_looks(monkeypatch):
     assert silent == {2: "The node disconnected before it replied."}
 
 
+def test_a_node_that_one_look_does_not_see_is_waited_for(monkeypatch):
+    """As between two of its heartbeats."""
+    monkeypatch.setattr(module, "PRESENCE_CHECK", 0.0)
+    looks = []
+
+    class Blinking(InlineGrid):
+        def get_node_ids(self):
+            looks.append(len(looks))
+            return [] if len(looks) == 1 else [1]
+
+        def pull_messages(self, message_ids):
+            return super().pull_messages(message_ids) if len(looks) > 2 else []
+
+    replies, silent = exchange(Blinking({1: echo}), messages(1), Patience(timeout=3600))
+    assert (len(replies), silent) == (1, {})
+
+
+def test_a_reply_that_comes_twice_counts_once():
+    class Twice(InlineGrid):
+        def pull_messages(self, message_ids):
+            return [reply for reply in super().pull_messages(message_ids) for _ in range(2)]
+
+    replies, silent = exchange(Twice({1: echo, 2: echo}), messages(1, 2), Patience(timeout=5))
+    assert sorted(reply.metadata.src_node_id for reply in replies) == [1, 2]
+    assert silent == {}
+
+
 def test_an_error_that_the_superlink_reports_is_blamed_on_the_node():
     replies, silent = exchange(SuperLinkGrid({2: unavailable}), messages(2), Patience(timeout=5))
     assert replies == []

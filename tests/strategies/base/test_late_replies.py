@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from flwr.app import Error, Message
 
 from common.compression.codecs import Codec
 from common.errors import BouquetError
@@ -73,6 +74,17 @@ def test_a_late_reply_counts_in_the_next_round_and_is_named(scripted, initial):
     assert strategy.replies.W[:, 0].tolist() == [2, 5]
     assert strategy.replies.updates[:, 0].tolist() == [1, 5]
     assert strategy.centers(strategy.state)[0, 0] == 3.5
+
+
+def test_what_superlink_says_in_the_place_of_a_late_reply_is_none(scripted, initial):
+    grid = SlowGrid({1: scripted("a", plus(1)), 2: scripted("b", plus(5))}, slow={2})
+    strategy = made()
+    play(strategy, grid, initial, 1)
+    grid.handlers[2] = lambda message: Message(Error(5, "The node is gone."), reply_to=message)
+    play(strategy, grid, initial, 2)
+    assert strategy.came_late == {}
+    assert list(strategy.failures) == ["b"]  # by this round's message alone
+    assert not strategy.exclusion.failures
 
 
 def test_without_the_setting_it_is_dropped(scripted, initial):

@@ -107,6 +107,15 @@ def test_a_claim_of_many_samples_does_not_reverse_nineteen_others(scripted, play
     assert strategy.centers(strategy.state)[0][:6].min() >= 2 * step - 1e-4
 
 
+def test_those_that_were_sent_nothing_make_no_others_update_absurd():
+    """Of most a method may ask for no model: the median is that of those who moved."""
+    layout = ParameterLayout.of({"w": np.zeros(4, dtype=np.float32)})
+    received = tuple(ClientReply(f"c{i}", i, np.ones(4, dtype=np.float32), ("w",), 1, {}, {}) for i in range(8))
+    start = Instruction({protocol.ARRAYS: protocol.Payload(np.zeros(4, dtype=np.float32))})
+    judged = Protection().judge(Replies(layout, received, dict.fromkeys(("c0", "c1", "c2"), start)), {})
+    assert (judged.replies.clients, judged.refused) == (tuple(f"c{i}" for i in range(8)), {})
+
+
 def test_by_default_a_device_weighs_what_it_says():
     weights = np.array([1, 10**9])
     assert Protection().aggregation.weights(weights) is weights
