@@ -1,11 +1,14 @@
 """A client whose replies are refused again and again is left out for a while."""
 
 import numpy as np
+from flwr.app import Error, Message
 
-from common.protocol.error_replies import refusal
+from common import protocol
+from common.protocol.error_replies import UNREADABLE_ERROR, refusal
 from experiments.simulation.inline_grid import InlineGrid
 from strategies import FedAvg
 from strategies.base.exclusion import Exclusion
+from strategies.base.method import Outcome
 
 
 def left_out(exclusion, rounds):
@@ -55,8 +58,6 @@ def test_it_is_not_asked_and_named_and_comes_back(scripted, play):
 
 
 def test_a_device_that_says_itself_that_it_cannot_is_asked_again(scripted, play):
-    from common import protocol
-
     asked = []
 
     def refusing(message):
@@ -70,9 +71,33 @@ def test_a_device_that_says_itself_that_it_cannot_is_asked_again(scripted, play)
     assert len(asked) == 5
 
 
-def test_one_that_says_so_again_is_asked_ever_more_rarely_and_is_back_when_mended(scripted, play):
-    from common import protocol
+def test_one_that_sends_what_is_no_message_is_refused_and_has_not_failed(scripted, play):
+    asked = []
 
+    def garbage(message):
+        if message.metadata.message_type == protocol.IDENTIFY:
+            return protocol.reply(message, "x", {})
+        asked.append(1)
+        return Message(Error(UNREADABLE_ERROR, "The reply cannot be read."), reply_to=message)
+
+    clients = {1: scripted("a", lambda start, _: start + 1), 2: scripted("b", lambda start, _: start + 1), 9: garbage}
+    play(FedAvg(identify=True), InlineGrid(clients), range(1, 6))
+    assert len(asked) == 3
+
+
+def test_what_a_method_refuses_of_a_reply_counts_as_well(scripted, play):
+    class Choosy(FedAvg):
+        def update(self, state, round_, replies):
+            return Outcome(state, {"x": "It makes no sense."} if "x" in replies.clients else {})
+
+    seen = []
+    clients = {i: scripted(name, lambda start, _: start + 1) for i, name in enumerate("ab", 1)}
+    clients[9] = scripted("x", lambda start, _: start, seen=seen)
+    play(Choosy(identify=True), InlineGrid(clients), range(1, 6))
+    assert [received.round for received in seen] == [1, 2, 3]
+
+
+def test_one_that_says_so_again_is_asked_ever_more_rarely_and_is_back_when_mended(scripted, play):
     asked, broken = [], {"is": True}
     honest = scripted("x", lambda start, _: start + 1)
 
