@@ -156,6 +156,7 @@ def test_who_said_its_tags_before_a_restart_of_the_server_takes_part_though_busy
     about = {protocol.CLIENT_ID: "b", protocol.DEVICE_ID: "b", protocol.RELEASE: "0.1.0"}
     names(2, about | {protocol.TAGS: ["roof"]})
     names(3, about | {protocol.CLIENT_ID: "c", protocol.DEVICE_ID: "c", protocol.TAGS: ["window"]})
+    assert [names.takes(name) for name in ("b", "c", "who has not spoken")] == [True, False, True]
     found = nodes.Nodes(tags=names.tags, inside=set(filter(names.has_tag, [2, 3, 4])))
     found.learn([2, 3, 4], [], names)
     assert set(found.others([2, 3, 4])) == {3, 4}
