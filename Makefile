@@ -30,10 +30,9 @@ install: $(VENV)/installed
 
 # Two at a time: the tests with real processes wait a good part of their time, and what else there is goes on meanwhile.
 test: lint
-	rm -f .coverage .coverage.*
+	rm -rf build/lines
 	$(MAKE) --jobs 2 --output-sync=line types docs unit federation
-	$(BIN)/python -m coverage combine --quiet
-	$(BIN)/python -m coverage report --skip-covered --fail-under 90
+	$(BIN)/python -m tests.helpers.lines_run 90
 
 # The rooms of what differs from SINCE; tests mirror the rooms.
 SINCE ?= main
@@ -51,10 +50,12 @@ docs: $(VENV)/installed-dev
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs build/docs
 
 unit: $(VENV)/installed-dev
-	COVERAGE_FILE=.coverage.unit OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "$(UNIT)" --cov --cov-report=
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p tests.helpers.lines_run -n 2 -m "$(UNIT)"
 
+# A file without such a test is not imported.
+FEDERATION = $$(grep -rl --include='test_*.py' mark.federation tests)
 federation: $(VENV)/installed-dev
-	COVERAGE_FILE=.coverage.federation OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m federation --cov --cov-report=
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p tests.helpers.lines_run -n 2 --dist worksteal -m federation $(FEDERATION)
 
 # Malformed replies, 2,000 against every method: some minutes.
 malformed: $(VENV)/installed-dev
@@ -110,4 +111,4 @@ $(VENV)/installed-dev: $(VENV)/installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -22,6 +23,14 @@ input_shape = [3, 8, 8]
 [model]
 name = "mlp"
 """
+
+
+@pytest.fixture(autouse=True)
+def threads_as_before():
+    """The check takes all cores, for good: with them the small models of later tests wait for each other's threads."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture
