@@ -12,30 +12,23 @@ from typing import TYPE_CHECKING
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from common.errors import BouquetError, RunFailed
+from common.errors import BouquetError
 from common.settings import Settings
-from common.system.files import make_folder, write_atomically
+from common.system.files import make_folder
 from common.system.locks import hold
 from server.fleet.names import Names
 from server.initial_model.seed_model import PlainStart
 from server.record.status import FAILED, STOPPED, note_end
 from server.record.writer import RunRecord
+from server.run.failure import record_failure
 from server.run.loop import Follow, run_rounds
 from server.run.stop import RunStopped
 from server.run.torch_worker import starting_point
-from server.run_folder import FAILURE, SERVERAPP
+from server.run_folder import CURRENT, CURRENT_RUN, DATABASE, REGISTERED, RESUME, RUN_FOLDER, SERVERAPP
 from server.superlink.grid import as_they_arrive
 
 if TYPE_CHECKING:
     from server.initial_model.torch_model import Start
-
-RUN_FOLDER = "BOUQUET_RUN_DIR"  # set by `bouquet server`; the devices never learn where the server keeps its record
-RESUME = "BOUQUET_RESUME"
-CURRENT = "BOUQUET_CURRENT"  # of a server with many runs: the file that names the run in hand, instead of the two above
-CURRENT_RUN = "run-folder"
-DATABASE = "BOUQUET_DATABASE"  # SuperLink's, which knows the nodes' keys
-REGISTERED = "BOUQUET_REGISTERED"  # the folder of registered keys, whose names are the devices'
-RUN_FAILED = "(the run failed)\n"  # its last line, where the run came to nothing after it had begun
 
 
 def make_server_app(
@@ -110,23 +103,6 @@ def _names(folder: Path, resumed: bool, tags: Iterable[str]) -> Names:
         resumed,
         tags=frozenset(tags),
     )
-
-
-def record_failure(folder: Path, error: Exception) -> None:
-    """Leave the reason where `bouquet server`, which is another process, finds it."""
-    if folder.is_dir():
-        last = RUN_FAILED if isinstance(error, RunFailed) else ""
-        write_atomically(folder / FAILURE, f"{error}\n{last}".encode())  # it is taken as soon as it is there
-
-
-def read_failure(folder: Path) -> BouquetError | None:
-    """The error that the ServerApp of this run folder left, if any."""
-    try:
-        text = (folder / FAILURE).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
-    failed = text.endswith(f"\n{RUN_FAILED}")
-    return (RunFailed if failed else BouquetError)(text.removesuffix(RUN_FAILED).strip())
 
 
 app = make_server_app()

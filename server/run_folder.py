@@ -34,6 +34,14 @@ EVERYTHING = frozenset(
     }
 )
 
+# How `bouquet server` tells its ServerApp, through the environment, where what is; devices never learn of it.
+RUN_FOLDER = "BOUQUET_RUN_DIR"
+RESUME = "BOUQUET_RESUME"
+CURRENT = "BOUQUET_CURRENT"  # the file that names the run in hand, of a server with many: in place of the two above
+CURRENT_RUN = "run-folder"
+DATABASE = "BOUQUET_DATABASE"  # SuperLink's, which knows the nodes' keys
+REGISTERED = "BOUQUET_REGISTERED"  # the folder of registered keys, whose names are the devices'
+
 
 def holds_run(folder: Path) -> bool:
     """Whether a run was begun in this folder."""

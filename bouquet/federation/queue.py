@@ -18,10 +18,9 @@ from common.errors import BouquetError
 from common.settings import Settings, parse_settings
 from common.system.files import make_folder, write_json
 from common.system.locks import is_locked
-from server.app import CURRENT_RUN
 from server.record.status import STOPPED, read_status
 from server.record.writer import holds_rounds
-from server.run_folder import QUEUE, SUMMARY
+from server.run_folder import CURRENT_RUN, QUEUE, SUMMARY
 
 CURRENT = "current.json"
 # As long as anybody waits, in a number that every format can hold.

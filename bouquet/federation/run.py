@@ -23,11 +23,11 @@ from common.settings import Settings
 from common.system.locks import is_held
 from common.system.programs import tail
 from common.trust.app_bundle import signed_app_files, write_app
-from server.app import read_failure
 from server.fleet.admission import Admission
 from server.fleet.duplicates import Twins
 from server.fleet.names import registered_keys
 from server.record.status import STOPPED, read_status
+from server.run.failure import read_failure
 from server.run.stop import RunStopped
 from server.run_folder import FAILURE, ROUNDS, SERVER_LOG, SERVERAPP, SUMMARY
 from server.superlink.process import (

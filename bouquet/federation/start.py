@@ -10,15 +10,10 @@ from common.settings import Settings
 from common.system.files import make_folder
 from common.system.flower_release import require_tested_flower
 from common.system.process_group import ProcessGroup
-from server.app import CURRENT, DATABASE, REGISTERED, RESUME, RUN_FOLDER
 from server.record.writer import RunRecord, check_new
-from server.run_folder import SUPERLINK, holds_run
-from server.superlink.process import (
-    LEAST_MESSAGE_BYTES,
-    Certificates,
-    SuperLink,
-    start_superlink,
-)
+from server.run_folder import CURRENT, DATABASE, REGISTERED, RESUME, RUN_FOLDER, SUPERLINK, holds_run
+from server.superlink.certificates import Certificates
+from server.superlink.process import LEAST_MESSAGE_BYTES, SuperLink, start_superlink
 
 # How soon Flower's process launcher looks for a task: its default of a second is much of a short round, and every look
 # costs a request.

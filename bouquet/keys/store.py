@@ -34,7 +34,7 @@ from bouquet.keys.certificates import (
 from common.errors import BouquetError
 from common.system.files import write_atomically
 from common.trust.public_keys import read_public_key
-from server.superlink.process import Certificates
+from server.superlink.certificates import Certificates
 
 CA_CERTIFICATE = "ca.crt"
 CA_KEY = "ca.key"

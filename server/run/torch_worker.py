@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from common.errors import BouquetError
 from common.settings import Settings, parse_settings
-from server.initial_model.seed_model import PlainStart
 from server.run_folder import START
 
 if TYPE_CHECKING:
+    from server.initial_model.seed_model import PlainStart
     from server.initial_model.torch_model import Start
 
 
@@ -31,6 +31,8 @@ Parameters = tuple[dict[str, NDArray[Any]], frozenset[str]]
 
 def starting_point(settings: Settings, resumed: Path | None = None) -> Start | PlainStart:
     """As `torch_model.starting_point`, without PyTorch in this process where the seed alone makes the model."""
+    from server.initial_model.seed_model import PlainStart  # Flower, which the worker for the model does without
+
     more = settings.model.weights or settings.model.frozen
     if more or (resumed is not None and (resumed / START).exists()):
         from server.initial_model import torch_model
@@ -74,14 +76,15 @@ def _ask(what: str, settings: Settings, *more: str) -> Any:
 
 
 def _answer(settings: Settings, what: str, resumed: str = "") -> Any:
-    from common.model.build import initial_model, parameter_names, state_arrays
-    from server.initial_model import torch_model
-    from server.run.build import build_strategy
-
     if what == "check":
+        from server.initial_model import torch_model
+        from server.run.build import build_strategy
+
         begun = torch_model.starting_point(settings, Path(resumed) if resumed else None)
         build_strategy(settings, begun)
         return begun.layout.dim
+    from common.model.build import initial_model, parameter_names, state_arrays
+
     model = initial_model(settings)
     return state_arrays(model.state_dict()), parameter_names(model)
 

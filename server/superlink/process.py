@@ -32,6 +32,7 @@ from common.system.programs import plain_text, program_environment, tail
 from common.trust.public_keys import read_public_key
 from server.gate.open_files import raise_open_files
 from server.gate.waiting import LOOKS
+from server.superlink.certificates import Certificates
 from server.superlink.control_api import Control, Refused, control
 
 # What SuperLink's own programs and the gate ask again and again, when nothing was wrong: 60 MB of it a day.
@@ -46,15 +47,6 @@ BESIDE_BYTES = 8 * 1024**2  # in a message that holds a model as one block
 CONNECTION = "bouquet"
 LOCAL_HOST = "127.0.0.1"
 LAST_LINES_SECONDS = 5.0
-
-
-@dataclass(frozen=True)
-class Certificates:
-    """PEM files for TLS: the authority's certificate, the server's, and the server's private key."""
-
-    authority: Path
-    certificate: Path
-    key: Path
 
 
 @dataclass(frozen=True)
@@ -145,7 +137,7 @@ def start_superlink(
     gate_arguments += ["--registered-only"] if supernode_auth else []
     gate_arguments += ["--health", health_address] if health_address else []
     if certificates is not None:
-        certificates = _found(certificates)
+        certificates = certificates.found()
         gate_arguments += ["--certificate", str(certificates.certificate), "--key", str(certificates.key)]
 
     home = directory / "flower"
@@ -281,14 +273,6 @@ def _check_keys(app: Path, run_config: Mapping[str, Any]) -> None:
         return  # Flower says itself what is wrong with the app.
     if unknown := sorted(set(run_config) - known):
         raise BouquetError(f"The app has no setting {unknown[0]!r} to override; it has {', '.join(sorted(known))}.")
-
-
-def _found(certificates: Certificates) -> Certificates:
-    files = [certificates.authority, certificates.certificate, certificates.key]
-    for file in files:
-        if not file.is_file():
-            raise BouquetError(f"There is no certificate or key {file}; bouquet keys makes them.")
-    return Certificates(*(file.absolute() for file in files))
 
 
 def _check_health(superlink: SuperLink) -> None:

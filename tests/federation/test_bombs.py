@@ -15,8 +15,8 @@ from flwr.app import Array, ConfigRecord, Message, MetricRecord, RecordDict
 from common import protocol
 from common.compression.delta import PackedModel, to_bytes
 from common.protocol import tensors
-from server.app import RUN_FOLDER
 from server.run.stop import ask_to_stop
+from server.run_folder import RUN_FOLDER
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(600)]
 

@@ -18,7 +18,8 @@ from common.model.build import initial_model
 from common.settings import load_settings
 from common.system.process_group import ProcessGroup
 from server.fleet.admission import Admission
-from server.superlink.process import Certificates, start_superlink
+from server.superlink.certificates import Certificates
+from server.superlink.process import start_superlink
 from tests.helpers.two_classes import settings_of
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(1200)]

@@ -26,7 +26,7 @@ from common.system.locks import locked
 from common.system.ports import free_port
 from common.trust.public_keys import read_public_key
 from server.fleet.names import Names
-from server.superlink.process import Certificates
+from server.superlink.certificates import Certificates
 
 TOKEN = "a-token-that-nobody-guesses"
 COLUMNS = "node_id, public_key, status, last_activated_at, last_deactivated_at, online_until, heartbeat_interval"

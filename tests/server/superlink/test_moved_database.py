@@ -14,7 +14,8 @@ from common.system.ports import free_port
 from common.system.process_group import ProcessGroup
 from common.trust.public_keys import read_public_key
 from server.fleet.superlink_db import connections
-from server.superlink.process import Certificates, register_supernodes, run_status, start_superlink
+from server.superlink.certificates import Certificates
+from server.superlink.process import register_supernodes, run_status, start_superlink
 from tests.helpers.wire_device import WireDevice
 
 OLD = Path(__file__).with_name("database_of_1_39.sql")

@@ -21,7 +21,8 @@ from common.errors import BouquetError
 from common.system.ports import free_port
 from common.system.process_group import ProcessGroup
 from common.trust.app_bundle import fab_hash
-from server.superlink.process import Certificates, SuperLink, run_status, start_superlink, submit_run
+from server.superlink.certificates import Certificates
+from server.superlink.process import SuperLink, run_status, start_superlink, submit_run
 from tests.helpers.real_processes import processes_tagged, wait_for_run, wait_until_connected
 from tests.helpers.waiting_for import eventually
 
