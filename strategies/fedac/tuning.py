@@ -18,14 +18,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
-from sklearn.metrics import silhouette_score
 
 from common.errors import BouquetError
 from strategies.fedac.reduction import unit_rows
 from strategies.fedac.wire import Reduced
 from strategies.mathematics.aggregation import Assignment
-from strategies.mathematics.clustering import kmeans, silhouette_by_k
+from strategies.mathematics.clustering import kmeans, silhouette, silhouette_by_k
 from strategies.mathematics.similarity import distances_to, euclidean_distances
 
 
@@ -202,6 +200,8 @@ class _Followed(NamedTuple):
 
 def _follow(old: Assignment, grouped: Assignment, num_clusters: int) -> _Followed:
     """Match groups to old clusters one to one, so that as many clients as possible keep their cluster."""
+    from scipy.optimize import linear_sum_assignment  # a tenth of a second, where nothing is tuned
+
     overlap = np.zeros((num_clusters, int(grouped.max()) + 1), dtype=np.int64)
     np.add.at(overlap, (old, grouped), 1)
     pairs = zip(*linear_sum_assignment(overlap, maximize=True), strict=True)
@@ -235,4 +235,4 @@ def _silhouette(rows: Reduced, labels: Assignment) -> float | None:
     """Mean silhouette of a grouping (n,) of rows (n × p); None where it has none: 1 cluster, or n of them."""
     if not 2 <= len(np.unique(labels)) < len(labels):
         return None
-    return float(silhouette_score(euclidean_distances(rows), labels, metric="precomputed"))
+    return silhouette(euclidean_distances(rows), labels)

@@ -8,7 +8,6 @@ from math import ceil
 from typing import NamedTuple
 
 import numpy as np
-from sklearn.cluster import DBSCAN
 
 from common.parameters.layout import ParameterLayout
 from strategies.mathematics.aggregation import Assignment, Matrix
@@ -28,6 +27,8 @@ class Regrouped(NamedTuple):
 
 def density_clusters(distances: Distances, eps: float, min_samples: int) -> Assignment:
     """DBSCAN on n × n ``distances``: clusters (n,) numbered from 0; a point that is noise is a cluster of its own."""
+    from sklearn.cluster import DBSCAN  # half a second, which a server's check of settings does without
+
     labels = DBSCAN(eps=eps, min_samples=min_samples, metric="precomputed").fit(distances).labels_.astype(np.int64)
     noise = labels < 0
     labels[noise] = len(labels) + np.arange(noise.sum())

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from common.errors import BouquetError
 from common.parameters.layout import ParameterLayout, TensorSpec
@@ -120,6 +119,8 @@ def match_rows(center: Vector, rows: Matrix, layout: ParameterLayout) -> Matrix:
     does not depend on the order of anyone's units; nor, but for exact ties, does the result.
     Raises `BouquetError` as `hidden_layers` does.
     """
+    from scipy.optimize import linear_sum_assignment  # a tenth of a second, where nothing is matched
+
     matched = np.array(rows)
     for hidden in hidden_layers(layout):
         scales = [_inverse_deviation(view, matched) for view in hidden.compared]

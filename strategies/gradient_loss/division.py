@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from sklearn.metrics import silhouette_score
 
 from strategies.mathematics.aggregation import Matrix
-from strategies.mathematics.clustering import hierarchical_clusters
+from strategies.mathematics.clustering import hierarchical_clusters, silhouette
 from strategies.mathematics.meetings import add_meeting, mean_distances
 from strategies.mathematics.similarity import Distances, cosine_similarity
 
@@ -76,10 +75,9 @@ def divide(apart: Apart, members: Sequence[str]) -> Division | None:
     meetings = apart.meetings[np.ix_(rows, rows)]
     distances = mean_distances(apart.total[np.ix_(rows, rows)], meetings)
     half = hierarchical_clusters(distances, num_clusters=2)
-    silhouette = float(silhouette_score(distances, half, metric="precomputed"))
     halves = [[client for client, its in zip(members, half, strict=True) if its == side] for side in (0, 1)]
     larger, smaller = sorted(halves, key=len, reverse=True)
-    return Division(larger, smaller, silhouette, float(meetings[half == 0][:, half == 1].mean()))
+    return Division(larger, smaller, silhouette(distances, half), float(meetings[half == 0][:, half == 1].mean()))
 
 
 def clearest(divisions: Mapping[int, Division | None]) -> Iterable[tuple[int, Division]]:

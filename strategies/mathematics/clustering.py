@@ -16,8 +16,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
-from sklearn.cluster import KMeans
-from sklearn.metrics import silhouette_score
 from threadpoolctl import threadpool_limits
 
 from common.errors import BouquetError
@@ -88,8 +86,15 @@ def silhouette_by_k(
     for k in sorted(set(candidates)):
         if 2 <= k < len(W) and k <= len(np.unique(origin)):
             labels, _ = _partition(points, origin, k, seed, restarts)
-            scores[k] = float(silhouette_score(distances, labels, metric="precomputed"))
+            scores[k] = silhouette(distances, labels)
     return scores
+
+
+def silhouette(distances: Distances, labels: Assignment) -> float:
+    """Mean silhouette of the clusters (n,) over n × n ``distances``, of at least 2 and fewer than n clusters."""
+    from sklearn.metrics import silhouette_score  # half a second, which a server's check of settings does without
+
+    return float(silhouette_score(distances, labels, metric="precomputed"))
 
 
 def choose_num_clusters(
@@ -233,6 +238,8 @@ def _partition(
     points: NDArray[np.float64], origin: NDArray[np.int64], num_clusters: int, seed: int, restarts: int
 ) -> tuple[Assignment, float]:
     """Canonical labels and inertia of k-means into at most as many clusters as there are distinct points."""
+    from sklearn.cluster import KMeans  # as above
+
     distinct = min(num_clusters, len(np.unique(origin)))
     # Without a tolerance it ends where no row is nearer to another center, as FeSEM's E-step would have it.
     # One thread: the points are few, and on a busy machine the threads of OpenMP wait for each other most of the time.
