@@ -17,6 +17,19 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context
 
+from client.node_config import (
+    DATA,
+    LEAST_NOISE,
+    LEAVE_OUT,
+    MOST_EPSILON,
+    NAME,
+    NUM_PARTITIONS,
+    PARTITION_ID,
+    STATE_DIR,
+    TAGS,
+    THREADS,
+    WHEN,
+)
 from client.owner.watch import Watch
 from client.state.device_state import DeviceState
 from client.state.store import ContextStore, FolderStore
@@ -35,20 +48,6 @@ from common.trust.app_bundle import DISTRIBUTION
 
 if TYPE_CHECKING:
     from client.data.loading import ClientData
-
-# Keys of a SuperNode's --node-config.
-DATA = "data"
-STATE_DIR = "state-dir"
-NAME = "name"
-PARTITION_ID = "partition-id"
-LEAVE_OUT = "leave-out-unreadable"
-LEAST_NOISE = "least-noise"
-MOST_EPSILON = "most-epsilon"
-REPORT_CLASSES = "report-classes"
-WHEN = "when"  # the owner's file of conditions
-THREADS = "threads"
-TAGS = "tags"  # separated by commas
-NUM_PARTITIONS = "num-partitions"
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ ARROWS = {
         "client.training",
         "client.trust",
     ],
-    "client.context": ["client.data", "client.owner", "client.state", "client.uploads"],
+    "client.context": ["client.data", "client.node_config", "client.owner", "client.state", "client.uploads"],
     "client.data": ["client.state"],
     "client.mod": [
         "client.context",
@@ -75,11 +75,12 @@ ARROWS = {
         "client.uploads",
     ],
     "client.procedures": ["client.rounds"],
-    "client.rounds": ["client.context", "client.state", "client.training", "client.uploads"],
+    "client.rounds": ["client.context", "client.node_config", "client.state", "client.training", "client.uploads"],
     "client.supernode": [
         "client.app",
         "client.device_log",
         "client.exits",
+        "client.node_config",
         "client.owner",
         "client.procedures",
         "client.trust",

@@ -330,7 +330,8 @@ def _privacy(owner: Mapping[str, float], settings: Settings | None, state_dir: P
     """Whether the run protects the device as its owner demands, and what is spent of its budget."""
     from flwr.app import Context, RecordDict
 
-    from client.context import MOST_EPSILON, STATE_DIR, ClientContext
+    from client.context import ClientContext
+    from client.node_config import MOST_EPSILON, STATE_DIR
     from client.uploads.privacy_budget import Budget
 
     spent = f"{Budget(state_dir, owner.get(MOST_EPSILON)).told()}."

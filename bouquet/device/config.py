@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from client.context import (
+from client.node_config import (
     DATA,
     LEAST_NOISE,
     LEAVE_OUT,

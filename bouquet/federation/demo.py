@@ -13,7 +13,7 @@ from bouquet.federation.demo_sensors import FORECAST, write_tables
 from bouquet.federation.run import run_federation
 from bouquet.federation.start import QUICK, check_folder, start_server
 from bouquet.monitor.round_table import RoundTable, print_summary
-from client.context import NUM_PARTITIONS, PARTITION_ID, STATE_DIR, THREADS
+from client.node_config import NUM_PARTITIONS, PARTITION_ID, STATE_DIR, THREADS
 from client.supernode.launcher import SuperNodeSettings, start_supernode
 from client.trust.policy import ANY_PROCEDURE, AppTrust
 from common.errors import BouquetError

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from flwr.app import Message
 
-from client.context import REPORT_CLASSES, ClientContext
+from client.context import ClientContext
+from client.node_config import REPORT_CLASSES
 from client.training.evaluation import Scores
 from common import protocol
 from common.parameters.layout import Vector

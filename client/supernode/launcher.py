@@ -19,6 +19,7 @@ from pathlib import Path
 
 import tomli_w
 
+from client.node_config import WHEN
 from client.supernode.reachability import ServerMismatch, ServerUnreachable, check_server
 from client.supernode.refusals import (
     CANNOT_START,
@@ -37,7 +38,6 @@ from common.system.locks import locked
 from common.system.process_group import ManagedProcess, ProcessGroup
 from common.system.programs import program_environment
 
-WHEN = "when"  # as in `client.context`, which is not imported here: it stays for months
 NODE_ID = re.compile(r"SuperNode ID: (\d+)")
 LOCAL_HOST = "127.0.0.1"
 RETRY_SECONDS = 2.0

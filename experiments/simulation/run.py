@@ -15,8 +15,9 @@ from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.serverapp import ServerApp
 
 from client.app import make_client_app
-from client.context import NUM_PARTITIONS, PARTITION_ID, own_data
+from client.context import own_data
 from client.data.folder import client_folders
+from client.node_config import NUM_PARTITIONS, PARTITION_ID
 from common.errors import BouquetError
 from common.settings import Settings
 from common.settings.sections import OWN_DATA

@@ -7,7 +7,7 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from client.app import make_client_app
-from client.context import NUM_PARTITIONS, PARTITION_ID
+from client.node_config import NUM_PARTITIONS, PARTITION_ID
 from common import protocol
 from common.model.build import initial_model, parameter_names, state_vector
 from common.parameters.layout import ParameterLayout

@@ -1,0 +1,14 @@
+"""Keys of a SuperNode's --node-config. Nothing is imported with them, neither on the command line nor in SuperNode."""
+
+DATA = "data"
+STATE_DIR = "state-dir"
+NAME = "name"
+PARTITION_ID = "partition-id"
+LEAVE_OUT = "leave-out-unreadable"
+LEAST_NOISE = "least-noise"
+MOST_EPSILON = "most-epsilon"
+REPORT_CLASSES = "report-classes"
+WHEN = "when"  # the owner's file of conditions
+THREADS = "threads"
+TAGS = "tags"  # separated by commas
+NUM_PARTITIONS = "num-partitions"
