@@ -43,6 +43,14 @@ def load(tmp_path, make, **settings):
     return prepared(tmp_path / "state", files_below(tmp_path / "photos"), settings, make)
 
 
+def test_what_would_fill_the_disk_is_made_anew_each_time(tmp_path, source, monkeypatch, capsys):
+    """The shape that photos are scaled to is the server's."""
+    monkeypatch.setattr("client.state.room.shutil.disk_usage", lambda _: SimpleNamespace(free=3 << 20))
+    assert load(tmp_path, lambda: made(rows=20_000)).train_x.nbytes > 3 << 20
+    assert not list((tmp_path / "state").rglob("*.bin"))
+    assert "The prepared data cannot be kept" in capsys.readouterr().out
+
+
 def test_what_is_read_back_is_what_was_made(tmp_path, source):
     make = Maker()
     first, second = (load(tmp_path, make, seed=1) for _ in range(2))

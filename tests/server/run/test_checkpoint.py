@@ -1,3 +1,4 @@
+import shutil
 import subprocess
 
 import numpy as np
@@ -30,6 +31,15 @@ def test_the_latest_is_loaded_as_it_was_written(tmp_path):
     assert (loaded.round, loaded.run_id, loaded.layout, loaded.state) == (10, "run", LAYOUT, {"assignment": {"a": 0}})
     assert loaded.arrays["centers"].tolist() == [[10, 10]]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["round-000002", "round-000010"]
+
+
+def test_a_copy_beside_is_neither_read_nor_dropped(tmp_path):
+    save_checkpoint(tmp_path, checkpoint(1), keep=1)
+    shutil.copytree(tmp_path / "round-000001", tmp_path / "round-000009-of-monday")
+    for round_ in (2, 3):
+        save_checkpoint(tmp_path, checkpoint(round_), keep=1)
+    assert load_checkpoint(tmp_path, "f").round == 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["round-000003", "round-000009-of-monday"]
 
 
 def test_one_of_other_settings_is_refused(tmp_path):
