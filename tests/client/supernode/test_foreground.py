@@ -46,6 +46,13 @@ def test_it_holds_on_to_no_library_that_it_does_not_need():
     assert not loaded & {"torch", "numpy", "flwr", "grpc", "pydantic", "rich", "typer", "cryptography", "scipy"}
 
 
+def test_the_command_line_reads_no_flower_before():
+    before = "bouquet.cli, bouquet.device.config, bouquet.keys.store, client.supernode.foreground"
+    code = f"import sys, {before}, common.trust.signature\nprint(*{{m.split('.')[0] for m in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not set(done.stdout.split()) & {"flwr", "grpc", "fastapi", "sqlalchemy", "torch", "scipy"}
+
+
 def test_a_problem_is_one_line_and_status_2(tmp_path, capsys, monkeypatch):
     given: list[list[str]] = []
     monkeypatch.setattr("os.execv", lambda program, arguments: given.append(arguments))
