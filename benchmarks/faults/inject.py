@@ -156,7 +156,8 @@ class Injection:
             folders = sorted((self.run_folder / "checkpoint").glob("round-*"))
             files = sorted(folders[-1].iterdir()) if folders else []
         elif what == "state":
-            files = sorted(self.device.state.glob("run-*/*.safetensors"), key=lambda f: f.stat().st_mtime_ns)[-1:]
+            # Its last round, not the model that is trained beside it, which is written after it.
+            files = sorted(self.device.state.glob("run-*/round-*.safetensors"), key=lambda f: f.stat().st_mtime_ns)[-1:]
         elif what == "gate":
             files = sorted((self.fleet.first / "superlink" / "gate").iterdir())
         else:

@@ -145,6 +145,7 @@ def test_damage_is_done_to_what_is_kept_now_and_noticed(run, what, noticed):
     from benchmarks.faults.inject import Injection
 
     fault = SimpleNamespace(device=SimpleNamespace(state=run.states / "dan"), run_folder=run.folder, random=Random(0))
+    (kept(run, "dan") / "alone-000010.safetensors").touch()  # written later
     assert Injection._spoil(fault, what)
     assert any(line.startswith(noticed) for line in run.wrong())
 
