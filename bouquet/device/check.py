@@ -128,6 +128,7 @@ def _whole_data(path: Path, settings: Settings, leave_out: bool) -> Iterator[Lin
 
 def _photos(path: Path) -> Iterator[Line]:
     """What can be said of a folder of photos without the federation's classes: every one is opened."""
+    from client.data.folder import npz_of
     from client.data.loading import MINIMUM_TRAIN
     from client.data.table_reader import table_files
     from common.data.class_folders import find_photos
@@ -136,8 +137,8 @@ def _photos(path: Path) -> Iterator[Line]:
     if not path.exists():
         yield Line("data", WRONG, f"The data {path} are not there.")
         return
-    kind = "an .npz" if path.suffix == ".npz" or (path / "data.npz").is_file() else ""
-    if kind := kind or ("a table" if table_files(path) else ""):
+    kind = "an .npz" if npz_of(path) else "a table" if table_files(path) else ""
+    if kind:
         yield Line("data", WARNING, f"{path} holds {kind}; what it must fit is in the server's settings (--settings).")
         return
     if not path.is_dir():

@@ -43,8 +43,7 @@ def read_folder(
     """
     if not (classes or about.targets) or len(set(classes)) < len(classes):
         raise BouquetError(f"The class names {classes} must be at least one and all different.")
-    if path.suffix == ".npz" or (path / "data.npz").is_file():
-        file = path if path.suffix == ".npz" else path / "data.npz"
+    if (file := npz_of(path)) is not None:
         if not file.is_file():
             raise BouquetError(f"The data file {file} does not exist.")
         return read_npz(file, input_shape, classes, about, by_time)
@@ -54,6 +53,14 @@ def read_folder(
         what = "numbers" if not classes else "times"
         raise BouquetError(f"{path} holds no data.npz, and a folder of images has no {what}: give an .npz file.")
     return _read_images(path, input_shape, classes, report, leave_out)
+
+
+def npz_of(path: Path) -> Path | None:
+    """The .npz that ``path`` is, which may be missing, or that the folder holds; None where it is another kind."""
+    if path.suffix == ".npz":
+        return path
+    file = path / "data.npz"
+    return file if file.is_file() else None
 
 
 def client_folders(data_dir: str) -> list[Path]:

@@ -171,8 +171,6 @@ def test_who_it_is_costs_no_pytorch(tmp_path):
 import sys
 from flwr.app import Context, Message, RecordDict
 from client.app import make_client_app
-from client.owner.sensors import VARIABLE
-from client.owner.watch import Watch
 from common.settings import Settings
 from experiments.simulation.inline_grid import InlineGrid
 InlineGrid({})
