@@ -41,6 +41,7 @@ BEFORE = 2  # rounds that are not counted: the first also sends who one is, the 
 DESCRIPTORS = 16_384
 MODEL = {"data.dataset": "digits", "model.name": "cnn-dcpfl"}
 LOOK_EVERY = 2.0  # seconds: a device between two rounds looks less and less often, up to every 30
+REGISTERED = "devices  registered "  # in the server's log, once a key
 LOOKED = "looked"  # the file in which a process of scripted devices says how often they have
 
 
@@ -75,6 +76,9 @@ def federation(kind: str, clients: int, options: argparse.Namespace) -> dict[str
                         add_device(folder / "keys", name_of(number))
                 own = [*safety, "--host", "0.0.0.0", "--port", port, "--out", "run"]
                 server, where = start(*bouquet, "server", *own, *sets), f"{link.server}:{port}"
+                deadline = time.monotonic() + options.seconds
+                if options.keys:
+                    await_keys(Running(folder, server, [], link, deadline), clients)
                 if kind == "real":
                     own = ["--server", where, "--insecure"]
                     each = [["--state-dir", f"state-{n}", "--partition-id", str(n)] for n in range(clients)]
@@ -83,7 +87,7 @@ def federation(kind: str, clients: int, options: argparse.Namespace) -> dict[str
                     be = ["--be", str(clients), where, *(["--every", str(LOOK_EVERY)] if kind == "looking" else [])]
                     be += ["--keys"] if options.keys else []
                     devices = [start(*inside, "benchmarks.fleet_size", *be, *sets)]
-                running = Running(folder, server, devices, link, time.monotonic() + options.seconds)
+                running = Running(folder, server, devices, link, deadline)
                 found = watch_looks(running, clients) if kind == "looking" else watch(running, rounds)
         except TimeoutError as error:
             sys.exit(f"{error}\n{(folder / 'log').read_text(errors='replace')[-3000:]}")
@@ -116,8 +120,15 @@ class Running:
         return {pid: program(pid) for pid in tree(self.server.pid)} | {self.server.pid: "bouquet server"}
 
 
+def await_keys(starting: Running, clients: int) -> None:
+    """Until the server has registered each key: a scripted device gives up where its own is not."""
+    while (registered := (starting.folder / "log").read_text(errors="replace").count(REGISTERED)) < clients:
+        starting.check(f"{registered} keys")
+        time.sleep(STEP_SECONDS)
+
+
 def watch_looks(running: Running, clients: int) -> dict[str, float]:
-    """Follow devices that look for messages in vain, once each has looked twice, for ten looks of each."""
+    """Follow devices that look in vain, once each has looked once, for three looks: the gate holds each for 25 s."""
 
     def looked(times: int) -> tuple[int, float, dict[str, float]]:
         while (so_far := _number(running.folder / LOOKED)) < times * clients:
@@ -125,8 +136,8 @@ def watch_looks(running: Running, clients: int) -> dict[str, float]:
             time.sleep(STEP_SECONDS)
         return so_far, time.monotonic(), totals(running)
 
-    begun, started, before = looked(2)
-    ended, now, after = looked(12)
+    begun, started, before = looked(1)
+    ended, now, after = looked(4)
     superlink = next(pid for pid, name in running.programs().items() if name == "superlink")
     return {
         "looks a second": (ended - begun) / (now - started),

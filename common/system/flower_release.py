@@ -6,7 +6,7 @@ from importlib.metadata import version
 
 from common.errors import BouquetError
 
-TESTED = ("1.41", "1.42")  # of which any patch release; the tests run with the first
+TESTED = ("1.41", "1.42")  # of which any patch release; the tests run with the last
 REQUIREMENT = "flwr>=1.41,<1.43"
 OLDEST = "1.39"  # for strategies and simulations
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import secrets
 import socket
 import time
 from collections.abc import Callable
@@ -24,8 +26,17 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
+# Below those that Linux (32768) and macOS (49152) give to whoever connects somewhere: such a one would take the port
+# between the time that it is found and the time that the program which is given it listens.
+OWN_PORTS = range(20_000, 32_768)
+
+
 def free_port(host: str = "127.0.0.1") -> int:
-    """A TCP port of ``host`` that nothing listens on now; the system chooses it."""
+    """A TCP port of ``host`` that nothing has now and no outgoing connection is given; by chance, not by a seed."""
+    for _ in range(20):
+        with _socket_for(host) as listener, contextlib.suppress(OSError):
+            listener.bind((host, secrets.choice(OWN_PORTS)))
+            return int(listener.getsockname()[1])
     with _socket_for(host) as listener:
         listener.bind((host, 0))
         return int(listener.getsockname()[1])

@@ -1,0 +1,25 @@
+"""A free port stays free of those who connect somewhere, and is found where every port of the range is taken."""
+
+import socket
+from pathlib import Path
+
+from common.system import ports
+from common.system.ports import OWN_PORTS, free_port
+
+
+def test_no_outgoing_connection_is_given_it():
+    found = {free_port() for _ in range(20)}
+    assert len(found) > 10
+    assert found <= set(OWN_PORTS)
+    if (given := Path("/proc/sys/net/ipv4/ip_local_port_range")).exists():
+        first, last = map(int, given.read_text().split())
+        assert not found & set(range(first, last + 1))
+
+
+def test_a_port_in_use_is_passed_by_and_at_last_the_system_chooses(monkeypatch):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        number = taken.getsockname()[1]
+        monkeypatch.setattr(ports, "OWN_PORTS", range(number, number + 1))
+        assert free_port() != number
