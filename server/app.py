@@ -48,7 +48,7 @@ def make_server_app(
         try:
             if settings is None:
                 hold(make_folder(target, "the run folder") / SERVERAPP, str(context.run_id))
-            torch_model = _start(own, target if again else None, apart=settings is None)
+            torch_model = _start(own, target, again, apart=settings is None)
             names = None if settings else _names(target, again, own.server.tags)
             run_rounds(
                 as_they_arrive(grid, torch_model.layout),
@@ -76,13 +76,13 @@ def make_server_app(
     return server_app
 
 
-def _start(settings: Settings, resumed: Path | None, apart: bool) -> Start | PlainStart:
+def _start(settings: Settings, folder: Path, resumed: bool, apart: bool) -> Start | PlainStart:
     """What the run starts from; in a simulation, whose devices have PyTorch in this process, it is used here, too."""
     if apart:
-        return starting_point(settings, resumed)
+        return starting_point(settings, folder, resumed)
     from server.initial_model import torch_model
 
-    return torch_model.starting_point(settings, resumed)
+    return torch_model.starting_point(settings, folder if resumed else None)
 
 
 def _where(settings: Settings) -> tuple[Path, bool]:

@@ -16,6 +16,7 @@ STOP = "stop"  # there while the owner wants the run to end
 FAILURE = "failure.txt"  # why the ServerApp ended it
 SERVER_LOG = "server.log"  # what the ServerApp logs
 SERVERAPP = ".serverapp"  # Flower's id of the run; held by the ServerApp while that lives
+MADE = ".initial-model.npz"  # what the check of the settings made, for the ServerApp, which takes it away
 NAMES = "devices.json"  # who took part, and under which name
 SUPERLINK = "superlink"  # SuperLink's log, database and apps
 QUEUE = "queue"  # of a server that takes further runs

@@ -85,10 +85,12 @@ def serve(first: NextRun, resume: bool, options: Options, ended: bool = False) -
         )
     if over and not options.keep_waiting:
         return
-    model_bytes = check_settings(first.settings, first.folder if resume else None)
+    checked = check_settings(first.settings, first.folder if resume else None)
     if signed := signed_app_files(options.owners_signature)[1]:
         console.print(f"Signed: {signed}.", soft_wrap=True, highlight=False)
     with locked(first.folder, "the run folder", HINT), ProcessGroup() as group:
+        if not (over or ended):
+            checked.hand_on(first.folder)
         registered = secured.registered if secured else None
         one_key_twice = OneKeyTwice(
             registered or Path(), lambda line: console.print(Text(f"devices  {line}", style="yellow"), soft_wrap=True)
@@ -106,7 +108,7 @@ def serve(first: NextRun, resume: bool, options: Options, ended: bool = False) -
             health=options.health,
             current=queue_of(first.folder) / CURRENT if options.keep_waiting else None,
             on_line=one_key_twice.on_line,
-            message_bytes=LEAST_MESSAGE_BYTES + model_bytes,
+            message_bytes=LEAST_MESSAGE_BYTES + checked.model_bytes,
         )
         if registered is not None and superlink.database is not None:
             one_key_twice.twins = Twins(superlink.database)
@@ -213,10 +215,11 @@ def _wait_for_next(superlink: SuperLink, server: Path, console: Console, look: C
             raise BouquetError(f"SuperLink ended.\n{superlink.process.tail()}")
         try:
             if (found := take_next(server)) is not None:
-                model_bytes = check_settings(found.settings)
-                if found.settings.wire.compresses and not superlink.takes(model_bytes):
-                    raise BouquetError(TOO_LARGE.format(bytes=model_bytes, name=found.settings.run.name))
+                checked = check_settings(found.settings)
+                if found.settings.wire.compresses and not superlink.takes(checked.model_bytes):
+                    raise BouquetError(TOO_LARGE.format(bytes=checked.model_bytes, name=found.settings.run.name))
                 check_folder(found.folder, found.settings, resume=False)
+                checked.hand_on(found.folder)
                 return found
         except BouquetError as error:
             put_down(server)

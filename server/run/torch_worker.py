@@ -7,19 +7,25 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import io
 import json
 import os
 import pickle
 import subprocess
 import sys
+import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import BouquetError
 from common.settings import Settings, parse_settings
-from server.run_folder import START
+from common.system.files import make_folder, write_atomically
+from server.run_folder import MADE, START
 
 if TYPE_CHECKING:
     from server.initial_model.seed_model import PlainStart
@@ -29,32 +35,75 @@ if TYPE_CHECKING:
 Parameters = tuple[dict[str, NDArray[Any]], frozenset[str]]
 
 
-def starting_point(settings: Settings, resumed: Path | None = None) -> Start | PlainStart:
+@dataclass
+class Checked:
+    """Settings that are good; ``model_bytes`` is what the model takes that travels, each value as a float32.
+
+    ``made`` is the initial model where the seed alone makes it: the check made it, and the ServerApp need not.
+    """
+
+    model_bytes: int
+    made: bytes
+
+    def hand_on(self, folder: Path) -> None:
+        """Leave the model in the run folder for the ServerApp, which makes it itself where there is no room."""
+        if self.made:
+            with contextlib.suppress(OSError, BouquetError):
+                write_atomically(make_folder(folder, "the run folder") / MADE, self.made)
+        self.made = b""
+
+
+def starting_point(settings: Settings, folder: Path, resumed: bool) -> Start | PlainStart:
     """As `torch_model.starting_point`, without PyTorch in this process where the seed alone makes the model."""
     from server.initial_model.seed_model import PlainStart  # Flower, which the worker for the model does without
 
-    more = settings.model.weights or settings.model.frozen
-    if more or (resumed is not None and (resumed / START).exists()):
+    handed = _handed_on(settings, folder / MADE)
+    if not _is_of_the_seed(settings, folder if resumed else None):
         from server.initial_model import torch_model
 
-        return torch_model.starting_point(settings, resumed)
-    return PlainStart(settings, *initial_parameters(settings))
+        return torch_model.starting_point(settings, folder if resumed else None)
+    return PlainStart(settings, *(handed or initial_parameters(settings)))
 
 
-def check_settings(settings: Settings, resumed: Path | None = None) -> int:
-    """How many bytes the model takes that travels, each value as a float32.
-
-    Raises `BouquetError` unless strategy and model can be made as the settings say. ``resumed`` is the folder of a run
-    that goes on.
-    """
-    values: int = _ask("check", settings, *([] if resumed is None else [str(resumed)]))
-    return 4 * values
+def check_settings(settings: Settings, resumed: Path | None = None) -> Checked:
+    """Raises `BouquetError` unless strategy and model can be made; ``resumed`` is the folder of a run that goes on."""
+    return Checked(*_ask("check", settings, *([] if resumed is None else [str(resumed)])))
 
 
 def initial_parameters(settings: Settings) -> Parameters:
     """The initial model's ``state_dict`` in NumPy, and which of its tensors are parameters. Raises `BouquetError`."""
     found: Parameters = _ask("initial", settings)
     return found
+
+
+def _is_of_the_seed(settings: Settings, resumed: Path | None) -> bool:
+    more = settings.model.weights or settings.model.frozen
+    return not more and (resumed is None or not (resumed / START).exists())
+
+
+def _digest(settings: Settings) -> str:
+    # The server's own section says nothing of the model, and is not the same in each start of a run.
+    content = json.dumps(settings.model_dump(mode="json", exclude={"server"}), sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _packed(settings: Settings, arrays: dict[str, NDArray[Any]], parameters: frozenset[str]) -> bytes:
+    content = io.BytesIO()
+    names = json.dumps([_digest(settings), [*arrays], sorted(parameters)])
+    np.savez(content, *arrays.values(), names=np.array(names))  # not safetensors, which do not keep the order
+    return content.getvalue()
+
+
+def _handed_on(settings: Settings, file: Path) -> Parameters | None:
+    """The model that a check has left for these settings, once; None where there is none, or it cannot be read."""
+    try:
+        with np.load(file, allow_pickle=False) as content:
+            digest, names, parameters = json.loads(str(content["names"]))
+            arrays = {name: content[f"arr_{number}"] for number, name in enumerate(names)}
+        file.unlink()
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+        return None
+    return (arrays, frozenset(parameters)) if digest == _digest(settings) else None
 
 
 def _ask(what: str, settings: Settings, *more: str) -> Any:
@@ -80,9 +129,11 @@ def _answer(settings: Settings, what: str, resumed: str = "") -> Any:
         from server.initial_model import torch_model
         from server.run.build import build_strategy
 
-        begun = torch_model.starting_point(settings, Path(resumed) if resumed else None)
+        goes_on = Path(resumed) if resumed else None
+        begun = torch_model.starting_point(settings, goes_on)
         build_strategy(settings, begun)
-        return begun.layout.dim
+        of_the_seed = _is_of_the_seed(settings, goes_on)
+        return 4 * begun.layout.dim, _packed(settings, begun.arrays, begun.parameters) if of_the_seed else b""
     from common.model.build import initial_model, parameter_names, state_arrays
 
     model = initial_model(settings)

@@ -22,6 +22,7 @@ from bouquet.federation.queue import (
 from common.errors import BouquetError
 from common.settings import load_settings
 from common.system.locks import locked
+from server.run.torch_worker import Checked
 from server.superlink.process import LEAST_MESSAGE_BYTES, SuperLink
 
 WIRES = {"plain": [], "packed": ["wire.up=float16"]}
@@ -133,7 +134,7 @@ def test_a_report_that_was_not_drawn_before_the_server_went_down_is_drawn(server
 
 def test_a_run_whose_model_devices_could_not_send_at_once_is_not_begun(server, monkeypatch):
     """This server was started for a smaller one; as arrays a model of any size comes in parts."""
-    monkeypatch.setattr(serve, "check_settings", lambda settings: LEAST_MESSAGE_BYTES)
+    monkeypatch.setattr(serve, "check_settings", lambda settings: Checked(LEAST_MESSAGE_BYTES, b""))
     link = SuperLink(SimpleNamespace(alive=True), "", "", server, None)
     plain, packed = (load_settings(None, [f"run.name={name}", *more]) for name, more in WIRES.items())
     console = Console(record=True, width=300)
