@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from common.settings import load_settings
-from experiments.simulation.run import simulate
-
 STRATEGY = """
 from strategies import FeSEM
 
@@ -51,18 +48,12 @@ def test_the_program_itself_does_not_look_there_and_takes_a_strategy_by_its_file
     assert (folder / "run" / "summary.json").is_file()
 
 
-def test_nor_do_rays_processes(folder):
+def test_nor_do_rays_processes_which_take_a_strategy_by_its_file(folder):
     """Whose clients import client and common, and would run the user's."""
     (folder / "client.py").write_text("raise SystemExit('mine')\n")
-    words = ["simulate", "--clients", "2", "--rounds", "1", "--out", "run", "--set", "train.local_epochs=1"]
-    done = bouquet(folder, *words, "--set", "strategy.num_clusters=2", "--set", "simulation.engine=ray")
+    words = ["simulate", "--strategy", "./mine.py:Mine", "--clients", "2", "--rounds", "1", "--out", "run"]
+    words += ["--set", "strategy.num_clusters=2", "--set", "train.local_epochs=1"]
+    done = bouquet(folder, *words, "--set", "simulation.engine=ray")
     assert done.returncode == 0, done.stderr
-    assert json.loads((folder / "run" / "summary.json").read_text())["clients"] == 2
-
-
-def test_a_strategy_by_its_file_on_ray(tmp_path, monkeypatch):
-    (tmp_path / "mine.py").write_text(STRATEGY)
-    monkeypatch.chdir(tmp_path)
-    changes = ["strategy.name=./mine.py:Mine", "strategy.num_clusters=2", "data.clients=2", "run.rounds=1"]
-    summary = simulate(load_settings(None, [*changes, "train.local_epochs=1"]), tmp_path / "run")
-    assert summary["strategy"] == "./mine.py:Mine"
+    summary = json.loads((folder / "run" / "summary.json").read_text())
+    assert (summary["clients"], summary["strategy"]) == (2, "./mine.py:Mine")
