@@ -52,10 +52,11 @@ docs: $(VENV)/installed-dev
 unit: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p tests.helpers.lines_run -n 2 -m "$(UNIT)"
 
-# A file without such a test is not imported. Those that take longest begin, and each worker takes one test at a time. A
-# federation waits half of its time: four share two cores well, in 10 GB of memory (FEDERATIONS=2 for less).
+# A file without such a test is not imported. A federation waits half of its time: four share two cores well, in 10 GB of
+# memory (FEDERATIONS=2 for less). Each is given two tests to begin with, a long one and a short one; then the longest.
 FEDERATIONS ?= 4
-LONGEST = faults operating owners_conditions batchnorm killed_superlink photos sensors secure warm
+FIRST = faults locked_database operating owners_conditions late_replies batchnorm keep_waiting
+LONGEST = $(FIRST) killed_superlink photos sensors secure warm
 federation: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p tests.helpers.lines_run -n $(FEDERATIONS) --maxschedchunk 1 -m federation \
 		$(LONGEST:%=tests/federation/test_%.py) \
