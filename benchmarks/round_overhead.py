@@ -187,7 +187,7 @@ class Federation:
         flower = {"app": {"publisher": "stock", "components": components, "config": config}}
         project = {"name": "stock", "version": "1.0.0", "license": "Apache-2.0", "description": "", "dependencies": []}
         (app / "pyproject.toml").write_text(tomli_w.dumps({"project": project, "tool": {"flwr": flower}}))
-        with control(f"127.0.0.1:{self.port}", None) as api:
+        with control(f"127.0.0.1:{self.port}") as api:
             api.start_run(app, {})
 
     def done(self) -> int:
