@@ -45,6 +45,7 @@ lint: $(VENV)/installed-dev
 
 types: $(VENV)/installed-dev
 	$(BIN)/mypy
+	$(BIN)/mypy --explicit-package-bases benchmarks
 
 docs: $(VENV)/installed-dev
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs build/docs

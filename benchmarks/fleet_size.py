@@ -273,7 +273,7 @@ def answer_messages(server: tuple[Any, ...], handler: Any, rest: Callable[[], fl
             identifiers = [entry.object_id for entry in iterate_object_tree(objects)]
             contents = pull_objects(identifiers, lambda one, run=run: pull(run, one), max_concurrent_pulls=2)
             confirm(run, announced.metadata.message_id)
-            message = inflate_object_from_contents(objects.object_id, contents)
+            message: Any = inflate_object_from_contents(objects.object_id, contents)
             message.metadata.__dict__["_message_id"] = objects.object_id
             reply = handler(message)
             reply.metadata.__dict__["_src_node_id"] = node

@@ -52,7 +52,7 @@ class Fleet:
         return np.stack(rows)
 
     def accuracy(self, vector: Vector) -> float:
-        return test(self.built.load(vector), self.test_x, self.test_y).accuracy
+        return test(self.built.load(vector), self.test_x, self.test_y).score
 
 
 def measured(settings: Settings, own_starts: bool) -> list[float]:

@@ -124,7 +124,8 @@ def federation(options: argparse.Namespace) -> list[dict[str, float]]:
             devices[f"device-{number}"] = start(
                 folder, f"device-{number}", "client", *where, "--partition-id", str(number)
             )
-        run, before = folder / "run", {}
+        run: Path = folder / "run"
+        before: dict[str, Any] = {}
         deadline = time.monotonic() + options.seconds
         try:
             while server.poll() is None and time.monotonic() < deadline:
@@ -139,7 +140,10 @@ def federation(options: argparse.Namespace) -> list[dict[str, float]]:
                         before = {"files": files(folder), "processes": count}
             if server.poll():
                 sys.exit((folder / "server.log").read_text()[-3000:])
-            after = {"files": files(folder), "processes": sum(len(tree(p.pid)) for p in devices.values())}
+            after: dict[str, Any] = {
+                "files": files(folder),
+                "processes": sum(len(tree(p.pid)) for p in devices.values()),
+            }
         finally:
             for process in (server, *devices.values()):
                 process.terminate()
