@@ -40,7 +40,7 @@ def run_one(schedule: Schedule, federation: Fleet, folder: Path, reference: dict
     settings = run_settings(schedule.strategy, folder.name, federation.public)
     run = folder if federation.waiting else federation.first
     if federation.waiting:
-        _await_devices(federation)
+        _await_fleet(federation)
     before = _processes(federation)
     started = time.monotonic()
     if federation.waiting:
@@ -150,12 +150,17 @@ def _last_line(file: Path) -> str:
     return written[-1][:300] if written else ""
 
 
-def _await_devices(federation: Fleet) -> None:
-    """Wait until each device can work: one that was killed late in the schedule before may still be starting."""
+def _await_fleet(federation: Fleet) -> None:
+    """Wait until all can work: what was killed late in the schedule before may have ended a server whose run was over."""
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while not all(federation.processes("executor", name) for name in federation.devices):
+    while not (
+        federation.serves
+        and is_locked(federation.first)
+        and all(federation.processes("executor", name) for name in federation.devices)
+    ):
         if time.monotonic() > deadline:
-            raise BouquetError("Not all devices came back after the schedule before.")
+            raise BouquetError("Not all of the fleet came back after the schedule before.")
+        federation.start_server()  # as a service manager does, where it does not run
         time.sleep(0.2)
 
 
