@@ -151,7 +151,7 @@ def _last_line(file: Path) -> str:
 
 
 def _await_fleet(federation: Fleet) -> None:
-    """Wait until all can work: what was killed late in the schedule before may have ended a server whose run was over."""
+    """Wait until all can work: what was killed late in the schedule before may have ended an idle server."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not (
         federation.serves
