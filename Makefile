@@ -67,7 +67,7 @@ federation: $(VENV)/installed-dev
 malformed: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 BOUQUET_MALFORMED=2000 $(BIN)/pytest tests/strategies/base/test_malformed.py tests/server/superlink/test_malformed_bytes.py --timeout 3600
 
-# Two hundred schedules of faults, some hours; as root, also with cut links and full disks. SEEDS=17 replays one,
+# Two hundred schedules of faults, an hour and a half with JOBS=2; as root, also with cut links and full disks. SEEDS=17 replays one,
 # JOBS=3 has three fleets side by side.
 SEEDS ?= 0-199
 JOBS ?= 1
