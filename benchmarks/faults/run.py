@@ -38,9 +38,10 @@ WAITING = "Waiting for the next run"
 def run_one(schedule: Schedule, federation: Fleet, folder: Path, reference: dict[str, Any] | None) -> dict[str, Any]:
     """A run with its faults; the line of results."""
     settings = run_settings(schedule.strategy, folder.name, federation.public)
+    restarted: list[str] = []
     run = folder if federation.waiting else federation.first
     if federation.waiting:
-        _await_fleet(federation)
+        restarted = _await_fleet(federation)
     before = _processes(federation)
     started = time.monotonic()
     if federation.waiting:
@@ -73,7 +74,7 @@ def run_one(schedule: Schedule, federation: Fleet, folder: Path, reference: dict
         "endings": endings,
         "accuracy": accuracy,
         "kept": kept,
-        "notes": notes + errors,
+        "notes": restarted + notes + errors,
         "wrong": wrong,
     }
 
@@ -150,18 +151,28 @@ def _last_line(file: Path) -> str:
     return written[-1][:300] if written else ""
 
 
-def _await_fleet(federation: Fleet) -> None:
-    """Wait until all can work: what was killed late in the schedule before may have ended an idle server."""
+def _await_fleet(federation: Fleet) -> list[str]:
+    """Wait until all can work: what was killed late in the schedule before may have ended an idle server.
+
+    It is started again, as a service manager does; returns with which status it had ended.
+    """
+    notes: list[str] = []
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not (
         federation.serves
-        and is_locked(federation.first)
+        and federation.log.read_text(errors="replace").rstrip().endswith("NEXT.toml")
+        and federation.processes("gate")
         and all(federation.processes("executor", name) for name in federation.devices)
     ):
         if time.monotonic() > deadline:
             raise BouquetError("Not all of the fleet came back after the schedule before.")
-        federation.start_server()  # as a service manager does, where it does not run
+        if federation.server is not None and (code := federation.server.poll()) is not None:
+            notes.append(f"before it the server ended with status {code}: {_last_line(federation.log)}")
+            with federation.log.open("a") as log:
+                log.write("Started again.\n")
+            federation.start_server()
         time.sleep(0.2)
+    return notes
 
 
 def _processes(federation: Fleet) -> dict[str, list[str]]:

@@ -89,8 +89,7 @@ def serve(first: NextRun, resume: bool, options: Options, ended: bool = False) -
     if signed := signed_app_files(options.owners_signature)[1]:
         console.print(f"Signed: {signed}.", soft_wrap=True, highlight=False)
     with locked(first.folder, "the run folder", HINT), ProcessGroup() as group:
-        if not (over or ended):
-            checked.hand_on(first.folder)
+        checked.hand_on(first.folder)
         registered = secured.registered if secured else None
         one_key_twice = OneKeyTwice(
             registered or Path(), lambda line: console.print(Text(f"devices  {line}", style="yellow"), soft_wrap=True)

@@ -28,7 +28,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 # Below those that Linux (32768) and macOS (49152) give to whoever connects somewhere: such a one would take the port
 # between the time that it is found and the time that the program which is given it listens.
-OWN_PORTS = range(20_000, 32_768)
+OWN_PORTS = range(20_000, 30_000)
 
 
 def free_port(host: str = "127.0.0.1") -> int:

@@ -14,8 +14,7 @@ import os
 import pickle
 import subprocess
 import sys
-import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,16 +38,17 @@ Parameters = tuple[dict[str, NDArray[Any]], frozenset[str]]
 class Checked:
     """Settings that are good; ``model_bytes`` is what the model takes that travels, each value as a float32.
 
-    ``made`` is the initial model where the seed alone makes it: the check made it, and the ServerApp need not.
+    ``made`` is the initial model of a new run, where the seed alone makes it: the ServerApp need not make it again.
     """
 
     model_bytes: int
-    made: bytes
+    made: bytes = field(repr=False)
 
     def hand_on(self, folder: Path) -> None:
         """Leave the model in the run folder for the ServerApp, which makes it itself where there is no room."""
-        if self.made:
-            with contextlib.suppress(OSError, BouquetError):
+        with contextlib.suppress(OSError, BouquetError):
+            (folder / MADE).unlink(missing_ok=True)  # of another release, or other code of the user
+            if self.made:
                 write_atomically(make_folder(folder, "the run folder") / MADE, self.made)
         self.made = b""
 
@@ -62,7 +62,8 @@ def starting_point(settings: Settings, folder: Path, resumed: bool) -> Start | P
         from server.initial_model import torch_model
 
         return torch_model.starting_point(settings, folder if resumed else None)
-    return PlainStart(settings, *(handed or initial_parameters(settings)))
+    # A run that goes on may do so without a check, and find what one of another release has left.
+    return PlainStart(settings, *(None if resumed else handed) or initial_parameters(settings))
 
 
 def check_settings(settings: Settings, resumed: Path | None = None) -> Checked:
@@ -100,10 +101,14 @@ def _handed_on(settings: Settings, file: Path) -> Parameters | None:
         with np.load(file, allow_pickle=False) as content:
             digest, names, parameters = json.loads(str(content["names"]))
             arrays = {name: content[f"arr_{number}"] for number, name in enumerate(names)}
+        found = (arrays, frozenset(parameters)) if digest == _digest(settings) else None
+    except Exception:  # of a damaged file NumPy and zipfile raise what they like
+        found = None
+    try:
         file.unlink()
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+    except OSError:
         return None
-    return (arrays, frozenset(parameters)) if digest == _digest(settings) else None
+    return found
 
 
 def _ask(what: str, settings: Settings, *more: str) -> Any:
@@ -131,9 +136,10 @@ def _answer(settings: Settings, what: str, resumed: str = "") -> Any:
 
         goes_on = Path(resumed) if resumed else None
         begun = torch_model.starting_point(settings, goes_on)
+        handed = not goes_on and _is_of_the_seed(settings, None)
+        made = _packed(settings, begun.arrays, begun.parameters) if handed else b""
         build_strategy(settings, begun)
-        of_the_seed = _is_of_the_seed(settings, goes_on)
-        return 4 * begun.layout.dim, _packed(settings, begun.arrays, begun.parameters) if of_the_seed else b""
+        return 4 * begun.layout.dim, made
     from common.model.build import initial_model, parameter_names, state_arrays
 
     model = initial_model(settings)

@@ -13,7 +13,8 @@ def test_no_outgoing_connection_is_given_it():
     assert found <= set(OWN_PORTS)
     if (given := Path("/proc/sys/net/ipv4/ip_local_port_range")).exists():
         first, last = map(int, given.read_text().split())
-        assert not found & set(range(first, last + 1))
+        if first >= OWN_PORTS.stop:  # an owner may let it begin below
+            assert not found & set(range(first, last + 1))
 
 
 def test_a_port_in_use_is_passed_by_and_at_last_the_system_chooses(monkeypatch):
@@ -22,4 +23,4 @@ def test_a_port_in_use_is_passed_by_and_at_last_the_system_chooses(monkeypatch):
         taken.listen()
         number = taken.getsockname()[1]
         monkeypatch.setattr(ports, "OWN_PORTS", range(number, number + 1))
-        assert free_port() != number
+        assert free_port() not in (None, number)

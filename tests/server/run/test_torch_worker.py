@@ -1,7 +1,10 @@
 """What a server asks of PyTorch, in a process that ends, and that it does without otherwise."""
 
+import io
+import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,8 +14,8 @@ from common.model.build import initial_model, parameter_names, state_vector
 from common.settings import Settings, load_settings
 from server.initial_model.seed_model import PlainStart
 from server.run import torch_worker
-from server.run.torch_worker import check_settings, initial_parameters, starting_point
-from server.run_folder import MADE
+from server.run.torch_worker import Checked, check_settings, initial_parameters, starting_point
+from server.run_folder import MADE, START
 
 NOISY = """
 from torch import nn
@@ -64,7 +67,7 @@ def is_of(start, settings):
     return True
 
 
-def test_the_model_that_the_check_made_is_taken_once_and_for_its_settings_alone(tmp_path, asked):
+def test_the_model_that_the_check_made_is_taken_once(tmp_path, asked):
     given = ["model.name=cnn-batchnorm", "run.seed=3", "strategy.name=dc-pfl", "strategy.slow_ratio=0.8"]
     settings = load_settings(None, [*given, "strategy.fixed_gamma=0.3"])
     checked = check_settings(settings)
@@ -72,23 +75,73 @@ def test_the_model_that_the_check_made_is_taken_once_and_for_its_settings_alone(
     assert checked.made == b""
     # What the server's section says is not the same in each start of a run.
     given = settings.with_overrides({"server.wait_for_clients": 7}).to_run_config()
-    begun = starting_point(Settings.from_run_config(given), tmp_path / "run", resumed=True)
+    begun = starting_point(Settings.from_run_config(given), tmp_path / "run", resumed=False)
     assert asked == ["check"]
     assert is_of(begun, settings)
     assert [*(tmp_path / "run").iterdir()] == []
-    asked.clear()
-    check_settings(settings).hand_on(tmp_path / "run")
-    other = settings.with_overrides({"run.seed": 4})
-    assert is_of(starting_point(other, tmp_path / "run", resumed=False), other)
-    assert asked[:2] == ["check", "initial"]
 
 
-@pytest.mark.parametrize("damage", [lambda file: file.unlink(), lambda file: file.write_bytes(file.read_bytes()[:900])])
-def test_a_model_that_cannot_be_read_is_made_anew(tmp_path, damage):
-    settings = load_settings(None, [])
-    check_settings(settings).hand_on(tmp_path)
-    damage(tmp_path / MADE)
-    assert is_of(starting_point(settings, tmp_path, resumed=False), settings)
+PLAIN = load_settings(None, [])
+
+
+@pytest.fixture
+def anew(monkeypatch):
+    """The names of a model that is made anew."""
+    monkeypatch.setattr(torch_worker, "initial_parameters", lambda settings: ({"anew": np.ones(1)}, frozenset()))
+    return ["anew"]
+
+
+def made_for(settings):
+    return torch_worker._packed(settings, {"a": np.ones(2, np.float32)}, frozenset("a"))
+
+
+@pytest.mark.parametrize("other", ["run.seed=4", "model.name=cnn-batchnorm", "data.dataset=uci-har"])
+def test_a_model_for_other_settings_is_not_taken_and_goes(tmp_path, anew, other):
+    (tmp_path / MADE).write_bytes(made_for(PLAIN))
+    assert [*starting_point(load_settings(None, [other]), tmp_path, resumed=False).arrays] == anew
+    assert not (tmp_path / MADE).exists()
+
+
+def test_a_run_that_goes_on_takes_none_which_may_be_of_another_release(tmp_path, anew):
+    (tmp_path / MADE).write_bytes(made_for(PLAIN))
+    assert [*starting_point(PLAIN, tmp_path, resumed=True).arrays] == anew
+    assert not (tmp_path / MADE).exists()
+    (tmp_path / MADE).write_bytes(made_for(PLAIN))
+    Checked(0, b"").hand_on(tmp_path)
+    assert not (tmp_path / MADE).exists()
+
+
+def npz(**arrays):
+    content = io.BytesIO()
+    np.savez(content, **arrays)
+    return content.getvalue()
+
+
+NAMES = np.array(json.dumps([torch_worker._digest(PLAIN), ["a"], ["a"]]))
+DAMAGED = {
+    "objects": npz(names=NAMES, arr_0=np.array([{}], object)),
+    "a missing array": npz(names=NAMES),
+    "a number for names": npz(names=np.array("3")),
+    "nothing": b"",
+    "half of it": made_for(PLAIN)[:400],
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+def test_a_model_that_cannot_be_read_is_made_anew(tmp_path, anew, content):
+    (tmp_path / MADE).write_bytes(content)
+    assert [*starting_point(PLAIN, tmp_path, resumed=False).arrays] == anew
+    assert not (tmp_path / MADE).exists()
+
+
+def test_what_a_run_started_from_is_taken_in_place_of_what_the_seed_says(tmp_path, monkeypatch):
+    kept = SimpleNamespace(starting_point=lambda settings, resumed: ("kept", resumed))
+    monkeypatch.setitem(sys.modules, "server.initial_model.torch_model", kept)
+    monkeypatch.setattr("server.initial_model.torch_model", kept, raising=False)
+    (tmp_path / START).write_text("{}")
+    assert starting_point(PLAIN, tmp_path, resumed=True) == ("kept", tmp_path)
+    weights = load_settings(None, ["model.weights=file.pt"])
+    assert starting_point(weights, tmp_path, resumed=False) == ("kept", None)
 
 
 def test_nothing_is_handed_on_where_the_seed_does_not_say_it_all_or_there_is_no_room(tmp_path):
