@@ -62,8 +62,8 @@ SIGNAL_SECONDS = 1.0  # in which a signal to this process comes through
 # The server may hold a look for a message open so long; beyond that, and what a busy one adds, it has not heard it.
 HOLD_SECONDS, LATE_SECONDS = 25, 20
 HOLD_HEADER = "bouquet-hold"
-AWAY = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
-SERVERS_ERRORS = ("INTERNAL", "RESOURCE_EXHAUSTED")
+AWAY = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED")  # the last of a server that ends with the call in hand
+SERVERS_ERRORS = ("INTERNAL", "RESOURCE_EXHAUSTED", "UNKNOWN")
 
 
 class Signature(grpc.UnaryUnaryClientInterceptor):

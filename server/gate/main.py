@@ -42,8 +42,9 @@ class Options:
 
 
 def say(line: str) -> None:
-    """A line of the log."""
-    print(line, file=sys.stderr, flush=True)
+    """A line of the log, or none where whoever read it is gone: a call is answered all the same."""
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
 
 
 class Gate:

@@ -68,6 +68,10 @@ def calls(*errors: BaseException) -> tuple[Any, list[Any]]:
     [
         ([], []),
         (["INTERNAL", "RESOURCE_EXHAUSTED"], PAUSES[:2]),
+        (
+            ["CANCELLED", "UNKNOWN", "UNAVAILABLE"],
+            [0.5, PAUSES[0], 1.0],
+        ),  # of a gate that is ended with the call in hand
         (["UNAVAILABLE"] * 7, [0.5, 1.0, 2.0, 5.0, 5.0, 5.0, 5.0]),
         (["UNAVAILABLE", "INTERNAL", "DEADLINE_EXCEEDED"], [0.5, PAUSES[0], 1.0]),
     ],
@@ -91,6 +95,7 @@ def test_where_the_server_has_no_room_that_is_what_the_log_says(waits, capsys):
     [
         ([Refused("INTERNAL")] * 9, len(PAUSES) + 1),
         ([Refused("RESOURCE_EXHAUSTED")] * 9, len(PAUSES) + 1),
+        ([Refused("UNKNOWN")] * 9, len(PAUSES) + 1),
         ([Refused("INTERNAL"), Refused("NOT_FOUND")], 2),
         ([Refused("UNAVAILABLE", "Ssl handshake failed: certificate")], 1),
     ],
@@ -117,7 +122,7 @@ def test_a_device_that_is_turned_away_says_why_and_ends(waits, signals, capsys):
     assert len(made) == 1
 
 
-@pytest.mark.parametrize("name", ["UNAVAILABLE", "INTERNAL", "UNAUTHENTICATED", "PERMISSION_DENIED"])
+@pytest.mark.parametrize("name", ["UNAVAILABLE", "CANCELLED", "INTERNAL", "UNAUTHENTICATED", "PERMISSION_DENIED"])
 def test_at_the_end_nothing_is_asked_twice(waits, signals, name):
     fleet, made = calls(Refused(name))
     fleet.closing = True
