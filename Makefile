@@ -56,8 +56,8 @@ unit: $(VENV)/installed-dev
 # A file without such a test is not imported. With more cores more at a time: four took as long as two on two, beside the
 # unit tests, and 10 GB. Each worker is given two tests to begin with, a long one and a short one; then the longest.
 FEDERATIONS ?= 2
-FIRST = faults locked_database operating owners_conditions batchnorm
-LONGEST = $(FIRST) killed_superlink photos sensors secure warm keep_waiting late_replies
+LONGEST = faults locked_database operating owners_conditions batchnorm killed_superlink photos sensors secure warm \
+	keep_waiting late_replies
 federation: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p tests.helpers.lines_run -n $(FEDERATIONS) --maxschedchunk 1 -m federation \
 		$(LONGEST:%=tests/federation/test_%.py) \
@@ -67,8 +67,8 @@ federation: $(VENV)/installed-dev
 malformed: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 BOUQUET_MALFORMED=2000 $(BIN)/pytest tests/strategies/base/test_malformed.py tests/server/superlink/test_malformed_bytes.py --timeout 3600
 
-# Two hundred schedules of faults, an hour and a half with JOBS=2; as root, also with cut links and full disks. SEEDS=17 replays one,
-# JOBS=3 has three fleets side by side.
+# Two hundred schedules of faults, an hour and a half with JOBS=2, two fleets side by side; as root, also with cut links
+# and full disks. SEEDS=17 replays one.
 SEEDS ?= 0-199
 JOBS ?= 1
 faults: $(VENV)/installed-dev

@@ -40,7 +40,7 @@ STEP_SECONDS = 0.1
 BEFORE = 2  # rounds that are not counted: the first also sends who one is, the app and the whole model
 DESCRIPTORS = 16_384
 MODEL = {"data.dataset": "digits", "model.name": "cnn-dcpfl"}
-LOOK_EVERY = 2.0  # seconds: a device between two rounds looks less and less often, up to every 30
+LOOK_EVERY = 2.0  # seconds at least: the gate holds a look for longer
 REGISTERED = "devices  registered "  # in the server's log, once a key
 LOOKED = "looked"  # the file in which a process of scripted devices says how often they have
 

@@ -38,10 +38,8 @@ WAITING = "Waiting for the next run"
 def run_one(schedule: Schedule, federation: Fleet, folder: Path, reference: dict[str, Any] | None) -> dict[str, Any]:
     """A run with its faults; the line of results."""
     settings = run_settings(schedule.strategy, folder.name, federation.public)
-    restarted: list[str] = []
     run = folder if federation.waiting else federation.first
-    if federation.waiting:
-        restarted = _await_fleet(federation)
+    restarted = _await_fleet(federation) if federation.waiting else []
     before = _processes(federation)
     started = time.monotonic()
     if federation.waiting:
@@ -119,7 +117,7 @@ def follow(federation: Fleet, schedule: Schedule, run: Path) -> tuple[list[str],
         if not federation.waiting:
             continue
         text = federation.log.read_text(errors="replace")
-        if status.get("state") == FINISHED and (run / "report.html").exists() and text.rstrip().endswith("NEXT.toml"):
+        if status.get("state") == FINISHED and (run / "report.html").exists() and _waits(text):
             return [], endings, notes
         failed = len(re.findall(rf"The run {re.escape(run.name)} failed", text))
         if failed > seen:
@@ -141,6 +139,11 @@ def follow(federation: Fleet, schedule: Schedule, run: Path) -> tuple[list[str],
     return [f"not over within {PATIENCE_SECONDS:g} s: {json.dumps(state)[:300]}"], endings, notes
 
 
+def _waits(log: str) -> bool:
+    """Whether the last thing that a server has said is that it waits for a run."""
+    return log.rstrip().endswith("NEXT.toml")
+
+
 def _reason(text: str, name: str) -> str:
     found = re.findall(rf"The run {re.escape(name)} failed: (.*)", text)
     return found[-1][:300] if found else ""
@@ -160,7 +163,7 @@ def _await_fleet(federation: Fleet) -> list[str]:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not (
         federation.serves
-        and federation.log.read_text(errors="replace").rstrip().endswith("NEXT.toml")
+        and _waits(federation.log.read_text(errors="replace"))
         and federation.processes("gate")
         and all(federation.processes("executor", name) for name in federation.devices)
     ):
@@ -168,7 +171,7 @@ def _await_fleet(federation: Fleet) -> list[str]:
             raise BouquetError("Not all of the fleet came back after the schedule before.")
         if federation.server is not None and (code := federation.server.poll()) is not None:
             notes.append(f"before it the server ended with status {code}: {_last_line(federation.log)}")
-            with federation.log.open("a") as log:
+            with federation.log.open("a") as log:  # one that was killed has not said that it waits no more
                 log.write("Started again.\n")
             federation.start_server()
         time.sleep(0.2)

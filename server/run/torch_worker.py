@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import json
 import os
@@ -82,15 +81,9 @@ def _is_of_the_seed(settings: Settings, resumed: Path | None) -> bool:
     return not more and (resumed is None or not (resumed / START).exists())
 
 
-def _digest(settings: Settings) -> str:
-    # The server's own section says nothing of the model, and is not the same in each start of a run.
-    content = json.dumps(settings.model_dump(mode="json", exclude={"server"}), sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()
-
-
 def _packed(settings: Settings, arrays: dict[str, NDArray[Any]], parameters: frozenset[str]) -> bytes:
     content = io.BytesIO()
-    names = json.dumps([_digest(settings), [*arrays], sorted(parameters)])
+    names = json.dumps([settings.fingerprint(), [*arrays], sorted(parameters)])
     np.savez(content, *arrays.values(), names=np.array(names))  # not safetensors, which do not keep the order
     return content.getvalue()
 
@@ -101,7 +94,7 @@ def _handed_on(settings: Settings, file: Path) -> Parameters | None:
         with np.load(file, allow_pickle=False) as content:
             digest, names, parameters = json.loads(str(content["names"]))
             arrays = {name: content[f"arr_{number}"] for number, name in enumerate(names)}
-        found = (arrays, frozenset(parameters)) if digest == _digest(settings) else None
+        found = (arrays, frozenset(parameters)) if digest == settings.fingerprint() else None
     except Exception:  # of a damaged file NumPy and zipfile raise what they like
         found = None
     try:

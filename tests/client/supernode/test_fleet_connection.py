@@ -68,10 +68,8 @@ def calls(*errors: BaseException) -> tuple[Any, list[Any]]:
     [
         ([], []),
         (["INTERNAL", "RESOURCE_EXHAUSTED"], PAUSES[:2]),
-        (
-            ["CANCELLED", "UNKNOWN", "UNAVAILABLE"],
-            [0.5, PAUSES[0], 1.0],
-        ),  # of a gate that is ended with the call in hand
+        # Of a gate that is ended with the call in hand.
+        (["CANCELLED", "UNKNOWN", "UNAVAILABLE"], [0.5, PAUSES[0], 1.0]),
         (["UNAVAILABLE"] * 7, [0.5, 1.0, 2.0, 5.0, 5.0, 5.0, 5.0]),
         (["UNAVAILABLE", "INTERNAL", "DEADLINE_EXCEEDED"], [0.5, PAUSES[0], 1.0]),
     ],

@@ -25,6 +25,8 @@ def make(input_shape, num_classes):
     return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, num_classes))
 """
 
+PLAIN = load_settings(None, [])
+
 
 def test_the_initial_model_is_the_one_that_devices_have(tmp_path, monkeypatch, capfd):
     (tmp_path / "noisy.py").write_text(NOISY)
@@ -81,9 +83,6 @@ def test_the_model_that_the_check_made_is_taken_once(tmp_path, asked):
     assert [*(tmp_path / "run").iterdir()] == []
 
 
-PLAIN = load_settings(None, [])
-
-
 @pytest.fixture
 def anew(monkeypatch):
     """The names of a model that is made anew."""
@@ -117,7 +116,7 @@ def npz(**arrays):
     return content.getvalue()
 
 
-NAMES = np.array(json.dumps([torch_worker._digest(PLAIN), ["a"], ["a"]]))
+NAMES = np.array(json.dumps([PLAIN.fingerprint(), ["a"], ["a"]]))
 DAMAGED = {
     "objects": npz(names=NAMES, arr_0=np.array([{}], object)),
     "a missing array": npz(names=NAMES),
