@@ -18,19 +18,17 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data import catalog
-from common.data.catalog import DatasetInfo, dataset_info
+from common.data.catalog import DatasetInfo, dataset_info, is_images
 from common.data.catalog import described as described
 from common.data.image_set import read_image_set
 from common.data.partitions import split_train_test
-from common.data.readers import DatasetFileError, map_idx, read_cifar, read_npz, read_svhn, read_uci_har_folder
+from common.data.readers import DatasetFileError, read_published
 from common.errors import SAYS_MORE, BouquetError
 from common.plugins import load_object
 
@@ -174,32 +172,11 @@ def _scaled(raw: NDArray[Any], scale: float) -> Floats:
 @lru_cache(maxsize=2)
 def _load(name: str, data_dir: Path, info: DatasetInfo) -> Dataset:
     try:
-        match name.partition("/")[0]:
-            case catalog.IMAGES:
-                found = read_image_set(name, data_dir, info)
-                test_x, test_y = found.get("test_x"), found.get("test_y")
-                dataset = Dataset(name, found["x"], found["y"], test_x=test_x, test_y=test_y, described=info)
-            case "digits":
-                dataset = _digits()
-            case "emnist":
-                # NIST stores these transposed; upright, a device's own images can be mixed with them.
-                raw = _mnist_like(name, data_dir / info.folder, "emnist-balanced-train", "emnist-balanced-test")
-                assert raw.test_x is not None
-                dataset = replace(raw, x=raw.x.swapaxes(2, 3), test_x=raw.test_x.swapaxes(2, 3))
-            case "mnist-writers":
-                dataset = _mnist_writers(data_dir)
-            case "uci-har":
-                dataset = _uci_har(data_dir)
-            case "cifar10" | "cifar100":
-                x, y = read_cifar(name, data_dir, train=True)
-                test_x, test_y = read_cifar(name, data_dir, train=False)
-                dataset = Dataset(name, x, y, test_x=test_x, test_y=test_y)
-            case "svhn":
-                x, y = read_svhn(data_dir, train=True)
-                test_x, test_y = read_svhn(data_dir, train=False)
-                dataset = Dataset(name, x, y, test_x=test_x, test_y=test_y)
-            case _:
-                dataset = _mnist_like(name, data_dir / info.folder, "train", "t10k")
+        if is_images(name):
+            parts: dict[str, Any] = {**read_image_set(name, data_dir, info), "described": info}
+        else:
+            parts = {**read_published(name, data_dir, info.folder)}
+        dataset = Dataset(name, **parts)
         _check(dataset)
     except DatasetFileError as error:
         get = f"To get it: {info.origin}."
@@ -253,72 +230,3 @@ def _check(dataset: Dataset) -> None:
             )
     if dataset.owners is not None and len(dataset.owners) != len(dataset.y):
         raise DatasetFileError(f"the files name {len(dataset.owners)} owners for {len(dataset.y)} samples.")
-
-
-def _digits() -> Dataset:
-    """scikit-learn's digits, read from its file: importing scikit-learn would cost a device a second a message."""
-    spec = find_spec("sklearn")
-    file = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz" if spec and spec.origin else None
-    if file is not None and file.is_file():
-        table = np.loadtxt(file, delimiter=",", dtype=np.uint8)
-    else:  # a scikit-learn that keeps the file elsewhere
-        from sklearn.datasets import load_digits
-
-        published = load_digits()
-        table = np.column_stack([published.data, published.target]).astype(np.uint8)
-    return Dataset("digits", table[:, :-1].reshape(-1, 1, 8, 8), table[:, -1].astype(np.int64))
-
-
-def _mnist_like(name: str, folder: Path, train: str, test: str) -> Dataset:
-    x, y, test_x, test_y = (
-        map_idx(folder / "raw" / f"{part}-{kind}")
-        for part in (train, test)
-        for kind in ("images-idx3-ubyte", "labels-idx1-ubyte")
-    )
-    return Dataset(name, x[:, None], y.astype(np.int64), test_x=test_x[:, None], test_y=test_y.astype(np.int64))
-
-
-def _mnist_writers(data_dir: Path) -> Dataset:
-    """MNIST with its writers, from `mnist_writers.npz` beside MNIST, or from QMNIST, whose labels name them."""
-    side_file, qmnist = data_dir / "mnist_writers.npz", data_dir / "QMNIST" / "raw"
-    if side_file.is_file() or not qmnist.is_dir():
-        writers = read_npz(side_file, ("writer_train", "population_train"))
-        return replace(
-            _mnist_like("mnist-writers", data_dir / "MNIST", "train", "t10k"),
-            owners=writers["writer_train"].astype(np.int64),
-            populations=writers["population_train"].astype(np.int64),
-        )
-    x, test_x = (map_idx(qmnist / f"qmnist-{part}-images-idx3-ubyte")[:, None] for part in ("train", "test"))
-    labels, test_labels = (map_idx(qmnist / f"qmnist-{part}-labels-idx2-int") for part in ("train", "test"))
-    return Dataset(
-        "mnist-writers",
-        x,
-        labels[:, 0].astype(np.int64),
-        owners=labels[:, 2].astype(np.int64),
-        populations=labels[:, 1].astype(np.int64),
-        test_x=test_x[:_QMNIST_TEST],
-        test_y=test_labels[:_QMNIST_TEST, 0].astype(np.int64),
-    )
-
-
-def _uci_har(data_dir: Path) -> Dataset:
-    """All 30 people: clients are people, so the official split by person would only take nine of them away."""
-    archive, folder = data_dir / "uci_har.npz", data_dir / "UCI HAR Dataset"
-    keys = ("x", "y", "subject", "segment")
-    if archive.is_file() or not folder.is_dir():
-        arrays = read_npz(archive, tuple(f"{key}_{split}" for key in keys for split in ("train", "test")))
-        train, test = ({key: arrays[f"{key}_{split}"] for key in keys} for split in ("train", "test"))
-    else:
-        train, test = (read_uci_har_folder(folder, split) for split in ("train", "test"))
-    x, y, subject = (np.concatenate([train[key], test[key]]) for key in ("x", "y", "subject"))
-    first, second = (part["segment"].astype(np.int64) for part in (train, test))
-    return Dataset(
-        "uci-har",
-        x.astype(np.float32, copy=False),
-        y.astype(np.int64),
-        owners=subject.astype(np.int64),
-        segments=np.concatenate([first, second + first.max() + 1]),
-    )
-
-
-_QMNIST_TEST = 10_000  # the first of QMNIST's 60,000 test images are MNIST's

@@ -48,12 +48,12 @@ def test_digits_need_no_files_and_are_scikit_learns() -> None:
 
 
 def test_digits_are_the_same_when_scikit_learn_keeps_its_file_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    from common.data import datasets
+    from common.data import readers
 
-    monkeypatch.setattr(datasets, "find_spec", lambda name: None)
-    again = datasets._digits()
-    assert np.array_equal(again.x, load_dataset("digits").x)
-    assert np.array_equal(again.y, load_dataset("digits").y)
+    monkeypatch.setattr(readers, "find_spec", lambda name: None)
+    again = readers.read_published("digits", Path(), "")
+    assert np.array_equal(again["x"], load_dataset("digits").x)
+    assert np.array_equal(again["y"], load_dataset("digits").y)
 
 
 @pytest.mark.parametrize(("name", "folder"), [("mnist", "MNIST"), ("fashion-mnist", "FashionMNIST")])
