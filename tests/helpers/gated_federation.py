@@ -25,8 +25,8 @@ TTL = 3600.0
 class Device(WireDevice):
     """A scripted device of a federation without TLS, and what it was given last."""
 
-    def __init__(self, federation, name):
-        self.keys, self.public_key, _ = federation.server.pair(register=True)
+    def __init__(self, federation, pair):
+        self.keys, self.public_key, _ = pair
         self.stub = federation.server.stub(self.keys)
         self.heartbeat_interval = 600.0
         self.node = Node(node_id=self.activate())
@@ -66,7 +66,9 @@ class Federation:
         self.run = self.link.run_id
         options = {"message_bytes": 10_000_000, "most_objects": MOST_OBJECTS, "told": os.environ[LOOKS]}
         self.server = GatedSuperLink(folder / "gate", self.link.states, **options)
-        self.honest, self.mallory = Device(self, "honest"), Device(self, "mallory")
+        # Of both the gate hears at once: it asks SuperLink but once a second who is registered.
+        pairs = [self.server.pair(register=True) for _ in range(2)]
+        self.honest, self.mallory = (Device(self, pair) for pair in pairs)
 
     def push(self, *devices, content=None):
         """The server's messages to these; their ids."""

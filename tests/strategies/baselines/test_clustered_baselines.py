@@ -52,7 +52,7 @@ def test_half_of_the_clients_a_round_one_that_vanishes_and_batch_normalisation(n
     layout, initial = state_vector(model)
     arrays = protocol.to_record(layout, initial)
     strategy = create_strategy(
-        name, OPTIONS.get(name, {"num_clusters": 2}), fraction_train=0.5, identify=True, round_timeout=2.0, seed=1
+        name, OPTIONS.get(name, {"num_clusters": 2}), fraction_train=0.5, identify=True, round_timeout=0.3, seed=1
     )
     strategy.parameter_names = parameter_names(model)
     grid = fleet()
