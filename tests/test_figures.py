@@ -2,8 +2,8 @@
 
 ``docs/results/NAME.md`` is what ``bouquet compare experiments/tables/NAME.toml`` wrote. A paragraph, a list item or a
 row of a table says in a comment where its figures are from, in their order:
-``<!-- NAME / COLUMN / ROW; ROW @ METRIC; ROW - REFERENCE -->``. On the papers' pages a paper's own may stand before them. The column ``*`` is every column, ``PANEL: *`` every
-one of a panel.
+``<!-- NAME / COLUMN / ROW; ROW @ METRIC; ROW - REFERENCE -->``. The column ``*`` is every column, ``PANEL: *`` every
+one of a panel. On the papers' pages a paper's own figures may stand before ours.
 """
 
 import re
