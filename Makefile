@@ -20,6 +20,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 UNIT := not federation and not containers and not installation
 PACKAGES := bouquet client common experiments server strategies
+# What tests write is on no disk, where memory has room for it and programs may be run there: the databases of the
+# servers and the states of devices wait for each of their writes.
+ROOM := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print $$6}')
+MEMORY := $(shell grep -sq ' $(ROOM) tmpfs [^ ]*noexec' /proc/mounts || echo $(ROOM))
+TESTED := OMP_NUM_THREADS=1 $(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/python -m pytest
 
 .PHONY: demo bench test check lint types docs unit federation malformed faults test-containers test-arm64 test-flower test-install lock install clean
 
@@ -37,7 +42,7 @@ test: lint
 # The rooms of what differs from SINCE; tests mirror the rooms.
 SINCE ?= main
 check: lint types
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "$(UNIT)" $$($(BIN)/python tests/helpers/touched.py $(SINCE))
+	$(TESTED) -n 2 -m "$(UNIT)" $$($(BIN)/python tests/helpers/touched.py $(SINCE))
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
@@ -49,12 +54,6 @@ types: $(VENV)/installed-dev
 
 docs: $(VENV)/installed-dev
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs build/docs
-
-# What tests write is on no disk, where memory has room for it and programs may be run there: the databases of the
-# servers and the states of devices wait for each of their writes.
-ROOM := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print $$6}')
-MEMORY := $(shell grep -sq ' $(ROOM) tmpfs [^ ]*noexec' /proc/mounts || echo $(ROOM))
-TESTED := OMP_NUM_THREADS=1 $(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/python -m pytest
 
 unit: $(VENV)/installed-dev
 	$(TESTED) -p tests.helpers.lines_run -n 2 -m "$(UNIT)"
@@ -71,7 +70,7 @@ federation: $(VENV)/installed-dev
 
 # Malformed replies, 2,000 against every method: some minutes.
 malformed: $(VENV)/installed-dev
-	OMP_NUM_THREADS=1 BOUQUET_MALFORMED=2000 $(BIN)/pytest tests/strategies/base/test_malformed.py tests/server/superlink/test_malformed_bytes.py --timeout 3600
+	BOUQUET_MALFORMED=2000 $(TESTED) tests/strategies/base/test_malformed.py tests/server/superlink/test_malformed_bytes.py --timeout 3600
 
 # Two hundred schedules of faults, an hour and a half with JOBS=2, two fleets side by side; as root, also with cut links
 # and full disks. SEEDS=17 replays one.

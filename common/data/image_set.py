@@ -13,15 +13,13 @@ import os
 import tarfile
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from common.data.catalog import DatasetInfo
 from common.data.class_folders import find_photos, read_photos
 from common.data.images import IMAGE_MODES, sorted_files
-from common.data.readers import DatasetFileError, read_arrays
+from common.data.readers import Arrays, DatasetFileError, read_arrays
 from common.errors import BouquetError
 from common.system.files import replacing
 
@@ -29,7 +27,7 @@ CACHE = "bouquet"
 PARTS = {"train": ("x", "y"), "test": ("test_x", "test_y")}
 
 
-def read_image_set(name: str, data_dir: Path, info: DatasetInfo) -> dict[str, NDArray[Any]]:
+def read_image_set(name: str, data_dir: Path, info: DatasetInfo) -> Arrays:
     """``x`` (N, *input_shape) uint8 and ``y`` (N,); ``test_x``, ``test_y`` where there is a folder ``test``.
 
     ``images`` is ``data_dir`` itself, ``images/NAME`` its folder NAME, or the archive NAME.tar. Raises `BouquetError`
@@ -54,8 +52,8 @@ def read_image_set(name: str, data_dir: Path, info: DatasetInfo) -> dict[str, ND
     return arrays
 
 
-def _read(folder: Path, info: DatasetInfo) -> dict[str, NDArray[Any]]:
-    arrays: dict[str, NDArray[Any]] = {}
+def _read(folder: Path, info: DatasetInfo) -> Arrays:
+    arrays: Arrays = {}
     for part, (x, y) in PARTS.items():
         place = folder / part
         if not place.is_dir():
@@ -70,7 +68,7 @@ def _read(folder: Path, info: DatasetInfo) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def _read_archive(archive: Path, below: str, info: DatasetInfo) -> dict[str, NDArray[Any]]:
+def _read_archive(archive: Path, below: str, info: DatasetInfo) -> Arrays:
     """What is in the archive's folder of its own name."""
     with tempfile.TemporaryDirectory(prefix="bouquet-images-") as folder:
         try:
@@ -102,7 +100,7 @@ def _size_and_time(file: Path) -> tuple[int, int]:
     return about.st_size, about.st_mtime_ns
 
 
-def _keep(file: Path, arrays: dict[str, NDArray[Any]]) -> None:
+def _keep(file: Path, arrays: Arrays) -> None:
     """Write the arrays; who cannot write there decodes each time."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
