@@ -1,0 +1,207 @@
+"""Reads what pages cite of published tables, and whether they say it right.
+
+A paragraph, a list item or a row of a table says in a comment where its figures are from, in their order:
+``<!-- NAME / COLUMN / ROW; ROW @ METRIC; ROW - REFERENCE -->``. The column ``*`` is every column, ``PANEL: *`` every
+one of a panel, ``A & B`` both.
+
+What a sentence says of several rows or columns is a claim:
+
+- ``ROW & ROW ahead of REFERENCE`` (or ``behind``) is "by 3.1 to 5.7 points", "by 5.4" or, rounded, "3 to 6": the least
+  and the greatest of its differences over rows and columns, with ≈ where one is within noise;
+- ``ROW ahead of REFERENCE in the mean`` is the difference of the means over the columns, ``ROW in the mean`` ".844";
+- ``ROW @ METRIC in all`` is the least and the greatest value;
+- ``ROW over REFERENCE @ METRIC + METRIC`` is a share, ".38".
+"""
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+CITATION = re.compile(r"<!-- ([\w-]+) / (.+?) / (.+?) -->")
+FIGURE = re.compile(r"(?:≈ )?(?<![\w.+−])[+−]?\d*\.\d+(?!\w|\.\w)")
+
+
+def sections(page):
+    """Title → head → row → text of the tables on a published page."""
+    found = {}
+    for title, body in re.findall(r"^## (.+?)$\n\n((?:^\|.*\n?)+)", page, re.MULTILINE):
+        heads, _, *rows = [
+            [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in body.strip().splitlines()
+        ]
+        found[title] = {head: {row[0]: row[place] for row in rows} for place, head in enumerate(heads) if place > 0}
+    return found
+
+
+def lookup(tables, name, column):
+    """Row → text of a column in the section that begins with ``name``; PANEL: LABEL is a column of a panel."""
+    panel, _, label = column.rpartition(": ") if ": " in column else ("", "", column)
+    for title, columns in tables.items():
+        begins = re.match(rf"{re.escape(name)}(?! \w)\b", title)
+        if begins and (title.endswith(f": {panel}") if panel else True) and label in columns:
+            return columns[label]
+    raise AssertionError(f"no {name!r} of {column!r}")
+
+
+def expected(tables, column, item):
+    """How a page writes one cited figure: ``.864``, ``40.9``, or a difference in points, ``≈ +1.2``."""
+    if " - " in item:
+        row, reference = item.split(" - ")
+        worst = reference.endswith(" @ worst tenth")
+        reference = reference.removesuffix(" @ worst tenth")
+        text = lookup(tables, f"{'Worst tenth' if worst else 'Accuracy'} against {reference}", column)[row]
+        mean = re.match(r"(≈ )?([+−])(\d*\.\d+)", text)
+        return f"{mean[1] or ''}{mean[2]}{float(mean[3]) * 100:.1f}"
+    row, _, metric = item.partition(" @ ")
+    return lookup(tables, metric or "accuracy_macro", column)[row].split(" ± ")[0]
+
+
+def columns_named(tables, column, metric):
+    """The columns that a citation names, in the table's order where it names all."""
+    if not column.endswith("*"):
+        return [column]
+    panel = column[:-1]  # "" or "PANEL: "
+    title = f"{metric}: {panel[:-2]}" if panel else metric
+    return [f"{panel}{label}" for label in tables[title]]
+
+
+def all_columns(tables, named, metric="accuracy_macro"):
+    """What ``A & B``, ``*`` and ``PANEL: *`` name; ``*`` is every column of every panel."""
+    if named == "*":
+        panels = [
+            (title.partition(": ")[2], columns) for title, columns in tables.items() if title.split(":")[0] == metric
+        ]
+        return [f"{panel}: {label}" if panel else label for panel, columns in panels for label in columns]
+    return [one for part in named.split(" & ") for one in columns_named(tables, part, metric)]
+
+
+def value(tables, column, row, metric):
+    return float(re.match(r"\d*\.?\d+", lookup(tables, metric, column)[row])[0])
+
+
+class Claim(NamedTuple):
+    """What a sentence should say: the least and the greatest of its values, the error that rounding left in them, and
+    whether one is within noise (None: not tested)."""
+
+    least: float
+    greatest: float
+    error: float = 0
+    noise: bool | None = None
+
+
+def difference(tables, column, row, reference, worst=""):
+    """How far a row is ahead, in points (or the error's unit), the error that rounding leaves in that, and whether it
+    is within noise (None: not tested)."""
+    error = any(title.startswith("mae_macro") for title in tables)
+    scale = 1 if error else 100
+    test = "Worst tenth against" if worst else "MAE, so much less of it against" if error else "Accuracy against"
+    for sign, one, other in ((1, row, reference), (-1, reference, row)):
+        if any(title.startswith(f"{test} {other}, paired") for title in tables):
+            text = lookup(tables, f"{test} {other}", column)[one]
+            mean = re.match(r"(≈ )?([+−])(\d*\.\d+)", text)
+            return sign * scale * float(f"{mean[2]}{mean[3]}".replace("−", "-")), 0, bool(mean[1])
+    rows = lookup(tables, f"{'mae' if error else 'accuracy'}_{'worst_decile' if worst else 'macro'}", column)
+    less = float(rows[row].split(" ± ")[0]) - float(rows[reference].split(" ± ")[0])
+    return (-less if error else less) * scale, 0.001 * scale, None
+
+
+def claimed(tables, named, item):
+    """The claim of an item over the columns that are named."""
+    item, _, _ = whole = item.partition(" in the mean")
+    in_the_mean = bool(whole[1])
+    compared = re.fullmatch(r"(.+) (ahead of|behind|over) (.+?)(?: @ (.+))?", item)
+    if compared is None:
+        item, everywhere, _ = item.partition(" in all")
+        row, _, metric = item.partition(" @ ")
+        metric = metric or "accuracy_macro"
+        found = [value(tables, column, row, metric) for column in all_columns(tables, named, metric)]
+        if in_the_mean:
+            return Claim(np.mean(found), np.mean(found), 0.0006)
+        assert everywhere
+        return Claim(min(found), max(found))
+    if compared[2] == "over":
+        sums = [
+            [
+                sum(value(tables, column, row, metric) for metric in compared[4].split(" + "))
+                for row in compared.group(1, 3)
+            ]
+            for column in all_columns(tables, named)
+        ]
+        shares = [one / other for one, other in sums]
+        return Claim(min(shares), max(shares), 0.002)
+    sign = 1 if compared[2] == "ahead of" else -1
+    score = "mae_macro" if any(title.startswith("mae_macro") for title in tables) else "accuracy_macro"
+    columns = all_columns(tables, named, score)
+    pairs = [(row, reference) for row in compared[1].split(" & ") for reference in compared[3].split(" & ")]
+    found = {pair: [difference(tables, column, *pair, compared[4]) for column in columns] for pair in pairs}
+    if in_the_mean:
+        means = [sign * np.mean([one[0] for one in every]) for every in found.values()]
+        return Claim(min(means), max(means), 0.06)
+    every = [one for some in found.values() for one in some]
+    values = [sign * one[0] for one in every]
+    noise = None if None in (one[2] for one in every) else any(one[2] for one in every)
+    return Claim(min(values), max(values), max(one[1] for one in every), noise)
+
+
+NUMBER = r"(\d*\.?\d+)(?![\w%])"
+SAID = re.compile(rf"(≈ )?(?<![\w.+−])(?<!= ){NUMBER}(?=(?: (?:to|and) {NUMBER})?)")
+
+
+def says(said, claim):
+    """How many characters of "3.1 to 5.7", or of "5.4", say what is claimed, to their own digits; 0: they do not."""
+
+    def is_written(text, real):
+        return abs(float(text) - real) <= 0.5 * 10 ** -len(text.partition(".")[2]) + claim.error + 1e-9
+
+    if claim.noise not in (None, bool(said[1])) or not is_written(said[2], claim.least):
+        return 0
+    if is_written(said[2], claim.greatest):
+        return said.end() - said.start()
+    return said.end(3) - said.start() if said[3] and is_written(said[3], claim.greatest) else 0
+
+
+def without_claims(block, tables):
+    """The block without the figures that its claims find in their order; AssertionError where one is not said."""
+    bare = re.sub(r"<!--.*?-->|`[^`]*`|\]\([^)]*\)|\bp (?:[=≤<] )?\.\d+|Dirichlet \d*\.\d+", "", block, flags=re.DOTALL)
+    start = 0
+    for name, named, items in CITATION.findall(block):
+        are_claims = {is_claim(item) for item in items.split(";")}
+        assert len(are_claims) == 1, f"claims and figures in one comment: {items}"
+        for item in items.split(";") if are_claims == {True} else ():
+            claim = claimed(tables[name], named, item.strip())
+            right = [one for one in SAID.finditer(bare, start) if says(one, claim)]
+            said = next((one for one in right if "." in one[2]), next(iter(right), None))
+            assert said, f"{item.strip()} in {named}: {claim}, which is not in {bare[start:]!r}"
+            bare = f"{bare[: said.start()]}{bare[said.start() + says(said, claim) :]}"
+            start = said.start()
+    return bare
+
+
+def is_claim(item):
+    return re.search(r" (ahead of|behind|over) | in the mean| in all", item) is not None
+
+
+def blocks(text):
+    """Paragraphs, list items and rows of tables, without code."""
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    return [block for block in re.split(r"\n\s*\n|\n(?=\||- |#)", text) if block.strip()]
+
+
+def figures_of(block):
+    """The figures of a block in their order, without those in comments, code and links."""
+    bare = re.sub(r"<!--.*?-->|`[^`]*`|\]\([^)]*\)", "", block, flags=re.DOTALL)
+    return FIGURE.findall(bare)
+
+
+def wrong_figures(block, tables, others=False):
+    """(written, cited) of a block; empty where they agree. With ``others`` there may be more before them."""
+    cited = [
+        expected(tables[name], column, item.strip())
+        for name, named, items in CITATION.findall(block)
+        if not is_claim(items)
+        for column in columns_named(tables[name], named, (items.partition(" @ ")[2] or "accuracy_macro").strip())
+        for item in items.split(";")
+    ]
+    rest = figures_of(without_claims(block, tables))
+    written = rest[len(rest) - len(cited) :] if others else rest
+    return [] if written == cited else [(written, cited)]
