@@ -56,23 +56,18 @@ def expected(tables, column, item):
     return lookup(tables, metric or "accuracy_macro", column)[row].split(" ± ")[0]
 
 
-def columns_named(tables, column, metric):
-    """The columns that a citation names, in the table's order where it names all."""
-    if not column.endswith("*"):
-        return [column]
-    panel = column[:-1]  # "" or "PANEL: "
-    title = f"{metric}: {panel[:-2]}" if panel else metric
-    return [f"{panel}{label}" for label in tables[title]]
-
-
-def all_columns(tables, named, metric="accuracy_macro"):
-    """What ``A & B``, ``*`` and ``PANEL: *`` name; ``*`` is every column of every panel."""
-    if named == "*":
-        panels = [
-            (title.partition(": ")[2], columns) for title, columns in tables.items() if title.split(":")[0] == metric
-        ]
-        return [f"{panel}: {label}" if panel else label for panel, columns in panels for label in columns]
-    return [one for part in named.split(" & ") for one in columns_named(tables, part, metric)]
+def columns_named(tables, named, metric="accuracy_macro"):
+    """What ``A & B``, ``*`` and ``PANEL: *`` name, in the table's order; ``*`` is every column of every panel."""
+    found = []
+    for part in named.split(" & "):
+        if not part.endswith("*"):
+            found.append(part)
+            continue
+        for title, columns in tables.items():
+            of_all, _, panel = title.partition(": ")
+            if of_all == metric and part in ("*", f"{panel}: *"):
+                found += [f"{panel}: {label}" if panel else label for label in columns]
+    return found
 
 
 def value(tables, column, row, metric):
@@ -114,7 +109,7 @@ def claimed(tables, named, item):
         item, everywhere, _ = item.partition(" in all")
         row, _, metric = item.partition(" @ ")
         metric = metric or "accuracy_macro"
-        found = [value(tables, column, row, metric) for column in all_columns(tables, named, metric)]
+        found = [value(tables, column, row, metric) for column in columns_named(tables, named, metric)]
         if in_the_mean:
             return Claim(np.mean(found), np.mean(found), 0.0006)
         assert everywhere
@@ -125,13 +120,13 @@ def claimed(tables, named, item):
                 sum(value(tables, column, row, metric) for metric in compared[4].split(" + "))
                 for row in compared.group(1, 3)
             ]
-            for column in all_columns(tables, named)
+            for column in columns_named(tables, named)
         ]
         shares = [one / other for one, other in sums]
         return Claim(min(shares), max(shares), 0.002)
     sign = 1 if compared[2] == "ahead of" else -1
     score = "mae_macro" if any(title.startswith("mae_macro") for title in tables) else "accuracy_macro"
-    columns = all_columns(tables, named, score)
+    columns = columns_named(tables, named, score)
     pairs = [(row, reference) for row in compared[1].split(" & ") for reference in compared[3].split(" & ")]
     found = {pair: [difference(tables, column, *pair, compared[4]) for column in columns] for pair in pairs}
     if in_the_mean:
