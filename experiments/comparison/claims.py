@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.metrics import worst_decile
+from experiments.comparison.grid import Table
 from experiments.comparison.measures import accuracies
 from experiments.comparison.run import Results
 from experiments.comparison.significance import CONFIDENCE, Difference, Measure, Ranks, holm, paired_difference, ranks
@@ -30,17 +31,22 @@ def worth_by_seed(results: Results, row: str, data: str) -> dict[int, Mapping[st
     return {seed: {client: sign * value for client, value in clients.items()} for seed, clients in found.items()}
 
 
-def references(results: Results) -> list[str]:
+def reference_rows(table: Table) -> list[str]:
     """The labels of the rows that the others are compared with: each device alone, and FedAvg as received."""
     found = []
     for name in REFERENCES:
         labels = {
             cell.strategy
-            for cell in results.table.cells
+            for cell in table.cells
             if cell.settings.strategy.name == name and cell.settings.personal.serve == "own"
         }
-        found += [row.label for row in results.table.rows if row.label in labels and row.tested == "method"][:1]
+        found += [row.label for row in table.rows if row.label in labels and row.tested == "method"][:1]
     return found
+
+
+def references(results: Results) -> list[str]:
+    """`reference_rows` of what there is."""
+    return reference_rows(results.table)
 
 
 def differences(results: Results, measure: Measure | None = None) -> dict[tuple[str, str, str], Difference | None]:
@@ -57,8 +63,14 @@ def differences(results: Results, measure: Measure | None = None) -> dict[tuple[
             for row in results.table.rows
             if row.label != reference
             for data in results.table.data
-        }
+        },
+        planned_claims(results.whole or results.table),
     )
+
+
+def planned_claims(table: Table) -> int:
+    """How many differences a table is made to test, each once."""
+    return len(reference_rows(table)) * (len(table.rows) - 1) * len(table.data)
 
 
 def gains(results: Results) -> dict[tuple[str, str], Difference]:
@@ -68,11 +80,11 @@ def gains(results: Results) -> dict[tuple[str, str], Difference]:
     all of them is ahead of the better one. So the p-value of a gain is the greatest that it has against any of them.
     """
     made: dict[tuple[str, str], list[Difference]] = {}
-    reference_rows = references(results)
+    compared_with = references(results)
     for (row, data, _), difference in differences(results).items():
-        if row not in reference_rows and difference is not None:
+        if row not in compared_with and difference is not None:
             made.setdefault((row, data), []).append(difference)
-    return {key: _least(found) for key, found in made.items()}
+    return {key: _least(found) for key, found in made.items() if len(found) == len(compared_with)}
 
 
 def _least(found: Sequence[Difference]) -> Difference:
@@ -106,6 +118,25 @@ def row_ranks(results: Results) -> Ranks | None:
             }
             blocks.append({row: sum(one) / len(one) for row, one in means.items()})
     return ranks(blocks)
+
+
+def fewer_devices(results: Results) -> list[str]:
+    """A sentence for each row and column some of whose devices have no score: its mean is not over the same devices."""
+    found = []
+    for data in results.table.data:
+        rows = {row.label: by_seed(results, row.label, data) for row in results.table.rows}
+        for row, seeds in rows.items():
+            lacking = {
+                seed: len(every - set(clients))
+                for seed, clients in seeds.items()
+                if (every := set().union(*(one.get(seed, ()) for one in rows.values()))) - set(clients)
+            }
+            if lacking:
+                found.append(
+                    f"{row} has no score of {sum(lacking.values())} devices that others have in {data} (seeds "
+                    f"{', '.join(map(str, sorted(lacking)))}): its mean and rank are over the rest."
+                )
+    return found
 
 
 def equal_rows(results: Results) -> list[str]:

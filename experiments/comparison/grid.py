@@ -228,6 +228,10 @@ def _build(file: _File, check: Check) -> Table:
         or {"": {one.label: one.label for one in data}},
         tune,
     )
+    scores = {task_of(cell.settings).score for cell in table.cells}
+    if len(scores) > 1:
+        named = _listed(sorted({score.of("macro") for score in scores}))
+        raise TableError(f"The columns are judged by {named}; a table has one task, so make a file of each.")
     if tune is not None:
         tuning_table(table, check)
     return table

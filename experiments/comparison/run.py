@@ -38,6 +38,7 @@ from server.record.reader import RecordError, Run, read_run
 MOST_SHOWN = 3  # running cells that the progress names
 # A second comparison would remove the cells that the first is running.
 ALONE = "Another comparison is running there; wait for it, or give another --out."
+TESTED_BY = ("evaluate_every", "fraction_evaluate", "late_replies", "min_replies")
 State = Literal["done", "missing", "half-done", "shorter", "other settings"]
 
 
@@ -59,6 +60,7 @@ class Results:
     interrupted: bool = False
     asked: frozenset[str] | None = None  # slugs of the cells that this comparison was to run; None for all
     tuning: Results | None = None  # of the table that its rows were tuned with
+    whole: Table | None = None  # what a part is of
 
     @property
     def failed(self) -> list[CellResult]:
@@ -88,7 +90,8 @@ class Results:
         """These rows, columns and seeds alone, where some were asked for."""
         table = self.table.narrowed(rows, columns, seeds)
         slugs = {cell.slug for cell in table.cells}
-        return replace(self, table=table, cells=[one for one in self.cells if one.cell.slug in slugs])
+        cells = [one for one in self.cells if one.cell.slug in slugs]
+        return replace(self, table=table, cells=cells, whole=self.whole or self.table)
 
     def runs(self, strategy: str, data: str) -> list[Run]:
         """The finished runs of one row and column, in the order of the seeds."""
@@ -178,12 +181,17 @@ def cell_state(cell: Cell, folder: Path) -> State:
         run = read_run(folder)
     except RecordError:  # by another release, or cut off
         return "other settings" if (folder / run_folder.SUMMARY).exists() else "half-done"
-    same = run.settings.fingerprint() == cell.settings.fingerprint()
-    if not same or run.settings.run.rounds > cell.settings.run.rounds:
+    if _shown_by(run.settings) != _shown_by(cell.settings) or run.settings.run.rounds > cell.settings.run.rounds:
         return "other settings"
     if run.summary is None:
         return "half-done"
     return "done" if run.settings.run.rounds == cell.settings.run.rounds else "shorter"
+
+
+def _shown_by(settings: Settings) -> object:
+    """What a cell's figures depend on: more than a run that goes on may not change."""
+    server = {name: getattr(settings.server, name) for name in TESTED_BY}
+    return settings.fingerprint(), settings.model.weights, settings.train.mixed_precision, server
 
 
 def default_jobs(cells: Sequence[Cell]) -> int:

@@ -50,7 +50,7 @@ class Ranks:
 
     mean: Mapping[str, float]
     critical_difference: float
-    p_value: float | None  # of Friedman's test that no row differs; None for two rows
+    p_value: float | None  # of Friedman's test that no row differs; None for two rows, or where all are equal
     blocks: int
 
 
@@ -86,14 +86,17 @@ def differences_by_seed(row: BySeed, other: BySeed, measure: Measure | None = No
     return found, pairs
 
 
-def holm(claims: Mapping[Claim, Difference | None]) -> dict[Claim, Difference | None]:
-    """The same claims with p-values that hold for all of them together."""
-    adjusted = holm_p_values({claim: d.p_value for claim, d in claims.items() if d is not None})
+def holm(claims: Mapping[Claim, Difference | None], planned: int = 0) -> dict[Claim, Difference | None]:
+    """The same claims with p-values that hold for all of them together, and for as many as were ``planned``.
+
+    A claim of cells that are not there yet is one of them: the mark must not depend on how far a table is.
+    """
+    adjusted = holm_p_values({claim: None if d is None else d.p_value for claim, d in claims.items()}, planned)
     return {claim: d if d is None else replace(d, p_value=adjusted[claim]) for claim, d in claims.items()}
 
 
-def holm_p_values(p_values: Mapping[Claim, float | None]) -> dict[Claim, float | None]:
-    """P-values that hold for all of these claims together.
+def holm_p_values(p_values: Mapping[Claim, float | None], planned: int = 0) -> dict[Claim, float | None]:
+    """P-values that hold for all of these claims together, and for as many as were ``planned``.
 
     A claim without a p-value, of two rows that are equal or of one seed, is one of them: how many there are must not
     depend on what came out.
@@ -102,9 +105,9 @@ def holm_p_values(p_values: Mapping[Claim, float | None]) -> dict[Claim, float |
     """
     adjusted = dict(p_values)
     known = [(p_value, claim) for claim, p_value in p_values.items() if p_value is not None]
-    greatest = 0.0
+    family, greatest = max(planned, len(p_values)), 0.0
     for place, (p_value, claim) in enumerate(sorted(known, key=lambda one: one[0])):
-        greatest = max(greatest, min(1.0, (len(p_values) - place) * p_value))
+        greatest = max(greatest, min(1.0, (family - place) * p_value))
         adjusted[claim] = greatest
     return adjusted
 
@@ -122,6 +125,7 @@ def ranks(blocks: Sequence[Mapping[str, float]]) -> Ranks | None:
     found = stats.rankdata(-accuracies, axis=1)
     k, n = len(rows), len(blocks)
     quantile = float(stats.studentized_range.ppf(CONFIDENCE, k, math.inf)) / math.sqrt(2)
-    p_value = float(stats.friedmanchisquare(*accuracies.T).pvalue) if k > 2 else None
+    told = k > 2 and bool(np.ptp(found, axis=1).any())  # the statistic of rows that are all equal is 0 / 0
+    p_value = float(stats.friedmanchisquare(*accuracies.T).pvalue) if told else None
     mean = dict(sorted(zip(rows, found.mean(axis=0).tolist(), strict=True), key=lambda item: item[1]))
     return Ranks(mean, quantile * math.sqrt(k * (k + 1) / (6 * n)), p_value, n)

@@ -21,6 +21,7 @@ from experiments.comparison.claims import (
     difference_text,
     differences,
     equal_rows,
+    fewer_devices,
     gains,
     references,
     row_ranks,
@@ -220,7 +221,7 @@ def plots_of_results(results: Results) -> list[Figure]:
     score = results.table.score
     figures: list[Figure | None] = []
     if score.higher_is_better:  # the map is in points of a share
-        figures = [gain_map("Gain over both Standalone and FedAvg", gains(results), results.table.panels)]
+        figures = [gain_map(f"Gain over {' and '.join(references(results))}", gains(results), results.table.panels)]
     what, key = f"{score.label[0].upper()}{score.label[1:]}", score.of("macro")
     for data in results.table.data:
         runs = {row.label: results.runs(row.label, data) for row in results.table.rows if row.tested == "method"}
@@ -247,7 +248,7 @@ def notes(results: Results) -> list[str]:
         said.append(f"{len(results.unrun)} of {len(results.cells)} cells have not been run yet.")
     if results.failed or results.unrun:
         said.append("Rows do not all have the same seeds: differences are over the seeds that both rows have.")
-    said += equal_rows(results) + tuning_notes(results)
+    said += fewer_devices(results) + equal_rows(results) + tuning_notes(results)
     if lacking := missing_rows(results.table):
         said.append(
             f"The table lacks {'; '.join(lacking)}, without which it does not say whether federation pays; "

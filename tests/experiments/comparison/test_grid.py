@@ -129,6 +129,27 @@ def test_a_mistake_is_named_with_file_key_and_what_is_allowed(load, old, new, me
     assert "table.toml" in str(caught.value)
 
 
+def test_columns_that_are_judged_by_different_scores_are_refused(tmp_path):
+    (tmp_path / "devices" / "a").mkdir(parents=True)
+    path = tmp_path / "table.toml"
+    path.write_text(
+        f"""
+name = "two"
+[[strategy]]
+name = "fedavg"
+[[data]]
+dataset = "digits"
+clients = 4
+[[data]]
+dataset = "own"
+data_dir = "{tmp_path / "devices"}"
+set = {{ "task.kind" = "regression", "table.inputs" = ["a"], "table.targets" = ["b"] }}
+"""
+    )
+    with pytest.raises(TableError, match="judged by 'accuracy_macro', 'mae_macro'; a table has one task"):
+        load_table(path, lambda settings: None)
+
+
 def test_a_table_that_is_not_there_is_named(tmp_path):
     with pytest.raises(TableError, match=r"absent\.toml cannot be read: No such file"):
         load_table(tmp_path / "absent.toml")

@@ -13,7 +13,7 @@ from rich.console import Console
 from common.errors import BouquetError
 from experiments.comparison import claims
 from experiments.comparison.cell_process import CellFailed
-from experiments.comparison.claims import gains, references, row_ranks
+from experiments.comparison.claims import gains, planned_claims, references, row_ranks
 from experiments.comparison.grid import load_table
 from experiments.comparison.run import Results, cell_state, default_jobs, run_table
 from experiments.comparison.significance import Difference
@@ -149,6 +149,29 @@ def test_cells_of_other_settings_are_said_and_run_again(compare):
     assert runner.ran == [SLUGS[0], SLUGS[2]]
     assert f"{SLUGS[0]} was run with other settings and is run again." in said
     assert f"{SLUGS[1]} was run" not in said
+
+
+def test_a_cell_that_was_tested_otherwise_is_run_again(compare):
+    compare()
+    _, runner, said = compare("rounds = 3", "rounds = 3\n[base.server]\nfraction_evaluate = 0.5")
+
+    assert runner.ran == SLUGS  # a run may go on with it; a table would show a figure of other devices
+    assert f"{SLUGS[0]} was run with other settings" in said
+
+
+def test_devices_without_a_score_are_said(compare, tmp_path):
+    results, _, _ = compare()
+    assert not [note for note in notes(results) if "no score" in note]
+    results.cells[0].run.summary["accuracy_by_client"].popitem()
+
+    note = next(note for note in notes(results) if "no score" in note)
+    assert note.startswith("FeSEM has no score of 1 devices that others have in digits (seeds 0): its mean")
+
+
+def test_a_part_of_a_table_is_marked_as_the_whole(compare):
+    results, _, _ = compare()
+    part = results.part(["FeSEM", "Fed|Avg"], ["digits"], [])
+    assert planned_claims(part.whole) == planned_claims(results.table) == 1
 
 
 def test_a_half_done_cell_is_run_anew_or_goes_on_from_its_checkpoint(compare, tmp_path):

@@ -26,6 +26,18 @@ def test_a_difference_is_paired_by_client_and_its_interval_is_over_seeds():
     assert [replace(found, p_value=p).is_noise for p in (0.049, 0.051)] == [False, True]
 
 
+def test_the_mark_does_not_depend_on_how_far_a_table_is():
+    one = paired_difference({0: {"a": 0.9}, 1: {"a": 0.7}}, {0: {"a": 0.8}, 1: {"a": 0.62}})
+    whole = holm({"x": one, "y": replace(one, p_value=0.9), "z": None})
+    assert whole["x"].p_value == pytest.approx(3 * one.p_value)  # z is to come
+    assert holm({"x": one}, 3)["x"].p_value == whole["x"].p_value
+    assert holm({"x": one})["x"].p_value == one.p_value
+
+
+def test_rows_that_are_all_equal_have_no_p_value():
+    assert ranks([{"a": 0.5, "b": 0.5, "c": 0.5}] * 3).p_value is None
+
+
 def test_a_measure_of_all_clients_takes_the_place_of_their_mean():
     row = {0: {"a": 0.9, "b": 0.8}, 1: {"a": 0.7, "b": 0.9}}
     other = {0: {"a": 0.8, "b": 0.5}, 1: {"a": 0.6, "b": 0.8}}
