@@ -4,6 +4,7 @@
 :mod:`tests.helpers.citations`. On the papers' pages a paper's own figures may stand before ours.
 """
 
+import re
 from pathlib import Path
 
 import numpy as np
