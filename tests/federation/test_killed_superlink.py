@@ -1,6 +1,7 @@
 """SuperLink and a device killed in the middle of a round: the run that resumes has every reply, and the same models."""
 
 import json
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -40,6 +41,12 @@ def device(commands, data, name):
     return commands.start(name, "client", *where, *own)
 
 
+def signalled(pid, number):
+    """A helper of a device may have ended since it was listed."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
 def kept(commands, name):
     """What a device has kept after the last round, and what it serves: tensors by name."""
     state = DeviceState(FolderStore(commands.folder / f"state-{name}"))
@@ -57,13 +64,13 @@ def test_the_round_in_hand_is_repeated_and_all_is_as_if_nobody_had_been_killed(c
 
     # With one device stopped no round ends, and SuperLink holds what the others have replied.
     stopped = [devices["c"].pid, *descendants(devices["c"].pid)]
-    for pid in stopped:
-        os.kill(pid, signal.SIGSTOP)
     try:
+        for pid in stopped:
+            signalled(pid, signal.SIGSTOP)
         # Another is killed in its round: while it trains, judges or writes, whatever it has come to by then.
         commands.wait_for(lambda: commands.log("b").count("of 6 begins") > commands.rounds("runs/run"), 600)
         for pid in [devices["b"].pid, *descendants(devices["b"].pid)]:
-            os.kill(pid, signal.SIGKILL)
+            signalled(pid, signal.SIGKILL)
         devices["b"].wait(120)
         below = [(p, Path(f"/proc/{p}/cmdline").read_bytes()) for p in descendants(server.pid)]
         for pid in [pid for pid, program in below if b"server.superlink.main" in program]:
@@ -71,7 +78,7 @@ def test_the_round_in_hand_is_repeated_and_all_is_as_if_nobody_had_been_killed(c
         assert server.wait(120) != 0
     finally:
         for pid in stopped:
-            os.kill(pid, signal.SIGCONT)
+            signalled(pid, signal.SIGCONT)
     assert "SuperLink ended" in commands.log("server")
     before = commands.rounds("runs/run")
     assert before < 6
