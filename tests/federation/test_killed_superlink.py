@@ -1,7 +1,7 @@
 """SuperLink and a device killed in the middle of a round: the run that resumes has every reply, and the same models."""
 
-import json
 import contextlib
+import json
 import os
 import signal
 from pathlib import Path
