@@ -31,7 +31,7 @@ def worth_by_seed(results: Results, row: str, data: str) -> dict[int, Mapping[st
     return {seed: {client: sign * value for client, value in clients.items()} for seed, clients in found.items()}
 
 
-def reference_rows(table: Table) -> list[str]:
+def references(table: Table) -> list[str]:
     """The labels of the rows that the others are compared with: each device alone, and FedAvg as received."""
     found = []
     for name in REFERENCES:
@@ -44,33 +44,31 @@ def reference_rows(table: Table) -> list[str]:
     return found
 
 
-def references(results: Results) -> list[str]:
-    """`reference_rows` of what there is."""
-    return reference_rows(results.table)
-
-
 def differences(results: Results, measure: Measure | None = None) -> dict[tuple[str, str, str], Difference | None]:
     """(row, data, reference) → the row's paired difference to the reference, with Holm's correction over all of them.
 
-    The references themselves are compared with each other. ``measure`` as in `paired_difference`.
+    Where the results are a part of a table, over all that the whole table is made to test. The references themselves
+    are compared with each other. ``measure`` as in `paired_difference`.
     """
-    return holm(
-        {
-            (row.label, data, reference): paired_difference(
-                worth_by_seed(results, row.label, data), worth_by_seed(results, reference, data), measure
-            )
-            for reference in references(results)
-            for row in results.table.rows
-            if row.label != reference
-            for data in results.table.data
-        },
-        planned_claims(results.whole or results.table),
-    )
+    shown = {
+        (row, data, reference): paired_difference(
+            worth_by_seed(results, row, data), worth_by_seed(results, reference, data), measure
+        )
+        for row, data, reference in _compared(results.table)
+    }
+    family = dict.fromkeys(_compared(results.whole or results.table)) | shown
+    return {claim: difference for claim, difference in holm(family).items() if claim in shown}
 
 
-def planned_claims(table: Table) -> int:
-    """How many differences a table is made to test, each once."""
-    return len(reference_rows(table)) * (len(table.rows) - 1) * len(table.data)
+def _compared(table: Table) -> list[tuple[str, str, str]]:
+    """Each row, data set and reference that a table is made to compare."""
+    return [
+        (row.label, data, reference)
+        for reference in references(table)
+        for row in table.rows
+        if row.label != reference
+        for data in table.data
+    ]
 
 
 def gains(results: Results) -> dict[tuple[str, str], Difference]:
@@ -80,7 +78,7 @@ def gains(results: Results) -> dict[tuple[str, str], Difference]:
     all of them is ahead of the better one. So the p-value of a gain is the greatest that it has against any of them.
     """
     made: dict[tuple[str, str], list[Difference]] = {}
-    compared_with = references(results)
+    compared_with = references(results.table)
     for (row, data, _), difference in differences(results).items():
         if row not in compared_with and difference is not None:
             made.setdefault((row, data), []).append(difference)
@@ -125,16 +123,14 @@ def fewer_devices(results: Results) -> list[str]:
     found = []
     for data in results.table.data:
         rows = {row.label: by_seed(results, row.label, data) for row in results.table.rows}
+        most = {seed: set().union(*(one.get(seed, ()) for one in rows.values())) for seed in results.table.seeds}
         for row, seeds in rows.items():
-            lacking = {
-                seed: len(every - set(clients))
-                for seed, clients in seeds.items()
-                if (every := set().union(*(one.get(seed, ()) for one in rows.values()))) - set(clients)
-            }
-            if lacking:
+            lacking = {seed: len(most[seed]) - len(clients) for seed, clients in seeds.items()}
+            if any(lacking.values()):
                 found.append(
                     f"{row} has no score of {sum(lacking.values())} devices that others have in {data} (seeds "
-                    f"{', '.join(map(str, sorted(lacking)))}): its mean and rank are over the rest."
+                    f"{', '.join(str(seed) for seed in sorted(lacking) if lacking[seed])}): "
+                    "its mean and rank are over the rest."
                 )
     return found
 

@@ -38,6 +38,7 @@ from server.record.reader import RecordError, Run, read_run
 MOST_SHOWN = 3  # running cells that the progress names
 # A second comparison would remove the cells that the first is running.
 ALONE = "Another comparison is running there; wait for it, or give another --out."
+# Settings of the server that say which devices a figure is of, and after which rounds; a run may go on with others.
 TESTED_BY = ("evaluate_every", "fraction_evaluate", "late_replies", "min_replies")
 State = Literal["done", "missing", "half-done", "shorter", "other settings"]
 

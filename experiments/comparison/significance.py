@@ -86,17 +86,17 @@ def differences_by_seed(row: BySeed, other: BySeed, measure: Measure | None = No
     return found, pairs
 
 
-def holm(claims: Mapping[Claim, Difference | None], planned: int = 0) -> dict[Claim, Difference | None]:
-    """The same claims with p-values that hold for all of them together, and for as many as were ``planned``.
+def holm(claims: Mapping[Claim, Difference | None]) -> dict[Claim, Difference | None]:
+    """The same claims with p-values that hold for all of them together.
 
     A claim of cells that are not there yet is one of them: the mark must not depend on how far a table is.
     """
-    adjusted = holm_p_values({claim: None if d is None else d.p_value for claim, d in claims.items()}, planned)
+    adjusted = holm_p_values({claim: None if d is None else d.p_value for claim, d in claims.items()})
     return {claim: d if d is None else replace(d, p_value=adjusted[claim]) for claim, d in claims.items()}
 
 
-def holm_p_values(p_values: Mapping[Claim, float | None], planned: int = 0) -> dict[Claim, float | None]:
-    """P-values that hold for all of these claims together, and for as many as were ``planned``.
+def holm_p_values(p_values: Mapping[Claim, float | None]) -> dict[Claim, float | None]:
+    """P-values that hold for all of these claims together.
 
     A claim without a p-value, of two rows that are equal or of one seed, is one of them: how many there are must not
     depend on what came out.
@@ -105,9 +105,9 @@ def holm_p_values(p_values: Mapping[Claim, float | None], planned: int = 0) -> d
     """
     adjusted = dict(p_values)
     known = [(p_value, claim) for claim, p_value in p_values.items() if p_value is not None]
-    family, greatest = max(planned, len(p_values)), 0.0
+    greatest = 0.0
     for place, (p_value, claim) in enumerate(sorted(known, key=lambda one: one[0])):
-        greatest = max(greatest, min(1.0, (family - place) * p_value))
+        greatest = max(greatest, min(1.0, (len(p_values) - place) * p_value))
         adjusted[claim] = greatest
     return adjusted
 

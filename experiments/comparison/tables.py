@@ -138,7 +138,7 @@ def claim_tables(results: Results) -> list[TextTable]:
     gain = "" if results.table.score.higher_is_better else ", so much less of it"
     for what, measure in ((f"{label[0].upper()}{label[1:]}{gain}", None), ("Worst tenth", worst_tenth)):
         found = differences(results, measure)
-        for reference in references(results):
+        for reference in references(results.table):
             labels = [row.label for row in results.table.rows if row.label != reference]
             rows = [[one, *(difference_text(found[one, d, reference]) for d in results.table.data)] for one in labels]
             if rows:
@@ -221,7 +221,9 @@ def plots_of_results(results: Results) -> list[Figure]:
     score = results.table.score
     figures: list[Figure | None] = []
     if score.higher_is_better:  # the map is in points of a share
-        figures = [gain_map(f"Gain over {' and '.join(references(results))}", gains(results), results.table.panels)]
+        figures = [
+            gain_map(f"Gain over {' and '.join(references(results.table))}", gains(results), results.table.panels)
+        ]
     what, key = f"{score.label[0].upper()}{score.label[1:]}", score.of("macro")
     for data in results.table.data:
         runs = {row.label: results.runs(row.label, data) for row in results.table.rows if row.tested == "method"}

@@ -43,15 +43,20 @@ def lookup(tables, name, column):
     raise AssertionError(f"no {name!r} of {column!r}")
 
 
+def tested(tables, test, column, row):
+    """``≈ `` or nothing, sign and size of a published difference, ``≈ −.012 [−.020, +.004]``."""
+    found = re.match(r"(≈ )?([+−])(\d*\.\d+)", lookup(tables, test, column)[row])
+    return found[1] or "", found[2], float(found[3])
+
+
 def expected(tables, column, item):
     """How a page writes one cited figure: ``.864``, ``40.9``, or a difference in points, ``≈ +1.2``."""
     if " - " in item:
         row, reference = item.split(" - ")
         worst = reference.endswith(" @ worst tenth")
         reference = reference.removesuffix(" @ worst tenth")
-        text = lookup(tables, f"{'Worst tenth' if worst else 'Accuracy'} against {reference}", column)[row]
-        mean = re.match(r"(≈ )?([+−])(\d*\.\d+)", text)
-        return f"{mean[1] or ''}{mean[2]}{float(mean[3]) * 100:.1f}"
+        mark, sign, mean = tested(tables, f"{'Worst tenth' if worst else 'Accuracy'} against {reference}", column, row)
+        return f"{mark}{sign}{mean * 100:.1f}"
     row, _, metric = item.partition(" @ ")
     return lookup(tables, metric or "accuracy_macro", column)[row].split(" ± ")[0]
 
@@ -74,6 +79,11 @@ def value(tables, column, row, metric):
     return float(re.match(r"\d*\.?\d+", lookup(tables, metric, column)[row])[0])
 
 
+def is_of_errors(tables):
+    """Whether less of the score is better."""
+    return any(title.startswith("mae_macro") for title in tables)
+
+
 class Claim(NamedTuple):
     """What a sentence should say: the least and the greatest of its values, the error that rounding left in them, and
     whether one is within noise (None: not tested)."""
@@ -87,23 +97,21 @@ class Claim(NamedTuple):
 def difference(tables, column, row, reference, worst=""):
     """How far a row is ahead, in points (or the error's unit), the error that rounding leaves in that, and whether it
     is within noise (None: not tested)."""
-    error = any(title.startswith("mae_macro") for title in tables)
+    error = is_of_errors(tables)
     scale = 1 if error else 100
     test = "Worst tenth against" if worst else "MAE, so much less of it against" if error else "Accuracy against"
     for sign, one, other in ((1, row, reference), (-1, reference, row)):
         if any(title.startswith(f"{test} {other}, paired") for title in tables):
-            text = lookup(tables, f"{test} {other}", column)[one]
-            mean = re.match(r"(≈ )?([+−])(\d*\.\d+)", text)
-            return sign * scale * float(f"{mean[2]}{mean[3]}".replace("−", "-")), 0, bool(mean[1])
-    rows = lookup(tables, f"{'mae' if error else 'accuracy'}_{'worst_decile' if worst else 'macro'}", column)
-    less = float(rows[row].split(" ± ")[0]) - float(rows[reference].split(" ± ")[0])
+            mark, direction, mean = tested(tables, f"{test} {other}", column, one)
+            return sign * scale * (mean if direction == "+" else -mean), 0, bool(mark)
+    metric = f"{'mae' if error else 'accuracy'}_{'worst_decile' if worst else 'macro'}"
+    less = value(tables, column, row, metric) - value(tables, column, reference, metric)
     return (-less if error else less) * scale, 0.001 * scale, None
 
 
 def claimed(tables, named, item):
     """The claim of an item over the columns that are named."""
-    item, _, _ = whole = item.partition(" in the mean")
-    in_the_mean = bool(whole[1])
+    item, in_the_mean, _ = item.partition(" in the mean")
     compared = re.fullmatch(r"(.+) (ahead of|behind|over) (.+?)(?: @ (.+))?", item)
     if compared is None:
         item, everywhere, _ = item.partition(" in all")
@@ -125,8 +133,7 @@ def claimed(tables, named, item):
         shares = [one / other for one, other in sums]
         return Claim(min(shares), max(shares), 0.002)
     sign = 1 if compared[2] == "ahead of" else -1
-    score = "mae_macro" if any(title.startswith("mae_macro") for title in tables) else "accuracy_macro"
-    columns = columns_named(tables, named, score)
+    columns = columns_named(tables, named, "mae_macro" if is_of_errors(tables) else "accuracy_macro")
     pairs = [(row, reference) for row in compared[1].split(" & ") for reference in compared[3].split(" & ")]
     found = {pair: [difference(tables, column, *pair, compared[4]) for column in columns] for pair in pairs}
     if in_the_mean:
@@ -156,8 +163,11 @@ def says(said, claim):
 
 
 def without_claims(block, tables):
-    """The block without the figures that its claims find in their order; AssertionError where one is not said."""
-    bare = re.sub(r"<!--.*?-->|`[^`]*`|\]\([^)]*\)|\bp (?:[=≤<] )?\.\d+|Dirichlet \d*\.\d+", "", block, flags=re.DOTALL)
+    """The prose of a block without the figures that its claims find in their order.
+
+    Raises `AssertionError` where one is not said.
+    """
+    bare = re.sub(r"\bp (?:[=≤<] )?\.\d+|Dirichlet \d*\.\d+", "", prose_of(block))
     start = 0
     for name, named, items in CITATION.findall(block):
         are_claims = {is_claim(item) for item in items.split(";")}
@@ -182,10 +192,9 @@ def blocks(text):
     return [block for block in re.split(r"\n\s*\n|\n(?=\||- |#)", text) if block.strip()]
 
 
-def figures_of(block):
-    """The figures of a block in their order, without those in comments, code and links."""
-    bare = re.sub(r"<!--.*?-->|`[^`]*`|\]\([^)]*\)", "", block, flags=re.DOTALL)
-    return FIGURE.findall(bare)
+def prose_of(block):
+    """A block without comments, code and links."""
+    return re.sub(r"<!--.*?-->|`[^`]*`|\]\([^)]*\)", "", block, flags=re.DOTALL)
 
 
 def wrong_figures(block, tables, others=False):
@@ -197,6 +206,6 @@ def wrong_figures(block, tables, others=False):
         for column in columns_named(tables[name], named, (items.partition(" @ ")[2] or "accuracy_macro").strip())
         for item in items.split(";")
     ]
-    rest = figures_of(without_claims(block, tables))
+    rest = FIGURE.findall(without_claims(block, tables))
     written = rest[len(rest) - len(cited) :] if others else rest
     return [] if written == cited else [(written, cited)]

@@ -13,7 +13,7 @@ from rich.console import Console
 from common.errors import BouquetError
 from experiments.comparison import claims
 from experiments.comparison.cell_process import CellFailed
-from experiments.comparison.claims import gains, planned_claims, references, row_ranks
+from experiments.comparison.claims import gains, references, row_ranks
 from experiments.comparison.grid import load_table
 from experiments.comparison.run import Results, cell_state, default_jobs, run_table
 from experiments.comparison.significance import Difference
@@ -168,10 +168,12 @@ def test_devices_without_a_score_are_said(compare, tmp_path):
     assert note.startswith("FeSEM has no score of 1 devices that others have in digits (seeds 0): its mean")
 
 
-def test_a_part_of_a_table_is_marked_as_the_whole(compare):
-    results, _, _ = compare()
-    part = results.part(["FeSEM", "Fed|Avg"], ["digits"], [])
-    assert planned_claims(part.whole) == planned_claims(results.table) == 1
+def test_a_part_of_a_table_is_marked_as_the_whole(compare, monkeypatch):
+    results, _, _ = compare("[[data]]", '[[strategy]]\nlabel = "alone"\nname = "standalone"\n[[data]]')
+    one = Difference(0.1, 0.05, 0.15, seeds=2, ahead=2, pairs=8, p_value=0.02)
+    monkeypatch.setattr(claims, "paired_difference", lambda *_: one)
+    part = claims.differences(results.part(["FeSEM", "Fed|Avg"], [], []))
+    assert {key: d.p_value for key, d in part.items()} == {("FeSEM", "digits", "Fed|Avg"): 0.08}  # of four claims
 
 
 def test_a_half_done_cell_is_run_anew_or_goes_on_from_its_checkpoint(compare, tmp_path):
@@ -475,7 +477,7 @@ def test_all_claims_of_a_table_hold_together(compare, monkeypatch):
 
 def test_a_reference_is_a_row_that_serves_what_its_method_sent(table):
     mixed = '[[strategy]]\nlabel = "mixed"\nname = "fedavg"\nset = { "personal.serve" = "mixture" }\n[[strategy]]'
-    assert references(Results(table("[[strategy]]", mixed))) == ["Fed|Avg"]
+    assert references(table("[[strategy]]", mixed)) == ["Fed|Avg"]
 
 
 @pytest.mark.parametrize(
