@@ -286,7 +286,7 @@ def compare(
         console.print(f"written  {path}", soft_wrap=True)
     if results.interrupted:
         raise typer.Exit(INTERRUPTED)
-    if results.every_failed or results.missing:
+    if results.failed_now or results.missing:
         raise typer.Exit(1)
 
 

@@ -7,6 +7,8 @@ stopped, or whose table has grown, goes on where it is.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import shutil
 import signal
@@ -25,7 +27,7 @@ from rich.text import Text
 
 from common.errors import BouquetError
 from common.settings import Settings
-from common.system.files import make_folder
+from common.system.files import make_folder, write_json
 from common.system.locks import locked
 from common.system.resources import available_cores
 from experiments.comparison.cell_process import CellFailed, Runner
@@ -50,6 +52,7 @@ class CellResult:
     cell: Cell
     run: Run | None = None
     error: str | None = None
+    earlier: bool = False  # it failed in an earlier comparison, and this one was not to run it
 
 
 @dataclass
@@ -72,6 +75,11 @@ class Results:
     def every_failed(self) -> list[CellResult]:
         """Those, and those of the tuning."""
         return [*(self.tuning.failed if self.tuning else ()), *self.failed]
+
+    @property
+    def failed_now(self) -> list[CellResult]:
+        """Those of all of them that this comparison ran."""
+        return [one for one in self.every_failed if not one.earlier]
 
     @property
     def unrun(self) -> list[CellResult]:
@@ -140,6 +148,8 @@ def run_table(
                 result.run = read_run(folder / result.cell.slug)
             elif results.asks_for(result.cell):
                 todo.append((result, state))
+            elif (error := _earlier_failure(result.cell, folder / result.cell.slug)) is not None:
+                result.error, result.earlier = error, True
         if check is not None:
             check_cells([result.cell for result, _ in todo], check)
         for result, state in todo:
@@ -195,6 +205,23 @@ def _shown_by(settings: Settings) -> object:
     return settings.fingerprint(), settings.model.weights, settings.train.mixed_precision, server
 
 
+def _failure_file(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.failed")
+
+
+def _settings_digest(cell: Cell) -> str:
+    return hashlib.sha256(repr((_shown_by(cell.settings), cell.settings.run.rounds)).encode()).hexdigest()
+
+
+def _earlier_failure(cell: Cell, folder: Path) -> str | None:
+    """Why the cell failed the last time that it was run, if it did, and with the settings that are asked for now."""
+    try:
+        kept = json.loads(_failure_file(folder).read_text(encoding="utf-8"))
+        return str(kept["error"]) if kept["settings"] == _settings_digest(cell) else None
+    except (OSError, ValueError, LookupError, TypeError):  # none, or none that can be read
+        return None
+
+
 def default_jobs(cells: Sequence[Cell]) -> int:
     """How many cells fit on this machine: one, if a cell takes all cores (Ray does), else cores over its threads."""
     cores = available_cores()
@@ -242,6 +269,9 @@ def _run_all(
                 for future in done:
                     result, since = running.pop(future)
                     _take(result, future, console, time.monotonic() - since)
+                    if result.error is not None:
+                        kept = {"settings": _settings_digest(result.cell), "error": result.error}
+                        write_json(_failure_file(folder / result.cell.slug), kept)
                     progress.advance(bar)
             show()
         except KeyboardInterrupt:
@@ -258,6 +288,7 @@ def _run_cell(cell: Cell, folder: Path, runner: Runner, resume: bool) -> Run:
     """Run one cell into its folder and read it; raises `BouquetError` when there is no finished run afterwards."""
     has_begun = cell_state(cell, folder) in ("half-done", "shorter")
     going_on = resume and has_begun and any((folder / run_folder.CHECKPOINTS).glob("*"))
+    _failure_file(folder).unlink(missing_ok=True)
     if folder.exists() and not going_on:
         shutil.rmtree(folder)
     runner(cell.settings, folder, resume=going_on)

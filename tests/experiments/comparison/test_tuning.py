@@ -251,6 +251,32 @@ def test_a_value_that_fails_is_not_chosen_and_what_has_none_is_not_run(compare):
     assert len(results.missing) == 4
 
 
+def test_a_part_does_not_forget_what_failed_in_another_row(compare):
+    def fail(settings):
+        if settings.strategy.name == "fedprox" and settings.train.learning_rate == 0.2 and settings.run.seed >= 100:
+            raise CellFailed("[boom]")
+
+    whole, _, _ = compare(before=fail)
+    part, runner, _ = compare(part=(("FedAvg",), (), ()))
+    assert runner.ran == []
+    assert part.table.choices == whole.table.choices
+    assert render_markdown(part) == render_markdown(whole)
+    assert (len(whole.failed_now), part.failed_now) == (8, [])
+    again, runner, _ = compare()
+    assert len(runner.ran) >= 8
+    assert again.every_failed == []
+
+
+def test_what_failed_with_other_settings_is_as_if_it_had_not_been_run(compare):
+    def fail(settings):
+        raise CellFailed("[boom]")
+
+    compare(before=fail)
+    part, runner, _ = compare("rounds = 3", "rounds = 4", part=(("FedAvg",), (), ()))
+    assert not any(name.startswith("prox") for name in runner.ran)
+    assert part.every_failed == []
+
+
 def test_of_equals_the_one_in_the_middle_is_chosen():
     grid = {"train.learning_rate": (0.01, 0.02, 0.05, 0.1, 0.2)}
 
