@@ -72,7 +72,7 @@ class DCPFL(MethodStrategy[DCPFLState]):
         A γ̃ that is kept from T_start on, without trials (NoDC; 0.8 in the paper). None: dynamic clustering.
     validation_fraction : float, default 0.0
         Share of each device's training data that it never trains on, and on which a trial's losses are measured. 0
-        measures them on the training data, as in the paper (compared in docs/results.md).
+        measures them on the training data, as in the paper (docs/decisions/dc-pfl-trials.md).
     discrepancy : {"l1", "l1-own", "cosine"}, default "cosine"
         The distance of clients; see `strategies.dcpfl.grouping.model_discrepancy`.
     discrepancy_sample : int | None, default None

@@ -64,7 +64,7 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
         h_th; the clients are clustered anew when H is above it.
     patience : int, default 1
         So many rounds in a row; 1 in the paper. IID models may be above it for a round when they leave their first
-        plateau (and are one cluster all the same, or nearly); those of skewed data in the first round only.
+        plateau (and are one cluster all the same, or nearly); those of Dirichlet data mostly in the first.
     eps_outputs, eps_weights
         ε₁ and ε₂, the radius of DBSCAN in Jensen–Shannon divergence and in ‖w_i − w_j‖₂. The second depends on the size
         of the model and on the training; the record has the quantiles of both.

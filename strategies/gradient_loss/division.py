@@ -2,7 +2,7 @@
 
 Two devices that trained one model are as far apart as their steps' directions. One mini-batch's step is noisy, and two
 devices of one group are then no nearer to each other than to anybody; the mean over rounds is not. What was measured:
-docs/results.md, "The device chooses its cluster".
+docs/papers/gradient-loss.md.
 """
 
 from __future__ import annotations
