@@ -7,7 +7,6 @@ stopped, or whose table has grown, goes on where it is.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import shutil
@@ -52,7 +51,6 @@ class CellResult:
     cell: Cell
     run: Run | None = None
     error: str | None = None
-    earlier: bool = False  # it failed in an earlier comparison, and this one was not to run it
 
 
 @dataclass
@@ -78,8 +76,9 @@ class Results:
 
     @property
     def failed_now(self) -> list[CellResult]:
-        """Those of all of them that this comparison ran."""
-        return [one for one in self.every_failed if not one.earlier]
+        """Those of all of them that this comparison was to run; the others failed in an earlier one."""
+        now = [one for one in self.failed if self.asks_for(one.cell)]
+        return [*(self.tuning.failed_now if self.tuning else ()), *now]
 
     @property
     def unrun(self) -> list[CellResult]:
@@ -148,8 +147,8 @@ def run_table(
                 result.run = read_run(folder / result.cell.slug)
             elif results.asks_for(result.cell):
                 todo.append((result, state))
-            elif (error := _earlier_failure(result.cell, folder / result.cell.slug)) is not None:
-                result.error, result.earlier = error, True
+            else:
+                result.error = _earlier_failure(result.cell, folder / result.cell.slug)
         if check is not None:
             check_cells([result.cell for result, _ in todo], check)
         for result, state in todo:
@@ -209,15 +208,19 @@ def _failure_file(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.failed")
 
 
-def _settings_digest(cell: Cell) -> str:
-    return hashlib.sha256(repr((_shown_by(cell.settings), cell.settings.run.rounds)).encode()).hexdigest()
+def _settings_of(cell: Cell) -> str:
+    return repr((_shown_by(cell.settings), cell.settings.run.rounds))
+
+
+def _keep_failure(cell: Cell, folder: Path, error: str) -> None:
+    write_json(_failure_file(folder), {"settings": _settings_of(cell), "error": error})
 
 
 def _earlier_failure(cell: Cell, folder: Path) -> str | None:
     """Why the cell failed the last time that it was run, if it did, and with the settings that are asked for now."""
     try:
         kept = json.loads(_failure_file(folder).read_text(encoding="utf-8"))
-        return str(kept["error"]) if kept["settings"] == _settings_digest(cell) else None
+        return str(kept["error"]) if kept["settings"] == _settings_of(cell) else None
     except (OSError, ValueError, LookupError, TypeError):  # none, or none that can be read
         return None
 
@@ -270,8 +273,7 @@ def _run_all(
                     result, since = running.pop(future)
                     _take(result, future, console, time.monotonic() - since)
                     if result.error is not None:
-                        kept = {"settings": _settings_digest(result.cell), "error": result.error}
-                        write_json(_failure_file(folder / result.cell.slug), kept)
+                        _keep_failure(result.cell, folder / result.cell.slug, result.error)
                     progress.advance(bar)
             show()
         except KeyboardInterrupt:
