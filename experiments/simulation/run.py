@@ -18,7 +18,7 @@ from client.app import make_client_app
 from client.context import own_data
 from client.data.folder import client_folders
 from client.node_config import NUM_PARTITIONS, PARTITION_ID
-from common.errors import BouquetError
+from common.errors import BouquetError, RunFailed
 from common.settings import Settings
 from common.settings.sections import OWN_DATA
 from common.system.locks import locked
@@ -37,6 +37,9 @@ from strategies.base.sampling import fewest_replies, sample_size
 
 FIRST_NODE = SUPERLINK_NODE_ID + 1
 _read: set[str] = set()  # settings of devices' own data that were found to fit
+# Ray gives a machine up, and with it all clients at once, when its daemon has not answered for a minute. One that is
+# the only machine there is has been busy or asleep: were it gone, nobody would be left to give it up.
+PATIENT = {"health_check_timeout_ms": 3_600_000}
 _QUIET: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
 
 
@@ -45,7 +48,8 @@ def simulate(settings: Settings, folder: Path, resume: bool = False, follow: Fol
 
     With ``data.dataset = "own"`` there is a device for each folder in ``data.data_dir``, named like it. The run folder
     is left behind; what the devices kept is removed when the run ended well. Raises `BouquetError` for settings that
-    do not fit each other or the data, before anything is written.
+    do not fit each other or the data, before anything is written, and `RunFailed` where no device could be tested at
+    the end: such a run has no figure to report.
     """
     settings = one_client_a_folder(settings)
     check(settings, folder if resume else None)
@@ -57,8 +61,11 @@ def simulate(settings: Settings, folder: Path, resume: bool = False, follow: Fol
     status = read_status(folder)
     if status.get("state") == STOPPED:
         raise RunStopped(status["reason"])
-    shutil.rmtree(folder / STATE_FOLDER, ignore_errors=True)
     summary: dict[str, Any] = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    if not summary["clients"]:
+        why = "; ".join(f"{client}: {reason}" for client, reason in list(summary["not_evaluated"].items())[:1])
+        raise RunFailed(f"No device could be tested after the last round; the models are in {folder}. {why}")
+    shutil.rmtree(folder / STATE_FOLDER, ignore_errors=True)
     return summary
 
 
@@ -179,6 +186,7 @@ def _start_ray(address: str) -> None:
             job_config=Elsewhere(),
             runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}},
             include_dashboard=None if address else False,
+            _system_config=None if address else PATIENT,
             **_QUIET,
         )
     except (ConnectionError, RuntimeError, ValueError) as error:

@@ -20,6 +20,7 @@ class Mine(FeSEM):
 def bouquet(folder, *arguments, module=False, path=False):
     program = [sys.executable, "-m", "bouquet"] if module else [str(Path(sys.executable).with_name("bouquet"))]
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | ({"PYTHONPATH": "."} if path else {})
+    environment["RAY_memory_monitor_refresh_ms"] = "0"  # Ray would end clients of a machine whose memory is short
     return subprocess.run(
         [*program, *arguments], cwd=folder, capture_output=True, text=True, env=environment, check=False
     )

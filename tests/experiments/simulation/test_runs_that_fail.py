@@ -9,6 +9,7 @@ from rich.console import Console
 
 from bouquet import cli
 from bouquet.monitor.round_table import RoundTable, print_summary
+from client.rounds.session import Session
 from client.training import sgd
 from common.errors import BouquetError, RunFailed
 from common.settings import load_settings
@@ -244,3 +245,15 @@ def test_a_damaged_checkpoint_costs_no_device_its_layers(tmp_path):
     simulate(chosen, tmp_path / "run", resume=True)
     assert without_times(tmp_path / "run") == without_times(tmp_path / "whole")
     assert not any("state_lost" in m for line in lines_of(tmp_path / "run") for m in line["by_client"].values())
+
+
+def test_a_run_without_a_test_at_the_end_has_failed_and_keeps_its_models(tmp_path, monkeypatch):
+    def broken(*_, **__):
+        raise BouquetError("The disk is full.")
+
+    monkeypatch.setattr(Session, "reply_evaluation", broken)
+    with pytest.raises(RunFailed, match=r"No device could be tested after the last round; .*client-0: .*disk is full"):
+        simulate(settings("run.rounds=1", "data.clients=3"), tmp_path / "run")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["clients"], summary["rounds"]) == (0, 1)
+    assert list((tmp_path / "run" / "models").glob("*.safetensors"))
