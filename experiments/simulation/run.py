@@ -27,6 +27,7 @@ from experiments.simulation.inline_grid import InlineGrid, app_handlers
 from experiments.simulation.own_data import one_client_a_folder
 from server.app import make_server_app
 from server.initial_model.torch_model import starting_point
+from server.record.reader import untested
 from server.record.status import STOPPED, read_status
 from server.record.writer import RunRecord
 from server.run.build import build_strategy
@@ -37,9 +38,10 @@ from strategies.base.sampling import fewest_replies, sample_size
 
 FIRST_NODE = SUPERLINK_NODE_ID + 1
 _read: set[str] = set()  # settings of devices' own data that were found to fit
-# Ray gives a machine up, and with it all clients at once, when its daemon has not answered for a minute. One that is
-# the only machine there is has been busy or asleep: were it gone, nobody would be left to give it up.
-PATIENT = {"health_check_timeout_ms": 3_600_000}
+# For a Ray that is started here. It gives a machine up, and with it all clients at once, when its daemon has not
+# answered for a minute. One that is the only machine there is has been busy or asleep: were it gone, nobody would be
+# left to give it up.
+_ALONE: dict[str, Any] = {"include_dashboard": False, "_system_config": {"health_check_timeout_ms": 3_600_000}}
 _QUIET: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
 
 
@@ -63,7 +65,7 @@ def simulate(settings: Settings, folder: Path, resume: bool = False, follow: Fol
         raise RunStopped(status["reason"])
     summary: dict[str, Any] = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
     if not summary["clients"]:
-        why = "; ".join(f"{client}: {reason}" for client, reason in list(summary["not_evaluated"].items())[:1])
+        why = " ".join(untested(summary)[:1])
         raise RunFailed(f"No device could be tested after the last round; the models are in {folder}. {why}")
     shutil.rmtree(folder / STATE_FOLDER, ignore_errors=True)
     return summary
@@ -185,8 +187,7 @@ def _start_ray(address: str) -> None:
             address=address or "local",
             job_config=Elsewhere(),
             runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}},
-            include_dashboard=None if address else False,
-            _system_config=None if address else PATIENT,
+            **({} if address else _ALONE),
             **_QUIET,
         )
     except (ConnectionError, RuntimeError, ValueError) as error:

@@ -252,7 +252,8 @@ def test_a_run_without_a_test_at_the_end_has_failed_and_keeps_its_models(tmp_pat
         raise BouquetError("The disk is full.")
 
     monkeypatch.setattr(Session, "reply_evaluation", broken)
-    with pytest.raises(RunFailed, match=r"No device could be tested after the last round; .*client-0: .*disk is full"):
+    said = r"No device could be tested after the last round; .*client-0, client-1, client-2\. .*The disk is full\."
+    with pytest.raises(RunFailed, match=said):
         simulate(settings("run.rounds=1", "data.clients=3"), tmp_path / "run")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["clients"], summary["rounds"]) == (0, 1)
