@@ -16,6 +16,7 @@ from hypothesis import settings as hypothesis_settings
 from common import protocol
 from common.data.datasets import DATA_DIR_VARIABLE
 from common.parameters.layout import ParameterLayout
+from common.system import ports
 from experiments.simulation.inline_grid import Handler, InlineGrid, scripted_client
 from strategies.base.exchange import exchange
 from tests.helpers.made_runs import edit_round as edit_round
@@ -25,6 +26,9 @@ from tests.helpers.made_runs import write_run as write_run
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tests make their own data; a folder of the user's, as `make bench` takes it, would be read in its place.
 os.environ.pop(DATA_DIR_VARIABLE, None)
+
+# A port is drawn some seconds before somebody listens there: each process of tests has a range of its own for that.
+ports.OWN_PORTS = range(first := 10_000 + 200 * (os.getpid() % 50), first + 200)
 
 # How long an example takes, or is made, says how busy the machine is.
 hypothesis_settings.register_profile("any-load", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -6,13 +6,15 @@ then into the copy. Whether a run goes on, and whose token that is, is asked aga
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from flwr.common.constant import Status
+from flwr.common.constant import HEARTBEAT_PATIENCE, Status
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.proto.task_pb2 import Task
 from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkState, RunRecord
@@ -21,14 +23,18 @@ from flwr.supercore.constant import NodeStatus
 from flwr.supercore.date import now
 from flwr.supercore.run import Run, RunStatus
 from flwr.supercore.state.schema.corestate_models import Task as TaskModel
+from flwr.supercore.state.schema.linkstate_models import Node as NodeModel
 from flwr.superlink.federation import FederationManager
-from sqlalchemy import update
+from sqlalchemy import func, select, update
 
 from server.superlink.object_store import ObjectStore
 
 FRESH_SECONDS = 1.0  # for which an answer of the database about a run or a token is believed
 MOST_SECONDS = 1e9  # that a device can have computed
 START_SECONDS, MOST_DOUBLINGS = 30.0, 5  # of the first start of a task, as Flower has it, and of those after it
+CLOCK_SECONDS = 2.0  # between two looks at the clock
+# Since the last look, and this process stood still in between, with its machine perhaps, or the clock was set.
+GAP_SECONDS = 10.0
 # The tables that Flower has for what is in memory here; a database from before has rows in them.
 NO_LONGER = ("message_res", "message_ins", "object_push_sessions", "run_objects", "object_children", "objects")
 IN_MEMORY: Any = InMemoryLinkState  # whose functions are used on a state that is not one
@@ -53,6 +59,8 @@ class DurableState(SqlLinkState):
         self._lock_traffic = threading.Lock()
         self._next_clean_up = 0.0
         self._starts: dict[int, int] = {}  # by task
+        self._lock_clock = threading.Lock()
+        self._clock = time.time()
 
     def initialize(self, log_queries: bool = False, **engine_kwargs: Any) -> list[str]:
         """Open the database and learn what is in it."""
@@ -61,7 +69,38 @@ class DurableState(SqlLinkState):
             self.query(f"DELETE FROM {table}")
         self._learn_nodes(None)
         self._learn_runs(None)
+        self._clock = time.time()
+        threading.Thread(target=_watch_clock, args=(weakref.ref(self),), name="clock", daemon=True).start()
         return tables
+
+    def _gap(self) -> float:
+        """Seconds by which the clock went on while no heartbeat could come, until they are made up for.
+
+        Negative: it was set back.
+        """
+        gap = time.time() - self._clock
+        return gap if abs(gap) > GAP_SECONDS else 0.0
+
+    def make_up_for_gap(self) -> None:
+        """Have nodes and tasks lapse later by as long as nobody could say that they are there.
+
+        A server that slept for a minute would otherwise take every device, and its own run, for gone.
+        """
+        with self._lock_clock:
+            if gap := self._gap():
+                missed = max(gap, 0.0)
+                most = time.time() + HEARTBEAT_PATIENCE * NodeModel.heartbeat_interval
+                until = func.min(NodeModel.online_until + missed, most)
+                with self._lock_nodes:
+                    with self.session() as session:
+                        session.execute(
+                            update(NodeModel).where(NodeModel.status == NodeStatus.ONLINE).values(online_until=until)
+                        )
+                        for task in session.scalars(select(TaskModel).where(TaskModel.active_until.is_not(None))).all():
+                            task.active_until = (task.active_until or now()) + timedelta(seconds=missed)
+                    self._learn_nodes(None)
+                self._tasks = {}
+            self._clock = time.time()
 
     def _learn_nodes(self, node_ids: Sequence[int] | None) -> None:
         for node in SqlLinkState.get_node_info(self, node_ids=node_ids):
@@ -104,6 +143,8 @@ class DurableState(SqlLinkState):
 
     def _check_and_tag_offline_nodes(self, node_ids: list[int] | None = None) -> None:
         """Write down that nodes are gone, where one is."""
+        if self._gap():
+            return
         current = now().timestamp()
         with self.lock:
             known = [self.nodes[each] for each in node_ids or self.nodes if each in self.nodes]
@@ -163,7 +204,9 @@ class DurableState(SqlLinkState):
         return self.get_run_status({run_id})[run_id].status == Status.FINISHED
 
     def get_task_by_token(self, token: str) -> Task | None:
-        """Whose token that is, as of a second ago."""
+        """Whose token that is, as of a second ago. Asked with each call of a ServerApp, before anything else."""
+        if self._gap():
+            self.make_up_for_gap()
         until, task = self._tasks.get(token, (0.0, None))
         if until > time.monotonic():
             return task
@@ -195,7 +238,7 @@ class DurableState(SqlLinkState):
 
     def _cleanup_expired_task_tokens(self) -> None:
         """Flower's, which writes, and which it asks for in each call: once a second."""
-        if time.monotonic() >= self._next_clean_up:
+        if time.monotonic() >= self._next_clean_up and not self._gap():
             self._next_clean_up = time.monotonic() + FRESH_SECONDS
             super()._cleanup_expired_task_tokens()
 
@@ -226,3 +269,11 @@ class DurableState(SqlLinkState):
             super().store_traffic(run_id, bytes_sent=sent, bytes_recv=received)
         for run_id, runtime in seconds.items():
             super().add_clientapp_runtime(run_id, runtime)
+
+
+def _watch_clock(state: weakref.ref[DurableState]) -> None:
+    while (known := state()) is not None:
+        with contextlib.suppress(Exception):  # the database is locked: the gap is there until it is made up for
+            known.make_up_for_gap()
+        del known
+        time.sleep(CLOCK_SECONDS)

@@ -104,7 +104,7 @@ def start_superlink(
     environment: Mapping[str, str] | None = None,
     on_line: Callable[[str], None] | None = None,
     message_bytes: int = LEAST_MESSAGE_BYTES,
-    timeout: float = 60.0,
+    timeout: float = 600.0,
 ) -> SuperLink:
     """Start a SuperLink and its gate, and return once both answer.
 

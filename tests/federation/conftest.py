@@ -29,7 +29,7 @@ HONEST = ("garden-pi", "porch-pi")
 QUICK = """
 [server]
 min_clients = {clients}
-round_timeout = 60
+round_timeout = 240
 straggler_grace = {grace}
 straggler_factor = 2
 """

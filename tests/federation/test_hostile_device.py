@@ -89,7 +89,7 @@ def test_nobody_replies_as_another_and_nothing_that_is_sent_ends_the_run(wired):
         # The first is more than a call may hold: silence, which costs its round the grace for stragglers.
         "words": in_turn(error("x" * 40_000_000), error("x" * 900_000), error("\x1b[31m\nround 9 ended"), error("")),
     }
-    run = wired("mallory", "claims", "boasts", *refused, rounds=4, more="\n[protection]\nlimit_norm = 3.0\n")
+    run = wired("mallory", "claims", "boasts", *refused, rounds=4, grace=30, more="\n[protection]\nlimit_norm = 3.0\n")
     garden = run.devices["garden-pi"].node.node_id
     as_garden = scripted_client("garden-pi", run.layout, lambda model, _: model + 1, {protocol.NUM_EXAMPLES: 77})
 

@@ -24,7 +24,7 @@ def processes_tagged(tag: str) -> list[int]:
     return found
 
 
-def wait_until_connected(node: SuperNode, timeout: float = 60.0) -> int:
+def wait_until_connected(node: SuperNode, timeout: float = 300.0) -> int:
     """Wait for the server to admit a SuperNode; its id. `BouquetError`, with its log, if that does not come about."""
     deadline = time.monotonic() + timeout
     while (node_id := node.node_id) is None:
@@ -35,7 +35,7 @@ def wait_until_connected(node: SuperNode, timeout: float = 60.0) -> int:
     return node_id
 
 
-def wait_for_run(superlink: SuperLink, run_id: int, log_file: Path, timeout: float = 120.0) -> RunStatus:
+def wait_for_run(superlink: SuperLink, run_id: int, log_file: Path, timeout: float = 400.0) -> RunStatus:
     """Wait for the end of a run, its log going to ``log_file``; a failed run is a status, not an exception."""
     deadline = time.monotonic() + timeout
     log = RunLog(superlink, run_id, log_file)

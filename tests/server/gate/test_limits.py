@@ -126,6 +126,7 @@ def test_strangers_are_sent_away_after_a_while_and_devices_stay(monkeypatch, gat
 
 def test_an_address_has_only_so_many_strangers(monkeypatch, gates):
     monkeypatch.setattr(limits, "STRANGERS_OF_AN_ADDRESS", 3)
+    monkeypatch.setattr(limits, "HANDSHAKE_SECONDS", 3600)  # after which gRPC would close them itself
     gate = gates()
     stub = gate.stub(gate.device)
     activate(gate, stub)

@@ -49,7 +49,8 @@ def test_a_reply_that_is_never_whole_holds_nobody_and_is_given_up_at_the_deadlin
     messages = [Message(RecordDict(), dst_node_id=n, message_type="train", ttl=TTL) for n in (dead, one, two)]
     replies, silent = exchange(link.grid, messages, patience)
     assert nodes_of(replies) == {one, two}
-    assert silent == {dead: "No reply within 0 s."}
+    assert list(silent) == [dead]
+    assert silent[dead].startswith("No reply within ")  # twice the time that the half took
 
 
 def test_the_rest_of_a_reply_may_come_later_and_no_part_is_taken_twice(link):

@@ -6,6 +6,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from fastapi import HTTPException
@@ -24,6 +25,7 @@ from common import protocol
 from server.fleet.superlink_db import connections
 from server.superlink import durable_state, link_state
 from tests.helpers.superlink_in_memory import answer, push, reply_of
+from tests.helpers.waiting_for import eventually
 
 
 def errors(link, identifiers):
@@ -375,3 +377,92 @@ def test_many_devices_at_once_under_one_server(link):
 def tree_of(link, message):
     tree = link.state.object_store.get_object_tree(message.metadata.message_id)
     return [part.object_id for part in iterate_object_tree(tree)]
+
+
+class Clock:
+    """The clock of the machine, as Flower and the state read it; nothing ticks but what a test lets pass."""
+
+    def __init__(self, monkeypatch):
+        self.ahead = 0.0
+        parts = {"time": self.time, "monotonic": time.monotonic, "sleep": time.sleep}
+        monkeypatch.setattr(durable_state, "time", SimpleNamespace(**parts))
+        for module in (durable_state, link_state, in_memory_linkstate, sql_linkstate, sql_corestate):
+            monkeypatch.setattr(module, "now", lambda: now() + timedelta(seconds=self.ahead))
+
+    def time(self):
+        return time.time() + self.ahead
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    monkeypatch.setattr(durable_state, "CLOCK_SECONDS", 3600.0)
+    return Clock(monkeypatch)
+
+
+def test_a_server_that_slept_has_its_run_and_its_devices_when_it_wakes(clock, start):
+    link = start()
+    node, gone = link.state.create_node("", "", b"1", 0), link.state.create_node("", "", b"2", 0)
+    link.state.acknowledge_node_heartbeat(node, 30)
+    link.state.acknowledge_node_heartbeat(gone, 30)
+    identifiers = push(link, node)
+    clock.ahead += 90
+    # What it did just then, or another thread does first: nobody is taken for gone.
+    assert link.state.get_nodes(link.run_id) == {node, gone}
+    link.state._next_clean_up = 0.0
+    link.state._cleanup_expired_task_tokens()
+    # A call of the ServerApp, of which its token is looked at first.
+    assert link.state.get_task_by_token(link.token).task_id == link.task_id
+    assert link.state.acknowledge_task_heartbeat(link.task_id)
+    assert link.state.get_run_status({link.run_id})[link.run_id].status == Status.RUNNING
+    assert errors(link, identifiers) == {}
+    known = sql_linkstate.SqlLinkState.get_node_info(link.state, node_ids=[node, gone])
+    assert [one.online_until > clock.time() for one in known] == [True, True]
+    # From now on who does not say that it is there is gone as ever.
+    link.state.acknowledge_node_heartbeat(node, 30)
+    for _ in range(8):
+        clock.ahead += 9
+        link.state.make_up_for_gap()
+        link.state.acknowledge_node_heartbeat(node, 30)
+    assert link.state.get_nodes(link.run_id) == {node}
+    link.state._next_clean_up = 0.0
+    link.state._tasks = {}
+    assert link.state.get_task_by_token(link.token) is None  # no heartbeat of it for 72 s
+
+
+def test_a_clock_that_is_set_back_keeps_nobody_who_is_gone(clock, start):
+    link = start()
+    node = link.state.create_node("", "", b"1", 0)
+    link.state.acknowledge_node_heartbeat(node, 30)
+    clock.ahead -= 7200
+    link.state.make_up_for_gap()
+    assert link.state.get_nodes(link.run_id) == {node}
+    for _ in range(7):
+        clock.ahead += 9
+        link.state.make_up_for_gap()
+    assert link.state.get_nodes(link.run_id) == set()
+
+
+def test_what_stood_still_is_made_up_for_without_anybody_who_asks(start, monkeypatch):
+    monkeypatch.setattr(durable_state, "CLOCK_SECONDS", 0.01)
+    link = start()
+    link.state._clock -= 3600
+    eventually(lambda: link.state._clock > time.time() - 60, "the clock was looked at")
+    assert link.state._gap() == 0.0
+
+
+def test_a_gap_that_cannot_be_written_is_made_up_for_later(clock, start, monkeypatch):
+    def locked():
+        raise OSError("locked")
+
+    link = start()
+    node = link.state.create_node("", "", b"1", 0)
+    link.state.acknowledge_node_heartbeat(node, 30)
+    clock.ahead += 7200
+    with monkeypatch.context() as broken:
+        broken.setattr(link.state, "session", locked)
+        with pytest.raises(OSError, match="locked"):
+            link.state.make_up_for_gap()
+    assert link.state.get_nodes(link.run_id) == {node}
+    link.state.make_up_for_gap()
+    assert link.state.get_nodes(link.run_id) == {node}
+    assert link.state.nodes[node].online_until > clock.time()

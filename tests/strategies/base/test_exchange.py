@@ -60,7 +60,7 @@ def test_half_is_of_those_who_can_answer():
     patience = Patience(timeout=60, straggler_factor=2, straggler_grace=0.1)
     replies, silent = exchange(grid, messages(*range(1, 8)), patience)
     assert [reply.metadata.src_node_id for reply in replies] == [1]
-    assert silent[2] == "No reply within 0 s."
+    assert silent[2].startswith("No reply within ")  # twice the time that the half took
     assert silent[3] == "Node unavailable."
     assert len(silent) == 6
 
