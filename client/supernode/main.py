@@ -17,13 +17,11 @@ from client.owner.watch import Watch
 from client.supernode.app_check import guard
 from client.supernode.not_now import heed
 from client.supernode.polling import Executor, wait_well
-from client.supernode.process import without_database
+from client.supernode.process import keep_what_is_in_hand, without_database
 from client.supernode.refusals import CANNOT_START
 from client.trust.policy import AppTrust
 from common.errors import BouquetError
 from common.system.flower_backoff import pull_soon
-
-MESSAGE_SECONDS = 3600  # without a word of its process
 
 
 def end_once(supernode: Any) -> None:
@@ -71,15 +69,12 @@ def parse(arguments: list[str]) -> tuple[AppTrust, Watch | None, list[str]]:
 def run(trust: AppTrust, watch: Watch | None, supernode_arguments: list[str], executor: Executor) -> None:
     """Run SuperNode in this process until it ends, guarded; ``executor`` is what runs its messages."""
     without_database()
-    from flwr.supercore.corestate import in_memory_corestate
+    keep_what_is_in_hand()
     from flwr.supernode import start_client_internal
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
     from client.supernode.fleet_connection import fleet_connection
 
-    # Flower gives up a message whose process has not been heard of for a minute: on a device that stood still, its own.
-    # Here the executor says when one ends.
-    in_memory_corestate.HEARTBEAT_DEFAULT_INTERVAL = MESSAGE_SECONDS
     start_client_internal.http_request_response = fleet_connection  # type: ignore[assignment]
     try:
         guard(trust, start_client_internal)

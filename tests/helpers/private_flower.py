@@ -64,6 +64,7 @@ PRIVATE_FLOWER = {
         "flwr.supernode.start_client_internal",
     ],
     "client.supernode.polling": ["flwr.common.constant.Status"],
+    "client.supernode.process": ["flwr.supercore.corestate.in_memory_corestate"],
     "client.supernode.registration": [
         "flwr.proto.fleet_pb2.ActivateNodeRequest",
         "flwr.proto.fleet_pb2_grpc.FleetStub",
@@ -121,6 +122,7 @@ PRIVATE_FLOWER = {
         "flwr.supercore.interceptors.RuntimeVersionHttpInterceptor",
     ],
     "server.superlink.durable_state": [
+        "flwr.common.constant.HEARTBEAT_PATIENCE",
         "flwr.common.constant.Status",
         "flwr.proto.node_pb2.NodeInfo",
         "flwr.proto.task_pb2.Task",
@@ -132,6 +134,7 @@ PRIVATE_FLOWER = {
         "flwr.supercore.run.Run",
         "flwr.supercore.run.RunStatus",
         "flwr.supercore.state.schema.corestate_models.Task",
+        "flwr.supercore.state.schema.linkstate_models.Node",
         "flwr.superlink.federation.FederationManager",
     ],
     "server.superlink.grid": [
