@@ -91,6 +91,7 @@ def wait_well(
         )
     patience = patience or Patience()
     in_hand: list[Any] = []
+    tasks: list[int | None] = []  # of the message in hand
 
     def pull_and_store_message(**given: Any) -> int | None:
         def receive() -> Any:
@@ -105,6 +106,7 @@ def wait_well(
             state = _WithTask(given["state"])
             run_id: int | None = pull(**given | {"receive": receive, "state": state})  # type: ignore[misc]
             if run_id is not None:
+                tasks[:] = [state.task]
                 executor.announce(given["state"], run_id)
                 return run_id
             if in_hand:
@@ -112,7 +114,7 @@ def wait_well(
             sleep(patience.rest(looked))
 
     def push_messages(**given: Any) -> None:
-        replies = _await_replies(supernode, given["state"], given["object_store"], in_hand[-1], executor)
+        replies = _await_replies(supernode, given["state"], given["object_store"], in_hand[-1], tasks[-1], executor)
         push(**given | {"state": _WithReplies(given["state"], replies)})  # type: ignore[misc]
         patience.note_message()
 
@@ -163,7 +165,9 @@ class _WithReplies:
         return getattr(self._state, name)
 
 
-def _await_replies(supernode: Any, state: Any, store: Any, message: Any, executor: Executor) -> list[Any]:
+def _await_replies(
+    supernode: Any, state: Any, store: Any, message: Any, task: int | None, executor: Executor
+) -> list[Any]:
     """The whole reply to ``message``, or an error in its place once nothing works on it any more."""
     started = time.monotonic()
     replies: list[Any] = []
@@ -179,10 +183,10 @@ def _await_replies(supernode: Any, state: Any, store: Any, message: Any, executo
         replies += _taken_out(state, store, message)
         if replies and all(_whole(store, reply) for reply in replies):
             return replies
-        if _given_up(supernode, state, failure):
+        if _given_up(supernode, state, task, failure):
             _answer_with_error(supernode, state, store, message, replies, failure.reason)
             replies = []
-        elif failure.task is None:
+        elif failure.task in (None, task):
             executor.announce(state, message.metadata.run_id)
 
 
@@ -202,10 +206,12 @@ def _taken_out(state: Any, store: Any, message: Any) -> list[Any]:
     return own
 
 
-def _given_up(supernode: Any, state: Any, failure: Failure) -> bool:
-    """Whether the failure is the message in hand's; its task is then finished.
+def _given_up(supernode: Any, state: Any, own: int | None, failure: Failure) -> bool:
+    """Whether the failure is the message in hand's, which is task ``own``; it is then finished.
 
-    A task that nobody had taken yet is left to the next executor.
+    A task that nobody had taken yet is left to the next executor, and so is one that Flower has taken back because its
+    process was too late to begin. One that is over, with no whole answer, is answered for: Flower gives a task up whose
+    process was not heard of for a while, and counts one as done whose answer is still on its way.
     """
     from flwr.common.constant import Status
 
@@ -213,7 +219,9 @@ def _given_up(supernode: Any, state: Any, failure: Failure) -> bool:
     hit = [task for task in tasks if failure.task in (None, task.task_id)]
     for task in hit:
         state.finish_task(task.task_id, supernode.SubStatus.FAILED, failure.reason)
-    return bool(hit)
+    if hit or own is None or failure.task not in (None, own):
+        return bool(hit)
+    return [task.status.status for task in state.get_tasks(task_ids=[own])] == [Status.FINISHED]
 
 
 def _answer_with_error(supernode: Any, state: Any, store: Any, message: Any, partial: list[Any], reason: str) -> None:

@@ -1,5 +1,6 @@
 """How long a SuperNode waits, and what it does when nothing works on its message any more."""
 
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +9,8 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.app.error import Error
 from flwr.common.constant import ErrorCode, Status, SubStatus
 from flwr.supercore.constant import TaskType
+from flwr.supercore.corestate import in_memory_corestate
+from flwr.supercore.date import now
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.run import RunNotRunningException
@@ -88,7 +91,10 @@ def node():
     pushed: list[Any] = []
 
     def pull(*, state, object_store, receive):
-        return None if receive() is None else message.metadata.run_id
+        if receive() is None:
+            return None
+        state.task = task  # as where Flower makes it
+        return message.metadata.run_id
 
     def push(*, state, object_store, send, push_object):
         pushed.extend(state.get_messages_legacy(is_reply=True))
@@ -255,6 +261,49 @@ def test_a_process_that_dies_is_answered_for_with_an_error(node, partial):
     (answer,) = node.pushed
     assert (answer.error.code, answer.error.reason) == (ErrorCode.CLIENT_APP_CRASHED, "It ended.")
     assert node.state.get_tasks(task_ids=[node.task])[0].status.sub_status == SubStatus.FAILED
+    assert len(node.store) == 1, "of what had come, nothing is left but the error"
+
+
+ENDED = [pytest.param(True, id="its process"), pytest.param(False, id="the executor")]
+
+
+@pytest.mark.parametrize("own", ENDED)
+def test_on_a_device_that_slept_one_that_was_in_hand_is_answered_for(node, monkeypatch, own):
+    """Flower has given it up: its process was not heard of for too long."""
+    claim(node)
+    assert node.state.activate_task(node.task)
+
+    def sleep() -> None:
+        monkeypatch.setattr(in_memory_corestate, "now", lambda: now() + timedelta(days=1))
+
+    node.handle(Scripted(sleep, Failure("It ended.", node.task if own else None)))
+    (answer,) = node.pushed
+    assert answer.has_error()
+
+
+@pytest.mark.parametrize("own", ENDED)
+def test_and_one_that_had_not_begun_begins_again(node, monkeypatch, own):
+    claim(node)
+
+    def sleep() -> None:
+        monkeypatch.setattr(in_memory_corestate, "now", lambda: now() + timedelta(days=1))
+        assert not node.state.activate_task(node.task)
+
+    node.handle(executor := Scripted(sleep, Failure("It ended.", node.task if own else None), node.reply))
+    assert executor.announced == [3, 3]
+    assert not node.pushed[0].has_error()
+
+
+def test_one_that_counts_as_done_and_whose_answer_stays_in_parts_is_answered_for(node):
+    claim(node)
+    assert node.state.activate_task(node.task)
+
+    def end() -> None:
+        node.reply(whole=False)
+        assert node.state.finish_task(node.task, SubStatus.COMPLETED, "")
+
+    node.handle(Scripted(end, Failure("It ended.", node.task)))
+    assert node.pushed[0].error.reason == "It ended."
     assert len(node.store) == 1, "of what had come, nothing is left but the error"
 
 
