@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-IN_HAND_SECONDS = 3600
+IN_HAND_SECONDS = 3600  # half of what a message may be without a word of its process
 SQL_STORE = "flwr.supercore.object_store.sql_object_store"
 
 
