@@ -7,6 +7,7 @@ import errno
 import secrets
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
 
 from common.errors import BouquetError
@@ -29,14 +30,18 @@ def split_address(address: str) -> tuple[str, int]:
 # Below those that Linux (32768) and macOS (49152) give to whoever connects somewhere: such a one would take the port
 # between the time that it is found and the time that the program which is given it listens.
 OWN_PORTS = range(20_000, 30_000)
+_given: deque[int] = deque(maxlen=64)  # and whoever was given one may not listen yet
 
 
 def free_port(host: str = "127.0.0.1") -> int:
     """A TCP port of ``host`` that nothing has now and no outgoing connection is given; by chance, not by a seed."""
     for _ in range(20):
+        if (port := secrets.choice(OWN_PORTS)) in _given:
+            continue
         with _socket_for(host) as listener, contextlib.suppress(OSError):
-            listener.bind((host, secrets.choice(OWN_PORTS)))
-            return int(listener.getsockname()[1])
+            listener.bind((host, port))
+            _given.append(port)
+            return port
     with _socket_for(host) as listener:
         listener.bind((host, 0))
         return int(listener.getsockname()[1])

@@ -17,6 +17,12 @@ def test_no_outgoing_connection_is_given_it():
             assert not found & set(range(first, last + 1))
 
 
+def test_nobody_is_given_one_that_another_was_just_given(monkeypatch):
+    monkeypatch.setattr(ports, "OWN_PORTS", range(first := ports.OWN_PORTS[0], first + 200))
+    for _ in range(20):
+        assert len({free_port() for _ in range(10)}) == 10
+
+
 def test_a_port_in_use_is_passed_by_and_at_last_the_system_chooses(monkeypatch):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
