@@ -90,8 +90,7 @@ def wait_well(
             f"This release of Flower waits for messages in a way that was not tested; install {REQUIREMENT}."
         )
     patience = patience or Patience()
-    in_hand: list[Any] = []
-    tasks: list[int | None] = []  # of the message in hand
+    in_hand: list[Any] = []  # a message and, once it is pulled, its task
 
     def pull_and_store_message(**given: Any) -> int | None:
         def receive() -> Any:
@@ -106,15 +105,16 @@ def wait_well(
             state = _WithTask(given["state"])
             run_id: int | None = pull(**given | {"receive": receive, "state": state})  # type: ignore[misc]
             if run_id is not None:
-                tasks[:] = [state.task]
+                in_hand.append(state.task)
                 executor.announce(given["state"], run_id)
                 return run_id
             if in_hand:
-                _forget(supernode, state, given["object_store"], in_hand[-1], executor)
+                _forget(supernode, state, given["object_store"], in_hand[0], executor)
             sleep(patience.rest(looked))
 
     def push_messages(**given: Any) -> None:
-        replies = _await_replies(supernode, given["state"], given["object_store"], in_hand[-1], tasks[-1], executor)
+        message, task = in_hand
+        replies = _await_replies(supernode, given["state"], given["object_store"], message, task, executor)
         push(**given | {"state": _WithReplies(given["state"], replies)})  # type: ignore[misc]
         patience.note_message()
 
@@ -215,13 +215,10 @@ def _given_up(supernode: Any, state: Any, own: int | None, failure: Failure) -> 
     """
     from flwr.common.constant import Status
 
-    tasks = state.get_tasks(statuses=[Status.STARTING, Status.RUNNING])
-    hit = [task for task in tasks if failure.task in (None, task.task_id)]
-    for task in hit:
-        state.finish_task(task.task_id, supernode.SubStatus.FAILED, failure.reason)
-    if hit or own is None or failure.task not in (None, own):
-        return bool(hit)
-    return [task.status.status for task in state.get_tasks(task_ids=[own])] == [Status.FINISHED]
+    if failure.task not in (None, own) or state.get_tasks(task_ids=[own], statuses=[Status.PENDING]):
+        return False
+    state.finish_task(own, supernode.SubStatus.FAILED, failure.reason)
+    return True
 
 
 def _answer_with_error(supernode: Any, state: Any, store: Any, message: Any, partial: list[Any], reason: str) -> None:

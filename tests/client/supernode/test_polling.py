@@ -1,6 +1,7 @@
 """How long a SuperNode waits, and what it does when nothing works on its message any more."""
 
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -264,6 +265,10 @@ def test_a_process_that_dies_is_answered_for_with_an_error(node, partial):
     assert len(node.store) == 1, "of what had come, nothing is left but the error"
 
 
+def sleep_a_day(monkeypatch) -> None:
+    monkeypatch.setattr(in_memory_corestate, "now", lambda: now() + timedelta(days=1))
+
+
 ENDED = [pytest.param(True, id="its process"), pytest.param(False, id="the executor")]
 
 
@@ -272,10 +277,7 @@ def test_on_a_device_that_slept_one_that_was_in_hand_is_answered_for(node, monke
     """Flower has given it up: its process was not heard of for too long."""
     claim(node)
     assert node.state.activate_task(node.task)
-
-    def sleep() -> None:
-        monkeypatch.setattr(in_memory_corestate, "now", lambda: now() + timedelta(days=1))
-
+    sleep = partial(sleep_a_day, monkeypatch)
     node.handle(Scripted(sleep, Failure("It ended.", node.task if own else None)))
     (answer,) = node.pushed
     assert answer.has_error()
@@ -286,7 +288,7 @@ def test_and_one_that_had_not_begun_begins_again(node, monkeypatch, own):
     claim(node)
 
     def sleep() -> None:
-        monkeypatch.setattr(in_memory_corestate, "now", lambda: now() + timedelta(days=1))
+        sleep_a_day(monkeypatch)
         assert not node.state.activate_task(node.task)
 
     node.handle(executor := Scripted(sleep, Failure("It ended.", node.task if own else None), node.reply))

@@ -129,9 +129,10 @@ def test_a_second_reply_and_another_nodes_are_not_taken(link):
 
 
 def later(monkeypatch, seconds):
-    """Flower's clock in the in-memory state, so much later."""
+    """Flower's clock in the state, so much later: a number, or what says it when it is looked at."""
+    ahead = seconds if callable(seconds) else lambda: seconds
     for module in (in_memory_linkstate, in_memory_corestate, sql_linkstate, sql_corestate, link_state, durable_state):
-        monkeypatch.setattr(module, "now", lambda: now() + timedelta(seconds=seconds))
+        monkeypatch.setattr(module, "now", lambda: now() + timedelta(seconds=ahead()))
 
 
 def test_what_has_expired_is_an_error_and_what_it_took_is_free(link, monkeypatch):
@@ -386,8 +387,7 @@ class Clock:
         self.ahead = 0.0
         parts = {"time": self.time, "monotonic": time.monotonic, "sleep": time.sleep}
         monkeypatch.setattr(durable_state, "time", SimpleNamespace(**parts))
-        for module in (durable_state, link_state, in_memory_linkstate, sql_linkstate, sql_corestate):
-            monkeypatch.setattr(module, "now", lambda: now() + timedelta(seconds=self.ahead))
+        later(monkeypatch, lambda: self.ahead)
 
     def time(self):
         return time.time() + self.ahead
