@@ -136,19 +136,30 @@ def fewer_devices(results: Results) -> list[str]:
 
 
 def equal_rows(results: Results) -> list[str]:
-    """A sentence for each row that has another's accuracies to the digit, in all columns in which both were run."""
+    """A sentence for each row that has another's accuracies to the digit, in all columns or in some.
+
+    Of several such rows before it that is named with which it shares the most columns.
+    """
     found = []
     rows = [row.label for row in results.table.rows]
     accuracies = {row: {d: by_seed(results, row, d) for d in results.table.data} for row in rows}
-    runs = {row: [run for data in results.table.data for run in results.runs(row, data)] for row in rows}
     for place, row in enumerate(rows):
-        for before in rows[:place]:
-            both = [d for d in results.table.data if accuracies[row][d] and accuracies[before][d]]
-            if both and all(accuracies[row][d] == accuracies[before][d] for d in both):
-                never = [one for one in (row, before) if {run.final("clusters") for run in runs[one]} == {1}]
-                why = f": {' and '.join(never)} ended with one cluster in each run" if never else ""
-                found.append(f"{row} is equal to {before} to the last digit{why}.")
-                break
+        shared = {
+            before: [d for d, scores in accuracies[row].items() if scores and scores == accuracies[before][d]]
+            for before in rows[:place]
+        }
+        before = max(shared, key=lambda one: len(shared[one]), default="")
+        if not before or not shared[before]:
+            continue
+        both = [d for d, scores in accuracies[row].items() if scores and accuracies[before][d]]
+        where = "" if shared[before] == both else f" in {', '.join(shared[before])}"
+        never = [
+            one
+            for one in (row, before)
+            if {run.final("clusters") for data in shared[before] for run in results.runs(one, data)} == {1}
+        ]
+        why = f": {' and '.join(never)} ended with one cluster in each run" if never else ""
+        found.append(f"{row} is equal to {before} to the last digit{where}{why}.")
     return found
 
 

@@ -133,9 +133,9 @@ def run_table(
     A cell that fails is reported and the others go on. Ctrl-C, or SIGTERM, ends the cells that are running, keeps those
     that are done, and returns what there is. With ``resume``, a cell that is half-done, or was run for fewer rounds,
     goes on from its last checkpoint; otherwise it starts anew. With ``asked`` (`Table.part`) only these cells are run,
-    and the others are read where they are done. ``check`` is called with the settings of a cell of each row and of each
-    column before the first runs. Raises `BouquetError` when ``out`` is in use by another comparison or holds what is
-    not a run, and for what does not pass the ``check``.
+    and the others are read where they are done. ``check`` is called with the settings of a cell of each row
+    and column, and of each column and seed, before the first runs. Raises `BouquetError` when ``out`` is in use by
+    another comparison or holds what is not a run, and for what does not pass the ``check``.
     """
     folder = make_folder(out / "cells", "the folder of the runs")
     with locked(out, "the comparison's folder", ALONE), _terminated_like_interrupted():
@@ -165,16 +165,17 @@ def run_table(
 
 
 def check_cells(cells: Sequence[Cell], check: Callable[[Settings], None]) -> None:
-    """Check the first cell of each row and of each column and seed: a whole grid would take minutes.
+    """Check a cell of each row and column, and of each column and seed; the others differ from them in nothing checked.
 
     Raises `BouquetError` with all that does not pass.
     """
     seen: set[object] = set()
     wrong = []
     for cell in cells:
-        if {cell.strategy, (cell.data, cell.seed)} <= seen:
+        new = {(cell.strategy, cell.data), (cell.data, cell.seed)} - seen
+        if not new:
             continue
-        seen |= {cell.strategy, (cell.data, cell.seed)}
+        seen |= new
         try:
             check(cell.settings)
         except BouquetError as error:
