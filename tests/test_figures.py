@@ -17,7 +17,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 TABLES = DOCS.parent / "experiments" / "tables"
 PUBLISHED = sorted((DOCS / "results").glob("*.md"))
 CITING = [DOCS / "choosing-a-method.md"]
-QUOTING = [DOCS / "results.md", DOCS / "performance.md"]  # which have figures of other measurements, too
+# Which have figures of other measurements, too.
+QUOTING = [DOCS / name for name in ("results.md", "performance.md", "methods.md")]
 PAPERS = [DOCS / "papers" / f"{name}.md" for name in ("dc-pfl", "fedac", "fedtsdp", "fesem", "gradient-loss")]
 
 
