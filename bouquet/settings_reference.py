@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -16,8 +16,8 @@ from strategies.registry import hyper_parameters, strategy_class
 
 INTRODUCTION = (
     "One TOML file holds the settings of a run; `--set section.key=value` lays over it, and `flwr run --run-config`",
-    "takes the same keys. `python -m bouquet.settings_reference` makes this page from the code; a test holds one to "
-    "the other.",
+    "takes the same keys, but a method's hyper-parameters as JSON: `strategy.options='{\"num_clusters\": 3}'`.",
+    "`python -m bouquet.settings_reference` makes this page from the code; a test holds one to the other.",
 )
 
 
@@ -53,7 +53,18 @@ def _section(name: str, kind: type[BaseModel]) -> Iterator[str]:
     yield "| key | default | what it is |"
     yield "| --- | --- | --- |"
     for key, field in kind.model_fields.items():
-        yield f"| `{key}` | {_shown(field.default)} | {_cell(field.description or _plain(key))} |"
+        said = field.description or _plain(key)
+        words = _words(field.annotation)
+        if any(word not in said for word in words):
+            said += f" One of {', '.join(f'`{word}`' for word in words)}."
+        yield f"| `{key}` | {_shown(field.default)} | {_cell(said)} |"
+
+
+def _words(annotation: Any) -> list[str]:
+    """The strings that may stand there, of a choice among some."""
+    if get_origin(annotation) is Literal:
+        return [word for word in get_args(annotation) if isinstance(word, str)]
+    return [word for part in get_args(annotation) for word in _words(part)]
 
 
 def _plain(name: str) -> str:

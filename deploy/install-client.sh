@@ -221,6 +221,21 @@ own_lines() { # what somebody added to client.env
   if [[ -r $ETC/client.env ]]; then grep -vE '^(#|$|BOUQUET_(SERVER|DATA|OPTIONS)=)' "$ETC/client.env" || true; fi
 }
 
+without() { # OPTION LINE: the line of options without this one and its value
+  local option=$1 kept=() words=()
+  read -ra words <<<"$2"
+  set -- ${words[@]+"${words[@]}"}
+  while (($#)); do
+    case $1 in
+      "$option") if [[ $# -gt 1 && $2 != -* ]]; then shift; fi ;;
+      "$option="*) ;;
+      *) kept+=("$1") ;;
+    esac
+    shift
+  done
+  echo "${kept[*]-}"
+}
+
 configure() {
   local options
   if [[ $keys ]]; then
@@ -229,8 +244,12 @@ configure() {
     if [[ -f $keys/device.pub ]]; then run install -m 644 -o root -g "$OWN_USER" "$keys/device.pub" "$ETC/keys/device.pub"; fi
   fi
   options=$(setting BOUQUET_OPTIONS "--keys $ETC/keys")
-  if [[ $insecure ]]; then options=--insecure; elif [[ $keys ]]; then options="--keys $ETC/keys"; fi
-  if [[ $name ]]; then options="${options%% --name *} --name $name"; fi
+  # What else somebody added stays: a device that sends with noise is not to lose that with a new key.
+  if [[ $insecure || $keys ]]; then
+    options="${insecure:---keys $ETC/keys} $(without --insecure "$(without --keys "$options")")"
+  fi
+  if [[ $name ]]; then options="$(without --name "$options") --name $name"; fi
+  options=${options% }
   write "$ETC/client.env" 640 "root:$OWN_USER" <<CONF
 # Settings of $UNIT. After a change: sudo systemctl restart bouquet-client
 BOUQUET_SERVER=${server:-$(setting BOUQUET_SERVER '')}

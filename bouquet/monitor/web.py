@@ -207,9 +207,10 @@ def is_loopback(host: str) -> bool:
 
 def kept_token(folder: Path) -> str:
     """The token in ``folder``, made on first use and readable by its owner only."""
-    path = make_folder(folder, "the folder of the page's token") / TOKEN_FILE
+    path = folder / TOKEN_FILE
     try:
-        if not path.exists():
+        if not path.exists():  # a service reads its keys and cannot write there
+            make_folder(folder, f"the folder of the page's token, for want of {TOKEN_VARIABLE}")
             write_secret(path, f"{secrets.token_urlsafe(32)}\n".encode())
         return path.read_text(encoding="utf-8").strip()
     except OSError as error:

@@ -73,7 +73,7 @@ class DataSettings(Section):
         "folder for each client.",
     )
     partition: Annotated[str, AfterValidator(_known_partition)] = Field(
-        "iid", description="Rule that divides the data set, or your own as package.module:function."
+        "iid", description=f"{', '.join(PARTITIONS)}, or your own as package.module:function: who gets which samples."
     )
     clients: int = Field(10, ge=1, description="Number of clients the data set is divided among.")
     groups: int | None = Field(None, ge=1, description="Number of true groups, for the partitions that have them.")
@@ -261,7 +261,9 @@ class ModelSettings(Section):
         description="A model by name, torchvision:NAME for a classification model of torchvision's, or your own as "
         "package.module:factory.",
     )
-    hidden: tuple[int, ...] = Field((), description="Widths of the hidden layers of 'mlp'; empty for the default.")
+    hidden: tuple[int, ...] = Field(
+        (), description="Widths of the hidden layers of 'mlp'; empty: 64 for up to 64 inputs, else 200, 100."
+    )
     norm: Literal["batch", "group"] = Field("batch", description="Normalisation of 'resnet18'.")
     weights: str = Field(
         "",
@@ -349,7 +351,7 @@ class ServerSettings(Section):
 
     fraction_train: float = Field(1.0, gt=0, le=1, description="Fraction of the connected nodes that train in a round.")
     fraction_evaluate: float = Field(
-        1.0, gt=0, le=1, description="Fraction of the connected nodes that are tested after the last round."
+        1.0, gt=0, le=1, description="Fraction of the connected nodes that are tested, each time."
     )
     tags: tuple[str, ...] = Field(
         (),

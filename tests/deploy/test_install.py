@@ -108,6 +108,45 @@ def test_a_wrong_option_gets_one_message(machine, arguments, message):
     assert done.stderr.count("\n") == 1
 
 
+KEYS = "--keys ETC/keys"
+
+
+@pytest.mark.parametrize(
+    ("before", "given", "after"),
+    [
+        ("", "keys=device-keys", KEYS),
+        (f"{KEYS} --least-noise 1.0 --when w.toml", "keys=new", f"{KEYS} --least-noise 1.0 --when w.toml"),
+        ("--insecure --tag greenhouse", "keys=new", f"{KEYS} --tag greenhouse"),
+        (f"{KEYS} --tag greenhouse", "insecure=--insecure", "--insecure --tag greenhouse"),
+        (f"{KEYS} --name shed --most-epsilon 4", "name=garden", f"{KEYS} --most-epsilon 4 --name garden"),
+        (f"--name=shed {KEYS} --cold", "name=garden", f"{KEYS} --cold --name garden"),
+        ("--cold --insecure", "insecure=--insecure", "--insecure --cold"),
+        (f"{KEYS} --cold", "", f"{KEYS} --cold"),
+    ],
+)
+def test_the_script_again_keeps_the_options_that_somebody_added(tmp_path, before, given, after):
+    """Above all those that keep the device's data private."""
+    script = SCRIPT.read_text()
+    functions = "\n".join(
+        re.search(rf"^{name}\(\) {{.*?^}}$", script, re.MULTILINE | re.DOTALL)[0]
+        for name in ("setting", "own_lines", "without", "configure")
+    )
+    before, after = (options.replace("ETC", str(tmp_path)) for options in (before, after))
+    (tmp_path / "client.env").write_text(f"BOUQUET_OPTIONS={before}\n" if before else "")
+    shell = f"""set -euo pipefail
+        ETC={tmp_path} OWN_USER=x UNITS=x UNIT=x HERE=x VENV=x
+        server='' data='' memory_max='' keys='' insecure='' name=''
+        {given}
+        run() {{ :; }}
+        has_cuda() {{ false; }}
+        write() {{ cat; }}
+        {functions}
+        configure"""
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert f"\nBOUQUET_OPTIONS={after}\n" in done.stdout
+
+
 def test_keys_and_insecure_exclude_each_other(machine, tmp_path):
     assert "Give either --keys" in machine("--insecure", "--keys", keys(tmp_path / "pi")).stderr
 

@@ -366,6 +366,15 @@ def test_the_page_behind_tls_and_the_status_from_elsewhere(run, monkeypatch):
     assert kept_token(run.keys) == token  # the same after a restart
 
 
+def test_a_service_reads_the_token_where_it_cannot_write(tmp_path, monkeypatch):
+    token = kept_token(tmp_path)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    assert kept_token(tmp_path) == token
+    (tmp_path / "web.token").unlink()
+    with pytest.raises(BouquetError, match=r"for want of BOUQUET_WEB_TOKEN, .* cannot be written to by this user"):
+        kept_token(tmp_path)
+
+
 def test_a_short_token_is_refused_and_loopback_is_known(run, monkeypatch):
     monkeypatch.setenv("BOUQUET_WEB_TOKEN", "short")
     with pytest.raises(BouquetError, match="at least 16 characters"):
