@@ -41,6 +41,7 @@ from strategies.base.reply_checks import read_metrics, read_reply, refused
 from strategies.base.sampling import EVALUATE_STREAM, TRAIN_STREAM, Sampled, fewest_replies, sample_clients
 from strategies.base.state_io import dump_state, load_state
 from strategies.mathematics.aggregation import mean_of_centers
+from strategies.mathematics.robust import Aggregation
 
 Kind = TypeVar("Kind", bound=Filter)
 
@@ -61,6 +62,8 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
         self.joins_tensors = False  # where all devices run Bouquet's own ClientApp
         self.round_patience = Patience(self.round_timeout)  # how long an exchange waits for replies
         self._protection = Protection()
+        self._aggregation = Aggregation()
+        self._rule_asked_for, self._updates = False, 0
         self.exclusion = Exclusion()
         self._refused: set[str] = set()  # in this round, by the server's checks
         self._failing: set[str] = set()  # in this round, by their own word
@@ -159,6 +162,7 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
             self._refuse(outcome.refused)
             outcome = outcome.state
         self.state = outcome
+        self._note_unused_rule()
         self._note_refusals(server_round)
         reported = [(reply.num_examples, reply.metrics) for reply in self.replies.received]
         return self.arrays(), mean_metrics(reported, self.weighted_by_key)
@@ -251,6 +255,16 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
         self._protection = protection
         self._fit_aggregation()
 
+    @property
+    def aggregation(self) -> Aggregation:
+        """The rule by which models become one; that a method asks for it is noted."""
+        self._rule_asked_for = True
+        return self._aggregation
+
+    @aggregation.setter
+    def aggregation(self, rule: Aggregation) -> None:
+        self._aggregation = rule
+
     def warn(self, text: str) -> None:
         """Tell whoever watches the run: in Flower's log, and in the record of the round."""
         log(WARNING, "%s", text)
@@ -284,6 +298,15 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
         """Have models compared by their parameters, where a rule compares them."""
         compared = None if self.layout is None else self.layout.parameter_columns
         self.aggregation = replace(self._protection.aggregation, compared=compared)
+
+    def _note_unused_rule(self) -> None:
+        """Say, after three rounds, that a method has never asked for the rule that was set: nobody would notice."""
+        self._updates += 1
+        if self._updates == 3 and self._aggregation.most_weight is not None and not self._rule_asked_for:
+            self.warn(
+                f"{type(self).__name__} has not taken a mean by self.aggregation in three rounds: the rule of "
+                "[protection] and its cap on weights do nothing in this run."
+            )
 
     def who_can(self, grid: Grid, connected: Sequence[int], again: bool = False) -> dict[str, int]:
         """Client → node for the connected nodes that can work now; asks those that are new, or due again.

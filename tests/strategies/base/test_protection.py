@@ -1,5 +1,7 @@
 """What the server does about replies that are well-formed and bad."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -45,6 +47,32 @@ def test_a_minority_does_not_move_a_center(scripted, play, rule, kind):
     strategy.protection = Protection(Aggregation(rule, 0.2))
     play(strategy, InlineGrid(clients), range(1, 3))
     np.testing.assert_allclose(strategy.centers(strategy.state), np.full((1, 8), 2.0))
+
+
+class OwnMean(FedAvg):
+    """A method of one's own that passes over the rule."""
+
+    def update(self, state, round_, replies):
+        return replace(state, centers=replies.W.mean(axis=0, keepdims=True))
+
+
+@pytest.mark.parametrize(
+    ("kind", "protection", "said"),
+    [
+        (OwnMean, Protection(Aggregation("median")), True),
+        (OwnMean, Protection(limit_norm=2.0), True),
+        (OwnMean, Protection(), False),
+        (FedAvg, Protection(Aggregation("median")), False),
+    ],
+)
+def test_a_method_that_passes_over_the_rule_is_named_once(scripted, play, kind, protection, said):
+    strategy = kind(identify=True)
+    strategy.protection = protection
+    heard = []
+    for number in range(1, 6):
+        play(strategy, InlineGrid({i: scripted(name, plus(1.0)) for i, name in enumerate("abc", 1)}), [number])
+        heard.append([text for text in strategy.warnings if "has not taken a mean by self.aggregation" in text])
+    assert [bool(each) for each in heard] == [False, False, said, False, False]
 
 
 def test_a_claim_of_many_samples_gains_nothing_under_a_robust_rule(scripted, play):
