@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
+from multiprocessing.connection import wait as wait_for
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import IO, Protocol
@@ -153,14 +154,20 @@ class ForkRunner(SubprocessRunner):
             return _Forked(process, leads)
 
 
+# A process's end can be read once, and starting one asks all the others how they ended: of two threads that ask at the
+# same time one gets nothing, which is the exit code 255.
+_asking = threading.Lock()
+
+
 class _Forked:
-    """A cell as a process of `multiprocessing`, of which one thread alone may ask how it ended.
+    """A cell as a process of `multiprocessing`, of which one thread at a time may ask how it ended.
 
     The other end of ``leads`` is closed when it leads a process group, or has ended.
     """
 
     def __init__(self, process: ForkServerProcess, leads: Connection) -> None:
-        process.start()
+        with _asking:
+            process.start()
         self._process = process
         self._leads = leads
         self._ended = threading.Event()
@@ -174,7 +181,9 @@ class _Forked:
         return self._process.pid
 
     def _watch(self) -> None:
-        self._process.join()
+        wait_for([self._process.sentinel])
+        with _asking:
+            self._process.join()
         self._ended.set()
 
     def wait(self, timeout: float | None = None) -> int:

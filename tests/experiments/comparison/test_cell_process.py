@@ -3,6 +3,8 @@ import signal
 import subprocess
 import sys
 import threading
+from multiprocessing import forkserver
+from multiprocessing.connection import wait as wait_for
 
 import pytest
 
@@ -122,6 +124,32 @@ def test_whoever_stops_a_forked_cell_that_has_just_been_started_finds_its_group(
     os.killpg(cell.pid, signal.SIGKILL)
 
     assert cell.wait() == -signal.SIGKILL
+
+
+def test_a_cell_that_ends_while_another_one_begins_keeps_its_exit_code(tmp_path, monkeypatch):
+    """To start a process asks all others how they ended, and what one says can be read once."""
+    second = threading.Event()
+    read, reading, readers = forkserver.read_signed, threading.Lock(), []
+
+    def read_late(sentinel):
+        with reading:
+            readers.append(sentinel)
+            if readers.count(sentinel) == 3:  # after the process's number, and whoever was first
+                second.set()
+        if readers.count(sentinel) > 1:
+            second.wait(2)  # of two readers at the same time neither has read yet
+        return read(sentinel)
+
+    monkeypatch.setattr(forkserver, "read_signed", read_late)
+    settings = tmp_path / "settings.toml"
+    settings.write_text("[strategy]\nname = 'none such'\n")
+    inline = parse_settings({}, {"simulation.engine": "inline"})
+    cells = []
+    with (tmp_path / "cell.log").open("wb") as output:
+        for _ in range(2):
+            cells.append(ForkRunner()._start(inline, settings, tmp_path / "cell", False, output))
+            wait_for([cells[0]._process.sentinel])  # it has ended, and the next one begins
+    assert [cell.wait() for cell in cells] == [1, 1]
 
 
 IGNORING = """
