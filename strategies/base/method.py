@@ -44,7 +44,7 @@ class Similarity(NamedTuple):
 class MethodHooks(ABC, Generic[State]):
     """The hooks of a method.
 
-    What they may read beside their arguments: ``seed``, ``layout``, ``public`` and ``draw_model``.
+    What they may read beside their arguments: ``seed``, ``layout``, ``public``, ``draw_model`` and ``aggregation``.
 
     `initial_state`, `plan` and `update` are the algorithm. A method that has clusters also says what its `centers` and
     `assignment` are. Hooks change nothing: they return what is new.
@@ -72,10 +72,13 @@ class MethodHooks(ABC, Generic[State]):
     parameter_names: Collection[str] | None = None
     # Set by a server for the methods with ``wants_public_data``.
     public: PublicData | None = None
-    # How the members of a cluster become its center; a server sets another one (`common.settings.ProtectionSettings`).
-    aggregation: Aggregation = Aggregation()
     # Another random initialisation of the model from a seed, set by a server that can build the model.
     draw_model: Callable[[int], Vector] | None = None
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """How the members of a cluster become its center: their mean, or what `[protection]` says."""
+        return Aggregation()
 
     @abstractmethod
     def initial_state(self, layout: ParameterLayout, initial: Vector) -> State:

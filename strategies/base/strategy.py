@@ -61,8 +61,7 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
         self.late = LateReplies(rounds=0)
         self.joins_tensors = False  # where all devices run Bouquet's own ClientApp
         self.round_patience = Patience(self.round_timeout)  # how long an exchange waits for replies
-        self._protection = Protection()
-        self._aggregation = Aggregation()
+        self.protection = Protection()  # how far one client may move the others' models
         self._rule_asked_for, self._updates = False, 0
         self.exclusion = Exclusion()
         self._refused: set[str] = set()  # in this round, by the server's checks
@@ -142,7 +141,7 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
         """Check the replies, update the state, and return the mean of the centers as one plain model."""
         if self.state is None or self.layout is None:
             raise BouquetError("aggregate_train was called before configure_train: there is no model yet.")
-        judged = self._protection.judge(self._read(self.layout, replies), self.assignment(self.state))
+        judged = self.protection.judge(self._read(self.layout, replies), self.assignment(self.state))
         self.replies, self.limited = judged.replies, judged.limited
         self._refuse(judged.refused)
         for client, reason in self.failures.items():
@@ -229,7 +228,6 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
     def restore(self, layout: ParameterLayout, arrays: dict[str, NDArray[Any]], rest: dict[str, Any]) -> None:
         """Continue from what `checkpoint` gave."""
         self.layout = layout
-        self._fit_aggregation()
         self.state = load_state(self.state_class, arrays, rest)
         for each in filter(lambda each: each.key, self.filters):
             prefix = f"{each.key}/"
@@ -246,24 +244,11 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
         return self._nodes.clients
 
     @property
-    def protection(self) -> Protection:
-        """How far one client may move the others' models; set by a server."""
-        return self._protection
-
-    @protection.setter
-    def protection(self, protection: Protection) -> None:
-        self._protection = protection
-        self._fit_aggregation()
-
-    @property
     def aggregation(self) -> Aggregation:
-        """The rule by which models become one; that a method asks for it is noted."""
+        """The rule of the protection, which compares models by their parameters; that a method asks for it is noted."""
         self._rule_asked_for = True
-        return self._aggregation
-
-    @aggregation.setter
-    def aggregation(self, rule: Aggregation) -> None:
-        self._aggregation = rule
+        compared = None if self.layout is None else self.layout.parameter_columns
+        return replace(self.protection.aggregation, compared=compared)
 
     def warn(self, text: str) -> None:
         """Tell whoever watches the run: in Flower's log, and in the record of the round."""
@@ -290,19 +275,13 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
         if self.layout is None or self.state is None:
             tensors = protocol.from_record(arrays)
             self.layout = ParameterLayout.of(tensors, self.parameter_names)
-            self._fit_aggregation()
             self.state = self.initial_state(self.layout, self.layout.flatten(tensors))
         return self.layout, self.state
-
-    def _fit_aggregation(self) -> None:
-        """Have models compared by their parameters, where a rule compares them."""
-        compared = None if self.layout is None else self.layout.parameter_columns
-        self.aggregation = replace(self._protection.aggregation, compared=compared)
 
     def _note_unused_rule(self) -> None:
         """Say, after three rounds, that a method has never asked for the rule that was set: nobody would notice."""
         self._updates += 1
-        if self._updates == 3 and self._aggregation.most_weight is not None and not self._rule_asked_for:
+        if self._updates == 3 and self.protection.aggregation.most_weight is not None and not self._rule_asked_for:
             self.warn(
                 f"{type(self).__name__} has not taken a mean by self.aggregation in three rounds: the rule of "
                 "[protection] and its cap on weights do nothing in this run."
