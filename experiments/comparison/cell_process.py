@@ -32,7 +32,7 @@ PRELOADED = [
     "client.procedures.standard",
     "client.procedures.registry",
     "client.data.loading",
-    "sklearn",
+    "sklearn.cluster",
 ]
 
 

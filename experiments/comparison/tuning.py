@@ -176,11 +176,21 @@ def tuning_notes(results: Results) -> list[str]:
         said.append(f"{len(lacking)} of {len(pairs)} rows and columns are not tuned yet, and have no cells.")
     if failed := [one.cell.slug for one in results.tuning.failed] if results.tuning else []:
         said.append(f"{len(failed)} tuning cells failed; a value that failed is not chosen: {_listed(failed)}.")
-    if ends := [
-        f"{row} ({data})" for row, data in pairs if (row, data) in table.choices and table.choices[row, data].at_end
-    ]:
-        said.append(f"At the end of the grid, so that a better value may lie beyond: {_listed(ends)}.")
+    if ends := [how_many for key in keys if (how_many := _at_ends(table, key))]:
+        said.append(f"At an end of its grid, so that a better value may lie beyond: {'; '.join(ends)}.")
     return said
+
+
+def _at_ends(table: Table, key: str) -> str:
+    """Of how many choices of a key the value is the least or greatest of its grid; empty where it is of none."""
+    assert table.tune is not None
+    chosen = [(table.tune.grids[row][key], one) for (row, _), one in table.choices.items() if key in one.values]
+    at_end = [(grid, one.values[key]) for grid, one in chosen if key in one.at_end]
+    if not at_end:
+        return ""
+    least = sum(value == min(grid) for grid, value in at_end)
+    greatest = len(at_end) - least
+    return f"{key} in {len(at_end)} of {len(chosen)} choices, {least} at the least and {greatest} at the greatest"
 
 
 def choice_table(results: Results) -> list[tuple[str, list[str], list[list[str]]]]:
