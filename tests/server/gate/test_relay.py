@@ -245,9 +245,9 @@ def test_only_so_many_strangers_wait_until_it_is_known_who_they_are(monkeypatch)
 def test_of_a_key_only_so_many_bodies_are_read_at_a_time(gate, monkeypatch):
     reads, read = [], relay._read
 
-    async def counted(*call):
-        reads.append(call)
-        return await read(*call)
+    async def counted(kind, context):
+        reads.append(int(dict(context.invocation_metadata())["bouquet-call"]))
+        return await read(kind, context)
 
     monkeypatch.setattr(relay, "_read", counted)
     never = threading.Event()
@@ -256,11 +256,13 @@ def test_of_a_key_only_so_many_bodies_are_read_at_a_time(gate, monkeypatch):
         never.wait()
         yield b""
 
-    call = grpc.intercept_channel(gate.channel(), AsUnary(Signature(gate.device)))
-    calls = [call.stream_unary("/flwr.proto.Fleet/PushObject").future(body(), timeout=SECONDS) for _ in range(7)]
+    call = grpc.intercept_channel(gate.channel(), AsUnary(Signature(gate.device))).stream_unary(
+        "/flwr.proto.Fleet/PushObject"
+    )
+    calls = [call.future(body(), metadata=[("bouquet-call", str(at))], timeout=SECONDS) for at in range(7)]
     eventually(lambda: gate.gate._relay.turns._keys[gate.public].calls == 7, "all are there")
-    assert len(reads) == limits.IN_HAND
-    calls[0].cancel()
+    eventually(lambda: len(reads) == limits.IN_HAND, "so many are read")
+    calls[reads[0]].cancel()  # whichever came first: they need not come in the order in which they were made
     eventually(lambda: len(reads) == limits.IN_HAND + 1, "the next is read")
     for one in calls:
         one.cancel()
