@@ -79,6 +79,14 @@ PAGE = """# t
 | --- | ---: |
 | X | .700 ± .014 |
 """
+TESTED = f"""{PAGE}
+## Accuracy of X less that of each other row, in the mean of 2 columns, paired by seed, 95 % interval; p after Holm
+
+| strategy | difference | p |
+| --- | ---: | ---: |
+| Alone | ≈ +.206 [−.1, +.5] | .120 |
+| Y | +.300 [+.1, +.5] | < .001 |
+"""
 
 
 @pytest.mark.parametrize(
@@ -123,6 +131,34 @@ PAGE = """# t
 def test_what_is_refused(block, right):
     try:
         found = wrong_figures(block, {"t": sections(PAGE)})
+    except AssertionError as claim:
+        found = [str(claim)]
+    assert (found == []) is right, found
+
+
+@pytest.mark.parametrize(
+    ("block", "right"),
+    [
+        (
+            "X is ≈ 20.6 points ahead (p .120) <!-- t / * / X ahead of Alone in the mean --> "
+            "<!-- t / * / p of X ahead of Alone -->",
+            True,
+        ),
+        ("X is ≈ 20.6 points ahead <!-- t / * / X ahead of Alone in the mean -->", True),
+        ("X is 20.6 points ahead <!-- t / * / X ahead of Alone in the mean -->", False),  # noise told as a lead
+        ("Alone is ≈ 20.6 points behind <!-- t / * / Alone behind X in the mean -->", True),
+        ("X is 1.2 points ahead <!-- t / a / X ahead of Alone in the mean -->", True),  # of one column it is not tested
+        ("ahead, p .119 <!-- t / * / p of X ahead of Alone -->", False),
+        ("ahead, p .120 <!-- t / a / X; Alone --> of .854 and .842", False),  # a p-value that cites nothing
+        ("| Y | p < .001 | <!-- t / * / p of X ahead of Y -->", True),
+        ("| Y | p < .01 | <!-- t / * / p of X ahead of Y -->", False),
+        ("ahead of both, p ≤ .120 <!-- t / * / p of X ahead of Y & Alone -->", True),
+        ("ahead of both, p ≤ .001 <!-- t / * / p of X ahead of Y & Alone -->", False),
+    ],
+)
+def test_what_is_refused_of_tests_of_means(block, right):
+    try:
+        found = wrong_figures(block, {"t": sections(TESTED)})
     except AssertionError as claim:
         found = [str(claim)]
     assert (found == []) is right, found

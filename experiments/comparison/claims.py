@@ -71,6 +71,31 @@ def _compared(table: Table) -> list[tuple[str, str, str]]:
     ]
 
 
+def differences_in_the_mean(results: Results) -> dict[tuple[str, str], Difference | None]:
+    """(row, other) → how far a row of the table's claims is ahead of each other one in the mean of the columns.
+
+    A seed gives one number, its mean over columns of the means over clients; Holm over all of the table's claims.
+    """
+
+    def compared(table: Table) -> list[tuple[str, str]]:
+        return [(row, other.label) for row in table.claims for other in table.rows if other.label != row]
+
+    means = {row.label: _means_by_seed(results, row.label) for row in results.table.rows if results.table.claims}
+    shown = {(row, other): paired_difference(means[row], means[other]) for row, other in compared(results.table)}
+    family = dict.fromkeys(compared(results.whole or results.table)) | shown
+    return {claim: difference for claim, difference in holm(family).items() if claim in shown}
+
+
+def _means_by_seed(results: Results, row: str) -> dict[int, dict[str, float]]:
+    """Seed → column → the mean over its clients."""
+    found: dict[int, dict[str, float]] = {}
+    for column in results.table.data:
+        for seed, clients in worth_by_seed(results, row, column).items():
+            if clients:
+                found.setdefault(seed, {})[column] = sum(clients.values()) / len(clients)
+    return found
+
+
 def gains(results: Results) -> dict[tuple[str, str], Difference]:
     """(row, data) → the lesser of its differences to the references: what it is worth to have it.
 
@@ -181,8 +206,25 @@ def claims_json(results: Results) -> dict[str, Any]:
         for (row, data, reference), d in differences(results).items()
         if d is not None
     ]
+    in_the_mean = [
+        {"row": row, "against": other, **vars(d), "within_noise": d.is_noise}
+        for (row, other), d in differences_in_the_mean(results).items()
+        if d is not None
+    ]
     found = row_ranks(results)
-    return {"confidence": CONFIDENCE, "differences": said, "ranks": None if found is None else vars(found)}
+    return {
+        "confidence": CONFIDENCE,
+        "differences": said,
+        "in_the_mean": in_the_mean,
+        "ranks": None if found is None else vars(found),
+    }
+
+
+def p_text(difference: Difference | None) -> str:
+    """``.045``, ``< .001``, or a dash where there is none."""
+    if difference is None or difference.p_value is None:
+        return "—"
+    return "< .001" if difference.p_value < 0.001 else f"{difference.p_value:.3f}".removeprefix("0")
 
 
 def _signed(value: float) -> str:

@@ -80,7 +80,8 @@ class Table:
 
     ``panels`` has them by partition, each column with the label of its data set; one unnamed panel without partitions.
     ``cells`` go seed by seed, so that a whole table of one seed is there first. With ``tune`` their settings lack what
-    is to be chosen, until `chosen_for` has it: ``choices`` by row and column.
+    is to be chosen, until `chosen_for` has it: ``choices`` by row and column. ``claims`` are rows of which it is asked
+    how far they are ahead of every other in the mean of the columns.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Table:
     panels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     tune: Tune | None = None
     choices: Mapping[tuple[str, str], Choice] = field(default_factory=dict)
+    claims: tuple[str, ...] = ()
 
     @property
     def score(self) -> Score:
@@ -134,6 +136,7 @@ class Table:
             data=data,
             cells=tuple(cell for cell in self.cells if cell.slug in kept),
             rows=tuple(row for row in self.rows if not rows or row.label in rows),
+            claims=tuple(row for row in self.claims if not rows or row in rows),
             paper=(),
             panels={name: found for name, found in panels.items() if found},
         )
@@ -152,6 +155,7 @@ class _File(BaseModel):
     data: list[dict[str, Any]] = Field(min_length=1)
     partition: list[dict[str, Any]] = []
     rows: Literal["standard", "given"] = "given"
+    claims: list[str] = []
     paper: list[PaperFigures] = []
     tune: TuneSection | None = None
 
@@ -197,6 +201,12 @@ def _build(file: _File, check: Check) -> Table:
     tune = read_tune(file.tune, file.seeds, strategies, columns, {row.label: row.cells for row in rows})
     if tune is not None:
         rows = [replace(row, cells=row.label) for row in rows]
+    if unknown := [label for label in file.claims if label not in {row.label for row in rows}]:
+        raise TableError(
+            f"claims holds {unknown[0]!r}, which is no row; the rows are {_listed(r.label for r in rows)}."
+        )
+    if repeated := _repeated(file.claims):
+        raise TableError(f"claims holds {repeated[0]!r} twice.")
     for figures in file.paper:
         figures.check([row.label for row in rows], [column.label for column in columns])
     slugs: dict[str, tuple[str, str]] = {}
@@ -227,6 +237,7 @@ def _build(file: _File, check: Check) -> Table:
         {division.label: {_joined(one, division).label: one.label for one in data} for division in divisions}
         or {"": {one.label: one.label for one in data}},
         tune,
+        claims=tuple(file.claims),
     )
     scores = {task_of(cell.settings).score for cell in table.cells}
     if len(scores) > 1:

@@ -20,9 +20,11 @@ from experiments.comparison.claims import (
     claims_json,
     difference_text,
     differences,
+    differences_in_the_mean,
     equal_rows,
     fewer_devices,
     gains,
+    p_text,
     references,
     row_ranks,
     worst_tenth,
@@ -143,6 +145,7 @@ def claim_tables(results: Results) -> list[TextTable]:
             rows = [[one, *(difference_text(found[one, d, reference]) for d in results.table.data)] for one in labels]
             if rows:
                 tables.append((f"{what} against {reference}, {HOW}", ["strategy", *results.table.data], rows))
+    tables += _tables_in_the_mean(results)
     if (ranked := row_ranks(results)) is not None:
         least = min(ranked.mean.values())
         near = {row for row, rank in ranked.mean.items() if rank - least < ranked.critical_difference}
@@ -158,6 +161,23 @@ def claim_tables(results: Results) -> list[TextTable]:
         ("Protocol: the model that is tested after the last round, and what a device does for it", heads, stated)
     )
     return tables + choice_table(results)
+
+
+def _tables_in_the_mean(results: Results) -> list[TextTable]:
+    """Each row of the table's claims against all others."""
+    found = differences_in_the_mean(results)
+    whole, score = results.whole or results.table, results.table.score
+    gain = "" if score.higher_is_better else ", so much less of it"
+    claims = len(whole.claims) * (len(whole.rows) - 1)
+    return [
+        (
+            f"{score.label[0].upper()}{score.label[1:]} of {row} less that of each other row{gain}, in the mean of "
+            f"{len(results.table.data)} columns, paired by seed, 95 % interval; p after Holm over {claims} claims",
+            ["strategy", "difference", "p"],
+            [[other, difference_text(d), p_text(d)] for (one, other), d in found.items() if one == row],
+        )
+        for row in results.table.claims
+    ]
 
 
 def _csv(rows: list[dict[str, Any]], heads: list[str] | None = None) -> str:

@@ -8,9 +8,13 @@ What a sentence says of several rows or columns is a claim:
 
 - ``ROW & ROW ahead of REFERENCE`` (or ``behind``) is "by 3.1 to 5.7 points", "by 5.4" or, rounded, "3 to 6": the least
   and the greatest of its differences over rows and columns, with ≈ where one is within noise;
-- ``ROW ahead of REFERENCE in the mean`` is the difference of the means over the columns, ``ROW in the mean`` ".844";
+- ``ROW ahead of REFERENCE in the mean`` is the difference of the means over the columns, with ≈ where the table tests
+  it and nothing survives; ``ROW in the mean`` is ".844";
 - ``ROW @ METRIC in all`` is the least and the greatest value;
 - ``ROW over REFERENCE @ METRIC + METRIC`` is a share, ".38".
+
+``p of ROW & ROW ahead of OTHER`` is "p .045", "p < .001" or, of several, "p ≤ .045". Where a table that is cited tests
+its means, no other p-value stands.
 """
 
 import re
@@ -19,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 CITATION = re.compile(r"<!-- ([\w-]+) / (.+?) / (.+?) -->")
+P_VALUE = re.compile(r"\bp ((?:[≤<] )?\.\d+)")
 FIGURE = re.compile(r"(?:≈ )?(?<![\w.+−])[+−]?\d*\.\d+(?!\w|\.\w)")
 
 
@@ -73,6 +78,22 @@ def columns_named(tables, named, metric="accuracy_macro"):
             if of_all == metric and part in ("*", f"{panel}: *"):
                 found += [f"{panel}: {label}" if panel else label for label in columns]
     return found
+
+
+def tests_of_means(tables):
+    """(row, other) → the difference and the p of a row's claim in the mean of the columns, as they are written."""
+    found = {}
+    for title, columns in tables.items():
+        if row := re.match("(?:Accuracy|MAE) of (.+) less that of each other row", title):
+            found |= {(row[1], other): (text, columns["p"][other]) for other, text in columns["difference"].items()}
+    return found
+
+
+def expected_p(tables, item):
+    """How a page writes the p-value of one claim, or the greatest of several."""
+    rows, _, others = item.removeprefix("p of ").partition(" ahead of ")
+    found = [tests_of_means(tables)[row, other][1] for row in rows.split(" & ") for other in others.split(" & ")]
+    return found[0] if len(found) == 1 else f"≤ {max(one.removeprefix('< ') for one in found)}"
 
 
 def value(tables, column, row, metric):
@@ -133,12 +154,19 @@ def claimed(tables, named, item):
         shares = [one / other for one, other in sums]
         return Claim(min(shares), max(shares), 0.002)
     sign = 1 if compared[2] == "ahead of" else -1
-    columns = columns_named(tables, named, "mae_macro" if is_of_errors(tables) else "accuracy_macro")
+    metric = "mae_macro" if is_of_errors(tables) else "accuracy_macro"
+    columns = columns_named(tables, named, metric)
     pairs = [(row, reference) for row in compared[1].split(" & ") for reference in compared[3].split(" & ")]
     found = {pair: [difference(tables, column, *pair, compared[4]) for column in columns] for pair in pairs}
     if in_the_mean:
         means = [sign * np.mean([one[0] for one in every]) for every in found.values()]
-        return Claim(min(means), max(means), 0.06)
+        marks = [tests_of_means(tables).get(pair) or tests_of_means(tables).get(pair[::-1]) for pair in pairs]
+        noise = (
+            None
+            if None in marks or columns != columns_named(tables, "*", metric)
+            else any("≈" in one[0] for one in marks)
+        )
+        return Claim(min(means), max(means), 0.06, noise)
     every = [one for some in found.values() for one in some]
     values = [sign * one[0] for one in every]
     noise = None if None in (one[2] for one in every) else any(one[2] for one in every)
@@ -167,9 +195,11 @@ def without_claims(block, tables):
 
     Raises `AssertionError` where one is not said.
     """
-    bare = re.sub(r"\bp (?:[=≤<] )?\.\d+|Dirichlet \d*\.\d+", "", prose_of(block))
+    bare = re.sub(rf"{P_VALUE.pattern}|Dirichlet \d*\.\d+", "", prose_of(block))
     start = 0
     for name, named, items in CITATION.findall(block):
+        if items.startswith("p of "):
+            continue
         are_claims = {is_claim(item) for item in items.split(";")}
         assert len(are_claims) == 1, f"claims and figures in one comment: {items}"
         for item in items.split(";") if are_claims == {True} else ():
@@ -199,10 +229,19 @@ def prose_of(block):
 
 def wrong_figures(block, tables, others=False):
     """(written, cited) of a block; empty where they agree. With ``others`` there may be more before them."""
+    p_values = [
+        expected_p(tables[name], item.strip())
+        for name, _, items in CITATION.findall(block)
+        if items.startswith("p of ")
+        for item in items.split(";")
+    ]
+    said = P_VALUE.findall(prose_of(block))
+    if said != p_values and any(tests_of_means(tables[name]) for name, _, _ in CITATION.findall(block)):
+        return [(said, p_values)]
     cited = [
         expected(tables[name], column, item.strip())
         for name, named, items in CITATION.findall(block)
-        if not is_claim(items)
+        if not is_claim(items) and not items.startswith("p of ")
         for column in columns_named(tables[name], named, (items.partition(" @ ")[2] or "accuracy_macro").strip())
         for item in items.split(";")
     ]

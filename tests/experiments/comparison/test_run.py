@@ -7,8 +7,10 @@ import signal
 import threading
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from rich.console import Console
+from scipy import stats
 
 from common.errors import BouquetError
 from experiments.comparison import claims
@@ -490,6 +492,71 @@ def test_all_claims_of_a_table_hold_together(compare, monkeypatch):
     one = Difference(0.1, 0.05, 0.15, seeds=2, ahead=2, pairs=8, p_value=0.02)
     monkeypatch.setattr(claims, "paired_difference", lambda *_: one)
     assert [d.p_value for d in claims.differences(results).values()] == [0.08] * 4
+
+
+SCORES = {  # three seeds of two clients
+    ("FeSEM", "IID"): [[0.5, 0.7], [0.6, 0.8], [0.6, 0.6]],
+    ("FeSEM", "rotated"): [[0.9, 0.9], [0.8, 0.8], [0.7, 0.9]],
+    ("Fed|Avg", "IID"): [[0.4, 0.6], [0.4, 0.6], [0.5, 0.5]],
+    ("Fed|Avg", "rotated"): [[0.9, 0.9], [0.9, 0.9], [0.8, 0.9]],
+    ("alone", "IID"): [[0.51, 0.71], [0.609, 0.809], [0.608, 0.608]],
+    ("alone", "rotated"): [[0.8, 0.6], [0.8, 0.65], [0.8, 0.7]],
+}
+
+
+@pytest.fixture
+def claiming(table, monkeypatch):
+    """Results of which all that is known is ``SCORES``."""
+
+    def scores(results, row, column):
+        return {seed: dict(zip("ab", two, strict=True)) for seed, two in enumerate(SCORES[row, column])}
+
+    monkeypatch.setattr(claims, "by_seed", scores)
+
+    def make(rows, asked):
+        columns = '[[data]]\nlabel = "IID"\npartition = "iid"\n[[data]]\nlabel = "rotated"\npartition = "rotated"\n'
+        more = '[[strategy]]\nlabel = "alone"\nname = "standalone"\n' if rows == 3 else ""
+        grid = GRID.replace("seeds = [0, 1]", f"seeds = [0, 1, 2]\nclaims = {json.dumps(asked)}", 1).replace(
+            "[[data]]", f"{more}{columns}#", 1
+        )
+        return Results(table(GRID, grid.partition("#")[0]))
+
+    return make
+
+
+def test_a_claim_is_of_the_mean_of_the_columns_paired_by_seed(claiming):
+    found = claims.differences_in_the_mean(claiming(2, ["FeSEM"]))["FeSEM", "Fed|Avg"]
+    by_seed = [(0.1 + 0.0) / 2, (0.2 - 0.1) / 2, (0.1 - 0.05) / 2]
+    assert found.mean == pytest.approx(np.mean(by_seed))
+    assert (found.seeds, found.p_value) == (3, pytest.approx(stats.ttest_1samp(by_seed, 0).pvalue))
+
+
+@pytest.mark.parametrize(("asked", "p", "of"), [(["FeSEM"], 0.0377 * 2, 2), (["FeSEM", "alone"], 0.0377 * 4, 4)])
+def test_all_claims_of_the_mean_hold_together(claiming, asked, p, of):
+    results = claiming(3, asked)
+    found = claims.differences_in_the_mean(results)
+    assert len(found) == of
+    assert found["FeSEM", "Fed|Avg"].p_value == pytest.approx(p, rel=2e-3)
+    text = render_markdown(results)
+    head = "Accuracy of FeSEM less that of each other row, in the mean of 2 columns, paired by seed, 95 % interval"
+    assert f"## {head}; p after Holm over {of} claims\n" in text
+    assert f"| Fed\\|Avg | ≈ +.042 [+.006, +.078] | .{round(1000 * p):03d} |\n" in text
+    part = replace(results, table=results.table.narrowed(["FeSEM", "Fed|Avg"], [], []), whole=results.table)
+    assert claims.differences_in_the_mean(part)["FeSEM", "Fed|Avg"].p_value == pytest.approx(p, rel=2e-3)
+    assert {one["against"] for one in render_json(results)["in_the_mean"] if one["row"] == "FeSEM"} == {
+        "Fed|Avg",
+        "alone",
+    }
+
+
+def test_a_claim_is_of_a_row_that_is_there(table):
+    for asked, why in (
+        ('["FedAvg"]', "claims holds 'FedAvg', which is no row; the rows are 'FeSEM', 'Fed|Avg'."),
+        ('["FeSEM", "FeSEM"]', "claims holds 'FeSEM' twice."),
+    ):
+        with pytest.raises(BouquetError) as error:
+            table("seeds", f"claims = {asked}\nseeds")
+        assert str(error.value).endswith(why)
 
 
 def test_a_reference_is_a_row_that_serves_what_its_method_sent(table):
