@@ -10,6 +10,8 @@ import pytest
 
 from bouquet.models.export import INPUT, OUTPUT
 from bouquet.settings_reference import settings_reference
+from common.data.catalog import DATASETS
+from common.data.partitions import PARTITIONS
 from common.methods import METHODS
 from common.model.architectures import model_names
 from common.model.build import initial_model
@@ -79,6 +81,16 @@ def test_every_strategy_is_in_the_table_of_methods_and_the_readme_leads_there():
     assert "(docs/methods.md)" in readme
     assert f"There are {len(METHODS)}:" in readme
     assert readme.count("\n") <= 120
+
+
+def test_every_data_set_and_partition_is_in_the_page_on_simulating():
+    rows = re.findall(
+        r"^\| `([^`]+)` \| ([^|]*) \| ([^|]*) \|", (ROOT / "docs" / "simulating.md").read_text(), re.MULTILINE
+    )
+    found = {name: (second, third) for name, second, third in rows}
+    for name, info in DATASETS.items():
+        assert found[name] == (" × ".join(map(str, info.input_shape)), str(info.num_classes))
+    assert set(PARTITIONS) <= found.keys()
 
 
 def test_every_model_is_in_the_page_on_models():

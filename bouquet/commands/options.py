@@ -146,7 +146,7 @@ MostEpsilon = Annotated[
 When = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="This device's owner says when it works: [when] with hours, power, link, temperature, …"
+        metavar="FILE", help="This device's owner says when it works: \\[when] with hours, power, link, temperature, …"
     ),
 ]
 Tags = Annotated[

@@ -54,9 +54,8 @@ class Instruction:
     ``start`` is the model that local training begins with: ``"received"`` takes the layers of ``arrays`` and, for
     layers that are not there, the device's own; ``"personal"`` takes the device's own model of the round before.
     ``upload`` names the layers that come back, None for all, an empty tuple for none. ``procedure`` is what the device
-    does (`client.procedures.registry`). ``newcomer`` says that the server has had no reply of this device: what it does
-    not
-    have, it has not lost.
+    does (`client.procedures.registry`). ``newcomer`` says that the server has had no reply of this device: what it
+    does not have, it has not lost.
     """
 
     models: Mapping[str, Payload] = field(default_factory=dict)

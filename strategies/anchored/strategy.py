@@ -4,7 +4,8 @@ It joins two methods. FeSEM (Long et al. 2023, https://arxiv.org/abs/2108.08647)
 Ditto (Li et al. 2021, https://arxiv.org/abs/2012.04221) gives every device a personal model that is held near the
 global one; here it is held near the center of its cluster. A device that resembles others learns from them more than
 from all; one that resembles nobody still has its own model, and is no worse off in a cluster that does not suit it than
-with Ditto. With one cluster it is Ditto, with a strong pull FeSEM.
+with Ditto. With one cluster it is like Ditto, but that the global model is a plain mean, whose devices are held by
+FeSEM's proximal weight. With a strong pull it is FeSEM.
 
 The number of clusters is chosen by the silhouette, as FeSEM's is: where no K has one of 0.25, the devices come in no
 groups, and one center serves all (`strategies.mathematics.clustering.choose_num_clusters`).

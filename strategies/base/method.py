@@ -1,7 +1,7 @@
 """What a method is: a state, what each client is sent (``plan``), and the new state from the replies (``update``).
 
 A method is a state transition. Its state is one dataclass; nothing else survives a round, and a checkpoint holds just
-that. Two hooks carry the algorithm, and three more say what the state means; all others have defaults. How the hooks
+that. Three hooks carry the algorithm (``initial_state``, ``plan``, ``update``); all others have defaults. How the hooks
 become messages, and replies the rows of a matrix, is in `strategies.base.strategy`; nothing here knows of Flower.
 """
 

@@ -3,9 +3,9 @@
 Collins, Hassani, Mokhtari, Shakkottai: Exploiting Shared Representations for Personalized Federated Learning. ICML
 2021. https://arxiv.org/abs/2102.07078
 
-Algorithm 1. The head's ten epochs and the body's one are our defaults; the paper's settings were not at hand to check
-them against. Where it differs: bodies are weighed by number of samples, as in FedPer; a plain mean is the same where
-devices hold equally many. The head's test follows its training of the round before, with the newest body.
+Algorithm 1. The head's ten epochs and the body's one are our defaults, not taken from the paper. Where it differs:
+bodies are weighed by number of samples, as in FedPer; a plain mean is the same where devices hold equally many. The
+head's test follows its training of the round before, with the newest body.
 """
 
 from __future__ import annotations

@@ -72,5 +72,5 @@ def choose_by_models(
     if rule == "elbow":
         scores = {k: kmeans(compared, k, seed, restarts).inertia for k in candidates}
         return ClusterNumber(elbow(scores), scores)
-    # Directions of the updates: on the models themselves the silhouette is far less clear (docs/decisions.md).
+    # Directions of the updates: on the models themselves the silhouette is far less clear.
     return choose_num_clusters(compared - layout.parameters_of(origin), candidates, seed, unit_length=True)

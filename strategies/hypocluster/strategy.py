@@ -5,8 +5,8 @@ https://arxiv.org/abs/2002.10619
 
 Section 3, the stochastic EM form of its algorithm: in a round, each sampled device takes argmin_k L_i(h_k) over all of
 its training data and runs local SGD from that h_k; h_k becomes the mean of its devices' models, weighted by their
-numbers of samples. How it is not IFCA, which came at the same time: IFCA here (`strategies.gradient_loss`) judges by
-one mini-batch, and its means are plain.
+numbers of samples. IFCA, which came at the same time (`strategies.gradient_loss`), judges by all training data, too;
+its means are plain.
 
 Where this differs from the paper: the hypotheses begin as q random initialisations; from one common model they would
 stay equal for ever.
