@@ -43,9 +43,24 @@ def _lines() -> Iterator[str]:
         every = hyper_parameters(kind, METHODS[name].defaults)
         parameters = {key: value for key, value in every.items() if key not in preset}
         if parameters:
-            yield from ("", "| key | type | default |", "| --- | --- | --- |")
+            yield from ("", "| key | type | default | what it is |", "| --- | --- | --- | --- |")
+        said = parameters_said(kind)
         for key, (annotation, default) in parameters.items():
-            yield f"| `{key}` | {_cell(_type(annotation))} | {_shown(default)} |"
+            meaning = _cell(said[key].replace("``", "`"))
+            yield f"| `{key}` | {_cell(_type(annotation))} | {_shown(default)} | {meaning} |"
+
+
+def parameters_said(kind: type) -> dict[str, str]:
+    """Parameter → what the docstrings of a class and its bases, in numpydoc's form, say of it."""
+    found: dict[str, str] = {}
+    for one in reversed(kind.__mro__):
+        text = inspect.cleandoc(one.__doc__ or "")
+        section = re.search(r"^Parameters\n-+\n(.*?)(?=^\w[^\n]*\n-+\n|\Z)", text, re.MULTILINE | re.DOTALL)
+        for names, body in re.findall(
+            r"^([*\w, ]+?)(?: :[^\n]*)?\n((?:[ ]+[^\n]*\n?|\n)+)", section[1] if section else "", re.MULTILINE
+        ):
+            found |= dict.fromkeys(names.split(", "), " ".join(body.split()))
+    return found
 
 
 def _section(name: str, kind: type[BaseModel]) -> Iterator[str]:

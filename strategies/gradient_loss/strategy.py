@@ -83,6 +83,12 @@ class GradientLoss(MethodStrategy[GradientLossState]):
         ``"full"`` sends all K models every round. ``"adaptive"`` sends a device its own cluster's model only, once it
         has found the same cluster ``stable_after`` times in a row; it is sent all K again ``look_every`` rounds after
         it last compared them, and in the round after its training loss rose by more than ``loss_rise`` of what it was.
+    stable_after : int, default 3
+        Of ``"adaptive"``: comparisons in a row with the same cluster.
+    look_every : int, default 5
+        Of ``"adaptive"``: rounds after which a device compares anew.
+    loss_rise : float, default 0.1
+        Of ``"adaptive"``: the share by which a loss may rise.
     choice_batches : int | "all", default 1
         So many mini-batches of the round decide, as far as the device has them; a step is still taken on the first. The
         paper's 1 is little where a mini-batch is small. ``"all"`` are all of the device's training data, as IFCA has it
