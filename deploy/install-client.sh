@@ -33,7 +33,7 @@ NEEDED_MB=2000 # docs/deploy-raspberry-pi.md says what was measured
 
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 server='' keys='' insecure='' data='' name='' memory_max='' source='' constraints='' python=python3
-torch_index='' torch_pre='' dry_run='' uninstall='' purge='' own_versions='' locks=()
+torch_index='' torch_pre='' dry_run='' uninstall='' purge='' own_versions='' system_packages='' locks=()
 
 say() { echo "install-client: $*"; }
 fail() { echo "install-client: $*" >&2; exit 1; }
@@ -161,9 +161,10 @@ install_torch() {
   if [[ ! -d $VENV ]]; then
     local flags=()
     # NVIDIA's PyTorch, installed for all users, is used as it is.
-    if [[ -n $(torch_of "$python") ]] && has_cuda "$python"; then flags=(--system-site-packages); fi
+    if [[ -n $(torch_of "$python") ]] && has_cuda "$python"; then flags=(--system-site-packages) system_packages=1; fi
     run "$python" -m venv ${flags[@]+"${flags[@]}"} "$VENV"
   fi
+  if grep -qs '^include-system-site-packages = true' "$VENV/pyvenv.cfg"; then system_packages=1; fi
   # /tmp may be memory.
   run install -d "$PREFIX/tmp"
   found=$(torch_of "$VENV/bin/python")
@@ -183,14 +184,25 @@ install_torch() {
 }
 
 install_bouquet() {
-  local pinned=$PREFIX/constraints.txt built=() what
-  # The PyTorch that is there is part of the constraints, so that nothing replaces it.
+  local pinned=$PREFIX/constraints.txt built=() what place kept=(torch torchvision)
+  # PyTorch for all users was built with the NumPy beside it, which the lock's would hide.
+  if [[ $system_packages ]]; then
+    kept+=(numpy)
+    for place in "${!locks[@]}"; do
+      if [[ ${locks[place]} == -r ]]; then continue; fi
+      what=$PREFIX/tmp/${locks[place]##*/}
+      awk '/^[^ ]/ { skip = /^numpy==/ } !skip' "${locks[place]}" | write "$what" 644 root:root
+      locks[place]=$what
+    done
+  fi
+  # What is there and kept is part of the constraints, so that nothing replaces it.
   if [[ ! $dry_run ]]; then
-    grep -vE '^torch(vision)?==' "$constraints" >"$pinned"
-    in_venv -c 'from importlib import metadata as m
-for name in ("torch", "torchvision"):
+    grep -vE "^($(IFS='|'; echo "${kept[*]}"))==" "$constraints" >"$pinned"
+    in_venv -c 'import sys
+from importlib import metadata as m
+for name in sys.argv[1:]:
     try: print(f"{name}=={m.version(name)}")
-    except m.PackageNotFoundError: pass' >>"$pinned"
+    except m.PackageNotFoundError: pass' "${kept[@]}" >>"$pinned"
   fi
   what=$source
   # Built from a copy: a build leaves files in the checkout, which may belong to somebody else.

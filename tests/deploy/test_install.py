@@ -68,6 +68,10 @@ def test_other_sources_of_pytorch(machine):
     # one that is installed for all users, with CUDA, is seen by the environment and is not replaced
     present = machine(python3="case $* in *torch.__version__*) echo 2.9.0a0;; *) exit 0;; esac").stdout
     assert "-m venv --system-site-packages /opt/bouquet/venv" in present
+    # nor is the NumPy that it was built with
+    assert "would write: /opt/bouquet/tmp/requirements.lock" in present
+    assert "-r /opt/bouquet/tmp/requirements.lock" in present
+    assert "tmp/requirements.lock" not in nvidia
 
 
 @pytest.mark.parametrize(
