@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO
 
 KEYS = Path("/keys")  # in the keys service; a client has there what keys/devices is in that one
-AUTHORITY = Path("/authority")  # a volume of the keys service alone: whoever has ca.key can be the server
+AUTHORITY = Path("/authority")  # no volume of the clients: whoever has ca.key can be the server
 STATE = Path("/state")
 RUNS = Path("/runs")
 LOOK_SECONDS = 1.0

@@ -21,7 +21,7 @@ from common.settings.sections import OWN_DATA
 from common.system.resources import available_bytes, available_cores, peak_bytes, reset_peak
 
 OK, WARNING, WRONG = "ok", "look", "WRONG"
-LEAST_DISK_MB = 200  # for the state folder: two rounds of a model, and Flower's files
+LEAST_DISK_MB = 200  # for the state folder: three rounds of a model, and Flower's files
 LEAST_MEMORY_MB = 400  # docs/deploy-raspberry-pi.md says what was measured
 NEAR_DAYS = 30
 STEP_SAMPLES = 256

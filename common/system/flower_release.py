@@ -21,6 +21,6 @@ def require_tested_flower() -> None:
     if not is_tested():
         raise BouquetError(
             f"Server and client work with Flower {' and '.join(TESTED)}, and Flower {version('flwr')} is installed. "
-            f"Give them an environment of their own: pip install bouquet-fl '{REQUIREMENT}'. Strategies and "
-            f"simulations work with every Flower from {OLDEST} on."
+            f"Give them an environment of their own: in a clone of Bouquet pip install . '{REQUIREMENT}'. "
+            f"Strategies and simulations work with every Flower from {OLDEST} on."
         )

@@ -28,7 +28,7 @@ class TensorBoard:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise BouquetError(
-                "--track tensorboard needs the extra 'tensorboard': pip install 'bouquet-fl[tensorboard]'."
+                "--track tensorboard needs the extra 'tensorboard': in a clone of Bouquet pip install '.[tensorboard]'."
             ) from None
         self._writer = SummaryWriter
         self.folder = folder

@@ -1,7 +1,7 @@
 """The partitioners of Flower Datasets, by their names: ``experiments.simulation.flower_partitioners:NAME``.
 
 They need the package ``flwr-datasets``, which is in no extra: its newest release (0.6) asks for an older rich than
-Flower does. docs/comparing.md says how it is installed.
+Flower does. docs/simulating.md says how it is installed.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ def _run_ray(settings: Settings, server_app: ServerApp, client_app: ClientApp) -
         from flwr.simulation import run_simulation
     except ImportError:
         raise BouquetError(
-            "Simulation on Ray needs the extra 'simulation' (pip install 'bouquet-fl[simulation]'); "
+            "Simulation on Ray needs the extra 'simulation' (in a clone of Bouquet pip install '.[simulation]'); "
             "or take --set simulation.engine=inline."
         ) from None
     simulation = settings.simulation

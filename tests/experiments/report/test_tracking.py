@@ -13,7 +13,7 @@ from experiments.simulation.run import simulate
 
 def test_without_the_extra_it_is_named_before_anything_runs(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(BouquetError, match=r"bouquet-fl\[tensorboard\]"):
+    with pytest.raises(BouquetError, match=r"pip install '\.\[tensorboard\]'"):
         TensorBoard(tmp_path)
 
 
