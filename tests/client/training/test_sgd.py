@@ -64,6 +64,14 @@ def test_what_is_not_trained_stays_to_the_bit_buffers_too(trained):
     assert all(p.requires_grad for p in model.parameters())
 
 
+def test_what_was_frozen_before_is_frozen_after():
+    model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1), nn.Linear(1, 1))
+    model[0].requires_grad_(False)
+    with sgd.only(model, ["2.weight", "2.bias"]):
+        assert [p.requires_grad for p in model.parameters()] == [False] * 4 + [True] * 2
+    assert [p.requires_grad for p in model.parameters()] == [False] * 2 + [True] * 4
+
+
 def test_one_step_of_sgd_by_hand():
     # two classes, one sample x = 1 of class 0, weights 0: p = (.5, .5), gradient (−.5, .5)
     model = linear([[0.0], [0.0]])

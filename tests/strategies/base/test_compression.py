@@ -179,6 +179,18 @@ def test_what_was_left_out_of_layers_that_are_not_uploaded_is_not_added(tmp_path
     assert not np.delete(seen, columns).any()
 
 
+def test_what_is_uploaded_of_layers_that_were_not_sent_stays_as_it_came():
+    layout = ParameterLayout.of({f"{name}.weight": np.zeros((1, 4), dtype=np.float32) for name in ("fast", "slow")})
+    filter_ = Compression(Codec("float32"), Codec("topk", 0.25))
+    filter_.begin(1)
+    vector = np.arange(1, 9, dtype=np.float32)
+    filter_.pack(layout, "c0", Instruction({ARRAYS: Payload(vector, ("fast",))}), is_train=True)
+    ((_, _, copy),) = filter_._trained.values()
+    trained = np.concatenate([copy.vector[:4], np.float32([5.5, 6.5, 7.5, 8.5])])
+    reply = ClientReply("c0", 1, trained, layout.layers, 1, {}, {}, {ARRAYS: copy.digest})
+    assert filter_.incoming(reply).vector.tolist() == [1, 2, 3, 4, 5.5, 6.5, 7.5, 8.5]
+
+
 def test_a_counter_is_exact_whatever_the_codec(tmp_path):
     def train(start, round_):
         trained = start + 0.1

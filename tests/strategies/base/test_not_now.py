@@ -87,11 +87,14 @@ def test_it_stops_in_mid_round_and_that_is_no_failure(fleet, play, clock):
     device.why = ""
     play(strategy, grid, range(1, 2))
     device.stops = True
-    play(strategy, grid, range(2, 9))
+    play(strategy, grid, range(2, 3))
+    assert strategy.warnings == []  # the share of those asked is that of the three that could
+    assert strategy.centers(strategy.state).tolist() == [[(3 * 1 + 4) / 4 + 1] * 8]
+    play(strategy, grid, range(3, 9))
     assert (strategy.failures, list(strategy.not_now)) == ({}, ["x"])
     assert strategy.exclusion.failures == {}
     assert len(strategy.replies) == 3
-    assert strategy.warnings == []  # the share of those asked is that of the three that could
+    assert strategy.warnings == []
 
 
 def test_where_some_are_chosen_those_with_conditions_are_asked_before(fleet, play, clock):

@@ -1,0 +1,58 @@
+"""What a device remembers of the models that it was sent, and of what its uploads left out."""
+
+import numpy as np
+import pytest
+
+from client.state.device_state import DeviceState
+from client.state.store import FolderStore
+from client.uploads.compression import CopyMemory
+from common.compression.codecs import Codec
+from common.compression.delta import Copy
+from common.parameters.layout import ParameterLayout
+from common.protocol import ARRAYS, STANDARD, Payload, Received
+from common.protocol.compressed import Unpacked
+from tests.helpers.real_devices import Federation
+
+LAYOUT = ParameterLayout.of({"w.weight": np.zeros((1, 4), dtype=np.float32)})
+
+
+def state_of(folder):
+    return DeviceState(FolderStore(folder, durable=False))
+
+
+def received(vector, round_=1, step=0, start="received", codec="float32", copies=None):
+    models = {ARRAYS: (vector, LAYOUT.layers)}
+    unpacked = Unpacked(models, Codec(codec, 0.25), step, frozenset(), copies or {}, frozenset())
+    payloads = {ARRAYS: Payload(vector)}
+    return Received(round_, "r", payloads, start, LAYOUT.layers, (), 0.0, STANDARD, False, {}, False, unpacked)
+
+
+@pytest.mark.parametrize("method", ["ditto", "cgpfl", "anchored", "pfedme"])
+def test_what_is_left_out_of_a_shared_model_is_remembered_beside_a_personal_one(tmp_path, method):
+    Federation(tmp_path, f"strategy.name={method}", "wire.up=ternary").play(1)
+    state = state_of(tmp_path / "client-0")
+    run = state.latest().run
+    (version,) = state.versions_aside(run, "copies")
+    assert np.any(state.recall_aside(run, "copies", version)["error"])
+
+
+def test_a_model_that_began_with_what_was_received_leaves_an_error_and_no_copy(tmp_path):
+    """Of the differences of four values to those that were sent, one is uploaded."""
+    memory, sent = CopyMemory(state_of(tmp_path), LAYOUT), np.ones(4, dtype=np.float32)
+    message = received(sent, start="personal", codec="ternary", copies={ARRAYS: Copy(sent, LAYOUT.layers)})
+    _, copies = memory.answer("r", message, np.float32([9, 2, -1, 2]), True, seed=0, from_received=True)
+    (version,) = memory.state.versions_aside("r", "copies")
+    assert memory.state.recall_aside("r", "copies", version)["error"].tolist() == [0, 1, -2, 1]
+    assert set(copies) == {ARRAYS}
+
+
+def test_the_copies_of_the_round_before_outlast_all_messages_of_a_round(tmp_path):
+    """A server that was restarted repeats the round from its first message."""
+    vectors = [np.full(4, i, dtype=np.float32) for i in range(3)]
+    copies = [Copy(vector, LAYOUT.layers) for vector in vectors]
+    for (round_, step), vector, copy in zip([(1, 0), (2, 0), (2, 1)], vectors, copies, strict=True):
+        message = received(vector, round_, step, copies={ARRAYS: copy})
+        CopyMemory(state_of(tmp_path), LAYOUT).answer("r", message, None, True, seed=0)
+    assert state_of(tmp_path).versions_aside("r", "copies") == [2 * 16 + 1, 2 * 16, 16]
+    found = CopyMemory(state_of(tmp_path), LAYOUT).find("r", copies[0].digest)
+    assert found.vector.tolist() == vectors[0].tolist()
