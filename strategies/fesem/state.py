@@ -25,7 +25,7 @@ class FeSEMState:
     # Before the first clustering, over the rounds that it is awaited: the common model that these were trained from.
     origin: Vector | None = None
     gathered: dict[str, Vector] = field(default_factory=dict)  # client → its model
-    examples: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, int] = field(default_factory=dict)  # of these, and while candidates are tried, of start_models
     seen: list[str] = field(default_factory=list)  # clients that ever replied
     sizes: dict[str, int] = field(
         default_factory=dict

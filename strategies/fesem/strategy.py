@@ -207,12 +207,14 @@ class FeSEM(MethodStrategy[FeSEMState]):
         earlier = before.gathered if len(state.seen) >= least else before.seen
         if round_ >= self.warmup_rounds and len(state.gathered) < wanted and set(replies.clients) - set(earlier):
             return state
-        first = FirstModels(state.gathered)
+        first = FirstModels(state.gathered, state.examples)
         origin = state.centers[0] if state.origin is None else state.origin
         state = replace(state, origin=None, gathered={}, examples={})
         if round_ < self.warmup_rounds or len(first.clients) < least:
             return state
-        return self._first_clusters(replace(state, seen=[]), replies.layout, first.W, first.clients, origin)
+        counts = first.examples if self.weighting == "examples" else {}
+        state = replace(state, seen=[], examples=counts)
+        return self._first_clusters(state, replies.layout, first.W, first.clients, origin)
 
     def _gather(self, state: FeSEMState, replies: Replies) -> FeSEMState:
         """Add a round's models to those that were trained from the same common model; their mean is the center."""
@@ -243,12 +245,15 @@ class FeSEM(MethodStrategy[FeSEMState]):
     def _cluster(
         self, state: FeSEMState, layout: ParameterLayout, rows: Matrix, clients: list[str], num_clusters: int
     ) -> FeSEMState:
+        """K-means over models (n × d), all of them alike; then the M-step (Eq. 9), with its weights."""
         labels, means, _ = kmeans(rows, num_clusters, self.seed, self.restarts, layout.parameters_of(rows))
-        centers = self.aggregation.cluster_means(rows, labels, num_clusters, previous=means)
+        weights = [state.examples[client] for client in clients] if self.weighting == "examples" else None
+        centers = self.aggregation.cluster_means(rows, labels, num_clusters, weights, previous=means)
         return replace(
             state,
             centers=centers,
             assignment=dict(zip(clients, labels.tolist(), strict=True)),
+            examples=state.examples if state.trial else {},
             moved=0,
             intra_distance=mean_distance(layout, rows, centers, labels),
         )

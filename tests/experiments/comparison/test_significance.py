@@ -118,6 +118,15 @@ def test_ranks_are_means_over_blocks_with_nemenyis_critical_difference():
     assert set(ranks([blocks[0], {"a": 0.1, "c": 0.2}]).mean) == {"a", "c"}  # b is not in every block
 
 
+def test_a_seed_in_which_a_row_has_no_score_is_no_part_of_its_rank(monkeypatch):
+    scores = {"x": {0: {"a": 0.9}, 1: {"a": 0.1}}, "y": {0: {"a": 0.5}, 1: {}}}
+    monkeypatch.setattr(claims, "by_seed", lambda results, row, data: scores[row])
+    rows = [SimpleNamespace(label=label) for label in scores]
+    table = SimpleNamespace(rows=rows, data=["one", "two"], score=SimpleNamespace(higher_is_better=True))
+    found = claims.row_ranks(SimpleNamespace(table=table))
+    assert (found.mean, found.blocks) == ({"x": 1.0, "y": 2.0}, 2)
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [(0.548, "+.548"), (-0.0004, "−.000"), (10.286, "+10.286"), (-20.5, "−20.500"), (7.004, "+7.004")],

@@ -385,6 +385,10 @@ def whole(data_dir):
 @described(DatasetInfo(input_shape=(1, 1, 1), num_classes=2))
 def persons(data_dir):
     return samples(np.arange(400) // 40)
+
+@described(DatasetInfo(input_shape=(1, 1, 1), num_classes=2))
+def both(data_dir):
+    return samples(np.arange(400) // 40, test_x=np.zeros((80, 1, 1, 1), np.float32), test_y=np.arange(80) % 2)
 """
 
 
@@ -414,6 +418,8 @@ def own_data(tmp_path):
         ),
         ("persons", "natural", "test_samples = 20", r"Set data\.reserved_fraction, e\.g\. to 0\.2, in \[base\.data\]"),
         ("persons", "iid", "test_samples = 20", r"Set data\.reserved_fraction, e\.g\. to 0\.2, in \[base\.data\]"),
+        # Each owner is tested on samples of its own: the official test part is not used.
+        ("both", "natural", "test_samples = 20", r"Set data\.reserved_fraction, e\.g\. to 0\.2, in \[base\.data\]"),
         ("persons", "iid", "reserved_fraction = 0.2", r"Set data\.test_samples, e\.g\. to 400, in \[base\.data\]"),
     ],
 )

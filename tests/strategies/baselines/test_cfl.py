@@ -9,7 +9,7 @@ from common.errors import BouquetError
 from common.protocol import ARRAYS
 from experiments.simulation.inline_grid import InlineGrid
 from strategies.base.state_io import dump_state, load_state
-from strategies.baselines.cfl import CFL, optimal_bipartition, separation
+from strategies.baselines.cfl import CFL, CFLState, _split, optimal_bipartition, separation
 from tests.helpers import points
 from tests.helpers.points import half_way
 
@@ -134,6 +134,16 @@ def test_a_newcomer_is_led_down_the_parameter_tree():
     np.testing.assert_allclose(mean, before.mean(axis=0), rtol=1e-6)
 
 
+def test_a_division_of_a_side_that_was_divided_before_leaves_the_tree_above_it():
+    state = CFLState(np.zeros((1, 2), dtype=np.float32), dict.fromkeys("abcd", 0))
+    for members in ("abcd", "abc", "ab"):
+        sides = np.array([0] * (len(members) - 1) + [1])
+        state = _split(state, 0, [*members], np.ones((len(members), 2), dtype=np.float32), sides)
+    assert state.assignment == {"a": 0, "b": 3, "c": 2, "d": 1}
+    assert [split.clusters for split in state.splits] == [[0, 1], [0, 2], [0, 3]]
+    assert [split.splits for split in state.splits] == [[1, None], [2, None], [None, None]]
+
+
 def test_half_of_the_clients_a_round_and_one_that_vanishes():
     strategy = CFL(stationary_norm=0.1, conflict_norm=0.4, memory=3)
     state = begin(strategy)
@@ -173,6 +183,15 @@ def test_the_mean_is_weighted_by_samples():
     strategy = CFL()
     state = go(strategy, begin(strategy, (0, 0)), [1], examples={"a": 30, "b": 0.1, "c": 10, "d": 0.1})
     assert state.centers[0, 0] == pytest.approx(0.5 * (30 - 10) / 40, abs=0.01)
+
+
+def test_whether_a_cluster_has_settled_is_weighted_by_samples():
+    strategy = CFL(stationary_norm=0.4, conflict_norm=0.5)
+    # updates (±1, 0) with 3 samples and 1: |3 − 1| / 4 is above ε₁, their plain mean is 0
+    goals, examples = {"a": (2, 0), "b": (-2, 0)}, {"a": 3, "b": 1}
+    state = go(strategy, begin(strategy, (0, 0)), [1], goals, examples=examples)
+    assert state.last[0]["mean_norm"] == 0.5
+    assert len(state.centers) == 1
 
 
 def test_the_state_survives_a_checkpoint():

@@ -154,6 +154,13 @@ def test_a_device_that_comes_when_all_are_alone_is_alone(devices, grid, play, la
     assert strategy.centers(strategy.state).shape == (5, 8)
 
 
+def test_the_common_model_is_the_mean_over_members_without_groups_of_one():
+    centers = np.array([[0], [10], [99]], dtype=np.float32)
+    assignment = {"a": 0, "b": 0, "c": 0, "d": 1, "e": 1, "f": 2}
+    state = DCPFLState(["first"], centers, [Group(), Group(), Group()], assignment, gamma=0.5)
+    assert state.common_model().tolist() == [4]  # (3 · 0 + 2 · 10) / 5
+
+
 def test_a_checkpoint_in_any_round_goes_on_to_the_same_end(devices, grid, play, layout):
     def play_all(restart):
         own = {name: Device(name, layout, last, 0.01 * i) for i, (name, last) in enumerate(LASTS.items())}

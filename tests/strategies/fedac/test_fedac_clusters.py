@@ -10,7 +10,8 @@ from common.settings import load_settings
 from experiments.simulation.run import simulate
 from server.record.reader import read_run
 from strategies.base.protection import Protection
-from strategies.fedac.state import remembered_centers
+from strategies.fedac.sending import drawn_for_numbers
+from strategies.fedac.state import FedACState, remembered_centers
 from strategies.fedac.strategy import FedAC
 from strategies.fedac.wire import PROCEDURE
 from strategies.mathematics.robust import Aggregation
@@ -148,6 +149,12 @@ def test_a_share_of_each_cluster_is_asked_for_p_numbers_and_sent_the_map_once():
     assert strategy.plan(state, 3, sorted(rows)).keys() == rows.keys()
     again = [client for client, i in strategy.plan(state, 3, sorted(rows)).items() if i.procedure == PROCEDURE]
     assert again != asked
+
+
+@pytest.mark.parametrize(("model_share", "asked"), [(0.3, 2), (0.5, 1)])
+def test_at_least_the_share_of_a_cluster_uploads_models(model_share, asked):
+    state = FedACState(np.zeros((1, 2), dtype=np.float32), np.zeros(2, dtype=np.float32), [], dict.fromkeys("abc", 0))
+    assert len(drawn_for_numbers(state, "abc", model_share, np.random.default_rng(0))) == asked
 
 
 def test_a_client_is_clustered_from_its_p_numbers_alone():

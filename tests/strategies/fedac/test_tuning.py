@@ -141,6 +141,16 @@ def test_the_papers_rule_merges_a_small_ratio_into_the_nearest():
     assert tuned.labels.tolist() == [0, 0, 1, 1, 1]
 
 
+def test_the_papers_rule_does_not_merge_into_a_cluster_that_was_split():
+    places = [-1, -1.01, 1, 1.01, 2.5, 2.5, 9, 9.1]
+    rows, labels = [[x, 0.0] for x in places], [0, 0, 0, 0, 1, 1, 2, 2]
+    tuned = tune(rows, labels, rule="ratio", split_above=0.3, merge_below=0.05)
+    # ρ: 1.005 / 2.5, 0, .05 / 6.55; 0 is nearest to 1, which is free to take in 2
+    assert [(change.kind, change.clusters) for change in tuned.changes] == [("split", [0]), ("merge", [2, 1])]
+    assert [change.figure for change in tuned.changes] == pytest.approx([0.402, 0.05 / 6.55])
+    assert tuned.labels.tolist() == [0, 0, 2, 2, 1, 1, 1, 1]
+
+
 def test_the_papers_rule_splits_neither_one_client_nor_equal_ones_and_keeps_bounds():
     centers = [[1.0, 0.0], [11.0, 0.0], [14.0, 0.0]]  # off their members: ρ of 1/10, 1/3 and 1/3
     tuned = tune(LINE, LINE_LABELS, rule="ratio", centers=centers, split_above=0.2, merge_below=0.0)

@@ -7,6 +7,8 @@ from common.parameters.layout import ParameterLayout
 from common.protocol import ARRAYS
 from experiments.simulation.inline_grid import InlineGrid
 from strategies.base.state_io import dump_state, load_state
+from strategies.fesem import num_clusters
+from strategies.fesem.num_clusters import Trial, drawn_for_choice
 from strategies.fesem.state import FeSEMState
 from strategies.fesem.strategy import FeSEM
 from tests.helpers.points import FOUR, POINT, replies
@@ -39,6 +41,43 @@ def test_weighting_by_examples():
     state = start(strategy)
     state = strategy.update(state, 2, replies(FOUR, examples={"a": 30, "b": 10, "c": 1, "d": 3}))
     np.testing.assert_allclose(state.centers, [[0, 0.5], [10, 1.5]])
+
+
+UNEQUAL = {"a": 30, "b": 10, "c": 1, "d": 3}
+
+
+def test_the_common_model_is_weighted_by_examples():
+    strategy = FeSEM(num_clusters=2, weighting="examples", warmup_rounds=2)
+    state = strategy.initial_state(POINT, np.zeros(2, dtype=np.float32))
+    state = strategy.update(state, 1, replies({"a": (0, 0), "b": (4, 0)}, {"a": 1, "b": 3}))
+    assert state.centers.tolist() == [[3, 0]]
+
+
+@pytest.mark.parametrize(
+    ("weighting", "centers"), [("examples", [[0, 0.5], [10, 1.5]]), ("uniform", [[0, 1], [10, 1]])]
+)
+def test_the_first_centers_are_weighted_as_the_later_ones(weighting, centers):
+    strategy = FeSEM(num_clusters=2, weighting=weighting)
+    state = strategy.initial_state(POINT, np.zeros(2, dtype=np.float32))
+    state = strategy.update(state, 1, replies(FOUR, UNEQUAL))
+    assert state.assignment == {"a": 0, "b": 0, "c": 1, "d": 1}
+    assert state.centers.tolist() == centers
+    assert state.examples == {}
+
+
+def test_each_candidate_starts_from_centers_weighted_by_examples():
+    strategy = FeSEM(num_clusters="auto", selection="accuracy", candidates=(1, 2), weighting="examples")
+    state = strategy.initial_state(POINT, np.zeros(2, dtype=np.float32))
+    started = {}
+    for round_ in range(1, 10):  # 4 to 6 with K = 1, 7 to 9 with K = 2; the numbers of samples in these do not count
+        scores = dict.fromkeys(FOUR, 0.5 * len(state.centers))
+        received = replies(FOUR, UNEQUAL if round_ <= 3 else None, **{protocol.VALIDATION_ACCURACY: scores})
+        state = load_state(FeSEMState, *dump_state(strategy.update(state, round_, received)))
+        started[round_] = state.centers.tolist()
+    # Of 44 samples c and d, at 10, have 4; b and d, at 2, have 13.
+    np.testing.assert_allclose(started[3], [[40 / 44, 26 / 44]], rtol=1e-6)
+    assert started[6] == started[9] == [[0, 0.5], [10, 1.5]]
+    assert (state.num_clusters, state.examples) == (2, {})
 
 
 def test_partial_participation_keeps_the_others_assignment_and_an_empty_center():
@@ -167,6 +206,28 @@ def test_k_by_accuracy_tries_each_candidate_for_three_rounds():
     assert state.num_clusters == 3
     assert state.trial is None
     assert strategy.plan(state, 10, ["c0"])["c0"].config == {}
+
+
+def test_of_equally_accurate_candidates_the_fewest_clusters():
+    assert Trial([2, 3], 2, 0, {"2": 0.8, "3": 0.8}).best == 2
+
+
+def test_late_models_are_not_wanted_before_the_first_clusters_nor_while_candidates_are_tried():
+    strategy, centers = FeSEM(num_clusters="auto", selection="accuracy"), np.zeros((2, 2), dtype=np.float32)
+    assert not strategy.wants_late(FeSEMState(centers, {}))
+    assert not strategy.wants_late(FeSEMState(centers, {"a": 0}, trial=Trial([2, 3])))
+    assert strategy.wants_late(FeSEMState(centers, {"a": 0}))
+
+
+def test_candidates_are_tried_on_the_models_of_the_clients_that_were_drawn(monkeypatch):
+    monkeypatch.setattr(num_clusters, "SELECTION_CLIENTS", 3)
+    rows = {"a": (0, 0), "b": (10, 0), "c": (0, 1), "d": (10, 1), "e": (10, 2)}
+    strategy = FeSEM(num_clusters="auto", selection="accuracy", candidates=(2,), seed=0)
+    state = start(strategy, rows)
+    for round_ in (2, 3):
+        state = strategy.update(state, round_, replies(rows))
+    assert state.start_clients == ["abcde"[i] for i in drawn_for_choice(5, 0)] == ["c", "d", "e"]
+    assert state.assignment == {"c": 0, "d": 1, "e": 1}
 
 
 def test_matched_averaging_does_not_care_for_the_order_of_hidden_units():

@@ -8,7 +8,7 @@ from scipy.stats import trim_mean
 
 from common.errors import BouquetError
 from strategies.mathematics.aggregation import cluster_means
-from strategies.mathematics.robust import Aggregation, krum, norm_limits
+from strategies.mathematics.robust import Aggregation, capped, krum, norm_limits
 
 ROWS = np.array([[0, 0], [1, 2], [2, 4], [3, 6], [100, -900]], dtype=np.float32)
 
@@ -53,6 +53,10 @@ def test_each_cluster_has_its_own_and_two_members_are_averaged():
 def test_a_trim_of_half_leaves_nothing():
     with pytest.raises(BouquetError, match=r"trim = 0\.5: a number from 0, below 0\.5"):
         Aggregation("krum", 0.5)
+
+
+def test_weights_are_capped_by_the_median_of_those_that_count():
+    assert capped(np.array([0, 0, 0, 1, 100]), 3).tolist() == [0, 0, 0, 1, 3]
 
 
 def test_norms_are_limited_by_their_clusters_median():
