@@ -68,7 +68,7 @@ def test_a_newcomer_joins_the_cluster_with_the_least_mean_distance():
     assert join_nearest(distances[:2, :2], np.array([-1, -1])).tolist() == [-1, -1]
 
 
-def test_one_near_member_does_not_draw_a_newcomer_to_a_cluster_that_is_farther_in_the_mean():
+def test_a_newcomer_joins_the_cluster_that_is_nearest_in_the_mean():
     distances = np.zeros((5, 5))
     distances[4] = [0.1, 0.9, 0.3, 0.3, 0]  # .5 and .3 in the mean
     assert join_nearest(distances, np.array([0, 0, 1, 1, -1])).tolist() == [0, 0, 1, 1, 1]

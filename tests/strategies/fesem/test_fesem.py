@@ -212,7 +212,7 @@ def test_of_equally_accurate_candidates_the_fewest_clusters():
     assert Trial([2, 3], 2, 0, {"2": 0.8, "3": 0.8}).best == 2
 
 
-def test_late_models_are_not_wanted_before_the_first_clusters_nor_while_candidates_are_tried():
+def test_late_models_count_once_there_are_clusters_and_no_candidates():
     strategy, centers = FeSEM(num_clusters="auto", selection="accuracy"), np.zeros((2, 2), dtype=np.float32)
     assert not strategy.wants_late(FeSEMState(centers, {}))
     assert not strategy.wants_late(FeSEMState(centers, {"a": 0}, trial=Trial([2, 3])))
