@@ -52,14 +52,12 @@ def _lines() -> Iterator[str]:
 
 def parameters_said(kind: type) -> dict[str, str]:
     """Parameter → what the docstrings of a class and its bases, in numpydoc's form, say of it."""
+    from numpydoc.docscrape import NumpyDocString  # of the extra 'dev': this page is made in a checkout
+
     found: dict[str, str] = {}
     for one in reversed(kind.__mro__):
-        text = inspect.cleandoc(one.__doc__ or "")
-        section = re.search(r"^Parameters\n-+\n(.*?)(?=^\w[^\n]*\n-+\n|\Z)", text, re.MULTILINE | re.DOTALL)
-        for names, body in re.findall(
-            r"^([*\w, ]+?)(?: :[^\n]*)?\n((?:[ ]+[^\n]*\n?|\n)+)", section[1] if section else "", re.MULTILINE
-        ):
-            found |= dict.fromkeys(names.split(", "), " ".join(body.split()))
+        for parameter in NumpyDocString(inspect.cleandoc(one.__doc__ or ""))["Parameters"]:
+            found |= dict.fromkeys(parameter.name.split(", "), " ".join(" ".join(parameter.desc).split()))
     return found
 
 

@@ -89,6 +89,14 @@ TESTED = f"""{PAGE}
 """
 
 
+def refused(block, page):
+    """What is wrong with a block that cites the page as ``t``."""
+    try:
+        return wrong_figures(block, {"t": sections(page)})
+    except AssertionError as claim:
+        return [str(claim)]
+
+
 @pytest.mark.parametrize(
     ("block", "right"),
     [
@@ -129,10 +137,7 @@ TESTED = f"""{PAGE}
     ],
 )
 def test_what_is_refused(block, right):
-    try:
-        found = wrong_figures(block, {"t": sections(PAGE)})
-    except AssertionError as claim:
-        found = [str(claim)]
+    found = refused(block, PAGE)
     assert (found == []) is right, found
 
 
@@ -157,10 +162,7 @@ def test_what_is_refused(block, right):
     ],
 )
 def test_what_is_refused_of_tests_of_means(block, right):
-    try:
-        found = wrong_figures(block, {"t": sections(TESTED)})
-    except AssertionError as claim:
-        found = [str(claim)]
+    found = refused(block, TESTED)
     assert (found == []) is right, found
 
 

@@ -13,7 +13,16 @@ from common.metrics import worst_decile
 from experiments.comparison.grid import Table
 from experiments.comparison.measures import accuracies
 from experiments.comparison.run import Results
-from experiments.comparison.significance import CONFIDENCE, Difference, Measure, Ranks, holm, paired_difference, ranks
+from experiments.comparison.significance import (
+    CONFIDENCE,
+    Claim,
+    Difference,
+    Measure,
+    Ranks,
+    holm,
+    paired_difference,
+    ranks,
+)
 
 REFERENCES = ("standalone", "fedavg")  # rows that every other is compared with, by strategy
 
@@ -56,8 +65,7 @@ def differences(results: Results, measure: Measure | None = None) -> dict[tuple[
         )
         for row, data, reference in _compared(results.table)
     }
-    family = dict.fromkeys(_compared(results.whole or results.table)) | shown
-    return {claim: difference for claim, difference in holm(family).items() if claim in shown}
+    return _of_the_whole(shown, _compared(results.whole or results.table))
 
 
 def _compared(table: Table) -> list[tuple[str, str, str]]:
@@ -71,6 +79,12 @@ def _compared(table: Table) -> list[tuple[str, str, str]]:
     ]
 
 
+def _of_the_whole(shown: Mapping[Claim, Difference | None], claims: Sequence[Claim]) -> dict[Claim, Difference | None]:
+    """What is shown, with Holm's correction over all the claims of the whole table."""
+    family = holm({**dict.fromkeys(claims), **shown})
+    return {claim: family[claim] for claim in shown}
+
+
 def differences_in_the_mean(results: Results) -> dict[tuple[str, str], Difference | None]:
     """(row, other) → how far a row of the table's claims is ahead of each other one in the mean of the columns.
 
@@ -82,8 +96,7 @@ def differences_in_the_mean(results: Results) -> dict[tuple[str, str], Differenc
 
     means = {row.label: _means_by_seed(results, row.label) for row in results.table.rows if results.table.claims}
     shown = {(row, other): paired_difference(means[row], means[other]) for row, other in compared(results.table)}
-    family = dict.fromkeys(compared(results.whole or results.table)) | shown
-    return {claim: difference for claim, difference in holm(family).items() if claim in shown}
+    return _of_the_whole(shown, compared(results.whole or results.table))
 
 
 def _means_by_seed(results: Results, row: str) -> dict[int, dict[str, float]]:
@@ -132,14 +145,15 @@ def row_ranks(results: Results) -> Ranks | None:
     data sets are, and taken for independent ones they make differences of ranks look certain that are not.
     """
     blocks = []
+    means = {row.label: _means_by_seed(results, row.label) for row in results.table.rows}
     for data in results.table.data:
-        found = {row.label: worth_by_seed(results, row.label, data) for row in results.table.rows}
-        whole = set.intersection(*({seed for seed, clients in one.items() if clients} for one in found.values()))
+        whole = set.intersection(
+            *({seed for seed, columns in one.items() if data in columns} for one in means.values())
+        )
         if whole:
-            means = {
-                row: [sum(one[seed].values()) / len(one[seed]) for seed in sorted(whole)] for row, one in found.items()
-            }
-            blocks.append({row: sum(one) / len(one) for row, one in means.items()})
+            blocks.append(
+                {row: sum(one[seed][data] for seed in sorted(whole)) / len(whole) for row, one in means.items()}
+            )
     return ranks(blocks)
 
 

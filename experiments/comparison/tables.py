@@ -136,16 +136,16 @@ def render_clients_csv(results: Results) -> str:
 def claim_tables(results: Results) -> list[TextTable]:
     """Ours beside the paper's, differences to the reference rows, ranks, what each row tests: (title, heads, rows)."""
     tables = paper_tables(results)
-    label = results.table.score.label
+    label = f"{results.table.score.label[0].upper()}{results.table.score.label[1:]}"
     gain = "" if results.table.score.higher_is_better else ", so much less of it"
-    for what, measure in ((f"{label[0].upper()}{label[1:]}{gain}", None), ("Worst tenth", worst_tenth)):
+    for what, measure in ((f"{label}{gain}", None), ("Worst tenth", worst_tenth)):
         found = differences(results, measure)
         for reference in references(results.table):
             labels = [row.label for row in results.table.rows if row.label != reference]
             rows = [[one, *(difference_text(found[one, d, reference]) for d in results.table.data)] for one in labels]
             if rows:
                 tables.append((f"{what} against {reference}, {HOW}", ["strategy", *results.table.data], rows))
-    tables += _tables_in_the_mean(results)
+    tables += _tables_in_the_mean(results, label, gain)
     if (ranked := row_ranks(results)) is not None:
         least = min(ranked.mean.values())
         near = {row for row, rank in ranked.mean.items() if rank - least < ranked.critical_difference}
@@ -163,15 +163,14 @@ def claim_tables(results: Results) -> list[TextTable]:
     return tables + choice_table(results)
 
 
-def _tables_in_the_mean(results: Results) -> list[TextTable]:
+def _tables_in_the_mean(results: Results, label: str, gain: str) -> list[TextTable]:
     """Each row of the table's claims against all others."""
     found = differences_in_the_mean(results)
-    whole, score = results.whole or results.table, results.table.score
-    gain = "" if score.higher_is_better else ", so much less of it"
+    whole = results.whole or results.table
     claims = len(whole.claims) * (len(whole.rows) - 1)
     return [
         (
-            f"{score.label[0].upper()}{score.label[1:]} of {row} less that of each other row{gain}, in the mean of "
+            f"{label} of {row} less that of each other row{gain}, in the mean of "
             f"{len(results.table.data)} columns, paired by seed, 95 % interval; p after Holm over {claims} claims",
             ["strategy", "difference", "p"],
             [[other, difference_text(d), p_text(d)] for (one, other), d in found.items() if one == row],

@@ -28,8 +28,8 @@ def layer_discrepancies(W: Matrix, average: Vector, layout: ParameterLayout, sca
     ``average`` (d,) is the group's model w^g. The paper does not say what its scaling S = (w − min) / (max − min) runs
     over. ``"model"``: one scale for the whole model and for both sides, so that a layer's part is the mean of
     `|w_l,i − w_l^g|` over the range of w^g. ``"layer"``: each side's layer alone, by its own minimum and maximum. Under
-    the latter the large fully connected layers do not stand out as in the paper.
-    Only parameters take part, and a layer without any has no value; where a range is 0 the scaled values are 0.
+    the latter the large fully connected layers do not stand out as in the paper. Only parameters take part, and a layer
+    without any has no value; where a range is 0 the scaled values are 0.
     """
     parameters = [spec for spec in layout.tensors if spec.kind == "parameter"]
     low = min((float(average[spec.columns].min()) for spec in parameters), default=0.0)

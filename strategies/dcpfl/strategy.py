@@ -11,11 +11,12 @@ whom (`grouping.py`). At the end of each rapid decrease of the loss a split into
 Where it differs from the paper, on measurements in docs/decisions/dc-pfl-*.md: the discrepancy is the cosine of the
 updates (Eq. 3 as printed follows the data badly: a model's own minimum is one noisy weight that shifts all the others);
 the scaling of Eq. 5 runs over the whole model and the ratio of Eq. 6 is 0.65 (layer by layer, with 0.1, no layer is
-slow); the loss is smoothed over whole cycles of slow layers. Where it is silent: an aggregation is the upload at the
-end of one round and the download at the start of the next, so that slow layers are averaged as they were trained on the
-devices. Devices whose group a trial would leave as it is take no part in it, because their two losses are equal. A
-device that comes after the first split joins the group whose model lies in the direction of what it learned from the
-mean of the groups."""
+slow); the loss is smoothed over whole cycles of slow layers.
+Where it is silent: an aggregation is the upload at the end of one round and the download at the start of the next, so
+that slow layers are averaged as they were trained on the devices. Devices whose group a trial would leave as it is take
+no part in it, because their two losses are equal. A device that comes after the first split joins the group whose model
+lies in the direction of what it learned from the mean of the groups.
+"""
 
 from __future__ import annotations
 

@@ -160,12 +160,10 @@ def claimed(tables, named, item):
     found = {pair: [difference(tables, column, *pair, compared[4]) for column in columns] for pair in pairs}
     if in_the_mean:
         means = [sign * np.mean([one[0] for one in every]) for every in found.values()]
-        marks = [tests_of_means(tables).get(pair) or tests_of_means(tables).get(pair[::-1]) for pair in pairs]
-        noise = (
-            None
-            if None in marks or columns != columns_named(tables, "*", metric)
-            else any("≈" in one[0] for one in marks)
-        )
+        tested_means = tests_of_means(tables)
+        texts = [tested_means.get(pair) or tested_means.get(pair[::-1]) for pair in pairs]
+        are_tested = None not in texts and columns == columns_named(tables, "*", metric)
+        noise = any("≈" in text for text, _ in texts) if are_tested else None
         return Claim(min(means), max(means), 0.06, noise)
     every = [one for some in found.values() for one in some]
     values = [sign * one[0] for one in every]
@@ -198,8 +196,6 @@ def without_claims(block, tables):
     bare = re.sub(rf"{P_VALUE.pattern}|Dirichlet \d*\.\d+", "", prose_of(block))
     start = 0
     for name, named, items in CITATION.findall(block):
-        if items.startswith("p of "):
-            continue
         are_claims = {is_claim(item) for item in items.split(";")}
         assert len(are_claims) == 1, f"claims and figures in one comment: {items}"
         for item in items.split(";") if are_claims == {True} else ():
@@ -212,8 +208,12 @@ def without_claims(block, tables):
     return bare
 
 
+def is_p_value(item):
+    return item.startswith("p of ")
+
+
 def is_claim(item):
-    return re.search(r" (ahead of|behind|over) | in the mean| in all", item) is not None
+    return not is_p_value(item) and re.search(r" (ahead of|behind|over) | in the mean| in all", item) is not None
 
 
 def blocks(text):
@@ -232,7 +232,7 @@ def wrong_figures(block, tables, others=False):
     p_values = [
         expected_p(tables[name], item.strip())
         for name, _, items in CITATION.findall(block)
-        if items.startswith("p of ")
+        if is_p_value(items)
         for item in items.split(";")
     ]
     said = P_VALUE.findall(prose_of(block))
@@ -241,7 +241,7 @@ def wrong_figures(block, tables, others=False):
     cited = [
         expected(tables[name], column, item.strip())
         for name, named, items in CITATION.findall(block)
-        if not is_claim(items) and not items.startswith("p of ")
+        if not is_claim(items) and not is_p_value(items)
         for column in columns_named(tables[name], named, (items.partition(" @ ")[2] or "accuracy_macro").strip())
         for item in items.split(";")
     ]
