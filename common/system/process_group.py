@@ -21,7 +21,7 @@ from common.system.log_file import LogFile
 from common.system.programs import find_program, plain_text, tail
 
 GROUP_VARIABLE = "BOUQUET_GROUP"
-SENT_AGAIN_SECONDS = 0.05  # after which a signal is sent again whose SystemExit Python ignored
+SENT_AGAIN_SECONDS = 0.05  # after which a signal is sent again whose `SystemExit` something swallowed
 SUPERVISOR_MARGIN_SECONDS = 5.0
 LONGEST_LINE = 2**16  # bytes, or characters; of what is longer the rest is dropped
 
@@ -99,35 +99,45 @@ class ProcessGroup:
         self.processes: list[ManagedProcess] = []
         self._previous: dict[signal.Signals, Any] = {}
         self._previous_hook = sys.unraisablehook
-        self._sent_again: threading.Timer | None = None
+        self._left = False
 
     def __enter__(self) -> ProcessGroup:
+        self._left = False
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGHUP):
-                self._previous[number] = signal.signal(number, _leave)
+                self._previous[number] = signal.signal(number, self._leave)
             self._previous_hook, sys.unraisablehook = sys.unraisablehook, self._unraisable
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._left = True
         try:
             self.terminate()
         finally:
             if self._previous:
                 sys.unraisablehook = self._previous_hook
-            if self._sent_again is not None:
-                self._sent_again.cancel()
             for number, handler in self._previous.items():
                 signal.signal(number, handler)
             self._previous.clear()
 
+    def _leave(self, number: int, _frame: FrameType | None) -> None:
+        raise _Left(number, self._swallowed)
+
+    def _swallowed(self, number: int) -> None:
+        if not self._left:
+            again = threading.Timer(SENT_AGAIN_SECONDS, self._send_again, (number,))
+            again.daemon = True
+            again.start()
+
+    def _send_again(self, number: int) -> None:
+        if not self._left:
+            os.kill(os.getpid(), number)
+
     def _unraisable(self, found: sys.UnraisableHookArgs) -> None:
-        """A signal that comes while Python runs a finaliser raises what Python ignores there: it is sent once more."""
-        if isinstance(found.exc_value, _Left):
-            self._sent_again = threading.Timer(SENT_AGAIN_SECONDS, os.kill, (os.getpid(), found.exc_value.number))
-            self._sent_again.start()
-        else:
+        # Of a signal that came in a finaliser nothing is printed: it is sent again.
+        if not isinstance(found.exc_value, _Left):
             self._previous_hook(found)
 
     def start(
@@ -188,13 +198,20 @@ class ProcessGroup:
 
 
 class _Left(SystemExit):
-    def __init__(self, number: int) -> None:
+    """What a signal raises, wherever the program happens to be.
+
+    Not everything lets it through: Python ignores what is raised in a finaliser, and matplotlib's compiled code what is
+    raised while it reads a path. An exception that leaves the group's block lives until then; one that is gone before
+    was swallowed.
+    """
+
+    def __init__(self, number: int, swallowed: Callable[[int], None]) -> None:
         super().__init__(128 + number)
         self.number = number
+        self.swallowed = swallowed
 
-
-def _leave(number: int, _frame: FrameType | None) -> None:
-    raise _Left(number)
+    def __del__(self) -> None:
+        self.swallowed(self.number)
 
 
 def _forward(stream: IO[bytes], readers: Sequence[Callable[[str], None]]) -> None:

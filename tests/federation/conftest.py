@@ -89,7 +89,7 @@ class Commands:
             if process.poll() is None:
                 process.terminate()
         for process in self.running:
-            process.wait(timeout=60)
+            process.wait(timeout=300)  # for one that hangs
 
 
 @pytest.fixture
