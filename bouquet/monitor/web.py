@@ -41,6 +41,7 @@ TOKEN_FILE = "web.token"
 COOKIE = "bouquet-token"
 RENEW_SECONDS = 5
 START_SECONDS = 30.0
+LAST_ANSWERS_SECONDS = 2  # for whoever reads its answer when the server ends
 SHORTEST_TOKEN = 16
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
@@ -172,6 +173,7 @@ def serving(
         access_log=False,
         lifespan="off",
         server_header=False,
+        timeout_graceful_shutdown=LAST_ANSWERS_SECONDS,
         ssl_certfile=None if secured is None else secured.certificate,
         ssl_keyfile=None if secured is None else secured.key,
     )
@@ -192,7 +194,7 @@ def serving(
         yield f"Live page on {scheme}://{address}{who}.{plain}"
     finally:
         server.should_exit = True
-        thread.join(timeout=START_SECONDS)
+        thread.join(timeout=2 * LAST_ANSWERS_SECONDS)
 
 
 def is_loopback(host: str) -> bool:

@@ -23,6 +23,7 @@ from common.system.programs import find_program, plain_text, tail
 GROUP_VARIABLE = "BOUQUET_GROUP"
 SENT_AGAIN_SECONDS = 0.05  # after which a signal is sent again whose `SystemExit` something swallowed
 SUPERVISOR_MARGIN_SECONDS = 5.0
+LAST_LINES_SECONDS = 5.0  # for what a program said last, where whoever is to take it stands still
 LONGEST_LINE = 2**16  # bytes, or characters; of what is longer the rest is dropped
 
 
@@ -63,7 +64,7 @@ class ManagedProcess:
         if self._handle.stdin is not None:
             self._handle.stdin.close()
         if self._reader is not None:
-            self._reader.join()
+            self._reader.join(LAST_LINES_SECONDS)
         return status
 
     def request_stop(self) -> None:
@@ -100,12 +101,14 @@ class ProcessGroup:
         self._previous: dict[signal.Signals, Any] = {}
         self._previous_hook = sys.unraisablehook
         self._left = False
+        self._on_the_way = 0  # exceptions of signals that have not come to the end of the block yet
 
     def __enter__(self) -> ProcessGroup:
         self._left = False
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGHUP):
-                self._previous[number] = signal.signal(number, self._leave)
+                if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+                    self._previous[number] = signal.signal(number, self._leave)
             self._previous_hook, sys.unraisablehook = sys.unraisablehook, self._unraisable
         return self
 
@@ -123,16 +126,18 @@ class ProcessGroup:
             self._previous.clear()
 
     def _leave(self, number: int, _frame: FrameType | None) -> None:
+        self._on_the_way += 1
         raise _Left(number, self._swallowed)
 
     def _swallowed(self, number: int) -> None:
+        self._on_the_way -= 1
         if not self._left:
             again = threading.Timer(SENT_AGAIN_SECONDS, self._send_again, (number,))
             again.daemon = True
             again.start()
 
     def _send_again(self, number: int) -> None:
-        if not self._left:
+        if not self._left and not self._on_the_way:
             os.kill(os.getpid(), number)
 
     def _unraisable(self, found: sys.UnraisableHookArgs) -> None:

@@ -28,7 +28,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 REST_GRACE_SECONDS = 2.0
 AGAIN, AGAIN_SECONDS = "--again", 1.0
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -38,6 +38,12 @@ def become_subreaper() -> None:
     """Make this process the parent of its orphaned descendants (Linux; elsewhere nothing happens)."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_with_parent() -> None:
+    """In a program that is about to begin: it gets SIGTERM when its supervisor is killed (Linux)."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 def descendants(root: int) -> list[int]:
@@ -118,7 +124,8 @@ class Supervisor:
 
     def start(self) -> None:
         """Start the program."""
-        self.program = subprocess.Popen(self.argv, stdin=subprocess.DEVNULL, process_group=0).pid
+        started = subprocess.Popen(self.argv, stdin=subprocess.DEVNULL, process_group=0, preexec_fn=end_with_parent)
+        self.program = started.pid
         self.status = None
 
     def request_stop(self, *_: object) -> None:

@@ -97,6 +97,8 @@ class SubprocessRunner:
                     raise CellFailed("The comparison was stopped before this cell began.")
                 process = self._start(settings, settings_file, out, resume, output)
                 self._running.add(process)
+                if self._stopped:  # meanwhile
+                    _signal_group(process, signal.SIGKILL)
             code = process.wait()
             with self._lock:
                 self._running.discard(process)
@@ -118,13 +120,13 @@ class SubprocessRunner:
 
     def stop(self) -> None:
         """Interrupt every running cell as Ctrl-C would; kill what is still there after ``grace`` seconds."""
+        self._stopped = True  # before it is waited for a cell that is about to begin: a second Ctrl-C cuts that short
         with self._lock:
-            self._stopped = True
             running = list(self._running)
-        for process in running:
-            _signal_group(process, signal.SIGINT)
         end = time.monotonic() + self.grace
         try:
+            for process in running:
+                _signal_group(process, signal.SIGINT)
             for process in running:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(max(0.0, end - time.monotonic()))

@@ -75,13 +75,12 @@ class Admission:
         pause = LOOK_SECONDS
         while not end.wait(pause) and self.superlink.process.alive:
             pause = LOOK_SECONDS
-            now = self._state()
-            if now == before:
-                continue
             try:
+                if (now := self._state()) == before:
+                    continue
                 self.apply()
                 before = now
-            except BouquetError as error:
+            except (BouquetError, OSError) as error:
                 if not end.is_set():
                     self._once(f"The devices' keys in {self.registered} could not be applied: {error}")
                 pause = RETRY_SECONDS

@@ -224,6 +224,11 @@ class _Run:
         failed = removed | resting | evaluation["not_evaluated"]
         self.learn_groups()
         rounds = self.record.rounds()
+        if not self.strategy.evaluation and not rounds[-1]["replies"]:
+            raise RunFailed(
+                "No client gave a usable reply in the last round, and none was tested after it. When the clients are "
+                "well again, --resume has them tested."
+            )
         return summarise(self.settings, self.strategy, self.remembered.groups, rounds, traffic, self.seconds, failed)
 
     def config(self, round_: int) -> ConfigRecord:

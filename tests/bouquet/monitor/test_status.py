@@ -1,10 +1,13 @@
 """``bouquet status``, the live page and the metrics: what an owner sees of a run."""
 
+import contextlib
 import io
 import json
 import re
+import socket
 import sqlite3
 import stat
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +30,7 @@ from common.system.ports import free_port
 from common.trust.public_keys import read_public_key
 from server.fleet.names import Names
 from server.superlink.certificates import Certificates
+from tests.helpers.waiting_for import eventually
 
 TOKEN = "a-token-that-nobody-guesses"
 COLUMNS = "node_id, public_key, status, last_activated_at, last_deactivated_at, online_until, heartbeat_interval"
@@ -335,6 +339,18 @@ def test_a_run_that_has_not_begun_is_said_so(tmp_path):
     answer = client.get("/")
     assert answer.status_code == 503
     assert "is not a run folder" in answer.text
+
+
+def test_who_does_not_take_his_answer_holds_up_no_end(run, monkeypatch):
+    asked = threading.Event()
+    monkeypatch.setattr(Page, "html", lambda page: asked.set() or "x" * 32 * 1024**2)
+    port = free_port()
+    with contextlib.closing(socket.socket()) as slow:
+        with serving(lambda: run.folder, f"127.0.0.1:{port}", run.keys, None):
+            slow.connect(("127.0.0.1", port))
+            slow.sendall(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+            assert asked.wait(60)
+        eventually(lambda: all(thread.name != "live page" for thread in threading.enumerate()), "the page has ended")
 
 
 def test_the_page_behind_tls_and_the_status_from_elsewhere(run, monkeypatch):

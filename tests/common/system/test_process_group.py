@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from common.errors import BouquetError
+from common.system import process_group
 from common.system.ports import check_port_free, free_port, split_address, wait_for_port
-from common.system.process_group import ProcessGroup
+from common.system.process_group import SENT_AGAIN_SECONDS, ProcessGroup
 from common.system.programs import find_program, program_environment
 from tests.helpers.real_processes import processes_tagged
 from tests.helpers.waiting_for import eventually
@@ -230,6 +231,49 @@ def test_a_signal_whose_exception_is_swallowed_ends_the_program_all_the_same(los
     assert found.value.code == 143
     assert sys.unraisablehook is hook
     assert capsys.readouterr().err == ""
+
+
+def test_a_second_signal_does_not_cut_off_the_leaving_that_the_first_one_began_and_lost():
+    left = []
+
+    def runs():
+        with ProcessGroup():
+            try:
+                swallowed()
+                signal.raise_signal(signal.SIGTERM)
+            finally:
+                threading.Event().wait(10 * SENT_AGAIN_SECONDS)
+                left.append("in order")
+
+    with pytest.raises(SystemExit):
+        runs()
+    assert left == ["in order"]
+
+
+def test_what_nohup_has_ignored_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with ProcessGroup():
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_who_stands_still_with_a_line_in_hand_holds_up_no_end(monkeypatch):
+    monkeypatch.setattr(process_group, "LAST_LINES_SECONDS", 0.1)
+    goes_on = threading.Event()
+    with ProcessGroup() as group:
+        process = group.start("it", python("print('one')"), os.environ, on_line=lambda line: goes_on.wait())
+        assert process.wait() == 0
+    goes_on.set()
+
+
+def test_a_program_ends_with_its_supervisor():
+    with ProcessGroup(grace=0.5) as group:
+        group.start("it", python("import time; time.sleep(600)"), os.environ)
+        eventually(lambda: len(processes_tagged(group.tag)) == 2, "supervisor and program are up")
+        os.kill(group.processes[0]._handle.pid, signal.SIGKILL)
+        eventually(lambda: processes_tagged(group.tag) == [], "both have ended")
 
 
 def test_handlers_are_put_back() -> None:

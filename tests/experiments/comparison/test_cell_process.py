@@ -11,6 +11,7 @@ import pytest
 from common.settings import load_settings, parse_settings
 from experiments.comparison.cell_process import CellFailed, ForkRunner, SubprocessRunner, simulate_command, tail
 from server.record.reader import read_run
+from tests.helpers.waiting_for import eventually
 
 
 def python(code):
@@ -95,6 +96,17 @@ def test_stopping_ends_a_cell_that_ignores_it_and_everything_it_started(tmp_path
     assert "was ended by signal 9" in failures[0]
     with pytest.raises(CellFailed, match="stopped before this cell began"):
         runner(parse_settings({}, {}), tmp_path / "other")
+
+
+def test_a_cell_that_begins_while_all_are_stopped_is_ended_at_once(tmp_path):
+    class Slow(SubprocessRunner):
+        def _start(self, *arguments):
+            threading.Thread(target=self.stop).start()
+            eventually(lambda: self._stopped, "the comparison is being stopped")
+            return super()._start(*arguments)
+
+    with pytest.raises(CellFailed, match="was ended by signal 9"):
+        Slow(python("import time; time.sleep(600)"))(parse_settings({}, {}), tmp_path / "cell")
 
 
 def test_a_cell_that_ends_on_its_own_after_an_interrupt_is_left_to_do_so(tmp_path):

@@ -103,6 +103,25 @@ def test_a_run_whose_clients_are_all_gone_waits_and_says_so_and_can_go_on(tmp_pa
     assert without_times(tmp_path / "run") == without_times(tmp_path / "whole")
 
 
+def test_a_run_whose_end_nobody_replies_to_has_failed_and_can_go_on(disk, tmp_path, monkeypatch):
+    simulate(settings(), tmp_path / "whole")
+    reply = Session.reply_evaluation
+
+    def broken(*arguments):
+        if disk:
+            raise BouquetError("The disk is full.")
+        return reply(*arguments)
+
+    monkeypatch.setattr(Session, "reply_evaluation", broken)
+    with pytest.raises(RunFailed, match="No client gave a usable reply in the last round, and none was tested"):
+        simulate(settings(), tmp_path / "run", follow=fills_after(disk, 5))
+    assert [line["replies"] for line in lines_of(tmp_path / "run")] == [6, 6, 6, 6, 6, 0]
+    assert not (tmp_path / "run" / "summary.json").exists()
+    disk.clear()
+    summary = simulate(settings(), tmp_path / "run", resume=True)
+    assert len(summary["accuracy_by_client"]) == 6
+
+
 def test_one_failed_round_is_survived(disk, tmp_path):
     def follow(line):
         (disk.add if line["round"] == 2 else disk.discard)("full")

@@ -10,6 +10,7 @@ from common.errors import BouquetError
 from common.trust.public_keys import read_public_key
 from server.fleet import admission
 from server.fleet.admission import Admission
+from tests.helpers.waiting_for import eventually
 
 
 class Link:
@@ -111,3 +112,16 @@ def test_a_database_that_is_none(link, keys):
     link.database.write_bytes(b"something else")
     with pytest.raises(BouquetError, match=r"superlink\.db cannot be read"):
         Admission(link, keys / "registered", print).apply()
+
+
+def test_a_folder_that_cannot_be_looked_at_for_a_while_is_looked_at_again(link, keys, monkeypatch):
+    monkeypatch.setattr(admission, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(admission, "RETRY_SECONDS", 0.01)
+    said = []
+    loop = keys / "registered" / "loop.pub"
+    with Admission(link, keys / "registered", said.append).watched():
+        loop.symlink_to(loop)
+        eventually(lambda: any("could not be applied" in line for line in said), "it is said")
+        loop.unlink()
+        add_device(keys, "c")
+        eventually(lambda: "register c" in link.calls, "the next device is registered")
