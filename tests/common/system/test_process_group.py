@@ -233,7 +233,7 @@ def test_a_signal_whose_exception_is_swallowed_ends_the_program_all_the_same(los
     assert capsys.readouterr().err == ""
 
 
-def test_a_second_signal_does_not_cut_off_the_leaving_that_the_first_one_began_and_lost():
+def test_a_second_signal_does_not_cut_off_the_leaving():
     left = []
 
     def runs():
