@@ -187,9 +187,10 @@ def test_a_second_request_skips_the_grace(tmp_path: Path) -> None:
 )
 def test_a_signal_to_the_starter_ends_everything(number: signal.Signals, status: int, tmp_path: Path) -> None:
     starter = f"""
-import os, sys, time
+import os, signal, sys, time
 from pathlib import Path
 from common.system.process_group import ProcessGroup
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may have it ignored
 with ProcessGroup(grace=0.5) as group:
     group.start("parent", [sys.executable, "-c", {STAYS!r}], os.environ, Path({str(tmp_path / "log")!r}))
     print(group.tag, flush=True)
