@@ -38,7 +38,7 @@ from client.exits import exit_status
 from client.supernode.executor_link import hear, tell_failure
 from common.system.flower_backoff import pull_soon
 from common.system.programs import find_program
-from common.system.supervisor import ended_children
+from common.system.supervisor import end_with_parent, ended_children
 from common.torchvision_compat import import_torchvision
 
 # SuperNode says when there is a message; should that be lost, it is found so late.
@@ -46,7 +46,6 @@ LOOK_SECONDS = 60.0
 KEPT_APPS = 2  # unpacked, beside those in use
 TASKS = "tasks"  # folders of the programs that are running, in Flower's part of the state folder
 ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
-PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 # Where memory runs out, the kernel ends the message before anything else of the device.
 OOM_SCORE = "500"
@@ -206,10 +205,9 @@ class Executor:
 
 def become(name: str, when_parent_ends: signal.Signals) -> None:
     """Give a forked process a name of its own, and have it end with its parent (Linux; elsewhere nothing happens)."""
+    end_with_parent(when_parent_ends)
     if sys.platform.startswith("linux"):
-        prctl = ctypes.CDLL(None).prctl
-        prctl(PR_SET_PDEATHSIG, int(when_parent_ends), 0, 0, 0)
-        prctl(PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+        ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode()[:15], 0, 0, 0)
 
 
 def ended(status: int) -> str:

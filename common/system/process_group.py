@@ -109,6 +109,7 @@ class ProcessGroup:
             for number in (signal.SIGTERM, signal.SIGHUP):
                 if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
                     self._previous[number] = signal.signal(number, self._leave)
+        if self._previous:
             self._previous_hook, sys.unraisablehook = sys.unraisablehook, self._unraisable
         return self
 

@@ -40,10 +40,10 @@ def become_subreaper() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def end_with_parent() -> None:
-    """In a program that is about to begin: it gets SIGTERM when its supervisor is killed (Linux)."""
+def end_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
+    """In a process that has just been forked: it gets the signal when its parent ends (Linux)."""
     if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0)
 
 
 def descendants(root: int) -> list[int]:

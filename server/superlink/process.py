@@ -27,7 +27,7 @@ from common.errors import BouquetError
 from common.system.files import make_folder
 from common.system.log_file import LogFile
 from common.system.ports import check_port_free, free_port, split_address, wait_for_port
-from common.system.process_group import LONGEST_LINE, ManagedProcess, ProcessGroup
+from common.system.process_group import LAST_LINES_SECONDS, LONGEST_LINE, ManagedProcess, ProcessGroup
 from common.system.programs import plain_text, program_environment, tail
 from common.trust.public_keys import read_public_key
 from server.gate.open_files import raise_open_files
@@ -46,7 +46,6 @@ LEAST_MESSAGE_BYTES = 32 * 1024**2
 BESIDE_BYTES = 8 * 1024**2  # in a message that holds a model as one block
 CONNECTION = "bouquet"
 LOCAL_HOST = "127.0.0.1"
-LAST_LINES_SECONDS = 5.0
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,6 @@ def test_a_run_whose_clients_are_all_gone_waits_and_says_so_and_can_go_on(tmp_pa
 
 
 def test_a_run_whose_end_nobody_replies_to_has_failed_and_can_go_on(disk, tmp_path, monkeypatch):
-    simulate(settings(), tmp_path / "whole")
     reply = Session.reply_evaluation
 
     def broken(*arguments):
