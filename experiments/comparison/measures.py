@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from common import metrics
 from common.errors import BouquetError
 from server.record.reader import Run, is_number
@@ -179,14 +181,18 @@ def rounds_to(run: Run, key: str, target: float) -> int | None:
 
 
 def rounds_to_convergence(run: Run) -> int | None:
-    """Completed rounds when the mean accuracy first was within a point of what it had come to at the end.
+    """Completed rounds from which on the mean accuracy was at most a point below what it had come to at the end.
 
-    That is the mean of the last five tests. None where less than ten were made: of a short run one cannot tell.
+    That is the mean of the last five tests. Where the accuracy goes up and down with a method's cycle, it is there for
+    a test or two long before it stays. None where the last test is further below, or where less than ten were made: of
+    a short run one cannot tell.
     """
-    _, y = run.outcome("accuracy_macro")
+    x, y = run.outcome("accuracy_macro")
     if len(y) < 2 * CONVERGED_OVER:
         return None
-    return rounds_to(run, "accuracy_macro", float(y[-CONVERGED_OVER:].mean()) - CONVERGED_WITHIN)
+    below = np.flatnonzero(y < y[-CONVERGED_OVER:].mean() - CONVERGED_WITHIN)
+    stays_from = int(below[-1]) + 1 if len(below) else 0
+    return int(x[stays_from]) if stays_from < len(x) else None
 
 
 def _reached(run: Run, match: re.Match[str]) -> int | None:
