@@ -48,7 +48,7 @@ EFFORTS: dict[str, Kind] = {"rounds": "count", "bytes": "megabytes", "seconds": 
 UNITS: dict[Kind, str] = {"fraction": "", "count": "", "megabytes": "MB", "seconds": "s", "number": ""}
 NEVER = "—"
 CONVERGED_WITHIN = 0.01
-CONVERGED_OVER = 5
+CONVERGED_OVER = 6  # two whole cycles of DC-PFL, whose accuracy goes up and down in three rounds
 
 _TARGET = rf"(?:(?P<target>{'|'.join(TARGETS)})_(?P<value>[0-9]*\.?[0-9]+)|(?P<converged>convergence))"
 _EFFORT = re.compile(rf"(?P<effort>{'|'.join(EFFORTS)})_to_{_TARGET}")
@@ -183,16 +183,16 @@ def rounds_to(run: Run, key: str, target: float) -> int | None:
 def rounds_to_convergence(run: Run) -> int | None:
     """Completed rounds from which on the mean accuracy was at most a point below what it had come to at the end.
 
-    That is the mean of the last five tests. Where the accuracy goes up and down with a method's cycle, it is there for
-    a test or two long before it stays. None where the last test is further below, or where less than ten were made: of
-    a short run one cannot tell.
+    That is the mean of the last six tests. Where the accuracy goes up and down with a method's cycle, it is there for a
+    test or two long before it stays. None where one of these six is further below, because a run that still swings has
+    not converged, and where less than twelve were made: of a short run one cannot tell.
     """
     x, y = run.outcome("accuracy_macro")
     if len(y) < 2 * CONVERGED_OVER:
         return None
     below = np.flatnonzero(y < y[-CONVERGED_OVER:].mean() - CONVERGED_WITHIN)
     stays_from = int(below[-1]) + 1 if len(below) else 0
-    return int(x[stays_from]) if stays_from < len(x) else None
+    return int(x[stays_from]) if stays_from <= len(x) - CONVERGED_OVER else None
 
 
 def _reached(run: Run, match: re.Match[str]) -> int | None:
