@@ -137,8 +137,8 @@ def server(
     Connections are encrypted and only registered devices take part; "bouquet keys" makes what that needs.
     """
     from bouquet.federation.queue import NextRun, was_stopped
+    from bouquet.federation.run import check_folder
     from bouquet.federation.serve import Options, serve
-    from bouquet.federation.start import check_folder
     from bouquet.keys.store import server_keys
     from server.record.writer import holds_rounds
 
@@ -157,7 +157,7 @@ def client(
     data: options.DeviceData = None,
     state_dir: options.StateDir = options.STATE_DIR,
     name: Annotated[
-        str | None, typer.Option(help="Name of this device, where its key has none: its host's name by default.")
+        str | None, typer.Option(help="Name of this device, where it has no certificate: its host's name by default.")
     ] = None,
     partition_id: Annotated[
         int | None, typer.Option(min=0, help="Instead of --data: which part of the server's data set is this device's.")
@@ -189,15 +189,13 @@ def client(
     """
     from bouquet.device.config import device_config
     from bouquet.keys.store import device_keys
-    from client.supernode.foreground import become_foreground
-    from client.supernode.launcher import SuperNodeSettings
-    from client.trust.policy import AppTrust
+    from client.agent.main import become_agent
+    from client.agent.settings import DeviceSettings
+    from client.trust.policy import CodeTrust
     from client.trust.rollback import ROLLOUT_FILE
-    from common.system.flower_release import require_tested_flower
     from common.system.log_file import stamp
     from common.trust.signature import read_signer
 
-    require_tested_flower()
     config = device_config(
         data,
         state_dir,
@@ -211,7 +209,7 @@ def client(
         tags or (),
     )
     own = device_keys(keys, insecure)
-    trust = AppTrust(
+    trust = CodeTrust(
         frozenset(trust_app or ()),
         trust_any_app,
         frozenset(allow_model or ()),
@@ -221,17 +219,19 @@ def client(
         memory=state_dir.absolute() / ROLLOUT_FILE if trust_signer else None,
     )
     key_name = own.name if own else None
-    if key_name and not name and partition_id is None:
+    if key_name and partition_id is None:
         config["name"] = key_name
-    node = SuperNodeSettings(
+    node = DeviceSettings(
         server,
         state_dir.absolute(),
         config,
         insecure=insecure,
-        root_certificates=own.authority if own else None,
-        private_key=own.private_key if own else None,
-        health_address=health,
+        authority=own.authority.absolute() if own else None,
+        certificate=own.certificate.absolute() if own else None,
+        private_key=own.private_key.absolute() if own else None,
+        health=health,
         trust=trust,
+        wait=wait,
         cold=cold,
     )
 
@@ -240,9 +240,9 @@ def client(
 
     called = config.get("name", f"part {partition_id} of the data set")
     if name and key_name and name != key_name:
-        report(f"The server calls this device {key_name}, as its key is called; --name {name} is for devices without.")
+        report(f"This device is {key_name}, as its certificate says; --name {name} is for devices without.")
     report(f"bouquet {version('bouquet-fl')}, device {key_name or called}, for the server {server}.")
-    become_foreground(node, wait)
+    become_agent(node)
 
 
 @app.command()

@@ -11,10 +11,9 @@ from flwr.clientapp import ClientApp
 
 from client import device_log
 from client.context import ClientContext
-from client.exits import leave_at_once
 from common import protocol
-from common.errors import SAYS_MORE, BouquetError
-from common.protocol.error_replies import NotNow, OwnerRefusal, refusal
+from common.errors import SAYS_MORE, BouquetError, NotNow
+from common.protocol.error_replies import OwnerRefusal, refusal
 from common.protocol.records import config_of
 from common.settings import Settings
 from common.texts import plain
@@ -33,8 +32,6 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
     tell = device_log.say if state_folder is None else device_log.silent
 
     def answer(message: Message, context: Context, how: Answer) -> Message:
-        if state_folder is None:
-            leave_at_once()
         try:
             own = settings or Settings.from_run_config(context.run_config)
             node = ClientContext(own, context, state_folder, durable=state_folder is None)

@@ -44,7 +44,7 @@ from common.settings import Settings
 from common.settings.sections import OWN_DATA
 from common.system.resources import idle_cores
 from common.task.task import Task, task_of
-from common.trust.app_bundle import DISTRIBUTION
+from common.trust.code import DISTRIBUTION
 
 if TYPE_CHECKING:
     from client.data.loading import ClientData

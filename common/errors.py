@@ -21,3 +21,11 @@ class RunFailed(BouquetError):
     """A run that came to nothing after it had begun: exit status 1; its checkpoint is there to go on from."""
 
     status = 1
+
+
+class NotNow(BouquetError):
+    """The device's owner does not let it work now (`client.owner`); ``seconds`` until it is to be asked again."""
+
+    def __init__(self, reason: str, seconds: float) -> None:
+        super().__init__(reason)
+        self.seconds = seconds

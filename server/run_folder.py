@@ -13,12 +13,10 @@ CHECKPOINTS = "checkpoint"
 REPORT = "report.html"
 STATUS = "status.json"  # what the server does now
 STOP = "stop"  # there while the owner wants the run to end
-FAILURE = "failure.txt"  # why the ServerApp ended it
-SERVER_LOG = "server.log"  # what the ServerApp logs
-SERVERAPP = ".serverapp"  # Flower's id of the run; held by the ServerApp while that lives
-MADE = ".initial-model.npz"  # what the check of the settings made, for the ServerApp, which takes it away
+SERVER_LOG = "server.log"  # what the strategy logs
 NAMES = "devices.json"  # who took part, and under which name
-SUPERLINK = "superlink"  # SuperLink's log, database and apps
+SERVICE = "service"  # what is on its way to devices and back
+CONNECTIONS = "connections.json"  # there: who is connected
 QUEUE = "queue"  # of a server that takes further runs
 # Where a run started from more than the seed gives.
 START, START_ARRAYS = "start.json", "start.safetensors"
@@ -30,18 +28,10 @@ OF_A_FALSE_START = (ROUNDS, STATUS, NAMES, START, START_ARRAYS)
 EVERYTHING = frozenset(
     {
         *OF_A_FALSE_START,
-        *(SETTINGS, SUMMARY, SIMILARITY, MODELS, CHECKPOINTS, REPORT, STOP, FAILURE),
-        *(SERVER_LOG, SUPERLINK, QUEUE, STATE_FOLDER, SINGLE_MODEL),
+        *(SETTINGS, SUMMARY, SIMILARITY, MODELS, CHECKPOINTS, REPORT, STOP),
+        *(SERVER_LOG, SERVICE, QUEUE, STATE_FOLDER, SINGLE_MODEL),
     }
 )
-
-# How `bouquet server` tells its ServerApp, through the environment, where what is; devices never learn of it.
-RUN_FOLDER = "BOUQUET_RUN_DIR"
-RESUME = "BOUQUET_RESUME"
-CURRENT = "BOUQUET_CURRENT"  # the file that names the run in hand, of a server with many: in place of the two above
-CURRENT_RUN = "run-folder"
-DATABASE = "BOUQUET_DATABASE"  # SuperLink's, which knows the nodes' keys
-REGISTERED = "BOUQUET_REGISTERED"  # the folder of registered keys, whose names are the devices'
 
 
 def holds_run(folder: Path) -> bool:

@@ -58,20 +58,53 @@ def server(
 def add(
     devices: Annotated[list[str], typer.Argument(metavar="DEVICE...", help="Names, one for each device.")],
     dir_: Directory = Path("keys"),
-    public_key: Annotated[
-        Path | None, typer.Option(metavar="FILE.pub", help="Public key of a device that made its own pair.")
+    request: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Certificate request of a device that made its own key.")
     ] = None,
+    days: Days = 3650,
 ) -> None:
-    """Register devices; a server that runs admits them within seconds."""
+    """Register devices, with a certificate for each; a server that runs admits them within seconds.
+
+    For --request make on the device: openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes
+    -keyout device.key -subj /CN=NAME -out device.csr
+    """
     from bouquet.keys.store import add_device
     from common.errors import BouquetError
 
-    if public_key is not None and len(devices) > 1:
-        raise BouquetError("--public-key is the key of one device; give one name.")
+    if request is not None and len(devices) > 1:
+        raise BouquetError("--request is that of one device; give one name.")
     for name in devices:
-        folder = add_device(dir_, name, public_key)
-        done = f"copy {folder} to it" if folder else f"give it {dir_}/ca.crt, beside its device.key"
-        console.print(f"added    {name}: {done}", soft_wrap=True)
+        folder = add_device(dir_, name, request, days)
+        what = f"{folder} to it" if request is None else f"what is in {folder} to it, beside its device.key"
+        console.print(f"added    {name}: copy {what}", soft_wrap=True)
+
+
+@keys_app.command()
+def renew(
+    devices: Annotated[
+        list[str] | None, typer.Argument(metavar="[DEVICE...]", help="Names of registered devices.", show_default=False)
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Every registered device.")] = False,
+    dir_: Directory = Path("keys"),
+    days: Days = 3650,
+) -> None:
+    """Make new certificates for devices, before the old ones expire; their keys stay.
+
+    The one before stays good until it expires, older ones do not.
+    """
+    from bouquet.keys.store import list_devices, renew_device
+    from common.errors import BouquetError
+
+    if bool(devices) == all_:
+        raise BouquetError("Name the devices, or give --all for every one that is registered.")
+    for name in devices or [device.name for device in list_devices(dir_)]:
+        until = renew_device(dir_, name, days)
+        console.print(f"renewed  {name}: until {until:%Y-%m-%d}", soft_wrap=True, highlight=False)
+    console.print(
+        "A device that connects before its old certificate expires is sent the new one by itself. For another: openssl "
+        f"x509 -in {dir_}/registered/DEVICE.crt -out device.crt, and copy that to it.",
+        soft_wrap=True,
+    )
 
 
 @keys_app.command()
@@ -81,7 +114,7 @@ def remove(
 ) -> None:
     """Take devices' registration away; a server that runs shuts them out within seconds.
 
-    A removed key never comes back. A device that is added again gets a new one.
+    A device that is added again gets a new key.
     """
     from bouquet.keys.store import remove_device
 
@@ -92,11 +125,12 @@ def remove(
 
 @keys_app.command("list")
 def list_(dir_: Directory = Path("keys")) -> None:
-    """List the registered devices, with the fingerprint of each key (ssh-keygen -lf shows the same)."""
+    """List the registered devices: the beginning of their certificates' SHA-256, and until when they are valid."""
     from bouquet.keys.store import list_devices
 
     for device in list_devices(dir_):
-        console.print(f"{device.name}  {device.fingerprint}", soft_wrap=True, highlight=False)
+        line = f"{device.name}  {device.fingerprint[:16]}  until {device.expires:%Y-%m-%d}"
+        console.print(line, soft_wrap=True, highlight=False)
 
 
 Signer = Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder of the signing key; not on the server.")]

@@ -69,7 +69,7 @@ Health = Annotated[
 ]
 Cold = Annotated[
     bool,
-    typer.Option("--cold", help="Start a fresh Python for each message: slower, for devices with little memory."),
+    typer.Option("--cold", help="Start a fresh Python for each task: slower, for devices with little memory."),
 ]
 LeaveOut = Annotated[
     bool,
@@ -104,7 +104,7 @@ Signature = Annotated[
 ]
 TrustApp = Annotated[
     list[str] | None,
-    typer.Option(metavar="SHA256", help="Also run the server's app (FAB) with this hash; can be repeated."),
+    typer.Option(metavar="SHA256", help="Also run the server's code with this digest; can be repeated."),
 ]
 TrustSigner = Annotated[
     list[Path] | None,

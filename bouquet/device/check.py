@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from bouquet.keys.store import CA_CERTIFICATE, DEFAULT, device_keys
+from bouquet.keys.store import device_keys
 from common.data.images import IMAGE_SUFFIXES, is_clutter
 from common.errors import BouquetError
 from common.settings import Settings, load_settings
@@ -21,7 +24,7 @@ from common.settings.sections import OWN_DATA
 from common.system.resources import available_bytes, available_cores, peak_bytes, reset_peak
 
 OK, WARNING, WRONG = "ok", "look", "WRONG"
-LEAST_DISK_MB = 200  # for the state folder: three rounds of a model, and Flower's files
+LEAST_DISK_MB = 200  # for the state folder: models, and what is on its way
 LEAST_MEMORY_MB = 400  # docs/deploy-raspberry-pi.md says what was measured
 NEAR_DAYS = 30
 STEP_SAMPLES = 256
@@ -192,15 +195,20 @@ def _keys(directory: Path | None, insecure: bool) -> Iterator[Line]:
     if own is None:
         yield Line("keys", WARNING, "None (--insecure): nothing is encrypted, and the server takes whoever asks.")
         return
-    from client.supernode.registration import read_private_key
-
-    try:
-        read_private_key(own.private_key)
-    except BouquetError as error:
-        yield Line("keys", WRONG, str(error))
-        return
-    yield Line("keys", OK, f"The key of {own.name or 'this device'} can be read.")
+    yield Line("keys", OK, f"The certificate of {own.name} and its key can be read.")
+    yield _valid(own.certificate)
     yield _clock(own.authority)
+
+
+def _valid(certificate: Path) -> Line:
+    """Until when the device is admitted, as far as its own certificate says."""
+    from common.trust.certificates import expires, read
+
+    ends = expires(read(certificate)[0])
+    left = (ends - datetime.now(UTC)).days
+    if left < 0:
+        return Line("", WRONG, f"It has expired, on {ends:%Y-%m-%d}: bouquet keys renew, on the server.")
+    return Line("", WARNING if left < NEAR_DAYS else OK, f"It is valid until {ends:%Y-%m-%d}.")
 
 
 def _clock(authority: Path) -> Line:
@@ -353,28 +361,27 @@ def _samples(path: Path, settings: Settings, leave_out: bool) -> int:
 
 
 def _server(address: str, directory: Path | None, insecure: bool) -> Iterator[Line]:
-    from client.supernode.reachability import check_server
-    from client.supernode.registration import is_registered
+    from client.agent.proxy import find_proxy
+    from client.agent.reachability import check_server
 
-    authority = None if insecure else (directory or DEFAULT) / CA_CERTIFICATE
     try:
-        check_server(address, insecure=insecure, root_certificates=authority)
-        yield Line("server", OK, f"{address} answers" + ("." if insecure else ", with a certificate that is trusted."))
-        if insecure:
-            return
         own = device_keys(directory, insecure)
-        if own is None:
-            return
-        known = is_registered(address, own.authority, own.private_key)
+        if (proxy := find_proxy(address, os.environ)) is not None:
+            yield Line("proxy", OK, f"{address} is reached through {proxy}.")
+        files = (own.authority, own.certificate, own.private_key) if own else (None, None, None)
+        check_server(address, insecure=insecure, authority=files[0], certificate=files[1], private_key=files[2])
+        yield Line("server", OK, f"{address} answers" + ("." if insecure else ", with a certificate that is trusted."))
+        yield Line("", OK, _asked(address, *files))
     except BouquetError as error:
         yield Line("server", WRONG, str(error))
-        return
-    if known:
-        yield Line("", OK, "It knows this device's key.")
-    else:
-        hint = (
-            "It did not say whether it knows this device's key."
-            if known is None
-            else ("It does not know this device's key: bouquet keys add, on the server.")
-        )
-        yield Line("", WARNING if known is None else WRONG, hint)
+
+
+def _asked(address: str, authority: Path | None, certificate: Path | None, private_key: Path | None) -> str:
+    """What the server says to this device, which only asks. Raises `BouquetError` where it would not take it."""
+    command = [sys.executable, "-P", "-m", "client.agent.probe", address]
+    command += [str(file) for file in (authority, certificate, private_key) if file is not None]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    said = (done.stdout or done.stderr).strip()
+    if done.returncode:
+        raise BouquetError(said.splitlines()[-1] if said else "It does not say whether it takes this device.")
+    return said

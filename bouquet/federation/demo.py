@@ -10,24 +10,26 @@ from rich.console import Console
 from rich.table import Table
 
 from bouquet.federation.demo_sensors import FORECAST, write_tables
-from bouquet.federation.run import run_federation
-from bouquet.federation.start import QUICK, check_folder, start_server
+from bouquet.federation.devices import local_devices
+from bouquet.federation.run import check_folder, clear_service, do_run
 from bouquet.monitor.round_table import RoundTable, print_summary
+from client.agent.settings import DeviceSettings
 from client.node_config import NUM_PARTITIONS, PARTITION_ID, STATE_DIR, THREADS
-from client.supernode.launcher import SuperNodeSettings, start_supernode
-from client.trust.policy import ANY_PROCEDURE, AppTrust
+from client.trust.policy import ANY_PROCEDURE, CodeTrust
 from common.errors import BouquetError
 from common.settings import Settings
 from common.system.locks import locked
 from common.system.ports import free_port
-from common.system.process_group import ProcessGroup
+from common.system.processes import ending_in_order
 from common.task.score import Score
 from common.task.task import task_of
 from experiments.report.run_report import report_line
 from experiments.report.units import human_bytes
 from experiments.simulation.run import check, simulate
 from server.record.reader import run_title
+from server.run.torch_worker import check_settings
 from server.run_folder import SINGLE_MODEL, STATE_FOLDER
+from server.service.running import serving
 
 DEMO = {
     "run.name": "demo",
@@ -47,27 +49,33 @@ DEMO = {
 
 
 def run_demo(settings: Settings, folder: Path, console: Console) -> None:
-    """Start a SuperLink and a SuperNode per client, train, compare with one global model, and end everything."""
+    """Start a server and its devices, train, compare with one global model, and end everything."""
     check_folder(folder, settings, resume=False)
     if settings.task.kind == FORECAST["task.kind"] and not settings.data.data_dir:
         write_tables(folder / "tables", settings.run.seed, settings.data.clients)
         settings = settings.with_overrides({"data.data_dir": str((folder / "tables").absolute())})
     settings = settings.with_overrides({"server.min_clients": settings.data.clients})
-    check(settings)
     clients = settings.data.clients
-    port = free_port()
-    console.print(f"Starting a SuperLink and {clients} SuperNodes on 127.0.0.1:{port} (gRPC) …")
-    with locked(folder, "the run folder", "Choose another --out."), ProcessGroup() as group:
-        superlink = start_server(group, folder, port=port, message_bytes=-1)  # nobody else's
-        for part in range(clients):
-            state = (folder / STATE_FOLDER / f"device-{part}").absolute()
-            config: Mapping[str, Any] = {PARTITION_ID: part, NUM_PARTITIONS: clients, STATE_DIR: str(state), THREADS: 1}
-            node = SuperNodeSettings(
-                f"127.0.0.1:{port}", state, config, insecure=True, environment=QUICK, trust=_own_code(settings)
-            )
-            start_supernode(group, node, f"SuperNode {part}")
-        with RoundTable(console, settings.run.rounds, run_title(settings), task_of(settings).score) as table:
-            summary = run_federation(superlink, settings, folder, table)
+    address = f"127.0.0.1:{free_port()}"
+    console.print(f"Starting a server and {clients} devices on {address} (gRPC) …")
+
+    def device(part: int) -> DeviceSettings:
+        state = (folder / STATE_FOLDER / f"device-{part}").absolute()
+        config: Mapping[str, Any] = {PARTITION_ID: part, NUM_PARTITIONS: clients, STATE_DIR: str(state), THREADS: 1}
+        return DeviceSettings(address, state, config, insecure=True, trust=_own_code(settings))
+
+    with (
+        locked(folder, "the run folder", "Choose another --out."),
+        ending_in_order(),
+        local_devices([device(part) for part in range(clients)]),
+    ):
+        check(settings)
+        with (
+            serving(address, clear_service(folder)) as grid,
+            RoundTable(console, settings.run.rounds, run_title(settings), task_of(settings).score) as table,
+        ):
+            checked = check_settings(settings)
+            summary = do_run(grid, settings, folder, False, checked, follow=table, show=table.status)
         console.print("Ending all processes …")
     single = single_model(settings, folder / SINGLE_MODEL)
     score = task_of(settings).score
@@ -81,10 +89,10 @@ def run_demo(settings: Settings, folder: Path, console: Console) -> None:
     console.print(report_line(folder), soft_wrap=True)
 
 
-def _own_code(settings: Settings) -> AppTrust:
+def _own_code(settings: Settings) -> CodeTrust:
     """Server and devices are the same person's: what the settings name of their own may run on both."""
     data = {settings.data.dataset, settings.data.partition}
-    return AppTrust(
+    return CodeTrust(
         models=frozenset(name for name in (settings.model.name, settings.task.kind) if ":" in name),
         data=frozenset(name for name in data if ":" in name),
         procedures=frozenset({ANY_PROCEDURE}),

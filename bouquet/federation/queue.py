@@ -1,8 +1,7 @@
-"""The runs that a server with ``--keep-waiting`` is to do next: a folder of settings beside its SuperLink.
+"""The runs that a server with ``--keep-waiting`` is to do next: a folder of settings in its run folder.
 
 One file a run, named by when it was asked for, with its settings and the folder of its record. ``current.json`` is the
-run in hand: the ServerApp, which SuperLink starts, reads there where to write; and a server that was restarted goes on
-with it.
+run in hand, with which a server that was restarted goes on.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from common.system.files import make_folder, write_json
 from common.system.locks import is_locked
 from server.record.status import STOPPED, read_status
 from server.record.writer import holds_rounds
-from server.run_folder import CURRENT_RUN, QUEUE, SUMMARY
+from server.run_folder import QUEUE, SUMMARY
 
 CURRENT = "current.json"
 # As long as anybody waits, in a number that every format can hold.
@@ -34,10 +33,9 @@ class NextRun:
     settings: Settings
     folder: Path
 
-    def write(self, file: Path, resume: bool = False) -> None:
-        """Into a file that `read_run` reads."""
-        content = {"folder": str(self.folder.absolute()), "settings": self.settings.model_dump(mode="json")}
-        write_json(file, {**content, CURRENT_RUN: str(self.folder.absolute()), "resume": resume})
+    def write(self, file: Path) -> None:
+        """Into a file that `read_next` reads."""
+        write_json(file, {"folder": str(self.folder.absolute()), "settings": self.settings.model_dump(mode="json")})
 
 
 def read_next(file: Path) -> NextRun:

@@ -1,16 +1,12 @@
-"""A federation of real processes: the server's side of `bouquet server` and `bouquet demo`.
-
-The SuperLink, the ServerApp and this program are three processes; the run folder is where they meet. The ServerApp
-writes each round into it, and this program shows what appears there.
-"""
+"""A run on a fleet, in the process of its server: the rounds in the main thread, the service in another."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
-import re
+import logging
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,40 +16,18 @@ from rich.console import Console
 from bouquet.keys.store import ServerKeys
 from common.errors import BouquetError
 from common.settings import Settings
-from common.system.locks import is_held
-from common.system.programs import tail
-from common.trust.app_bundle import signed_app_files, write_app
-from server.fleet.admission import Admission
-from server.fleet.duplicates import Twins
-from server.fleet.names import registered_keys
-from server.record.status import STOPPED, read_status
-from server.run.failure import read_failure
-from server.run.stop import RunStopped
-from server.run_folder import FAILURE, ROUNDS, SERVER_LOG, SERVERAPP, SUMMARY
-from server.superlink.process import (
-    RunLog,
-    SuperLink,
-    run_status,
-    submit_run,
-)
-
-POLL_SECONDS = 0.3
-LOOK_SECONDS = 5.0
-ENDING_SECONDS = 10.0
-LITTLE_BYTES = 1_000_000  # with less room nothing that matters can be written
-# SuperLink's answer to a key that it knows, of a node that it takes for connected: a line of its own from end to end,
-# with nothing in it that a device could word.
-TURNED_AWAY = re.compile(
-    r"ERROR [^\[\]]{0,40}\[[\w./]{1,60}\]\[ApiError:2004\] Attempted to register SuperNode with public key: "
-    r"b'(-----BEGIN PUBLIC KEY-----\\n[A-Za-z0-9+/=\\]{1,2000}-----END PUBLIC KEY-----(?:\\n)?)', "
-    r"exception: SuperNode with node ID \d{1,20} could not be activated\."
-)
-
-Follow = Callable[[dict[str, Any]], None]
-
-
-class ServerAppLost(BouquetError):
-    """The ServerApp is gone, and neither a result nor a reason is there: it was killed, or the kernel ended it."""
+from common.system.log_file import LogFile
+from common.trust.code import archive, code_files, own_code, owners_signature, release
+from common.wire.fleet_pb2 import Run
+from common.wire.transfer import content_in
+from server.fleet.names import Names
+from server.record.status import note_failure
+from server.record.writer import RunRecord, check_new
+from server.run.loop import Follow, Show, run_rounds
+from server.run.torch_worker import Checked, starting_point
+from server.run_folder import SERVER_LOG, SERVICE, SUMMARY, holds_run
+from server.service.grid import FleetGrid
+from server.service.service import BUNDLE
 
 
 def is_finished(folder: Path, settings: Settings) -> bool:
@@ -64,15 +38,14 @@ def is_finished(folder: Path, settings: Settings) -> bool:
     return bool(done >= settings.run.rounds)
 
 
-def admitted_devices(
-    superlink: SuperLink, registered: Path | None, console: Console
-) -> contextlib.AbstractContextManager[None]:
-    """While the run lasts, the devices of the folder ``registered`` may take part; whoever asks, if there is none."""
-    if registered is None:
-        return contextlib.nullcontext()
-    if not any(registered.glob("*.pub")):
-        console.print("No device is registered yet: bouquet keys add DEVICE …, also while this server runs.")
-    return Admission(superlink, registered, lambda line: console.print(f"devices  {line}", soft_wrap=True)).watched()
+def check_folder(folder: Path, settings: Settings, resume: bool) -> None:
+    """A new run needs a folder without one; a resumed run needs the run, with settings that fit."""
+    if not resume:
+        check_new(folder)
+    elif not holds_run(folder):
+        raise BouquetError(f"The run folder {folder} holds no run to resume.")
+    else:
+        RunRecord(folder).check_continues(settings)
 
 
 @contextlib.contextmanager
@@ -91,144 +64,91 @@ def live_page(
         yield
 
 
-class OneKeyTwice:
-    """Tells the owner of two devices that hold one key, from what SuperLink logs and its database."""
-
-    def __init__(self, registered: Path, report: Callable[[str], None]) -> None:
-        self.registered = registered
-        self.report = report
-        self.twins: Twins | None = None
-
-    def on_line(self, line: str) -> None:
-        """A line of SuperLink's log."""
-        if self.twins is not None and (found := TURNED_AWAY.fullmatch(line)):
-            self.twins.refused(found[1].replace("\\n", "\n").encode(), time.time())
-
-    def look(self) -> None:
-        """Report what has shown itself since the last look."""
-        if self.twins is None:
-            return
-        with contextlib.suppress(BouquetError):
-            names = {key.pem: name for name, key in registered_keys(self.registered)}
-            for line in self.twins.same_key(names):
-                self.report(line)
-
-
-def run_federation(
-    superlink: SuperLink,
+def do_run(
+    grid: FleetGrid,
     settings: Settings,
     folder: Path,
-    follow: Follow,
-    wait: Callable[[dict[str, Any]], None] = lambda status: None,
-    look: Callable[[], None] = lambda: None,
+    resume: bool,
+    checked: Checked,
+    *,
+    registered: Path | None = None,
     signature: Path | None = None,
+    follow: Follow | None = None,
+    show: Show = lambda status: None,
 ) -> dict[str, Any]:
-    """Submit the run, call ``follow`` with each round's line as it is written, and return the summary.
+    """Do a run with the devices of ``grid``; its summary.
 
-    ``wait`` is called with the server's status whenever that changes, ``look`` every few seconds. Raises
-    `BouquetError` with the ServerApp's reason when the run fails. ``signature`` is the owner's, on the app.
+    ``checked`` is of the same settings. ``registered`` is the folder of the devices' certificates, ``signature`` the
+    owner's on this code; ``follow`` is called with each round's line, ``show`` with the status whenever it changes.
     """
-    (folder / FAILURE).unlink(missing_ok=True)
-    before = _version(folder / SUMMARY)
-    status: dict[str, Any] = {}
-    looked = 0.0
-    app = write_app(superlink.directory / "app", signed_app_files(signature)[0])
-    seen = _count_lines(folder / ROUNDS)
-    run_id = submit_run(superlink, app, settings.to_run_config())
-    log = RunLog(superlink, run_id, folder / SERVER_LOG)
-    life = Life(folder / SERVERAPP, run_id)
-    while True:
-        over = _is_over(superlink, run_id, log, folder, before, life)
-        if (now := read_status(folder)) != status:
-            status = now
-            wait(status)
-        if time.monotonic() - looked >= LOOK_SECONDS:
-            looked = time.monotonic()
-            look()
-        lines = _complete_lines(folder / ROUNDS)
-        # A resumed run drops the lines of rounds that it repeats.
-        seen = min(seen, len(lines))
-        for line in lines[seen:]:
-            follow(json.loads(line))
-        seen = len(lines)
-        if over:
-            break
-        time.sleep(POLL_SECONDS)
-    failure = read_failure(folder)
-    if failure is not None and read_status(folder).get("state") == STOPPED:
-        raise RunStopped(str(failure))
-    if failure is not None:
-        raise failure
-    if _version(folder / SUMMARY) in (before, None):
-        full = "" if shutil.disk_usage(folder).free > LITTLE_BYTES else f" The disk of {folder} is full."
-        raise BouquetError(f"The run ended without a result.{full} The end of {folder / SERVER_LOG}:\n{log.tail()}")
-    summary: dict[str, Any] = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-    return summary
-
-
-class Life:
-    """Of a run's ServerApp, which is a process of SuperLink's, by the ``file`` that it holds while it lives.
-
-    SuperLink itself learns of its death when no heartbeat has come for a minute.
-    """
-
-    def __init__(self, file: Path, run_id: int) -> None:
-        self.file = file
-        self.run_id = str(run_id)
-        self._began = False
-
-    @property
-    def over(self) -> bool:
-        """Whether it was there and is no more."""
-        with contextlib.suppress(OSError):
-            # The file may be that of the run before, or of a ServerApp that another one has succeeded.
-            if self.file.read_text(encoding="utf-8") == self.run_id:
-                held = is_held(self.file)
-                self._began = self._began or held
-                return self._began and not held
-        return False
-
-
-def _is_over(superlink: SuperLink, run_id: int, log: RunLog, folder: Path, before: object, life: Life) -> bool:
-    if not superlink.process.alive:
-        raise BouquetError(f"SuperLink ended during the run.\n{superlink.process.tail()}")
-    gone = life.over  # looked at first: what it leaves is there before it ends
-    # A run that goes on has a summary from before, which is not its result.
-    if _version(folder / SUMMARY) not in (before, None) or (folder / FAILURE).exists():
-        return True
-    # The log ends with the run.
-    if log.alive and not gone:
-        return False
     try:
-        finished = run_status(superlink, run_id).finished
-    except BouquetError:
-        # Killed, it counts as alive until its supervisor has ended what was below it.
-        with contextlib.suppress(TimeoutError):
-            superlink.process.wait(ENDING_SECONDS)
-            raise BouquetError(f"SuperLink ended during the run.\n{superlink.process.tail()}") from None
-        raise
-    if gone and not finished:  # one that ends by itself tells SuperLink so before
-        raise ServerAppLost(
-            f"The ServerApp was killed, or crashed. The end of {folder / SERVER_LOG}:\n{tail(folder / SERVER_LOG)}"
+        start = starting_point(settings, folder if resume else None, checked.made)
+        checked.made = None
+        service = grid.service.door.folder
+        names = Names(
+            folder, grid, registered, resume, tags=frozenset(settings.server.tags), service=service.absolute()
         )
-    return finished
+        grid.begin(run_of(settings, folder, service, signature), start.layout)
+        with logged(folder / SERVER_LOG):
+            return run_rounds(grid, settings, start.record, RunRecord(folder), resume, follow, names, start, show)
+    except Exception as error:
+        with contextlib.suppress(BouquetError):  # on a full disk the reason is on the screen alone
+            note_failure(folder, error)
+        raise
+    finally:
+        grid.end()
 
 
-def _version(path: Path) -> tuple[int, int] | None:
-    """Changes whenever the file is replaced; None where there is none."""
+def run_of(settings: Settings, folder: Path, service: Path, signature: Path | None) -> Run:
+    """What devices are told of a run. Its id is the same after a restart, and with it those of its tasks."""
+    identity = f"{folder.absolute()}/{settings.run.seed}/{settings.run.name}"
+    bundle = service / BUNDLE
+    bundle.write_bytes(archive(code_files()))
+    return Run(
+        id=int.from_bytes(hashlib.sha256(identity.encode()).digest()[:8], "big") >> 1,
+        settings=json.dumps(settings.to_run_config()),
+        code=own_code(),
+        signature=owners_signature(signature)[0],
+        release=release(),
+        bundle=content_in(bundle),
+    )
+
+
+@contextlib.contextmanager
+def logged(file: Path) -> Iterator[None]:
+    """Keep what Flower and the strategy log inside the ``with`` block in a file, whatever the console shows of it."""
+    log, logger = LogFile(file, "run"), logging.getLogger("flwr")
+    level = logger.level
+    for shown in logger.handlers:
+        shown.setLevel(max(shown.level, level))
+    handler = _ToFile(log)
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
     try:
-        about = path.stat()
-    except FileNotFoundError:
-        return None
-    return about.st_ino, about.st_mtime_ns
+        yield
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
+        log.close()
 
 
-def _complete_lines(path: Path) -> list[str]:
-    if not path.exists():
-        return []
-    text = path.read_text(encoding="utf-8")
-    return text[: text.rfind("\n") + 1].splitlines()
+class _ToFile(logging.Handler):
+    def __init__(self, log: LogFile) -> None:
+        super().__init__()
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Append a record."""
+        for line in f"{record.levelname} {record.getMessage()}".splitlines():
+            self._log.write(line)
 
 
-def _count_lines(path: Path) -> int:
-    return len(_complete_lines(path))
+def clear_service(folder: Path) -> Path:
+    """The folder of what is on its way to devices and back, in a run folder; what is of no use any more goes."""
+    service = folder / SERVICE
+    if not holds_run(folder):
+        shutil.rmtree(service, ignore_errors=True)
+    for content in service.glob("*.content"):
+        content.unlink(missing_ok=True)
+    service.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return service

@@ -1,11 +1,13 @@
-"""``bouquet server``: a SuperLink, and the run on it; with ``--keep-waiting``, one run after another."""
+"""``bouquet server``: the service, and the run on it; with ``--keep-waiting``, one run after another."""
 
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
@@ -23,29 +25,24 @@ from bouquet.federation.queue import (
     take_next,
     was_ended,
 )
-from bouquet.federation.run import OneKeyTwice, ServerAppLost, admitted_devices, is_finished, live_page, run_federation
-from bouquet.federation.start import check_folder, start_server
-from bouquet.keys.store import ServerKeys
+from bouquet.federation.run import check_folder, clear_service, do_run, is_finished, live_page
+from bouquet.keys.store import ServerKeys, expiring
 from bouquet.monitor.round_table import RoundTable, print_summary
 from common.errors import BouquetError
 from common.system.locks import locked
-from common.system.process_group import ProcessGroup
+from common.system.processes import ending_in_order
 from common.task.task import task_of
-from common.trust.app_bundle import signed_app_files
-from server.fleet.duplicates import Twins
-from server.record.writer import RunRecord
+from common.trust.code import owners_signature
 from server.run.stop import RunStopped
-from server.run.torch_worker import check_settings
+from server.run.torch_worker import Checked, check_settings
 from server.run_folder import REPORT, SUMMARY
-from server.superlink.process import LEAST_MESSAGE_BYTES, SuperLink
+from server.service.grid import FleetGrid
+from server.service.running import serving
 
 HINT = "A run has one server; another run needs another --out."
 LOOK_SECONDS = 1.0
 SIGNATURE = "release.sig"
-TOO_LARGE = (
-    "The model of {name} takes {bytes} bytes, more than this server lets a device send at once: it was started for a "
-    "smaller one. Start a server with this run as its first."
-)
+EXPIRY_SECONDS = 6 * 3600.0  # between two looks at what expires
 
 
 @dataclass(frozen=True)
@@ -86,52 +83,65 @@ def serve(first: NextRun, resume: bool, options: Options, ended: bool = False) -
     if over and not options.keep_waiting:
         return
     checked = check_settings(first.settings, first.folder if resume else None)
-    if signed := signed_app_files(options.owners_signature)[1]:
+    if signed := owners_signature(options.owners_signature)[1]:
         console.print(f"Signed: {signed}.", soft_wrap=True, highlight=False)
-    with locked(first.folder, "the run folder", HINT), ProcessGroup() as group:
-        checked.hand_on(first.folder)
-        registered = secured.registered if secured else None
-        one_key_twice = OneKeyTwice(
-            registered or Path(), lambda line: console.print(Text(f"devices  {line}", style="yellow"), soft_wrap=True)
-        )
+    with locked(first.folder, "the run folder", HINT), ending_in_order():
         if options.keep_waiting:
             open_queue(first.folder)
-        superlink = start_server(
-            group,
-            first.folder,
-            host=options.host,
-            port=options.port,
-            resume=resume,
-            certificates=secured.certificates if secured else None,
-            registered=registered,
-            health=options.health,
-            current=queue_of(first.folder) / CURRENT if options.keep_waiting else None,
-            on_line=one_key_twice.on_line,
-            message_bytes=LEAST_MESSAGE_BYTES + checked.model_bytes,
-        )
-        if registered is not None and superlink.database is not None:
-            one_key_twice.twins = Twins(superlink.database)
-        how = "gRPC over TLS, registered devices only" if secured else "gRPC, neither encrypted nor authenticated"
-        needed = first.settings.server.min_clients
-        console.print(
-            f"Listening on {options.host}:{options.port} ({how}), waiting for {needed} clients.", soft_wrap=True
-        )
         shown = [first.folder]
-        with (
-            live_page(lambda: shown[0], options.web, secured, console),
-            admitted_devices(superlink, registered, console),
-        ):
+        with fleet(first, options) as grid, live_page(lambda: shown[0], options.web, secured, console):
             if not options.keep_waiting:
-                _do(group, superlink, first, options, one_key_twice.look)
+                _do(grid, first, resume, checked, options)
                 return
             _report_last(first.folder, console)
             todo = to_begin_with(first, resume, over or ended)
             while True:
                 for run, goes_on in todo:
                     shown[0] = run.folder
-                    _do_in_turn(group, superlink, run, goes_on, first.folder, options, one_key_twice.look)
+                    _do_in_turn(grid, run, goes_on, checked if run is first else None, first.folder, options)
                 console.print("Waiting for the next run: bouquet run NEXT.toml", soft_wrap=True)
-                todo = [(_wait_for_next(superlink, first.folder, console, one_key_twice.look), False)]
+                todo = [(_wait_for_next(first.folder, console), False)]
+
+
+@contextlib.contextmanager
+def fleet(first: NextRun, options: Options) -> Iterator[FleetGrid]:
+    """Serve devices inside the ``with`` block, and say who comes and goes."""
+    console, secured = options.console, options.secured
+
+    def report(line: str) -> None:
+        console.print(Text(f"devices  {line}"), soft_wrap=True)
+
+    over = threading.Event()
+    if secured is not None:
+        if not any(secured.registered.glob("*.crt")):
+            console.print("No device is registered yet: bouquet keys add DEVICE …, also while this server runs.")
+        threading.Thread(target=_say_what_expires, args=(secured, console, over), daemon=True).start()
+    with serving(
+        f"{f'[{options.host}]' if ':' in options.host else options.host}:{options.port}",
+        clear_service(first.folder),
+        certificates=secured.certificates if secured else None,
+        registered=secured.registered if secured else None,
+        health=options.health,
+        report=report,
+    ) as grid:
+        how = "gRPC over TLS, registered devices only" if secured else "gRPC, neither encrypted nor authenticated"
+        needed = first.settings.server.min_clients
+        console.print(
+            f"Listening on {options.host}:{options.port} ({how}), waiting for {needed} clients.", soft_wrap=True
+        )
+        try:
+            yield grid
+        finally:
+            over.set()
+
+
+def _say_what_expires(secured: ServerKeys, console: Console, over: threading.Event) -> None:
+    while True:
+        with contextlib.suppress(BouquetError):
+            for line in expiring(secured.registered.parent, datetime.now(UTC)):
+                console.print(Text(f"keys     {line}", style="yellow"), soft_wrap=True)
+        if over.wait(EXPIRY_SECONDS):
+            return
 
 
 def to_begin_with(first: NextRun, resume: bool, over: bool) -> list[tuple[NextRun, bool]]:
@@ -161,46 +171,36 @@ def _report_last(server: Path, console: Console) -> None:
 
 
 def _do_in_turn(
-    group: ProcessGroup,
-    superlink: SuperLink,
-    run: NextRun,
-    resume: bool,
-    server: Path,
-    options: Options,
-    look: Callable[[], None],
+    grid: FleetGrid, run: NextRun, resume: bool, checked: Checked | None, server: Path, options: Options
 ) -> None:
-    """One of many runs: what is wrong with it does not end the server.
-
-    Where its ServerApp was killed it goes on at once, as long as each time it has come further than the time before.
-    """
+    """One of many runs: what is wrong with it does not end the server."""
     # Devices may come when they like.
     run = NextRun(run.settings.with_overrides({"server.wait_for_clients": WITHOUT_LIMIT}), run.folder)
     try:
         with contextlib.nullcontext() if run.folder == server else locked(run.folder, "the run folder", HINT):
-            done = 0
-            while True:
-                run.write(queue_of(server) / CURRENT, resume)
-                try:
-                    _do(group, superlink, run, options, look)
-                    return
-                except ServerAppLost as lost:
-                    before, done = done, len(RunRecord(run.folder).rounds())
-                    if done <= before:
-                        raise
-                    options.console.print(Text(f"{lost}\nGoing on with {run.settings.run.name}."), soft_wrap=True)
-                    resume = True
+            run.write(queue_of(server) / CURRENT)
+            _do(grid, run, resume, checked or check_settings(run.settings, run.folder if resume else None), options)
     except BouquetError as error:
-        if not superlink.process.alive:
-            raise
         options.console.print(Text(f"The run {run.settings.run.name} failed: {error}", style="red"), soft_wrap=True)
 
 
-def _do(group: ProcessGroup, superlink: SuperLink, run: NextRun, options: Options, look: Callable[[], None]) -> None:
-    settings, console, signature = run.settings, options.console, options.owners_signature
+def _do(grid: FleetGrid, run: NextRun, resume: bool, checked: Checked, options: Options) -> None:
+    settings, console = run.settings, options.console
+    registered = options.secured.registered if options.secured else None
     try:
         title, score = f"{settings.strategy.name}, run {settings.run.name}", task_of(settings).score
         with RoundTable(console, settings.run.rounds, title, score) as table:
-            summary = run_federation(superlink, settings, run.folder, table, table.status, look, signature)
+            summary = do_run(
+                grid,
+                settings,
+                run.folder,
+                resume,
+                checked,
+                registered=registered,
+                signature=options.owners_signature,
+                follow=table,
+                show=table.status,
+            )
     except RunStopped as stopped:
         console.print(f"{stopped}\n{_report_line(run.folder)}", soft_wrap=True)
         return
@@ -208,22 +208,16 @@ def _do(group: ProcessGroup, superlink: SuperLink, run: NextRun, options: Option
     console.print(_report_line(run.folder), soft_wrap=True)
 
 
-def _wait_for_next(superlink: SuperLink, server: Path, console: Console, look: Callable[[], None]) -> NextRun:
+def _wait_for_next(server: Path, console: Console) -> NextRun:
     while True:
-        if not superlink.process.alive:
-            raise BouquetError(f"SuperLink ended.\n{superlink.process.tail()}")
         try:
             if (found := take_next(server)) is not None:
-                checked = check_settings(found.settings)
-                if found.settings.wire.compresses and not superlink.takes(checked.model_bytes):
-                    raise BouquetError(TOO_LARGE.format(bytes=checked.model_bytes, name=found.settings.run.name))
+                check_settings(found.settings)
                 check_folder(found.folder, found.settings, resume=False)
-                checked.hand_on(found.folder)
                 return found
         except BouquetError as error:
             put_down(server)
             console.print(Text(f"A run that was asked for cannot be done: {error}", style="red"), soft_wrap=True)
-        look()
         time.sleep(LOOK_SECONDS)
 
 

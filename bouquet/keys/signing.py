@@ -5,7 +5,6 @@ The key belongs on a machine of the owner's, not on the server: devices take wha
 
 from __future__ import annotations
 
-import hashlib
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -16,8 +15,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from common.errors import BouquetError
 from common.system.files import make_folder, write_atomically, write_secret
-from common.trust.app_bundle import DISTRIBUTION, own_app_files
-from common.trust.signature import LARGEST_SERIAL, Statement, files_digest, now, public_text, sign
+from common.trust.code import DISTRIBUTION, own_code
+from common.trust.signature import LARGEST_SERIAL, Statement, now, public_text, sign
 
 SIGNER_KEY = "signer.key"
 SIGNER_PUBLIC_KEY = "signer.pub"
@@ -49,8 +48,7 @@ def sign_release(directory: Path, file: Path, serial: int | None = None) -> Stat
     serial = int(time.time()) if serial is None else serial
     if not 0 < serial < LARGEST_SERIAL:
         raise BouquetError(f"The serial {serial} is out of range; it is from 1 to 2**53 - 1.")
-    files = {name: hashlib.sha256(content).digest() for name, content in own_app_files().items()}
-    statement = Statement(version(DISTRIBUTION), serial, now(), files_digest(files))
+    statement = Statement(version(DISTRIBUTION), serial, now(), own_code())
     write_atomically(file, sign(statement, key))
     return statement
 

@@ -13,13 +13,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from common.errors import BouquetError
 from common.system.locks import is_locked
 from server.fleet.names import Names
-from server.fleet.superlink_db import Connection, connections
 from server.monitoring.diagnosis import failures, other_releases
 from server.record.beside import sentence as sentence_of
 from server.record.reader import Run, natural_order, not_tested, read_run
@@ -35,7 +35,7 @@ from server.record.status import (
     read_status,
     sentence,
 )
-from server.run_folder import SETTINGS
+from server.run_folder import CONNECTIONS, SETTINGS
 
 RECENT_ROUNDS = 5  # whose mean length tells how long the rest will take
 FETCH_SECONDS = 30.0
@@ -50,16 +50,12 @@ def collect(folder: Path, now: float | None = None) -> dict[str, Any]:
     run = read_run(folder)
     now = time.time() if now is None else now
     said = read_status(folder)
-    registered, database = (Path(said[key]) if key in said else None for key in ("registered", "database"))
-    names = Names(folder, database, registered, keeps=False, tags=frozenset(run.settings.server.tags))
-    every: dict[int, Connection] = {}
-    if database is not None:
-        with contextlib.suppress(BouquetError):
-            every = connections(database)
+    registered, service = (Path(said[key]) if key in said else None for key in ("registered", "service"))
+    names = Names(folder, None, registered, keeps=False, tags=frozenset(run.settings.server.tags))
     state = said.get("state") or (FINISHED if run.summary else STOPPED)
-    if database is not None and state not in (FINISHED, FAILED) and not is_locked(folder):
+    if service is not None and state not in (FINISHED, FAILED) and not is_locked(folder):
         state = STOPPED
-    by_name = _connections_by_name(said, names, every)
+    by_name = {} if service is None else connections(service, said)
     listed = {*everybody(names), *(run.clients if run.rounds or run.summary else ()), *by_name}
     wanted = set(expected(names)) if registered is not None else {name for name in listed if names.takes(name)}
     removed = names.removed()
@@ -73,18 +69,27 @@ def collect(folder: Path, now: float | None = None) -> dict[str, Any]:
     return {"run": _run(run, said, state, devices, now), "devices": devices}
 
 
-def _connections_by_name(
-    said: Mapping[str, Any], names: Names, every: Mapping[int, Connection]
-) -> dict[str, Connection]:
-    """Each device's node; of several, that which was heard of last."""
+@dataclass(frozen=True)
+class Connection:
+    """Whether a device is connected, and when it was last heard of (seconds since 1970)."""
+
+    connected: bool
+    seen: float
+
+
+def connections(service: Path, said: Mapping[str, Any]) -> dict[str, Connection]:
+    """Each device's connection, by name, as the service has noted it; of several, that which is there or was last.
+
+    ``said`` is the run's status, which knows the names of devices without keys.
+    """
     found: dict[str, Connection] = {}
     nodes = {int(node): str(name) for node, name in (said.get("nodes") or {}).items()}
-    for node, connection in every.items():
-        name = nodes.get(node) or (names(node) if names.registered is not None and connection.registered else None)
-        if name is None or not connection.registered:
-            continue
-        if name not in found or (connection.seen or 0.0) > (found[name].seen or 0.0):
-            found[name] = connection
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        for noted in json.loads((service / CONNECTIONS).read_text(encoding="utf-8")):
+            name = noted["name"] or nodes.get(int(noted["node"]))
+            one = Connection(bool(noted["connected"]), float(noted["seen"]))
+            if name and (name not in found or (one.connected, one.seen) > (found[name].connected, found[name].seen)):
+                found[name] = one
     return found
 
 
@@ -99,8 +104,8 @@ def _device(
     return {
         "name": name,
         "expected": wanted,
-        "connected": connection is not None and now is not None and connection.online(now),
-        "last_seen": None if connection is None else connection.seen,
+        "connected": connection is not None and now is not None and connection.connected,
+        "last_seen": None if connection is None else now if connection.connected and now else connection.seen,
         "round": replied[-1]["round"] if replied else None,
         "cluster": run.assignment.get(name),
         run.score.key: run.score_by_client.get(name, last.get(run.score.key)),

@@ -34,7 +34,7 @@ from experiments.report.pages import embed
 from experiments.report.run_report import render_report
 from server.monitoring.diagnosis import all_warnings
 from server.record.reader import read_run
-from server.superlink.certificates import Certificates
+from server.service.certificates import Certificates
 
 TOKEN_VARIABLE = "BOUQUET_WEB_TOKEN"
 TOKEN_FILE = "web.token"

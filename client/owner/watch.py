@@ -13,8 +13,7 @@ from pathlib import Path
 
 from client.owner.conditions import HEAT, ONLY_BEFORE, When, outside_hours, read_when, readings
 from client.owner.sensors import Sensors
-from common.errors import BouquetError
-from common.protocol.error_replies import NotNow
+from common.errors import BouquetError, NotNow
 from common.system.files import write_json
 
 MEMORY = "not-now.json"  # in the state folder: why the device does not work, where it does not

@@ -24,11 +24,10 @@ from client.rounds.observer import Observer
 from client.rounds.serving import Aside, Serving
 from client.state.device_state import PERSONAL, Kept
 from client.training.evaluation import Scores
-from common.errors import BouquetError
+from common.errors import BouquetError, NotNow
 from common.model_selection import REFERENCE
 from common.parameters.layout import Vector
 from common.protocol import Scalar
-from common.protocol.error_replies import NotNow
 
 # Of `server.round_timeout`: where the round's own work took more, one more training may make the reply too late.
 SHARE_OF_ROUND = 1 / 3

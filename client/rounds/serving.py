@@ -16,11 +16,10 @@ from client.rounds.samples import Samples
 from client.state.device_state import Arrays, DeviceState
 from client.training.evaluation import Scores
 from common import model_selection
-from common.errors import BouquetError
+from common.errors import BouquetError, NotNow
 from common.model_selection import MIXTURE, REFERENCE, SERVED_NAMES
 from common.parameters.layout import Vector
 from common.protocol import ARRAYS
-from common.protocol.error_replies import NotNow
 
 if TYPE_CHECKING:
     from client.rounds.session import Session

@@ -10,7 +10,7 @@ from typing import Any
 from flwr.app import Error, Message
 
 from common.compression.delta import LostCopyError
-from common.errors import BouquetError
+from common.errors import BouquetError, NotNow
 from common.protocol.decoding import about
 from common.protocol.names import AGAIN_IN, NOT_NOW, REFUSES
 
@@ -19,7 +19,6 @@ _APP_REFUSED, _APP_CRASHED = 7, 8  # INVALID_FAB and CLIENT_APP_CRASHED of the s
 _LOST_COPY_ERROR, _LOST_BACKBONE_ERROR, _OWNER_ERROR = 1001, 1002, 1003  # none of Flower's
 UNREADABLE_ERROR = 1004  # the server's own, in the place of a reply
 NOT_NOW_ERROR = 1005  # its reason begins with the seconds after which the device is to be asked again
-NO_ROOM = "the server's memory for messages is full"  # in what SuperLink says to devices and to the server
 _SECONDS_AND_REASON = re.compile(r"(\d{1,7}) (.*)", re.DOTALL)
 
 
@@ -29,14 +28,6 @@ class LostBackboneError(BouquetError):
 
 class OwnerRefusal(BouquetError):
     """The device's owner allows nothing of what the run would do; that stays so until one of them is restarted."""
-
-
-class NotNow(BouquetError):
-    """The device's owner does not let it work now (`client.owner`); ``seconds`` until it is to be asked again."""
-
-    def __init__(self, reason: str, seconds: float) -> None:
-        super().__init__(reason)
-        self.seconds = seconds
 
 
 @dataclass(frozen=True)

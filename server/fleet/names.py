@@ -1,54 +1,59 @@
-"""What each device is called, as the SuperLink authenticated it.
+"""What each device is called, as the service knows it.
 
-With keys a device is what its key is called and nothing else. Without keys it is what it calls itself when it is asked.
+With keys a device is what its certificate is called and nothing else. Without keys it is what it calls itself when
+it is asked.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import itertools
 import json
+import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from common import protocol
-from common.errors import BouquetError
 from common.system.files import write_json
 from common.texts import tags_of
-from common.trust.app_bundle import DISTRIBUTION
-from common.trust.public_keys import PublicKey, read_public_key
-from server.fleet.superlink_db import connections
+from common.trust.code import DISTRIBUTION
 from server.run_folder import NAMES
+from server.service.devices import Device
+from server.service.grid import FleetGrid
+
+TWIN_SECONDS = 90.0  # after which a connection whose device is gone is known to be lost
 
 
-def registered_keys(folder: Path) -> Iterator[tuple[str, PublicKey]]:
-    """Name and key of every device that is registered; files that are no keys are passed over."""
-    for file in sorted(folder.glob("*.pub")):
-        with contextlib.suppress(BouquetError):
-            yield file.stem, read_public_key(file)
+def registered_names(folder: Path) -> list[str]:
+    """The devices whose certificates lie in a folder."""
+    return sorted(file.stem for file in folder.glob("*.crt"))
 
 
 @dataclass
 class Names:
     """What each node is called in a run.
 
-    A device has one name in a run, the one it began with: renamed (its key's file, or its ``--name``) it is the device
-    it was. The names are kept in the run folder, so that a run that goes on knows them; one that is not ``resumed``
-    begins without. Who only looks (``keeps`` is false) writes nothing. ``notices`` collects what a device's owner
-    should be told, by node. ``tags`` are those of which a device of this run must have one, none where it need not.
+    Without keys a device has one name in a run, the one it began with: with another ``--name`` it is the device it was.
+    The names are kept in the run folder, so that a run that goes on knows them; one that is not ``resumed`` begins
+    without. Who only looks (``keeps`` is false) writes nothing. ``notices`` collects what a device's owner should be
+    told, by node. ``tags`` are those of which a device of this run must have one, none where it need not. ``fleet`` is
+    the running service's grid, ``service`` its folder.
     """
 
     folder: Path
-    database: Path | None = None
+    fleet: FleetGrid | None = None
     registered: Path | None = None
     resumed: bool = True
     keeps: bool = True
     tags: frozenset[str] = frozenset()
+    service: Path | None = None
     devices: dict[str, dict[str, Any]] = field(default_factory=dict)
     nodes: dict[int, str] = field(default_factory=dict)
     notices: dict[int, str] = field(default_factory=dict)
+    _twins: set[tuple[int, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         if not self.resumed:
@@ -57,17 +62,16 @@ class Names:
             self.devices = json.loads((self.folder / NAMES).read_text(encoding="utf-8"))
 
     def __call__(self, node: int, said: Mapping[str, Any] | None = None) -> str | None:
-        """The name of a node; None where that cannot be known (yet).
+        """The name of a node; None where it has not said who it is.
 
-        ``said`` is what it says of itself, where it has said anything. With keys that is never a name: who has spoken
-        and whose key cannot be found is called by its node.
+        ``said`` is what it says of itself, where it has said anything. With keys that is never a name.
         """
         if self.registered is not None:
-            name = self.nodes.get(node) or self._by_key(node)
+            name = self._by_certificate(node)
             if name is not None and said:
                 self._note_said(node, said)
-            return name if said is None else name or f"node-{node}"
-        if said and set(said) != {protocol.RELEASE}:  # that alone, of a device that refuses the app
+            return name
+        if said and set(said) != {protocol.RELEASE}:  # that alone, of a device that refuses the code
             self._by_word(node, said)
         return self.nodes.get(node)
 
@@ -78,12 +82,29 @@ class Names:
         return {name: release for name, release in sorted(found.items()) if release}
 
     def removed(self) -> set[str]:
-        """The devices of this run whose keys their owner has removed since, and replaced by none."""
+        """The devices of this run that their owner has removed since."""
         if self.registered is None:
             return set()
-        there = {key.fingerprint for _, key in registered_keys(self.registered)}
-        left = {device["name"] for identity, device in self.devices.items() if identity in there}
-        return {str(device["name"]) for device in self.devices.values()} - left
+        return {str(device["name"]) for device in self.devices.values()} - {*registered_names(self.registered)}
+
+    def twins(self) -> Iterator[tuple[int, str]]:
+        """Without keys: node and line, once, for each that is connected beside another of its name."""
+        if self.fleet is None or self.registered is not None:
+            return
+        by_name: dict[str, list[Device]] = {}
+        for device in self.fleet.devices():
+            if device.stream is not None and (name := self.nodes.get(device.node)) is not None:
+                by_name.setdefault(name, []).append(device)
+        for name, alike in by_name.items():
+            alike.sort(key=lambda device: device.since)
+            for older, newer in itertools.pairwise(alike):
+                if time.time() - newer.since > TWIN_SECONDS and (older.node, newer.node) not in self._twins:
+                    self._twins.add((older.node, newer.node))
+                    yield (
+                        older.node,
+                        f"{name}: two devices say that they are it, and one of them is left out; is one the copy of "
+                        "the other's card? Delete the second one's state folder and start it with a --name of its own.",
+                    )
 
     def release(self, name: str) -> str | None:
         """The release of Bouquet that a device said is installed on it."""
@@ -107,20 +128,16 @@ class Names:
         name = self(node, None)
         return name is not None and bool(self.tags & (self.tags_of(name) or frozenset()))
 
-    def _by_key(self, node: int) -> str | None:
-        assert self.registered is not None
-        if self.database is None:
-            return None
-        try:
-            found = connections(self.database).get(node)
-        except BouquetError:
-            return None
-        if found is None:
-            return None
-        for name, key in registered_keys(self.registered):
-            if key.pem == found.key:
-                return self._settle(node, key.fingerprint, name)
-        return None
+    def _by_certificate(self, node: int) -> str | None:
+        if node not in self.nodes and self.fleet is not None:
+            for device in self.fleet.devices():
+                if device.name is not None and device.node not in self.nodes:
+                    self.nodes[device.node] = device.name
+                    self.devices.setdefault(device.name, {"name": device.name})
+                    if tags := tags_of(list(device.hello.tags)):
+                        self.devices[device.name][protocol.TAGS] = sorted(tags)
+            self._write()
+        return self.nodes.get(node)
 
     def _by_word(self, node: int, said: Mapping[str, Any]) -> None:
         name = str(said.get(protocol.CLIENT_ID) or f"node-{node}")
@@ -131,8 +148,7 @@ class Names:
     def _settle(self, node: int, identity: str, name: str) -> str:
         known = self.devices.get(identity)
         if known is None:
-            taken = {device["name"] for other, device in self.devices.items() if self._still_there(other)}
-            # A key that replaces another under the same name is the same device.
+            taken = {device["name"] for device in self.devices.values()}
             chosen = next(n for n in (name, *(f"{name}-{k}" for k in range(2, len(taken) + 3))) if n not in taken)
             if chosen != name:
                 self.notices[node] = (
@@ -144,18 +160,13 @@ class Names:
         self._write()
         return str(known["name"])
 
-    def _still_there(self, identity: str) -> bool:
-        if self.registered is None:
-            return True
-        return any(key.fingerprint == identity for _, key in registered_keys(self.registered))
-
     def _note_said(self, node: int, said: Mapping[str, Any]) -> None:
         """Note the release and the tags of a device that was asked who it is."""
         name, release = self.nodes.get(node), said.get(protocol.RELEASE)
         if not release:
             return
         found: dict[str, Any] = {protocol.RELEASE: str(release)}
-        if protocol.DEVICE_ID in said:  # who refuses the app says its release alone
+        if protocol.DEVICE_ID in said:  # who refuses the code says its release alone
             found[protocol.TAGS] = sorted(tags_of(said.get(protocol.TAGS)))
         for device in self.devices.values():
             if device["name"] == name and not found.items() <= device.items():

@@ -10,15 +10,17 @@ import contextlib
 import importlib.metadata
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from common.errors import BouquetError
 from common.settings import Settings
 from common.system.files import write_json
-from common.trust.app_bundle import DISTRIBUTION
-from server.fleet.names import Names, registered_keys
+from common.trust.code import DISTRIBUTION
+from server.fleet.names import Names, registered_names
+from server.run.stop import RunStopped
 from server.run_folder import STATUS
 
 WAITING, TRAINING, TESTING = "waiting", "training", "testing"
@@ -26,11 +28,20 @@ FINISHED, FAILED, STOPPED = "finished", "failed", "stopped"
 
 
 class Progress:
-    """Keeps ``status.json`` of a run. Without ``names`` (a simulation) devices are known by their nodes' numbers."""
+    """Keeps ``status.json`` of a run, and tells whoever looks what is in it.
 
-    def __init__(self, folder: Path, settings: Settings, names: Names | None = None) -> None:
+    Without ``names`` (a simulation) devices are known by their nodes' numbers.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: Settings,
+        names: Names | None = None,
+        tell: Callable[[dict[str, Any]], None] = lambda content: None,
+    ) -> None:
         self.path = folder / STATUS
-        self.names = names
+        self.names, self.tell = names, tell
         before = read_status(folder)
         self.content: dict[str, Any] = {
             "run": settings.run.name,
@@ -47,8 +58,8 @@ class Progress:
         }
         if names is not None and names.registered is not None:
             self.content["registered"] = str(names.registered.absolute())
-        if names is not None and names.database is not None:
-            self.content["database"] = str(names.database.absolute())
+        if names is not None and names.service is not None:
+            self.content["service"] = str(names.service.absolute())
 
     def say(self, state: str, **changes: Any) -> None:
         """Write the state, and what has changed beside it, with the time; nothing is written where nothing changed."""
@@ -57,6 +68,7 @@ class Progress:
             return
         self.content = content
         write_json(self.path, {**content, "updated": time.time()})
+        self.tell(content)
 
     def waiting(self, nodes: Iterable[int], others: Mapping[int, str] = MappingProxyType({})) -> str:
         """Say who is connected and who is missing; also in a sentence."""
@@ -97,14 +109,14 @@ def everybody(names: Names) -> list[str]:
     """The registered devices, by their names in this run; without keys, who has been there."""
     if names.registered is None:
         return sorted({device["name"] for device in names.devices.values()})
-    found = registered_keys(names.registered)
-    return sorted({names.devices.get(key.fingerprint, {}).get("name", name) for name, key in found})
+    return registered_names(names.registered)
 
 
-def note_end(folder: Path, state: str, reason: str) -> None:
-    """Say why the run ended before its end, where it had begun."""
+def note_failure(folder: Path, error: Exception) -> None:
+    """Say why the run ended before its end, where it had begun: it was stopped, or something went wrong."""
     if content := read_status(folder):
-        now = time.time()
+        reason = str(error) if isinstance(error, BouquetError) else f"{type(error).__name__}: {error}"
+        state, now = STOPPED if isinstance(error, RunStopped) else FAILED, time.time()
         write_json(folder / STATUS, {**content, "state": state, "reason": reason, "ended": now, "updated": now})
 
 

@@ -15,7 +15,7 @@ from common.parameters.layout import ParameterLayout
 from common.protocol import tensor_bytes
 from common.protocol.compressed import packed_blocks
 from common.protocol.records import records_of
-from server.superlink.message_size import wire_bytes
+from common.wire.flower import wire_bytes
 
 _NPY_HEADER = 128  # bytes of NumPy's own before each array that is not packed
 

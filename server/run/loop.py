@@ -19,7 +19,6 @@ from common.errors import BouquetError, RunFailed
 from common.settings import Settings
 from common.task.score import Score
 from common.task.task import task_of
-from server.fleet.duplicates import Twins
 from server.fleet.names import Names
 from server.monitoring.diagnosis import Expected, add, diagnose, new_warnings
 from server.record.status import FINISHED, TESTING, TRAINING, WAITING, Progress, expected
@@ -39,8 +38,9 @@ if TYPE_CHECKING:
 
 NOTICE_SECONDS = 600.0
 LOOK_SECONDS = 0.2
-KEY_REMOVED = "Its key was removed."
+REMOVED = "It was removed."
 Follow = Callable[[dict[str, Any]], None]
+Show = Callable[[dict[str, Any]], None]
 
 
 def run_rounds(
@@ -52,12 +52,13 @@ def run_rounds(
     follow: Follow | None = None,
     names: Names | None = None,
     start: Start | PlainStart | None = None,
+    show: Show = lambda status: None,
 ) -> dict[str, Any]:
     """Train for ``settings.run.rounds`` rounds, evaluate every device, and return the summary.
 
-    ``follow`` is called with each round's line; ``names`` knows what the nodes are called; ``initial`` is of ``start``,
-    by default `server.initial_model.torch_model.starting_point`'s. Raises `BouquetError` when fewer than
-    ``server.min_clients`` nodes
+    ``follow`` is called with each round's line, ``show`` with the status whenever it changes; ``names`` knows what the
+    nodes are called; ``initial`` is of ``start``, by default `server.initial_model.torch_model.starting_point`'s.
+    Raises `BouquetError` when fewer than ``server.min_clients`` nodes
     connect in time, and for a run folder or checkpoint that does not fit.
     """
     start = start or plain_starting_point(settings)
@@ -67,7 +68,7 @@ def run_rounds(
     remembered = open_run(strategy, settings, record, resume)
     start.save(record.folder)
     take_back(record.folder)
-    run = _Run(grid, settings, strategy, record, remembered, names, initial)
+    run = _Run(grid, settings, strategy, record, remembered, names, initial, show)
     run.wait_for_clients(settings.server.min_clients, remembered.first_round - 1)
     run.recall_lines()
     for round_ in range(remembered.first_round, settings.run.rounds + 1):
@@ -96,6 +97,7 @@ class _Run:
     remembered: Remembered
     names: Names | None
     arrays: ArrayRecord
+    show: Show
     lines: list[dict[str, Any]] = field(default_factory=list)
     early: list[str] = field(default_factory=list)  # warnings of before the first round
     started: float = field(default_factory=time.monotonic)
@@ -103,11 +105,7 @@ class _Run:
 
     @cached_property
     def status(self) -> Progress:
-        return Progress(self.record.folder, self.settings, self.names)
-
-    @cached_property
-    def twins(self) -> Twins | None:
-        return Twins(self.names.database) if self.names is not None and self.names.database is not None else None
+        return Progress(self.record.folder, self.settings, self.names, self.show)
 
     @cached_property
     def hoped(self) -> Expected:
@@ -220,7 +218,7 @@ class _Run:
         traffic = Bytes(self.strategy.layout)
         evaluation = self.evaluate(last, traffic)
         resting = {client: f"Not now, as its owner has it: {why}." for client, why in evaluation["not_now"].items()}
-        removed = dict.fromkeys(self.removed(), KEY_REMOVED)
+        removed = dict.fromkeys(self.removed(), REMOVED)
         failed = removed | resting | evaluation["not_evaluated"]
         self.learn_groups()
         rounds = self.record.rounds()
@@ -291,16 +289,12 @@ class _Run:
 
     def look_around(self) -> dict[str, Any]:
         """Before a round: who is connected, for the status; devices are told what their owners should know."""
-        nodes = list(self.grid.get_node_ids())
         there = self.look()
         if (names := self.names) is None:
             return there
         notices = dict(names.notices)
         names.notices.clear()
-        if self.twins is not None and names.registered is None:
-            known = {node: names.nodes[node] for node in nodes if node in names.nodes}
-            notices |= {node: line for node, _, line in self.twins.same_name(known)}
-        self.tell(notices)
+        self.tell(notices | dict(names.twins()))
         return there
 
     def tell(self, notices: Mapping[int, str]) -> None:

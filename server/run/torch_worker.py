@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import pickle
@@ -17,13 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import BouquetError
 from common.settings import Settings, parse_settings
-from common.system.files import make_folder, write_atomically
-from server.run_folder import MADE, START
+from server.run_folder import START
 
 if TYPE_CHECKING:
     from server.initial_model.seed_model import PlainStart
@@ -35,39 +32,28 @@ Parameters = tuple[dict[str, NDArray[Any]], frozenset[str]]
 
 @dataclass
 class Checked:
-    """Settings that are good; ``model_bytes`` is what the model takes that travels, each value as a float32.
+    """Settings that are good. ``made`` is the initial model of a new run, where the seed alone makes it."""
 
-    ``made`` is the initial model of a new run, where the seed alone makes it: the ServerApp need not make it again.
+    made: Parameters | None = field(default=None, repr=False)
+
+
+def starting_point(settings: Settings, resumed: Path | None, made: Parameters | None = None) -> Start | PlainStart:
+    """As `torch_model.starting_point`, without PyTorch in this process where the seed alone makes the model.
+
+    ``made`` is what a check of the same settings has made of it.
     """
-
-    model_bytes: int
-    made: bytes = field(repr=False)
-
-    def hand_on(self, folder: Path) -> None:
-        """Leave the model in the run folder for the ServerApp, which makes it itself where there is no room."""
-        with contextlib.suppress(OSError, BouquetError):
-            (folder / MADE).unlink(missing_ok=True)  # of another release, or other code of the user
-            if self.made:
-                write_atomically(make_folder(folder, "the run folder") / MADE, self.made)
-        self.made = b""
-
-
-def starting_point(settings: Settings, folder: Path, resumed: bool) -> Start | PlainStart:
-    """As `torch_model.starting_point`, without PyTorch in this process where the seed alone makes the model."""
     from server.initial_model.seed_model import PlainStart  # Flower, which the worker for the model does without
 
-    handed = _handed_on(settings, folder / MADE)
-    if not _is_of_the_seed(settings, folder if resumed else None):
+    if not _is_of_the_seed(settings, resumed):
         from server.initial_model import torch_model
 
-        return torch_model.starting_point(settings, folder if resumed else None)
-    # A run that goes on may do so without a check, and find what one of another release has left.
-    return PlainStart(settings, *(None if resumed else handed) or initial_parameters(settings))
+        return torch_model.starting_point(settings, resumed)
+    return PlainStart(settings, *(made or initial_parameters(settings)))
 
 
 def check_settings(settings: Settings, resumed: Path | None = None) -> Checked:
     """Raises `BouquetError` unless strategy and model can be made; ``resumed`` is the folder of a run that goes on."""
-    return Checked(*_ask("check", settings, *([] if resumed is None else [str(resumed)])))
+    return Checked(_ask("check", settings, *([] if resumed is None else [str(resumed)])))
 
 
 def initial_parameters(settings: Settings) -> Parameters:
@@ -79,29 +65,6 @@ def initial_parameters(settings: Settings) -> Parameters:
 def _is_of_the_seed(settings: Settings, resumed: Path | None) -> bool:
     more = settings.model.weights or settings.model.frozen
     return not more and (resumed is None or not (resumed / START).exists())
-
-
-def _packed(settings: Settings, arrays: dict[str, NDArray[Any]], parameters: frozenset[str]) -> bytes:
-    content = io.BytesIO()
-    names = json.dumps([settings.fingerprint(), [*arrays], sorted(parameters)])
-    np.savez(content, *arrays.values(), names=np.array(names))  # not safetensors, which do not keep the order
-    return content.getvalue()
-
-
-def _handed_on(settings: Settings, file: Path) -> Parameters | None:
-    """The model that a check has left for these settings, once; None where there is none, or it cannot be read."""
-    try:
-        with np.load(file, allow_pickle=False) as content:
-            digest, names, parameters = json.loads(str(content["names"]))
-            arrays = {name: content[f"arr_{number}"] for number, name in enumerate(names)}
-        found = (arrays, frozenset(parameters)) if digest == settings.fingerprint() else None
-    except Exception:  # of a damaged file NumPy and zipfile raise what they like
-        found = None
-    try:
-        file.unlink()
-    except OSError:
-        return None
-    return found
 
 
 def _ask(what: str, settings: Settings, *more: str) -> Any:
@@ -129,10 +92,8 @@ def _answer(settings: Settings, what: str, resumed: str = "") -> Any:
 
         goes_on = Path(resumed) if resumed else None
         begun = torch_model.starting_point(settings, goes_on)
-        handed = not goes_on and _is_of_the_seed(settings, None)
-        made = _packed(settings, begun.arrays, begun.parameters) if handed else b""
         build_strategy(settings, begun)
-        return 4 * begun.layout.dim, made
+        return None if goes_on or not _is_of_the_seed(settings, None) else (begun.arrays, begun.parameters)
     from common.model.build import initial_model, parameter_names, state_arrays
 
     model = initial_model(settings)

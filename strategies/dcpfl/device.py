@@ -20,10 +20,9 @@ from client.rounds.session import Session
 from client.rounds.start_model import compose
 from client.state.device_state import PERSONAL, Kept
 from common import protocol
-from common.errors import BouquetError
+from common.errors import BouquetError, NotNow
 from common.parameters.layout import Vector
 from common.protocol import Received
-from common.protocol.error_replies import NotNow
 from strategies.dcpfl.wire import DIVERGED, LOSS_NEW, LOSS_OLD, NEW, TAKE, WHOLE_ROUND
 
 TRIED = "tried"  # a fact: the slots whose models a trial has trained; one that diverged is not among them

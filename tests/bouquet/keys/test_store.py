@@ -1,11 +1,18 @@
 """``bouquet keys``, in this process: what it makes, and what it refuses."""
 
+import shutil
+import socket
 import ssl
 import stat
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID
 from typer.testing import CliRunner
 
 from bouquet.cli import app
@@ -13,20 +20,49 @@ from bouquet.keys.store import (
     DeviceKeys,
     add_device,
     device_keys,
+    expiring,
     init_keys,
     list_devices,
     remove_device,
+    renew_device,
     renew_server,
     server_keys,
 )
 from common.errors import BouquetError
-from common.trust.public_keys import read_public_key
+from common.trust.certificates import common_name, expires, fingerprint, read
+
+INVALID_PURPOSE = 26  # OpenSSL's X509_V_ERR_INVALID_PURPOSE
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A federation's keys, made once."""
+    folder = tmp_path_factory.mktemp("made") / "keys"
+    init_keys(folder, ["server.local", "192.168.1.10"])
+    return folder
 
 
 @pytest.fixture
-def keys(tmp_path):
-    init_keys(tmp_path / "keys", ["server.local", "192.168.1.10"])
-    return tmp_path / "keys"
+def keys(tmp_path, made):
+    return shutil.copytree(made, tmp_path / "keys")
+
+
+def run(*arguments):
+    done = CliRunner().invoke(app, ["keys", *map(str, arguments)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output.replace("\n", " ")
+
+
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def days_left(pem):
+    return round((expires(pem) - datetime.now(UTC)) / timedelta(days=1))
+
+
+def key_of(pem):
+    return x509.load_pem_x509_certificate(pem).public_key()
 
 
 def names(keys):
@@ -48,19 +84,20 @@ def test_init_names_the_server_as_devices_and_its_own_programs_reach_it(keys):
     assert names(keys) == ["server.local", "192.168.1.10", "localhost", "127.0.0.1"]
     check_pair(keys)
     for secret in ("ca.key", "server.key"):
-        assert stat.S_IMODE((keys / secret).stat().st_mode) == 0o600
+        assert mode(keys / secret) == 0o600
+    assert mode(keys) == 0o700
+    assert key_of((keys / "ca.crt").read_bytes()).curve.name == "secp384r1"
+    assert key_of((keys / "server.crt").read_bytes()).curve.name == "secp256r1"
 
 
 def test_init_overwrites_nothing_and_server_renews_from_the_same_authority(keys):
     authority = (keys / "ca.crt").read_bytes()
     with pytest.raises(BouquetError, match=r"is there already and is not overwritten.*bouquet keys server"):
         init_keys(keys, ["other"])
-    runner = CliRunner()
-    done = runner.invoke(app, ["keys", "server", "--dir", str(keys), "--host", "fd00::1", "--days", "30"])
-    assert done.exit_code == 0, done.output
+    done = run("server", "--dir", keys, "--host", "fd00::1", "--days", "30")
     # what it held stays, and it says what it holds
     assert names(keys) == ["server.local", "192.168.1.10", "localhost", "127.0.0.1", "fd00::1"]
-    assert "holds    server.local, 192.168.1.10, localhost, 127.0.0.1, fd00::1" in done.output.replace("\n", " ")
+    assert "holds    server.local, 192.168.1.10, localhost, 127.0.0.1, fd00::1" in done
     assert (keys / "ca.crt").read_bytes() == authority
     check_pair(keys)
     (keys / "ca.key").write_bytes((keys / "server.key").read_bytes())
@@ -69,15 +106,13 @@ def test_init_overwrites_nothing_and_server_renews_from_the_same_authority(keys)
 
 
 def test_names_leave_the_servers_certificate_only_when_asked_to(keys):
-    runner = CliRunner()
-
     def server(*arguments):
-        return runner.invoke(app, ["keys", "server", "--dir", str(keys), *arguments], catch_exceptions=False)
+        return run("server", "--dir", keys, *arguments)
 
-    assert server("--remove-host", "192.168.1.10", "--host", "10.0.0.2").exit_code == 0
+    server("--remove-host", "192.168.1.10", "--host", "10.0.0.2")
     assert names(keys) == ["server.local", "localhost", "127.0.0.1", "10.0.0.2"]
     before = (keys / "server.crt").read_bytes()
-    assert server().exit_code == 0  # before it expires
+    server()  # before it expires
     assert names(keys) == ["server.local", "localhost", "127.0.0.1", "10.0.0.2"]
     assert (keys / "server.crt").read_bytes() != before
     check_pair(keys)
@@ -85,7 +120,7 @@ def test_names_leave_the_servers_certificate_only_when_asked_to(keys):
         BouquetError, match=r"'192\.168\.1\.10' cannot be taken .* it is not in it\. It holds server\.loc"
     ):
         server("--remove-host", "192.168.1.10")
-    with pytest.raises(BouquetError, match=r"SuperLink's own programs reach it by that"):
+    with pytest.raises(BouquetError, match=r"the server's own machine reaches it by that"):
         server("--remove-host", "127.0.0.1")
 
 
@@ -97,47 +132,194 @@ def test_a_host_that_is_none(tmp_path, host):
 
 
 def test_a_device_from_its_first_day_to_its_last(keys):
-    runner = CliRunner()
-    done = runner.invoke(app, ["keys", "add", "pi-1", "pi-2", "--dir", str(keys)])
-    assert done.exit_code == 0, done.output
-    assert f"copy {keys}/devices/pi-1 to it" in done.output.replace("\n", "")
-    folder = keys / "devices" / "pi-1"
-    assert sorted(file.name for file in folder.iterdir()) == ["ca.crt", "device.key", "device.pub"]
-    assert stat.S_IMODE((folder / "device.key").stat().st_mode) == 0o600
-    private = load_ssh_private_key((folder / "device.key").read_bytes(), None)
-    assert private.key_size == 384
-    assert (keys / "registered" / "pi-1.pub").read_bytes() == (folder / "device.pub").read_bytes()
-    assert device_keys(folder, insecure=False) == DeviceKeys(folder / "device.key", folder / "ca.crt", "pi-1")
-    fingerprint = read_public_key(folder / "device.pub").fingerprint
-    assert [(d.name, d.fingerprint == fingerprint) for d in list_devices(keys)] == [("pi-1", True), ("pi-2", False)]
-    assert f"pi-1  {fingerprint}" in runner.invoke(app, ["keys", "list", "--dir", str(keys)]).output
+    assert f"copy {keys}/devices/pi-1 to it" in run("add", "pi-1", "pi-2", "--dir", keys)
+    folder, file = keys / "devices" / "pi-1", keys / "registered" / "pi-1.crt"
+    assert sorted(each.name for each in folder.iterdir()) == ["ca.crt", "device.crt", "device.key"]
+    assert [mode(path) for path in (keys / "devices", folder, folder / "device.key")] == [0o700, 0o700, 0o600]
+    assert (folder / "ca.crt").read_bytes() == (keys / "ca.crt").read_bytes()
+    assert (folder / "device.key").read_bytes().startswith(b"-----BEGIN PRIVATE KEY-----\n")
+    certificate = file.read_bytes()
+    assert certificate == (folder / "device.crt").read_bytes()
+    assert common_name(certificate) == "pi-1"
+    assert days_left(certificate) == 3650
+    assert key_of(certificate).curve.name == "secp256r1"
+    assert device_keys(folder, insecure=False) == DeviceKeys(
+        folder / "device.key", folder / "device.crt", folder / "ca.crt", "pi-1"
+    )
+    first = fingerprint(certificate)
+    assert [(d.name, d.fingerprint == first) for d in list_devices(keys)] == [("pi-1", True), ("pi-2", False)]
+    assert f"pi-1  {first[:16]}  until {expires(certificate):%Y-%m-%d} " in run("list", "--dir", keys)
 
-    assert runner.invoke(app, ["keys", "remove", "pi-1", "--dir", str(keys)]).exit_code == 0
+    run("remove", "pi-1", "--dir", keys)
     assert [device.name for device in list_devices(keys)] == ["pi-2"]
     assert not folder.exists()
-    add_device(keys, "pi-1")
-    assert read_public_key(folder / "device.pub").fingerprint != fingerprint
-    with pytest.raises(BouquetError, match=r"was removed .* and cannot come back"):
-        add_device(keys, "again", keys / "removed" / "pi-1.1.pub")
+    assert not file.exists()
+    run("add", "pi-1", "--dir", keys, "--days", "7")
+    assert days_left(file.read_bytes()) == 7
+    assert key_of(file.read_bytes()) != key_of(certificate)
 
 
 def test_a_device_that_made_its_own_key(keys, tmp_path):
-    init_keys(tmp_path / "elsewhere", ["x"])
-    add_device(tmp_path / "elsewhere", "made")
-    public = tmp_path / "elsewhere" / "devices" / "made" / "device.pub"
-    assert add_device(keys, "own", public) is None
-    assert not (keys / "devices").exists()
-    with pytest.raises(BouquetError, match=r"is that of own already"):
-        add_device(keys, "twin", public)
-    (tmp_path / "rsa.pub").write_text(
-        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ8kY0QFXLmNl5oV0kzgl0tZKNlQq3eNDzDJq1mrDU6T x"
+    request = tmp_path / "device.csr"
+    command = (
+        "openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout device.key -subj /CN=ignored "
+        f"-out {request}"
     )
-    with pytest.raises(BouquetError, match="is not an ECDSA key"):
-        add_device(keys, "other", tmp_path / "rsa.pub")
-    with pytest.raises(BouquetError, match=r"server\.key is no OpenSSH public key"):
-        add_device(keys, "other", keys / "server.key")
-    with pytest.raises(BouquetError, match=r"nowhere\.pub cannot be read"):
-        add_device(keys, "other", tmp_path / "nowhere.pub")
+    subprocess.run(command.split(), cwd=tmp_path, check=True, stderr=subprocess.DEVNULL)
+    folder = keys / "devices" / "own"
+    assert f"copy what is in {folder} to it, beside its device.key" in run(
+        "add", "own", "--dir", keys, "--request", request
+    )
+    assert sorted(each.name for each in folder.iterdir()) == ["ca.crt", "device.crt"]
+    for file in folder.iterdir():
+        shutil.copy(file, tmp_path)
+    assert device_keys(tmp_path, insecure=False).name == "own"
+    with pytest.raises(BouquetError, match=r"The key of .*device\.csr is that of own already"):
+        add_device(keys, "twin", request)
+    renew_device(keys, "own", 4000)
+    with pytest.raises(BouquetError, match=r"is that of own already"):
+        add_device(keys, "twin", request)
+    remove_device(keys, "own")
+    add_device(keys, "twin", request)
+    assert common_name((keys / "registered" / "twin.crt").read_bytes()) == "twin"
+
+
+def test_a_request_that_is_none(keys, tmp_path):
+    def ask(*arguments):
+        command = f"openssl req -new -nodes -keyout {tmp_path}/k -subj /CN=x".split()
+        return subprocess.run([*command, *arguments], check=True, capture_output=True).stdout
+
+    good = ask("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256")
+    altered = x509.load_pem_x509_csr(good).public_bytes(serialization.Encoding.DER).replace(b"\x0c\x01x", b"\x0c\x01y")
+    for content, reason in (
+        (ask("-newkey", "rsa:2048"), r"is not ECDSA on P-256\. .*openssl req -new"),
+        (ask("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-384"), "is not ECDSA on P-256"),
+        ((keys / "server.crt").read_bytes(), r"is no certificate request .*openssl req -new"),
+        (good[:-60], "is no certificate request"),
+        (x509.load_der_x509_csr(altered).public_bytes(serialization.Encoding.PEM), "The signature .* is false"),
+    ):
+        (tmp_path / "device.csr").write_bytes(content)
+        with pytest.raises(BouquetError, match=reason):
+            add_device(keys, "other", tmp_path / "device.csr")
+    with pytest.raises(BouquetError, match=r"nowhere\.csr cannot be read"):
+        add_device(keys, "other", tmp_path / "nowhere.csr")
+    assert list_devices(keys) == []
+    assert not (keys / "devices").exists()
+
+
+def test_a_renewed_certificate_is_for_the_same_key_and_stands_before_the_old_one(keys):
+    folder, file = add_device(keys, "pi", days=100), keys / "registered" / "pi.crt"
+    gone = add_device(keys, "gone", days=100)
+    shutil.rmtree(gone)
+    (first,) = read(file)
+    done = run("renew", "pi", "gone", "--dir", keys, "--days", "200")
+    assert f"renewed  pi: until {expires(read(file)[0]):%Y-%m-%d} renewed  gone: until" in done
+    second, old = read(file)
+    assert old == first
+    assert (folder / "device.crt").read_bytes() == second
+    assert (days_left(second), common_name(second)) == (200, "pi")
+    assert key_of(second) == key_of(first)
+    assert device_keys(folder, insecure=False).name == "pi"
+    assert not gone.exists()
+    renew_device(keys, "pi", 300)
+    third, *before = read(file)
+    assert before == [second]
+    assert [device.fingerprint for device in list_devices(keys) if device.name == "pi"] == [fingerprint(third)]
+
+
+def test_an_expired_certificate_is_renewed_and_dropped(keys):
+    add_device(keys, "pi", days=-1)
+    add_device(keys, "b")
+    run("renew", "--all", "--dir", keys)
+    assert [days_left(pem) for pem in read(keys / "registered" / "pi.crt")] == [3650]
+    assert [days_left(pem) for pem in read(keys / "registered" / "b.crt")] == [3650, 3650]
+
+
+def test_a_renewal_that_is_refused_changes_nothing(keys, tmp_path):
+    add_device(keys, "pi")
+    before = (keys / "registered" / "pi.crt").read_bytes()
+    with pytest.raises(BouquetError, match=r"pi cannot be given a new certificate\. .* earlier than the one that"):
+        renew_device(keys, "pi", 30)
+    init_keys(tmp_path / "other", ["x"])
+    shutil.copy(keys / "registered" / "pi.crt", tmp_path / "other" / "registered")
+    with pytest.raises(BouquetError, match=r"pi cannot be given a new certificate\. .* not of this authority"):
+        renew_device(tmp_path / "other", "pi")
+    assert (tmp_path / "other" / "registered" / "pi.crt").read_bytes() == before
+    with pytest.raises(BouquetError, match=r"No device 'nobody' is registered .*; registered: pi\."):
+        renew_device(keys, "nobody")
+    (keys / "ca.key").unlink()
+    for act in (renew_device, lambda keys, name: add_device(keys, "new")):
+        with pytest.raises(BouquetError, match=r"ca\.key cannot be read .*it makes certificates: give the folder"):
+            act(keys, "pi")
+    assert (keys / "registered" / "pi.crt").read_bytes() == before
+    for arguments in ((), ("pi", "--all")):
+        with pytest.raises(BouquetError, match="Name the devices, or give --all"):
+            run("renew", *arguments, "--dir", keys)
+
+
+def test_a_folder_that_is_wider_stays_and_what_is_secret_in_it_is_narrow(tmp_path):
+    for folder in ("keys", "keys/devices"):
+        (tmp_path / folder).mkdir(mode=0o755)
+    keys = tmp_path / "keys"
+    init_keys(keys, ["x"])
+    folder = add_device(keys, "pi")
+    assert [mode(path) for path in (keys, keys / "devices", folder)] == [0o755, 0o755, 0o700]
+    assert {mode(file) for file in (keys / "ca.key", keys / "server.key", folder / "device.key")} == {0o600}
+
+
+def handshake(keys, server, client):
+    """What each end says of a handshake on loopback: None, or its error. Names are not looked at."""
+    folders = {"server": (keys / "server.crt", keys / "server.key")} | {
+        folder.name: (folder / "device.crt", folder / "device.key") for folder in (keys / "devices").iterdir()
+    }
+    contexts = [ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)]
+    for context, pair in zip(contexts, (server, client), strict=True):
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        context.load_verify_locations(keys / "ca.crt")
+        context.load_cert_chain(*folders[pair])
+
+    def ends(context, raw, server_side):
+        try:
+            with context.wrap_socket(raw, server_side=server_side) as end:
+                end.sendall(b"x")
+                end.recv(1)  # in TLS 1.3 a client learns only here that it was refused
+        except OSError as error:
+            return error
+        return None
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(2) as threads:
+        to_server = socket.create_connection(listener.getsockname(), timeout=30)
+        accepted, _ = listener.accept()
+        accepted.settimeout(30)
+        return [
+            done.result()
+            for done in (
+                threads.submit(ends, contexts[0], accepted, True),
+                threads.submit(ends, contexts[1], to_server, False),
+            )
+        ]
+
+
+def test_a_device_cannot_pass_itself_off_as_the_server_nor_the_server_as_a_device(keys):
+    add_device(keys, "pi")
+    add_device(keys, "thief")
+    assert handshake(keys, "server", "pi") == [None, None]
+    _, refused = handshake(keys, "thief", "pi")
+    assert isinstance(refused, ssl.SSLCertVerificationError)
+    assert refused.verify_code == INVALID_PURPOSE
+    refused, _ = handshake(keys, "server", "server")
+    assert isinstance(refused, ssl.SSLCertVerificationError)
+    assert refused.verify_code == INVALID_PURPOSE
+    for file, purpose in (
+        ("server.crt", ExtendedKeyUsageOID.SERVER_AUTH),
+        ("registered/pi.crt", ExtendedKeyUsageOID.CLIENT_AUTH),
+    ):
+        extensions = x509.load_pem_x509_certificate((keys / file).read_bytes()).extensions
+        assert list(extensions.get_extension_for_class(x509.ExtendedKeyUsage).value) == [purpose]
+    renew_device(keys, "pi", 4000)
+    assert handshake(keys, "server", "pi") == [None, None]
 
 
 @pytest.mark.parametrize("name", ["", "../pi", ".pi", "a/b", "a b", "x" * 64])
@@ -148,12 +330,65 @@ def test_a_name_that_is_no_file_name(keys, name):
         remove_device(keys, name)
 
 
-def test_a_comment_that_is_no_name_is_none(keys):
-    folder = add_device(keys, "pi")
-    assert device_keys(folder, insecure=False).name == "pi"
-    public = folder / "device.pub"
-    public.write_text(public.read_text().replace(" pi\n", " ../pi\n"))
-    assert device_keys(folder, insecure=False).name is None
+def test_a_devices_files_belong_together(keys):
+    folder, other = add_device(keys, "pi"), add_device(keys, "other")
+    shutil.copy(keys / "server.crt", folder / "device.crt")
+    with pytest.raises(BouquetError, match=r"device\.crt is not a device's certificate: it is for 'Bouquet server'"):
+        device_keys(folder, insecure=False)
+    shutil.copy(other / "device.crt", folder)
+    with pytest.raises(BouquetError, match=r"device\.key cannot be read, or is not the private key of .*device\.crt"):
+        device_keys(folder, insecure=False)
+    shutil.copy(other / "device.key", folder)
+    assert device_keys(folder, insecure=False).name == "other"
+    locked = ec.generate_private_key(ec.SECP256R1()).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"secret")
+    )
+    for content in (b"garbage", locked):  # where there is a terminal, OpenSSL would ask for the password
+        (folder / "device.key").write_bytes(content)
+        with pytest.raises(BouquetError, match=r"device\.key cannot be read, or is not"):
+            device_keys(folder, insecure=False)
+    for name in ("ca.crt", "device.crt"):
+        (folder / name).write_text("garbage")
+        with pytest.raises(BouquetError, match=rf"{name} is no certificate"):
+            device_keys(folder, insecure=False)
+
+
+def test_what_expires_is_said_with_the_command_to_give(keys):
+    now = datetime.now(UTC)
+    assert expiring(keys, now) == []
+    renew_server(keys, days=20)
+    add_device(keys, "a", days=-1)
+    add_device(keys, "b", days=40)
+    add_device(keys, "c", days=10)
+    renew_device(keys, "c", days=100)
+    (keys / "registered" / "torn.crt").write_text("garbage")
+    ends = f"{expires((keys / 'server.crt').read_bytes()):%Y-%m-%d}"
+    lines = expiring(keys, now)
+    assert lines[0] == (
+        f"The certificate of the server expires on {ends}; make a new one and start the server again: "
+        f"bouquet keys server --dir {keys}"
+    )
+    assert [line.split(" on ")[0] for line in lines[1:]] == ["The certificate of a expired"]
+    assert lines[1].endswith(f"; make a new one: bouquet keys renew a --dir {keys}")
+    later = expiring(keys, now, days=60)
+    assert [line.split(" on ")[0] for line in later[2:]] == ["The certificate of b expires"]
+    last = expiring(keys, now + timedelta(days=4000))
+    assert last[0].startswith("The certificate of the authority expired on ")
+    assert last[0].endswith("copy each its folder: bouquet keys init --dir NEW --host NAME_OR_IP")
+    assert [line.split()[3] for line in last[2:]] == ["a", "b", "c"]
+
+
+def test_a_server_does_not_start_with_what_has_expired(keys, tmp_path):
+    renew_server(keys, days=-1)
+    with pytest.raises(BouquetError, match=r"of the server expired on .*: bouquet keys server --dir .*/keys$"):
+        server_keys(keys, insecure=False)
+    init_keys(tmp_path / "old", ["x"], days=-1)
+    renew_server(tmp_path / "old")
+    with pytest.raises(BouquetError, match=r"of the authority expired on .*: bouquet keys init --dir NEW --host"):
+        server_keys(tmp_path / "old", insecure=False)
+    (keys / "server.crt").write_text("garbage")
+    with pytest.raises(BouquetError, match=r"server\.crt is no certificate"):
+        server_keys(keys, insecure=False)
 
 
 def test_a_name_twice_and_a_folder_without_keys(keys, tmp_path):
@@ -167,9 +402,17 @@ def test_a_name_twice_and_a_folder_without_keys(keys, tmp_path):
     with pytest.raises(BouquetError, match="holds no keys"):
         list_devices(tmp_path / "none")
     with pytest.raises(BouquetError, match="give one name"):
-        CliRunner().invoke(
-            app, ["keys", "add", "a", "b", "--public-key", "x.pub", "--dir", str(keys)], catch_exceptions=False
-        )
+        run("add", "a", "b", "--request", "x.csr", "--dir", keys)
+    remove_device(keys, "pi")
+    (keys / "devices" / "pi").mkdir(parents=True)
+    with pytest.raises(BouquetError, match=r"devices/pi is there already and is not overwritten"):
+        add_device(keys, "pi")
+    assert list_devices(keys) == []
+    (keys / "registered" / "torn.crt").write_text("garbage")
+    with pytest.raises(BouquetError, match=r"torn\.crt is no certificate"):
+        list_devices(keys)
+    remove_device(keys, "torn")
+    assert list_devices(keys) == []
 
 
 def test_secure_unless_told_otherwise(keys, tmp_path):
@@ -182,5 +425,10 @@ def test_secure_unless_told_otherwise(keys, tmp_path):
         server_keys(tmp_path.relative_to(tmp_path) / "none", insecure=False)
     with pytest.raises(BouquetError, match=r"device\.key: .*bouquet keys add DEVICE, copy .* --keys"):
         device_keys(keys, insecure=False)
+    folder = add_device(keys, "pi")
+    for name in ("ca.crt", "device.crt"):
+        (folder / name).unlink()
+        with pytest.raises(BouquetError, match=rf"There is no .*devices/pi/{name}: a device needs"):
+            device_keys(folder, insecure=False)
     with pytest.raises(BouquetError, match="either --keys"):
         server_keys(keys, insecure=True)

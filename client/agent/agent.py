@@ -1,0 +1,475 @@
+"""The agent: holds the connection to the server for months, and has tasks done by processes beside it.
+
+Nothing here imports PyTorch, Flower or what a model needs: it stays on the device, beside the training, in little
+memory. What it is told by whoever holds the server is checked before it is taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from client.agent.reachability import ServerMismatch, ServerUnreachable, check_server
+from client.agent.settings import DeviceSettings
+from client.agent.store import NODE_CONFIG, TASKS, NoRoom, TaskStore
+from client.agent.worker import Worker
+from client.node_config import TAGS, WHEN
+from client.trust.policy import CodeRefused, unpack
+from common.errors import BouquetError
+from common.system.files import write_atomically
+from common.texts import plain
+from common.torchvision_compat import wants_torchvision
+from common.trust.code import own_code, release
+from common.wire.fleet_pb2 import DeviceFrame, Hello, Refused, Run, ServerFrame, Task
+from common.wire.transfer import FRAME_BYTES, MAJOR, METHOD, MINOR, Incoming, Outbox, Outgoing, WireError, is_whole
+
+KEEPALIVE_SECONDS, KEEPALIVE_ANSWER_SECONDS = 50, 20  # as the server's (`server.service.connections`)
+WELCOME_SECONDS = 60.0
+RETRY_SECONDS = 2.0
+RECONNECT_SECONDS = 5.0  # a server that is back is found again so late at most
+LONGEST_PAUSE_SECONDS = 60.0
+GOODBYE_SECONDS = 2.0
+WORK = ("train", "evaluate")  # types of tasks, and what their names begin with
+MOST_TASKS = 16  # that a server has this device keep
+CODE_REFUSED, CRASHED = 7, 8  # Flower's INVALID_FAB and CLIENT_APP_CRASHED
+IDENTIFIER = re.compile(r"[0-9a-f]{32}")
+LONGEST_NOTICE, LONGEST_REASON = 500, 1000
+CERTIFICATE = "device.crt"  # in the state folder: a renewed one
+
+
+class Turned(BouquetError):
+    """The server does not take this device. ``passing``: what its operator, or time, may mend."""
+
+    def __init__(self, text: str, passing: bool) -> None:
+        super().__init__(text)
+        self.passing = passing
+
+
+class Agent:
+    """One device; ``say`` is given each line for its owner."""
+
+    def __init__(self, settings: DeviceSettings, say: Callable[[str], None]) -> None:
+        self.settings, self.say = settings, say
+        self.store = TaskStore(settings.state_dir / TASKS)
+        self.store.sweep()
+        (self.store.folder / NODE_CONFIG).write_text(json.dumps({**settings.node_config, **settings.trust.node_config}))
+        self.worker = Worker(self.store.folder, say, settings.cold, settings.trainer)
+        self.session = os.urandom(16)
+        self.admitted = False
+        self._watch: Any = None
+        if when := settings.node_config.get(WHEN):
+            from client.owner.watch import Watch  # pydantic, which is for nothing else here
+
+            self._watch = Watch(Path(str(when)), settings.state_dir)
+        self._lost = ""  # why the connection was lost, as it was said
+        self._said_rest = ""
+        self._tasks: dict[str, Task] = {}  # to be done, in order, those in hand and answered too
+        self._todo: asyncio.Queue[str] = asyncio.Queue()
+        self._in_hand: tuple[str, asyncio.Future[str]] | None = None
+        self._coming: dict[str, Incoming] = {}
+        self._run: Run | None = None
+        self._node = 0
+        self._refusal = ""  # why the run's code is not run
+        self._code: Path | None = None  # where code lies that is not installed
+        self._code_is_here = asyncio.Event()
+        self._outbox: Outbox | None = None
+        self._over = False
+
+    # --- connections -------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work until this is cancelled. Raises `BouquetError` where the device does not get in, and waiting is vain."""
+        wait = self.settings.wait
+        deadline = float("inf") if wait is None else time.monotonic() + wait
+        await self.worker.start()
+        working = asyncio.ensure_future(self._work())
+        pause, said = 0.5, ""
+        try:
+            while True:
+                try:
+                    await self._connect()
+                    pause = 0.5  # it was welcome
+                    continue
+                except (ServerUnreachable, ServerMismatch, Turned) as problem:
+                    mended = isinstance(problem, ServerUnreachable) or getattr(problem, "passing", False)
+                    if not self.admitted and (not mended or time.monotonic() >= deadline):
+                        raise
+                    text = str(problem)
+                    longest = LONGEST_PAUSE_SECONDS if isinstance(problem, Turned) else RECONNECT_SECONDS
+                if text != said and not self._lost:
+                    self.say(f"{text} Trying again" + ("." if wait is None or self.admitted else f" for {wait:g} s."))
+                said = text
+                await asyncio.sleep(max(0.0, min(pause * random.uniform(0.5, 1.0), deadline - time.monotonic() + 0.05)))
+                pause = min(2 * pause, longest)
+        finally:
+            working.cancel()
+            self.worker.close()
+
+    async def _connect(self) -> None:
+        """One connection, to its end. Raises where it never was one."""
+        settings = self.settings
+        channel = self._channel()
+        welcome = False
+        try:
+            call = channel.stream_stream(METHOD)()
+            outbox = Outbox(DeviceFrame)
+            outbox.put(hello=self._hello())
+            writing = asyncio.ensure_future(self._write(call, outbox))
+            try:
+                first = await asyncio.wait_for(call.read(), WELCOME_SECONDS)
+                if first is grpc.aio.EOF:
+                    raise ServerUnreachable(f"The server {settings.server} ended the connection.")
+                self._admit(ServerFrame.FromString(first))
+                welcome = True
+                self._outbox = outbox
+                await self._read(call)
+                self._say_lost("it ended")
+            finally:
+                self._outbox = None
+                self._end_transfers()
+                outbox.close()
+                with contextlib.suppress(asyncio.TimeoutError, asyncio.CancelledError, Exception):
+                    await asyncio.wait_for(writing, GOODBYE_SECONDS)
+                call.cancel()
+        except (TimeoutError, grpc.RpcError, WireError) as error:
+            details = error.details() if isinstance(error, grpc.RpcError) else str(error)
+            if welcome:
+                self._say_lost(plain(str(details or error), 200))
+                return
+            await asyncio.to_thread(  # says what is wrong, where it can
+                check_server,
+                settings.server,
+                insecure=settings.insecure,
+                authority=settings.authority,
+                certificate=self._certificate(),
+                private_key=settings.private_key,
+            )
+            raise ServerUnreachable(
+                f"The server {settings.server} does not answer ({plain(str(details or 'no answer'), 200)})."
+            ) from None
+        finally:
+            await channel.close()
+
+    def _channel(self) -> grpc.aio.Channel:
+        settings = self.settings
+        options = [
+            ("grpc.max_receive_message_length", FRAME_BYTES),
+            ("grpc.keepalive_time_ms", 1000 * KEEPALIVE_SECONDS),
+            ("grpc.keepalive_timeout_ms", 1000 * KEEPALIVE_ANSWER_SECONDS),
+            ("grpc.http2.max_pings_without_data", 0),
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+        if settings.insecure:
+            return grpc.aio.insecure_channel(settings.server, options)
+        assert settings.authority is not None
+        assert settings.private_key is not None
+        certificate = self._certificate()
+        assert certificate is not None
+        files = (settings.authority, settings.private_key, certificate)
+        try:
+            credentials = grpc.ssl_channel_credentials(*(file.read_bytes() for file in files))
+        except OSError as error:
+            raise BouquetError(f"{error.filename} cannot be read: {error.strerror}.") from None
+        return grpc.aio.secure_channel(settings.server, credentials, options)
+
+    def _certificate(self) -> Path | None:
+        """The renewed certificate, where the server has sent one since the owner copied the last."""
+        given, renewed = self.settings.certificate, self.settings.state_dir / CERTIFICATE
+        if given is None:
+            return None
+        with contextlib.suppress(OSError):
+            if renewed.stat().st_mtime > given.stat().st_mtime:
+                return renewed
+        return given
+
+    def _hello(self) -> Hello:
+        tags = str(self.settings.node_config.get(TAGS, ""))
+        return Hello(
+            major=MAJOR,
+            minor=MINOR,
+            release=release(),
+            session=self.session,
+            code=own_code(),
+            tags=tags.split(",") if tags else [],
+            holds=self.store.holds(),
+        )
+
+    def _admit(self, frame: ServerFrame) -> None:
+        kind = frame.WhichOneof("frame")
+        if kind == "refused":
+            raise self._turned(frame.refused)
+        if kind != "welcome" or frame.welcome.major != MAJOR:
+            raise ServerMismatch(f"The server {self.settings.server} speaks another version; install the same release.")
+        self._node = frame.welcome.node
+        self._run = None
+        if self._lost:
+            self.say("The server is back: connected again.")
+        elif not self.admitted:
+            self.say("Connected.")
+        self._lost = ""
+        self.admitted = True
+
+    def _turned(self, refused: Refused) -> Turned:
+        hints = {
+            Refused.NOT_REGISTERED: "The server does not admit this device: its certificate is not registered there "
+            "(bouquet keys add, on the server), or was removed there (bouquet keys remove).",
+            Refused.IN_USE: "The server takes another device for this one, which shows the same certificate: is one "
+            "the copy of the other's card? Give each its own (bouquet keys add, on the server).",
+        }
+        said = plain(refused.text, LONGEST_NOTICE)
+        hint = hints.get(refused.code, f"The server does not take this device: {said}.")
+        return Turned(hint, passing=refused.code in (Refused.NOT_REGISTERED, Refused.IN_USE, Refused.FULL))
+
+    def _say_lost(self, why: str) -> None:
+        if not self._lost:
+            self._lost = why
+            self.say(f"The connection to the server is lost; trying again until it is back ({why}).")
+
+    async def _write(self, call: Any, outbox: Outbox) -> None:
+        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):  # the reader sees it, too
+            while (frame := await outbox.next()) is not None:
+                await call.write(frame)
+            await call.done_writing()
+
+    async def _read(self, call: Any) -> None:
+        while (data := await call.read()) is not grpc.aio.EOF:
+            frame = ServerFrame.FromString(data)
+            kind = frame.WhichOneof("frame")
+            if kind == "goodbye":
+                self._say_lost("it ends")
+                return
+            if kind == "refused":
+                raise self._turned(frame.refused)
+            if kind is not None and (handle := getattr(self, f"_on_{kind}", None)) is not None:
+                handle(getattr(frame, kind))
+
+    def _put(self, **what: Any) -> None:
+        if self._outbox is not None:
+            self._outbox.put(**what)
+
+    def goodbye(self) -> None:
+        """Tell the server that this device goes."""
+        with contextlib.suppress(WireError):
+            self._put(goodbye={"reason": "the device ends"})
+        if self._outbox is not None:
+            self._outbox.close()
+
+    # --- what the server says ----------------------------------------------------------------------------------
+
+    def _on_ping(self, _: Any) -> None:
+        self._put(pong={})
+
+    def _on_notice(self, notice: Any) -> None:
+        self.say(f"The server says: {plain(notice.text, LONGEST_NOTICE)}")
+
+    def _on_run(self, run: Run) -> None:
+        self._run, self._refusal, self._code = run, "", None
+        self._code_is_here.clear()
+        try:
+            config = json.loads(run.settings)
+            if not isinstance(config, dict) or not re.fullmatch(r"[0-9a-f]{64}", run.code):
+                raise ValueError
+        except ValueError:
+            raise WireError("a run that cannot be read") from None
+        try:
+            news = self.settings.trust.judge(run.code, run.signature, plain(run.release, 60))
+            self.settings.trust.check_config(config)
+        except CodeRefused as error:
+            self._refuse(str(error))
+            return
+        if news:
+            self.say(news)
+        self.store.keep_run(run)
+        if run.code == own_code():
+            self._code_is_here.set()
+            return
+        apps = self.settings.state_dir / "code"
+        apps.mkdir(parents=True, exist_ok=True, mode=0o700)
+        incoming = Incoming(run.code, run.bundle, apps / f"{run.code[:16]}.zip")
+        self._coming[run.code] = incoming
+        self._put(credit=incoming.begin())
+        if incoming.is_complete:
+            self._finish(incoming)
+
+    def _refuse(self, reason: str) -> None:
+        if reason != self._refusal:
+            self.say(f"Refused to run the server's code. {reason}")
+        self._refusal = reason
+        self._code_is_here.set()
+
+    def _on_task(self, task: Task) -> None:
+        if self._run is None or task.run != self._run.id or not IDENTIFIER.fullmatch(task.id):
+            raise WireError("a task that belongs to no run")
+        known = self.store.content(task.id).exists()
+        if (reply := self.store.reply(task.id)) is not None:
+            self._tasks[task.id] = task
+            self._deliver(task.id, reply)
+        elif task.id in self._tasks and known:
+            return  # it is being done, or waits its turn
+        elif self._refusal:
+            self._put(reply={"id": task.id, "error": {"code": CODE_REFUSED, "reason": self._refusal}})
+        elif len(self._tasks) >= MOST_TASKS:
+            raise WireError("more tasks than one device can have")
+        elif (later := self._not_now(task)) is not None:
+            self._put(not_now={"id": task.id, "reason": str(later), "seconds": max(0.0, later.seconds)})
+        else:
+            self._take(task, known)
+
+    def _take(self, task: Task, known: bool) -> None:
+        self._tasks[task.id] = task
+        try:
+            self.store.keep(task, self._node)
+            if known or is_whole(task.content) or not task.content.size:
+                self._todo.put_nowait(task.id)
+                return
+            incoming = self.store.incoming(task)
+        except NoRoom as error:
+            del self._tasks[task.id]
+            self._put(reply={"id": task.id, "error": {"code": CRASHED, "reason": str(error)}})
+            self.say(str(error))
+            return
+        self._coming[task.id] = incoming
+        self._put(credit=incoming.begin())
+        if incoming.is_complete:
+            self._finish(incoming)
+
+    def _not_now(self, task: Task) -> Any:
+        """Whether the owner lets no work begin; said where it is another reason than the last."""
+        if self._watch is None or task.type.partition(".")[0] not in WORK:
+            return None
+        later = self._watch.refusal()
+        if later is not None and str(later) != self._said_rest:
+            self.say(f"The owner's conditions: {later}. Rounds go on without this device until then.")
+        self._said_rest = "" if later is None else str(later)
+        return later
+
+    def _on_chunk(self, chunk: Any) -> None:
+        if (incoming := self._coming.get(chunk.id)) is None:
+            return
+        try:
+            more = incoming.add(chunk)
+        except OSError as error:
+            self.say(f"A task cannot be kept: {error.strerror}.")
+            self._cancel(chunk.id)
+            self._put(reply={"id": chunk.id, "error": {"code": CRASHED, "reason": "The device's disk is full."}})
+            return
+        if more is not None:
+            self._put(credit=more)
+        if incoming.is_complete:
+            self._finish(incoming)
+
+    def _finish(self, incoming: Incoming) -> None:
+        try:
+            file = incoming.finish()
+        except WireError:
+            self._put(credit=incoming.begin())
+            return
+        del self._coming[incoming.id]
+        if self._run is not None and incoming.id == self._run.code:
+            try:
+                self._code = unpack(file.read_bytes(), self._run.code, self.settings.state_dir / "code" / "unpacked")
+            except (CodeRefused, OSError) as error:
+                self._refuse(str(error))
+            finally:
+                file.unlink(missing_ok=True)
+            self._code_is_here.set()
+        else:
+            self._todo.put_nowait(incoming.id)
+
+    def _on_credit(self, credit: Any) -> None:
+        if self._outbox is not None:
+            self._outbox.credit(credit)
+
+    def _on_received(self, received: Any) -> None:
+        if received.id in self._tasks:
+            self._cancel(received.id)
+
+    def _on_cancel(self, cancel: Any) -> None:
+        if cancel.id in self._tasks:
+            self._cancel(cancel.id)
+
+    def _cancel(self, identifier: str) -> None:
+        """Forget a task, and end the work on it."""
+        self._tasks.pop(identifier, None)
+        if (incoming := self._coming.pop(identifier, None)) is not None:
+            incoming.drop()
+        if self._outbox is not None:
+            self._outbox.withdraw(identifier)
+        if self._in_hand is not None and self._in_hand[0] == identifier:
+            self._in_hand[1].cancel()
+        self.store.drop(identifier)
+
+    def _end_transfers(self) -> None:
+        for incoming in self._coming.values():
+            incoming.close()
+            self._tasks.pop(incoming.id, None)  # the server sends its head again
+        self._coming.clear()
+
+    def _on_certificate(self, renewed: Any) -> None:
+        from common.trust.certificates import check_renewal
+
+        given, authority = self._certificate(), self.settings.authority
+        if given is None or authority is None:
+            return
+        try:
+            check_renewal(renewed.pem, given.read_bytes(), authority.read_bytes())
+            write_atomically(self.settings.state_dir / CERTIFICATE, renewed.pem, 0o600)
+        except (BouquetError, OSError) as error:
+            self.say(f"The server's new certificate for this device is not taken: {error}")
+            return
+        self.say("The server sent a new certificate for this device; it is used from the next connection on.")
+
+    # --- work --------------------------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        """One task after another, whatever becomes of the connection."""
+        while True:
+            identifier = await self._todo.get()
+            task = self._tasks.get(identifier)
+            if task is None:
+                continue  # cancelled
+            await self._code_is_here.wait()
+            if self._refusal:
+                self.store.fail(identifier, CODE_REFUSED, self._refusal)
+            else:
+                await self._do(task)
+            if identifier in self._tasks and (reply := await asyncio.to_thread(self.store.reply, identifier)):
+                self._deliver(identifier, reply)
+
+    async def _do(self, task: Task) -> None:
+        config = json.loads(self._run.settings) if self._run is not None else {}
+        doing = asyncio.ensure_future(self.worker.do(task.id, self._code, wants_torchvision(config)))
+        self._in_hand = task.id, doing
+        timer = asyncio.get_running_loop().call_later(max(1.0, task.seconds), self._cancel, task.id)
+        try:
+            why = await doing
+        except asyncio.CancelledError:
+            if task.id in self._tasks:  # the agent itself ends
+                raise
+            return
+        finally:
+            timer.cancel()
+            self._in_hand = None
+        if self.store.reply(task.id) is None and task.id in self._tasks:
+            reason = f"The process that worked on it {why or 'left no answer'}."[:LONGEST_REASON]
+            self.say(f"A task was not answered: {reason}")
+            self.store.fail(task.id, CRASHED, reason)
+
+    def _deliver(self, identifier: str, reply: Any) -> None:
+        """Send a reply; large ones as the server gives credit."""
+        if self._outbox is None:
+            return  # the server asks again when it is back
+        if reply.HasField("content") and reply.content.size and not reply.content.data:
+            file = self.store.reply_file(identifier)
+            self._outbox.offer(Outgoing(identifier, file, reply.content.size))
+        self._put(reply=reply)

@@ -1,0 +1,42 @@
+"""One task: a message, the ClientApp, and its reply, all of them files. It runs in a process that ends with it.
+
+``python -m client.agent.task FOLDER ID`` is such a process; a warm device forks it instead (`client.agent.trainer`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from flwr.app import Context, RecordDict
+
+from client.agent.store import NODE_CONFIG, TaskStore
+from client.app import app
+from common.wire.flower import content_bytes, instruction
+
+
+def answer(store: TaskStore, identifier: str) -> None:
+    """Have the ClientApp answer a task, and leave the reply, whole, where the agent finds it."""
+    about = json.loads((store.folder / f"{identifier}.json").read_text(encoding="utf-8"))
+    run_config = json.loads(store.run_file(about["run"]).read_text(encoding="utf-8"))
+    node_config = json.loads((store.folder / NODE_CONFIG).read_text(encoding="utf-8"))
+    content = store.content(identifier).read_bytes()
+    where = about["run"], about["node"]
+    message = instruction(content, identifier, *where, about["type"], about["group"], about["seconds"] or 1.0)
+    del content
+    reply = app(message, Context(*where, node_config, RecordDict(), run_config))
+    if reply.has_error():
+        store.fail(identifier, reply.error.code, str(reply.error.reason))
+        return
+    part = store.reply_file(identifier).with_suffix(".reply-part")
+    part.write_bytes(content_bytes(reply.content))
+    os.replace(part, store.reply_file(identifier))
+
+
+if __name__ == "__main__":
+    answer(TaskStore(Path(sys.argv[1])), sys.argv[2])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # Python would take PyTorch's modules apart for a second

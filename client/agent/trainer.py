@@ -1,0 +1,188 @@
+"""The process that has PyTorch imported, and forks another for each task: ``python -m client.agent.trainer FD``.
+
+It has neither threads nor gRPC, so that it may fork. The agent, which holds the connection to the server, speaks with
+it over a pair of sockets, whose other end it was started with: a JSON object a packet. What a task leaks, breaks or
+locks goes with its process. When the agent ends, all of it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import mmap
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from client.agent.store import TaskStore
+from common.system.processes import end_with_parent, ended_children
+
+IMPORTED = ("torch", "PIL", "client.rounds.session", "client.data.cache", "common.model.architectures")
+LARGEST_PACKET = 64 * 1024
+PR_SET_NAME = 15
+OOM_SCORE = "500"  # where memory runs out, the kernel ends a task before anything else of the device
+
+
+@dataclass
+class Trainer:
+    """The state of one trainer; ``link`` is its end of the pair."""
+
+    link: socket.socket
+    running: dict[int, str] = field(default_factory=dict)  # process → task
+
+    def run(self) -> NoReturn:
+        """Work until the agent ends."""
+        waking, woken = os.pipe()
+        os.set_blocking(waking, False)
+        os.set_blocking(woken, False)
+        signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self.say(ready=True)
+        while True:
+            ready, _, _ = select.select([waking, self.link.fileno()], [], [])
+            if waking in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(waking, 4096)
+            self.reap()
+            if self.link.fileno() in ready:
+                heard = self.link.recv(LARGEST_PACKET)
+                if not heard:
+                    for pid in self.running:
+                        os.kill(pid, signal.SIGKILL)
+                    os._exit(0)
+                self.do(json.loads(heard))
+
+    def do(self, asked: dict[str, Any]) -> None:
+        """Begin a task, or end one."""
+        if "stop" in asked:
+            for pid, task in self.running.items():
+                if task == asked["stop"]:
+                    os.kill(pid, signal.SIGKILL)
+            return
+        if asked.get("torchvision"):
+            # Once for all tasks: its import takes seconds on a small device. Not at the start, for most models do
+            # without. What is wrong with it is said by the task that needs it.
+            with contextlib.suppress(Exception):
+                from common.torchvision_compat import import_torchvision
+
+                import_torchvision()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self.say(task=asked["task"], ended=f"could not be started ({error.strerror})")
+            return
+        if pid == 0:
+            self.work(asked)
+        self.running[pid] = asked["task"]
+
+    def work(self, asked: dict[str, Any]) -> NoReturn:
+        """In the forked process: one task, and the end."""
+        status = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            become("bouquet-task", signal.SIGKILL)
+            with contextlib.suppress(OSError):
+                Path("/proc/self/oom_score_adj").write_text(OOM_SCORE)
+            self.link.close()
+            import numpy as np
+
+            from client.agent.task import answer
+
+            np.random.seed()  # each process starts with numbers of its own; Python sees to its generator itself
+            answer(TaskStore(Path(asked["folder"])), asked["task"])
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(status)
+
+    def reap(self) -> None:
+        """Collect the processes that have ended, and say so."""
+        for pid, status in ended_children():
+            if (task := self.running.pop(pid, None)) is not None:
+                self.say(task=task, ended=ended(os.waitstatus_to_exitcode(status)))
+
+    def say(self, **what: Any) -> None:
+        """Tell the agent."""
+        with contextlib.suppress(OSError):  # it is gone, which is heard next
+            self.link.send(json.dumps(what).encode())
+
+
+def become(name: str, when_parent_ends: signal.Signals) -> None:
+    """Give a process a name of its own, and have it end with its parent (Linux; elsewhere nothing happens)."""
+    end_with_parent(when_parent_ends)
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+
+
+def ended(code: int) -> str:
+    """How a process ended, in words; empty where it ended well."""
+    if code == 0:
+        return ""
+    if code > 0:
+        return f"ended with status {code} before it had answered"
+    name = next((known.name for known in signal.Signals if known == -code), f"signal {-code}")
+    return f"was ended by {name}" + (" (out of memory?)" if -code == signal.SIGKILL else "")
+
+
+def settle() -> None:
+    """Call it before a fork, when what will be shared is imported.
+
+    No collection looks at these objects again, so that their pages stay shared. What importing has touched of the
+    libraries' code, some 60 MB for PyTorch, is left to the page cache: a page comes back when it is run.
+    """
+    gc.collect()
+    gc.freeze()
+    if not sys.platform.startswith("linux"):
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        addresses, permissions, *_, file = line.split(maxsplit=5)
+        # Code alone: other private mappings may hold what the loader has written into them.
+        if permissions == "r-xp" and file.startswith("/"):
+            low, high = (int(address, 16) for address in addresses.split("-"))
+            libc.madvise(ctypes.c_void_p(low), ctypes.c_size_t(high - low), mmap.MADV_DONTNEED)
+
+
+def main(descriptors: list[str]) -> NoReturn:
+    """Import what tasks need and serve one agent; of several, each by a process of its own that shares the imports."""
+    become("bouquet-train", signal.SIGKILL)
+    for module in IMPORTED:
+        importlib.import_module(module)
+    from client.procedures.registry import procedure
+    from common.protocol import STANDARD
+
+    importlib.import_module("client.agent.task")
+    procedure(STANDARD)  # a method's own is imported when a task asks for it
+    settle()
+    own, *others = descriptors
+    for other in others:
+        if os.fork() == 0:
+            own, others = other, []
+            become("bouquet-train", signal.SIGKILL)
+            break
+    for descriptor in descriptors:
+        if descriptor != own:
+            os.close(int(descriptor))
+    Trainer(socket.socket(fileno=int(own))).run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,1 +1,0 @@
-"""The programs around Flower's SuperNode on a device; the client's only room that touches private Flower."""

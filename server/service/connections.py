@@ -1,0 +1,143 @@
+"""How many connections are held open, and what each may cost before it is known whose it is.
+
+A stranger gets no further than the handshake of TLS, where there are keys. Until that is done, or until the first frame
+where there are none, a connection is a stranger's: of these there are so many in all and from one address, for so many
+seconds. They take nothing of the room that devices have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+import urllib.parse
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+
+from common.wire.transfer import FRAME_BYTES
+from server.service.open_files import most_connections
+
+STREAMS_OF_A_CONNECTION = 2  # a device has one
+STRANGERS = 512  # connections on which no device has been welcomed
+STRANGERS_OF_AN_ADDRESS = 256
+STRANGER_SECONDS = 30.0
+HANDSHAKE_SECONDS = 15  # from the first packet to the end of TLS and of HTTP/2's settings
+SWEEP_SECONDS = 1.0
+FEW = 64  # files open beside devices' connections: nothing to look for
+# Below the least after which routers and firewalls forget a connection on which nothing comes.
+KEEPALIVE_SECONDS, KEEPALIVE_ANSWER_SECONDS = 50, 20
+
+
+def door_options() -> list[tuple[str, int]]:
+    """gRPC's limits: what a frame may be, and how a peer is noticed that is gone without a word."""
+    return [
+        ("grpc.max_receive_message_length", FRAME_BYTES),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_concurrent_streams", STREAMS_OF_A_CONNECTION),
+        ("grpc.max_allowed_incoming_connections", most_connections()),
+        ("grpc.server_handshake_timeout_ms", 1000 * HANDSHAKE_SECONDS),
+        ("grpc.keepalive_time_ms", 1000 * KEEPALIVE_SECONDS),
+        ("grpc.keepalive_timeout_ms", 1000 * KEEPALIVE_ANSWER_SECONDS),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+        ("grpc.so_reuseport", 0),
+    ]
+
+
+class Connections:
+    """Closes the connections of strangers of which there are too many, or that have been there for too long.
+
+    ``welcomed`` are the other ends (`peer_of`) of devices' connections. Linux only.
+    """
+
+    def __init__(self, port: int, welcomed: Collection[str]) -> None:
+        self._port = port
+        self._welcomed = welcomed
+        self._since: dict[str, float] = {}
+
+    def sweep(self) -> None:
+        """Look at all connections once."""
+        names = os.listdir("/proc/self/fd")
+        if len(names) - len(self._welcomed) < FEW:
+            self._since.clear()
+            return
+        there = {peer: name for name, peer, _ in self._sockets(names)}
+        now = time.monotonic()
+        self._since = {peer: self._since.get(peer, now) for peer in there if peer not in self._welcomed}
+        of_address: Counter[str] = Counter()
+        # The newest have the least to lose.
+        for number, peer in enumerate(sorted(self._since, key=lambda peer: self._since[peer])):
+            of_address[address_of(peer)] += 1
+            too_many = number >= STRANGERS or of_address[address_of(peer)] > STRANGERS_OF_AN_ADDRESS
+            if (too_many or now - self._since[peer] > STRANGER_SECONDS) and peer not in self._welcomed:
+                self._close(there[peer], peer)
+
+    def keep_sweeping(self, over: threading.Event) -> None:
+        """From a thread of its own, until it is over."""
+
+        def sweep() -> None:
+            while not over.wait(SWEEP_SECONDS):
+                with contextlib.suppress(OSError):
+                    self.sweep()
+
+        threading.Thread(target=sweep, name="connections", daemon=True).start()
+
+    def _close(self, name: str, peer: str) -> None:
+        for _, now_there, one in self._sockets([name]):
+            if now_there == peer:  # no other has come in its place
+                with contextlib.suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+
+    def _sockets(self, names: list[str]) -> Iterator[tuple[str, str, socket.socket]]:
+        """Of each descriptor that is a connection to the port, a second handle, open until the next is asked."""
+        for name in names:
+            with contextlib.suppress(OSError):  # it is gone, or the one that listens
+                if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                    continue
+                with socket.socket(fileno=os.dup(int(name))) as one:
+                    if one.family in (socket.AF_INET, socket.AF_INET6) and one.getsockname()[1] == self._port:
+                        yield name, peer_of(*one.getpeername()[:2]), one
+
+
+class Refusals:
+    """Says who was refused: so many lines a minute, and then how many more."""
+
+    LINES_A_MINUTE = 6
+
+    def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._say = say
+        self._clock = clock
+        self._since, self._said, self._unsaid = clock(), 0, 0
+
+    def add(self, who: str, why: str) -> None:
+        """A device, or whoever, is refused."""
+        if self._clock() - self._since >= 60.0:
+            if self._unsaid:
+                self._say(f"{self._unsaid} more were refused in the meantime")
+            self._since, self._said, self._unsaid = self._clock(), 0, 0
+        if self._said >= self.LINES_A_MINUTE:
+            self._unsaid += 1
+            return
+        self._said += 1
+        self._say(f"{who} is refused: {why}")
+
+
+def address_of(peer: str) -> str:
+    """Whose a connection is: of an IPv6 address its first 64 bits, below which a site gives out what it likes."""
+    host = peer.rpartition(":")[0]
+    with contextlib.suppress(OSError):
+        return socket.inet_pton(socket.AF_INET6, host)[:8].hex()
+    return host
+
+
+def peer_of(host: str, port: int) -> str:
+    """A connection's other end, in one way of writing."""
+    return f"{host.removeprefix('::ffff:').partition('%')[0]}:{port}"
+
+
+def peer_named(name: str) -> str:
+    """The same from gRPC's name for it: ``ipv4:192.0.2.1:5000`` or ``ipv6:%5B2001:db8::1%5D:5000``."""
+    host, _, port = urllib.parse.unquote(name.partition(":")[2]).rpartition(":")
+    return peer_of(host.strip("[]"), int(port)) if port.isdigit() else name

@@ -1,0 +1,129 @@
+"""The devices as the service knows them, over all their connections: what each has to do, and whether it is there."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flwr.app import Message
+
+from common.wire.fleet_pb2 import Content, Hello, ServerFrame, Task
+from common.wire.transfer import Incoming, Outbox, Outgoing
+
+# A device that lost its connection and has not said goodbye counts as there for so long: it may come back at once.
+BACK_SECONDS = 30.0
+
+
+class Contents:
+    """The large contents of tasks, on the disk: the same one once, and as long as a task needs it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._uses: Counter[Path] = Counter()
+        self._lock = threading.Lock()
+
+    def keep(self, name: str, data: bytes) -> Path:
+        """A content for one more task."""
+        file = self._folder / f"{name}.content"
+        with self._lock:
+            if not self._uses[file]:
+                file.write_bytes(data)
+            self._uses[file] += 1
+        return file
+
+    def release(self, file: Path) -> None:
+        """One task needs it no more."""
+        with self._lock:
+            self._uses[file] -= 1
+            if not self._uses[file]:
+                del self._uses[file]
+                file.unlink(missing_ok=True)
+
+
+@dataclass
+class Reply:
+    """What a device answered: ``error`` is a code and a reason, else the content is in ``data`` or in ``file``."""
+
+    error: tuple[int, str] | None = None
+    data: bytes = b""
+    file: Path | None = None
+
+    def take(self) -> bytes:
+        """The content, once."""
+        if self.file is None:
+            return self.data
+        try:
+            return self.file.read_bytes()
+        finally:
+            self.file.unlink(missing_ok=True)
+
+
+@dataclass
+class Dispatch:
+    """A task on its way to a device and back. ``file`` holds its content where that is large."""
+
+    message: Message  # without its content
+    task: Task
+    until: float  # of the monotonic clock
+    file: Path | None = None
+    about: Content = field(default_factory=Content)  # of a large reply that comes
+    incoming: Incoming | None = None
+    reserved: int = 0  # bytes on the disk
+    reply: Reply | None = None
+
+    def outgoing(self) -> Outgoing | None:
+        """The content to be sent in chunks, from its beginning."""
+        return None if self.file is None else Outgoing(self.task.id, self.file, self.task.content.size)
+
+
+@dataclass(eq=False)
+class Stream:
+    """One connection of a device. ``ping`` asks whether anybody is still there."""
+
+    peer: str
+    session: bytes
+    fingerprint: str | None
+    outbox: Outbox = field(default_factory=lambda: Outbox(ServerFrame))
+    told_run: int | None = None
+    reading: asyncio.Future[None] | None = None
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    pong: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def answers(self, seconds: float) -> bool:
+        """Whether the device answers a Ping within so many seconds."""
+        self.pong.clear()
+        self.outbox.put(ping={})
+        waits = [asyncio.ensure_future(self.pong.wait()), asyncio.ensure_future(self.over.wait())]
+        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        return self.pong.is_set() and not self.over.is_set()
+
+
+@dataclass(eq=False)
+class Device:
+    """A device: ``name`` is its certificate's, None without keys. Times are seconds since 1970."""
+
+    node: int
+    name: str | None
+    hello: Hello
+    stream: Stream | None = None
+    since: float = 0.0
+    seen: float = 0.0
+    left: bool = False  # it said goodbye
+    tasks: dict[str, Dispatch] = field(default_factory=dict)  # what nobody has answered, in order
+
+    def is_there(self, now: Callable[[], float] = time.time) -> bool:
+        """Whether it is connected, or may be back at once."""
+        return self.stream is not None or (not self.left and now() - self.seen < BACK_SECONDS)
+
+
+def node_of(identity: bytes) -> int:
+    """The number by which Flower's messages name a device: the same for the same name."""
+    return int.from_bytes(hashlib.sha256(identity).digest()[:8], "big") >> 1 or 1

@@ -1,0 +1,170 @@
+"""A `flwr.serverapp.Grid` over the service: what a strategy sees of a fleet."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import hashlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from common import protocol
+from common.parameters.layout import ParameterLayout
+from common.protocol.error_replies import UNREADABLE_ERROR
+from common.protocol.records import config_of
+from common.wire import fleet_pb2
+from common.wire.fleet_pb2 import Task
+from common.wire.flower import content_bytes, empty_run, error_reply, reply_to, sent, speak_as_server
+from common.wire.transfer import INLINE_BYTES, content_of
+from server.service.devices import Device, Dispatch
+from server.service.reply_size import Room, UnreadableReply
+from server.service.service import Service
+
+if TYPE_CHECKING:
+    from flwr.supercore.run import Run
+
+
+class FleetGrid(Grid):
+    """Tasks go out and replies come in through a `Service`, which lives in another thread's event ``loop``."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        speak_as_server()
+        self.loop = loop
+        self.service: Service
+        self._news = threading.Condition()
+        self._done: dict[str, Dispatch] = {}
+        self._times: Counter[str] = Counter()  # that the same was sent to the same device in this run
+        self._run = 0
+        self._room: Room | None = None
+
+    def begin(self, run: fleet_pb2.Run, layout: ParameterLayout) -> None:
+        """A run begins, whose replies are models of this ``layout``."""
+        self._run, self._room = run.id, Room.of(layout)
+        self._times.clear()
+        speak_as_server(run.id)
+        self.loop.call_soon_threadsafe(self.service.begin, run, self._room)
+
+    def end(self) -> None:
+        """The run is over: nobody waits for a reply any more."""
+        self.give_up([i for device in self.devices() for i in [*device.tasks]])
+        with self._news:
+            self._done.clear()
+
+    def answered(self, one: Dispatch) -> None:
+        """Called by the service with each task that has its reply."""
+        with self._news:
+            self._done[one.task.id] = one
+            self._news.notify_all()
+
+    def wait(self, seconds: float) -> None:
+        """Wait so long, or until there is a reply."""
+        with self._news:
+            if not self._done:
+                self._news.wait(seconds)
+
+    # --- Flower's interface ------------------------------------------------------------------------------------
+
+    def set_run(self, run: Run) -> None:
+        """There is only one run at a time."""
+
+    @property
+    def run(self) -> Run:
+        """An empty run: what there is to know of it is in our own record."""
+        return empty_run()
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        """Build a message."""
+        return Message(content, dst_node_id=dst_node_id, message_type=message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """The devices that are connected, or lost their connection just now."""
+        return [device.node for device in self.devices() if device.is_there()]
+
+    def devices(self) -> list[Device]:
+        """All that were ever connected to this server."""
+        return list(self.service.devices.values())
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send messages; the id of each, empty for a device that is not there. A notice has no reply."""
+        identifiers = []
+        for message in messages:
+            device = self.service.devices.get(message.metadata.dst_node_id)
+            if device is None or not device.is_there():
+                identifiers.append("")
+                continue
+            if message.metadata.message_type == protocol.NOTICE:
+                text = str(config_of(message.content, protocol.CONFIG).get(protocol.TEXT, ""))
+                self.loop.call_soon_threadsafe(self.service.notice, device.node, text)
+                identifiers.append("")
+                continue
+            one = self._dispatch(message)
+            identifiers.append(one.task.id)
+            self.loop.call_soon_threadsafe(self.service.dispatch, [one])
+        return identifiers
+
+    def _dispatch(self, message: Message) -> Dispatch:
+        """A message as a task. Its id tells the same task again after a restart of the server."""
+        about = message.metadata
+        data = content_bytes(message.content)
+        content = content_of(data)
+        said = f"{self._run}/{about.dst_node_id}/{about.message_type}/{about.group_id}/{content.sha256.hex()}"
+        self._times[said] += 1
+        identifier = hashlib.sha256(f"{said}/{self._times[said]}".encode()).hexdigest()[:32]
+        sent(message, identifier)
+        file = self.service.contents.keep(content.sha256.hex(), data) if content.size > INLINE_BYTES else None
+        bare = copy.copy(message)
+        bare.__dict__["_content"] = None
+        task = Task(id=identifier, run=self._run, type=about.message_type, group=about.group_id, content=content)
+        return Dispatch(bare, task, time.monotonic() + about.ttl, file)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterator[Message]:
+        """The replies to these messages that have come, each once; what cannot be read is an error in its place."""
+        for identifier in message_ids:
+            with self._news:
+                one = self._done.pop(identifier, None)
+            if one is not None:
+                yield self._message(one)
+
+    def _message(self, one: Dispatch) -> Message:
+        reply = one.reply
+        assert reply is not None
+        if reply.error is not None:
+            return error_reply(one.message, *reply.error)
+        try:
+            data = reply.take()
+            if self._room is not None:
+                self._room.check(data)
+            return reply_to(one.message, data)
+        except Exception as problem:  # whatever protobuf and Flower raise for a device's bytes
+            said = str(problem) if isinstance(problem, UnreadableReply) else f"{type(problem).__name__}: {problem}"
+            return error_reply(one.message, UNREADABLE_ERROR, f"The reply cannot be read. {said[:200]}")
+        finally:
+            self.loop.call_soon_threadsafe(self.service.taken, one)
+
+    def give_up(self, message_ids: Iterable[str]) -> None:
+        """Nobody waits for the replies to these messages any more: devices stop working on them."""
+        identifiers = {*message_ids}
+        self.loop.call_soon_threadsafe(self.service.give_up, identifiers)
+        with self._news:
+            for identifier in identifiers:
+                self._done.pop(identifier, None)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Push, and wait for every reply that will come."""
+        waiting = {identifier for identifier in self.push_messages(messages) if identifier}
+        deadline = float("inf") if timeout is None else time.monotonic() + timeout
+        replies: list[Message] = []
+        while waiting and time.monotonic() < deadline:
+            for reply in self.pull_messages(list(waiting)):
+                waiting.discard(reply.metadata.reply_to_message_id)
+                replies.append(reply)
+            self.wait(min(1.0, max(0.0, deadline - time.monotonic())) if waiting else 0.0)
+        return replies

@@ -1,0 +1,108 @@
+"""The service in a thread beside the run: started, used through its grid, and ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from common.errors import BouquetError
+from common.system.ports import check_port_free, split_address
+from common.wire.health import Health
+from server.service.admission import Admission
+from server.service.certificates import Certificates
+from server.service.grid import FleetGrid
+from server.service.open_files import raise_open_files, watch
+from server.service.service import Door, Service
+
+ENDS = "The server ends."
+
+
+@contextlib.contextmanager
+def serving(
+    address: str,
+    folder: Path,
+    *,
+    certificates: Certificates | None = None,
+    registered: Path | None = None,
+    health: str | None = None,
+    report: Callable[[str], None] = lambda line: None,
+) -> Iterator[FleetGrid]:
+    """Serve devices at ``address`` (``host:port``) inside the ``with`` block, and give the grid that reaches them.
+
+    With ``certificates`` it speaks mutual TLS and takes only the devices of the folder ``registered``; without, no
+    encryption, and whoever asks. ``folder`` is for what is on its way. ``health`` (``host:port``) offers gRPC's health
+    protocol there, without TLS. ``report`` is told a line of whatever the operator should know. The limit of open files
+    of this process is raised.
+
+    Raises `BouquetError` where a port is taken or a certificate cannot be used.
+    """
+    raise_open_files()
+    check_port_free(*split_address(address), "the devices")
+    credentials = None if certificates is None else server_credentials(certificates.found())
+    admission = None if registered is None else Admission(registered, report)
+    door = Door(address, folder, credentials, admission, report)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=_run, args=(loop,), name="service", daemon=True)
+    thread.start()
+    grid = FleetGrid(loop)
+    grid.service = service = Service(door, grid.answered)
+    try:
+        _within(loop, service.start())
+        watch(report)
+        if health is not None:
+            _within(loop, Health(lambda: thread.is_alive()).start(health))
+        yield grid
+    except (RuntimeError, OSError) as error:
+        if thread.is_alive() and "address" in str(error).lower():
+            raise BouquetError(f"Devices cannot be served at {address}: {error}.") from None
+        raise
+    finally:
+        with contextlib.suppress(Exception):
+            _within(loop, service.stop(ENDS))
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(5.0)
+
+
+def server_credentials(certificates: Certificates) -> grpc.ServerCredentials:
+    """Mutual TLS with the files as they are at each handshake: a renewed certificate needs no restart."""
+
+    def configuration() -> grpc.ServerCertificateConfiguration:
+        pair = certificates.key.read_bytes(), certificates.certificate.read_bytes()
+        return grpc.ssl_server_certificate_configuration([pair], certificates.authority.read_bytes())
+
+    def version() -> list[tuple[int, int]]:
+        files = (certificates.authority, certificates.certificate, certificates.key)
+        return [(about.st_mtime_ns, about.st_size) for about in (file.stat() for file in files)]
+
+    try:
+        first, seen = configuration(), [version()]
+    except OSError as error:
+        raise BouquetError(f"The certificate {error.filename} cannot be read: {error.strerror}.") from None
+
+    def fetch() -> grpc.ServerCertificateConfiguration | None:
+        with contextlib.suppress(OSError):
+            if (now := version()) != seen[0]:
+                found = configuration()
+                seen[0] = now
+                return found
+        return None
+
+    return grpc.dynamic_ssl_server_credentials(first, fetch, require_client_authentication=True)
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+def _within(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run_coroutine_threadsafe(work, loop).result(30.0)

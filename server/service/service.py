@@ -1,0 +1,513 @@
+"""The gRPC service: a stream a device, tasks out and replies in. It lives in one event loop, in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.metadata
+import shutil
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from common.errors import BouquetError
+from common.protocol.error_replies import NOT_NOW_ERROR, UNREADABLE_ERROR
+from common.system.files import write_json
+from common.texts import plain
+from common.trust.certificates import fingerprint
+from common.wire import fleet_pb2
+from common.wire.fleet_pb2 import DeviceFrame, Hello, Refused
+from common.wire.transfer import INLINE_BYTES, MAJOR, METHOD, MINOR, Incoming, Outgoing, WireError, is_whole
+from server.run_folder import CONNECTIONS
+from server.service.admission import LOOK_SECONDS, Admission
+from server.service.connections import Connections, Refusals, door_options, peer_named
+from server.service.devices import Contents, Device, Dispatch, Reply, Stream, node_of
+from server.service.reply_size import Room
+
+HELLO_SECONDS = 15.0
+PING_SECONDS = 5.0  # in which a device answers that is there
+FOUND_SECONDS = 2.0  # in which devices read that the server ends
+BUNDLE = "code.zip"  # in the service's folder
+MEMORY_BYTES = 64 * 2**20  # of small replies that wait; what is more waits on the disk
+DISK_SHARE = 0.5  # of what is free: large replies that are on their way or wait
+FORGET_SECONDS = 3600.0  # after which a device without a name that has gone is nobody
+RELEASE = f"bouquet-fl {importlib.metadata.version('bouquet-fl')}"
+
+
+@dataclass
+class Door:
+    """What the service is told: where it listens, its certificates, who is admitted, and where its files lie."""
+
+    address: str
+    folder: Path
+    credentials: grpc.ServerCredentials | None = None
+    admission: Admission | None = None
+    report: Callable[[str], None] = lambda line: None
+
+
+class TurnedAway(Exception):
+    """A device is not taken: what it is told."""
+
+    def __init__(self, code: Any, text: str) -> None:
+        super().__init__(text)
+        self.refused = Refused(code=code, text=text)
+
+
+@dataclass
+class Service:
+    """The running service; every method is called in its event loop.
+
+    ``answered`` is called with each task that has its reply.
+    """
+
+    door: Door
+    answered: Callable[[Dispatch], None]
+    devices: dict[int, Device] = field(default_factory=dict)
+    run: fleet_pb2.Run | None = None
+    room: Room | None = None
+    _welcomed: set[str] = field(default_factory=set)
+    _streams: set[Stream] = field(default_factory=set)
+    _waiting: dict[str, tuple[Device, Dispatch]] = field(default_factory=dict)  # large replies without room
+    _memory: int = 0
+    _disk: int = 0
+
+    def __post_init__(self) -> None:
+        self.contents = Contents(self.door.folder)
+        self._refusals = Refusals(self.door.report)
+        self._changed = True
+        self._over = threading.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> int:
+        """Listen; the port."""
+        self.door.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handler = grpc.stream_stream_rpc_method_handler(self._connect)  # bytes: what cannot be read is ours to refuse
+        service, method = METHOD[1:].split("/")
+        self._server = grpc.aio.server(options=door_options())
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
+        if self.door.credentials is None:
+            port = self._server.add_insecure_port(self.door.address)
+        else:
+            port = self._server.add_secure_port(self.door.address, self.door.credentials)
+        if self.door.admission is not None:
+            self.door.admission.look()
+        await self._server.start()
+        self.connections = Connections(port, self._welcomed)
+        self.connections.keep_sweeping(self._over)
+        self._begin(self._look())
+        return int(port)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self, reason: str) -> None:
+        """Tell every device goodbye, and end."""
+        for stream in list(self._streams):
+            with contextlib.suppress(WireError):
+                stream.outbox.put(goodbye={"reason": reason})
+            self._close(stream)
+        await self._server.stop(FOUND_SECONDS)
+        self._over.set()
+        for task in list(self._tasks):
+            task.cancel()
+        self._note()
+
+    # --- what the grid asks for ------------------------------------------------------------------------------
+
+    def begin(self, run: fleet_pb2.Run, room: Room) -> None:
+        """The tasks that follow are of this run; ``room`` is for a reply to one."""
+        self.run, self.room = run, room
+
+    def dispatch(self, dispatches: list[Dispatch]) -> None:
+        """Send tasks to their devices, at once where these are connected."""
+        for one in dispatches:
+            device = self.devices.get(one.message.metadata.dst_node_id)
+            if device is not None:
+                device.tasks[one.task.id] = one
+                if device.stream is not None:
+                    self._send(device.stream, one, holds=False)
+
+    def notice(self, node: int, text: str) -> None:
+        """Have a device say a line to its owner."""
+        device = self.devices.get(node)
+        if device is not None and device.stream is not None:
+            device.stream.outbox.put(notice={"text": text})
+
+    def give_up(self, identifiers: set[str]) -> None:
+        """Nobody waits for the replies to these tasks any more."""
+        for device in self.devices.values():
+            for identifier in identifiers & device.tasks.keys():
+                self._cancel(device, identifier)
+
+    def _cancel(self, device: Device, identifier: str) -> None:
+        self._forget(device, identifier)
+        if device.stream is not None:
+            device.stream.outbox.put(cancel={"id": identifier})
+
+    def taken(self, one: Dispatch) -> None:
+        """A reply is read: there is room for others."""
+        if one.reserved:
+            self._release(one)
+            self._go_on()
+        elif one.reply is not None:
+            self._memory -= len(one.reply.data)
+
+    # --- a connection ----------------------------------------------------------------------------------------
+
+    async def _connect(self, _: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        peer = peer_named(context.peer())
+        who = peer
+        try:
+            name, print_ = self._identity(context)
+            who = name or peer
+            hello = await self._hello(context)
+            device, stream = await self._welcome(name, print_, peer, hello)
+        except TurnedAway as away:
+            self._refusals.add(who, str(away))
+            with contextlib.suppress(asyncio.CancelledError, grpc.RpcError, Exception):
+                await context.write(fleet_pb2.ServerFrame(refused=away.refused).SerializeToString())
+            return
+        if hello.probe:
+            welcome = fleet_pb2.ServerFrame(welcome=self._welcome_frame(device.node))
+            await context.write(welcome.SerializeToString())
+            return
+        writing = asyncio.ensure_future(self._write(context, stream))
+        stream.reading = asyncio.ensure_future(self._read(context, device, stream))
+        try:
+            await stream.reading
+        except (WireError, DecodeError) as error:
+            text = f"what it sent cannot be read: {plain(str(error))}"
+            self._refusals.add(device.name or peer, text)
+            with contextlib.suppress(WireError):
+                stream.outbox.put(refused=Refused(code=Refused.MALFORMED, text=text))
+        except asyncio.CancelledError:  # `_close`, or the connection is lost
+            pass
+        finally:
+            stream.outbox.close()
+            self._lost(device, stream)
+            with contextlib.suppress(asyncio.TimeoutError, asyncio.CancelledError):
+                await asyncio.wait_for(writing, FOUND_SECONDS)
+
+    def _identity(self, context: Any) -> tuple[str | None, str | None]:
+        """Name and certificate of this connection's own handshake."""
+        if self.door.admission is None:
+            return None, None
+        shown = context.auth_context().get("x509_pem_cert", [])
+        if not shown:
+            raise TurnedAway(Refused.NOT_REGISTERED, "it shows no certificate")
+        print_ = fingerprint(shown[0])
+        name = self.door.admission.names.get(print_)
+        if name is None:
+            raise TurnedAway(
+                Refused.NOT_REGISTERED,
+                f"its certificate ({print_[:16]}) is not registered here: bouquet keys add, on the server",
+            )
+        return name, print_
+
+    async def _hello(self, context: Any) -> Hello:
+        try:
+            first = await asyncio.wait_for(context.read(), HELLO_SECONDS)
+            if first is grpc.aio.EOF:
+                raise TurnedAway(Refused.MALFORMED, "it said nothing")
+            frame = DeviceFrame.FromString(first)
+        except TimeoutError:
+            raise TurnedAway(Refused.MALFORMED, "it said nothing") from None
+        except DecodeError:
+            raise TurnedAway(Refused.MALFORMED, "its first frame cannot be read") from None
+        if frame.WhichOneof("frame") != "hello" or not 8 <= len(frame.hello.session) <= 64:
+            raise TurnedAway(Refused.MALFORMED, "its first frame is no Hello")
+        if frame.hello.major != MAJOR:
+            raise TurnedAway(
+                Refused.VERSION,
+                f"it speaks version {frame.hello.major} of the protocol ({plain(frame.hello.release, 60)}), this "
+                f"server version {MAJOR} ({RELEASE}): install the same release on both",
+            )
+        return frame.hello
+
+    async def _welcome(self, name: str | None, print_: str | None, peer: str, hello: Hello) -> tuple[Device, Stream]:
+        """The device that is connected now; one that is there already keeps its place."""
+        node = node_of(hello.session if name is None else name.encode())
+        device = self.devices.get(node) or Device(node, name, hello)
+        stream = Stream(peer, hello.session, print_)
+        before = device.stream
+        if before is not None and before.session != hello.session and await before.answers(PING_SECONDS):
+            text = (
+                f"{name}: two devices show its certificate, one at {before.peer} and one at {peer}, and the second is "
+                "shut out; is one the copy of the other's card? Give the second a certificate of its own: bouquet keys "
+                "add OTHER-NAME"
+            )
+            with contextlib.suppress(WireError):
+                before.outbox.put(notice={"text": text})
+            raise TurnedAway(Refused.IN_USE, text)
+        if self.door.admission is not None and self.door.admission.names.get(print_ or "") != name:
+            raise TurnedAway(Refused.NOT_REGISTERED, "its certificate was removed")
+        if hello.probe:
+            return device, stream
+        self.devices[node] = device
+        if (before := device.stream) is not None:
+            self._close(before)
+        now = time.time()
+        device.hello, device.stream, device.since, device.seen, device.left = hello, stream, now, now, False
+        self._streams.add(stream)
+        self._welcomed.add(peer)
+        self._changed = True
+        stream.outbox.put(welcome=self._welcome_frame(node))
+        self._renew(device)
+        for one in [*device.tasks.values()]:
+            self._send(stream, one, one.task.id in hello.holds)
+        return device, stream
+
+    def _welcome_frame(self, node: int) -> fleet_pb2.Welcome:
+        return fleet_pb2.Welcome(major=MAJOR, minor=MINOR, release=RELEASE, inline_bytes=INLINE_BYTES, node=node)
+
+    async def _write(self, context: Any, stream: Stream) -> None:
+        with contextlib.suppress(Exception):  # the connection is lost, which the reader sees, too
+            while (frame := await stream.outbox.next()) is not None:
+                await context.write(frame)
+
+    async def _read(self, context: Any, device: Device, stream: Stream) -> None:
+        while True:
+            try:
+                data = await context.read()
+            except grpc.RpcError:
+                return
+            if data is grpc.aio.EOF:
+                return
+            frame = DeviceFrame.FromString(data)
+            device.seen = time.time()
+            kind = frame.WhichOneof("frame")
+            if kind == "goodbye":
+                device.left = True
+                return
+            if kind == "pong":
+                stream.pong.set()
+            elif kind == "reply":
+                self._on_reply(device, stream, frame.reply)
+            elif kind == "chunk":
+                await self._on_chunk(device, stream, frame.chunk)
+            elif kind == "credit":
+                self._on_credit(stream, frame.credit)
+            elif kind == "not_now":
+                self._on_not_now(device, frame.not_now)
+
+    def _lost(self, device: Device, stream: Stream) -> None:
+        self._streams.discard(stream)
+        self._welcomed.discard(stream.peer)
+        stream.over.set()
+        self._changed = True
+        if device.stream is stream:
+            device.stream, device.seen = None, time.time()
+            for one in device.tasks.values():  # what has come of their replies stays
+                self._waiting.pop(one.task.id, None)
+                if one.incoming is not None:
+                    one.incoming.close()
+                    one.incoming = None
+                self._release(one)
+
+    def _close(self, stream: Stream) -> None:
+        """End a connection, when what is waiting for it is sent."""
+        stream.outbox.close()
+        stream.over.set()
+        if stream.reading is not None:
+            stream.reading.cancel()
+
+    # --- tasks and replies -----------------------------------------------------------------------------------
+
+    def _send(self, stream: Stream, one: Dispatch, holds: bool) -> None:
+        if self.run is not None and stream.told_run != self.run.id:
+            stream.told_run = self.run.id
+            stream.outbox.put(run=self.run)
+        task = one.task
+        task.seconds = max(0.0, one.until - time.monotonic())
+        if holds and task.content.data:
+            bare = fleet_pb2.Task()
+            bare.CopyFrom(task)
+            bare.content.ClearField("data")
+            task = bare
+        stream.outbox.put(task=task)
+        if (outgoing := one.outgoing()) is not None:
+            stream.outbox.offer(outgoing)
+
+    def _on_credit(self, stream: Stream, credit: fleet_pb2.Credit) -> None:
+        if self.run is not None and credit.id == self.run.code and credit.HasField("offset"):
+            stream.outbox.offer(Outgoing(credit.id, self.door.folder / BUNDLE, self.run.bundle.size))
+        stream.outbox.credit(credit)
+
+    def _on_not_now(self, device: Device, said: fleet_pb2.NotNow) -> None:
+        if (one := device.tasks.get(said.id)) is not None:
+            seconds = round(said.seconds) if 0 <= said.seconds < 1e7 else 0
+            self._answer(device, one, Reply(error=(NOT_NOW_ERROR, f"{seconds} {plain(said.reason)}")))
+
+    def _on_reply(self, device: Device, stream: Stream, reply: fleet_pb2.Reply) -> None:
+        one = device.tasks.get(reply.id)
+        if one is None:  # answered before, or nobody waits for it any more
+            stream.outbox.put(received={"id": reply.id})
+            return
+        if reply.HasField("error"):
+            self._answer(device, one, Reply(error=(reply.error.code, plain(reply.error.reason))))
+            return
+        about = reply.content
+        if self.room is not None and about.size > self.room.size:
+            self._unreadable(device, one, f"It takes {about.size} bytes; here it may take {self.room.size}.")
+        elif not is_whole(about):
+            self._waiting[reply.id] = (device, one)
+            one.about = about
+            self._go_on()
+        elif self._memory + about.size <= MEMORY_BYTES:
+            self._memory += about.size
+            self._answer(device, one, Reply(data=about.data))
+        else:
+            file = self._file(one)
+            try:
+                file.write_bytes(about.data)
+            except OSError as error:
+                self._no_room(device, one, error)
+                return
+            self._reserve(one, about.size)
+            self._answer(device, one, Reply(file=file))
+
+    def _go_on(self) -> None:
+        """Let large replies come for which there is room."""
+        for identifier, (device, one) in list(self._waiting.items()):
+            size = one.about.size
+            if self._disk and self._disk + size > DISK_SHARE * shutil.disk_usage(self.door.folder).free:
+                return
+            del self._waiting[identifier]
+            try:
+                one.incoming = Incoming(identifier, one.about, self._file(one))
+            except OSError as error:
+                self._no_room(device, one, error)
+                continue
+            self._reserve(one, size)
+            if one.incoming.is_complete:
+                self._begin(self._complete(device, one))
+            elif device.stream is not None:
+                device.stream.outbox.put(credit=one.incoming.begin())
+
+    def _reserve(self, one: Dispatch, size: int) -> None:
+        one.reserved = size
+        self._disk += size
+
+    def _release(self, one: Dispatch) -> None:
+        self._disk -= one.reserved
+        one.reserved = 0
+
+    def _no_room(self, device: Device, one: Dispatch, error: OSError) -> None:
+        self.door.report(f"A reply of {device.name or device.node} cannot be kept: {error.strerror}")
+        self._unreadable(device, one, f"The server's disk: {error.strerror}.")
+
+    async def _on_chunk(self, device: Device, stream: Stream, chunk: fleet_pb2.Chunk) -> None:
+        one = device.tasks.get(chunk.id)
+        if one is None or one.incoming is None:
+            return  # given up meanwhile
+        try:
+            if (more := one.incoming.add(chunk)) is not None:
+                stream.outbox.put(credit=more)
+        except OSError as error:
+            self._no_room(device, one, error)
+            return
+        if one.incoming.is_complete:
+            await self._complete(device, one)
+
+    async def _complete(self, device: Device, one: Dispatch) -> None:
+        incoming = one.incoming
+        if incoming is None:
+            return
+        try:
+            file = await asyncio.to_thread(incoming.finish)
+        except WireError:
+            if device.stream is not None and one.incoming is incoming:
+                device.stream.outbox.put(credit=incoming.begin())
+            return
+        if device.tasks.get(one.task.id) is one:
+            one.incoming = None
+            self._answer(device, one, Reply(file=file))
+
+    def _unreadable(self, device: Device, one: Dispatch, why: str) -> None:
+        self._answer(device, one, Reply(error=(UNREADABLE_ERROR, f"The reply cannot be read. {why}")))
+
+    def _answer(self, device: Device, one: Dispatch, reply: Reply) -> None:
+        """A task has its reply, once."""
+        self._forget(device, one.task.id)
+        one.reply = reply
+        if device.stream is not None:
+            device.stream.outbox.put(received={"id": one.task.id})
+        self.answered(one)
+
+    def _forget(self, device: Device, identifier: str) -> Dispatch:
+        """The device has this task no more."""
+        one = device.tasks.pop(identifier)
+        self._waiting.pop(identifier, None)
+        if one.incoming is not None:
+            one.incoming.drop()
+            one.incoming = None
+            self._release(one)
+        if device.stream is not None:
+            device.stream.outbox.withdraw(identifier)
+        if one.file is not None:
+            self.contents.release(one.file)
+        return one
+
+    def _file(self, one: Dispatch) -> Path:
+        return self.door.folder / f"{one.task.id}.reply"
+
+    # --- who may take part -----------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """Shut out who is removed, and send renewed certificates; tasks that nobody waits for go."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if self._changed:
+                self._note()
+            now = time.monotonic()
+            for device in list(self.devices.values()):
+                for identifier in [i for i, one in device.tasks.items() if one.until < now]:
+                    self._cancel(device, identifier)
+                if device.name is None and device.stream is None and time.time() - device.seen > FORGET_SECONDS:
+                    del self.devices[device.node]  # without keys whoever comes is somebody new
+            if (admission := self.door.admission) is None or not await asyncio.to_thread(admission.look):
+                continue
+            for device in list(self.devices.values()):
+                stream = device.stream
+                if stream is not None and admission.names.get(stream.fingerprint or "") != device.name:
+                    refused = Refused(code=Refused.NOT_REGISTERED, text="its certificate was removed")
+                    with contextlib.suppress(WireError):
+                        stream.outbox.put(refused=refused)
+                    device.left = True
+                    self._close(stream)
+                elif stream is not None:
+                    self._renew(device)
+
+    def _renew(self, device: Device) -> None:
+        """Send a device its new certificate, where it does not show that yet."""
+        admission, stream = self.door.admission, device.stream
+        if admission is None or stream is None or device.name is None:
+            return
+        newest = admission.newest.get(device.name)
+        if newest is not None and fingerprint(newest) != stream.fingerprint:
+            stream.outbox.put(certificate={"pem": newest})
+
+    def _note(self) -> None:
+        """Who is connected, for `bouquet status`, which is another process."""
+        self._changed = False
+        said = [
+            {
+                "node": device.node,
+                "name": device.name,
+                "connected": device.stream is not None,
+                "since": device.since,
+                "seen": device.seen,
+                "release": plain(device.hello.release, 60),
+            }
+            for device in self.devices.values()
+        ]
+        with contextlib.suppress(BouquetError):  # on a full disk
+            write_json(self.door.folder / CONNECTIONS, said)

@@ -1,1 +1,0 @@
-"""Flower's SuperLink as a program of ours; the server's only room that touches private Flower."""
