@@ -5,7 +5,7 @@
 #   sudo deploy/install-client.sh --server 192.168.1.10:9092 --keys garden-pi
 #
 #   --server HOST:PORT   where the server listens
-#   --keys DIR           this device's folder from the server's keys/devices (device.key, ca.crt): copied
+#   --keys DIR           this device's folder from the server's keys/devices (device.key, device.crt, ca.crt): copied
 #   --insecure           instead of --keys, for a server that was started with --insecure
 #   --data DIR           this device's data, not below /home; /srv/bouquet by default, which is made
 #   --name NAME          name of this device where it has no key; its host's name by default
@@ -130,8 +130,8 @@ find_source() {
 
 check_options() {
   [[ -z $keys || -z $insecure ]] || fail "Give either --keys, for encryption and authentication, or --insecure."
-  [[ -z $keys || (-f $keys/device.key && -f $keys/ca.crt) ]] ||
-    fail "$keys lacks device.key or ca.crt: copy the folder keys/devices/DEVICE from the server, where bouquet keys add DEVICE makes it."
+  [[ -z $keys || (-f $keys/device.key && -f $keys/device.crt && -f $keys/ca.crt) ]] ||
+    fail "$keys lacks device.key, device.crt or ca.crt: copy the folder keys/devices/DEVICE from the server, where bouquet keys add DEVICE makes it."
   [[ -z $server || $server =~ ^[^[:space:]]+:[0-9]+$ ]] || fail "--server $server is not of the form HOST:PORT, e.g. 192.168.1.10:9092."
   [[ -z $name || $name =~ ^[A-Za-z0-9._-]+$ ]] || fail "--name $name: letters, digits, '.', '_' and '-' only."
   [[ -z $memory_max || $memory_max =~ ^[0-9]+[KMG%]?$ ]] || fail "--memory-max $memory_max is not a size such as 700M."
@@ -251,9 +251,8 @@ without() { # OPTION LINE: the line of options without this one and its value
 configure() {
   local options
   if [[ $keys ]]; then
-    for file in device.key ca.crt; do run install -m 640 -o root -g "$OWN_USER" "$keys/$file" "$ETC/keys/$file"; done
-    # The device's name, which its log then uses.
-    if [[ -f $keys/device.pub ]]; then run install -m 644 -o root -g "$OWN_USER" "$keys/device.pub" "$ETC/keys/device.pub"; fi
+    # The certificate last: newer than one that the server has renewed, it takes that one's place.
+    for file in ca.crt device.key device.crt; do run install -m 640 -o root -g "$OWN_USER" "$keys/$file" "$ETC/keys/$file"; done
   fi
   options=$(setting BOUQUET_OPTIONS "--keys $ETC/keys")
   # What else somebody added stays: a device that sends with noise is not to lose that with a new key.
@@ -281,7 +280,7 @@ CONF
 start() {
   local missing=()
   if [[ -z ${server:-$(setting BOUQUET_SERVER '')} ]]; then missing+=("--server HOST:9092"); fi
-  if [[ -z $insecure && -z $keys && ! -f $ETC/keys/device.key && $(setting BOUQUET_OPTIONS '') != *--insecure* ]]; then
+  if [[ -z $insecure && -z $keys && ! -f $ETC/keys/device.crt && $(setting BOUQUET_OPTIONS '') != *--insecure* ]]; then
     missing+=("--keys DIR")
   fi
   if ! has_systemd; then

@@ -26,8 +26,7 @@ RUN unset PIP_CONSTRAINT \
     && rm -f /opt/bouquet/bin/uv /opt/bouquet/bin/uvx
 RUN (getent passwd 1000 || useradd --uid 1000 --user-group --no-create-home --shell /usr/sbin/nologin bouquet) \
     && install -d -o 1000 -g 1000 /state /keys
-ENV PATH=/opt/bouquet/bin:$PATH HOME=/state BOUQUET_HEALTH=127.0.0.1:9093 \
-    FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
+ENV PATH=/opt/bouquet/bin:$PATH HOME=/state BOUQUET_HEALTH=127.0.0.1:9093
 USER 1000:1000
 WORKDIR /state
 STOPSIGNAL SIGTERM

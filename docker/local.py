@@ -1,7 +1,7 @@
 """The local federation of compose.yaml: keys for all of it, and a device for each of the client containers.
 
     local.py folders UID GID   as root: the folders that volumes and the host brought belong to the user of the others
-    local.py keys N            an authority, the server's certificate, and the keys of devices 0 to N - 1
+    local.py keys N            an authority, the server's certificate, and those of devices 0 to N - 1 with their keys
     local.py client ...        take a device that no other container is, and run `bouquet client ...` as it
 
 Replicas of a service are all alike, so each takes a number that is free. The claim is a file lock in the volume that
@@ -38,13 +38,13 @@ def folders(user: int, group: int) -> None:
 
 
 def keys(number: int) -> None:
-    """Make what is not there yet of the authority and the devices' keys."""
+    """Make what is not there yet of the authority and the devices' keys and certificates."""
     if not (KEYS / "ca.crt").exists():
         subprocess.run(["bouquet", "keys", "init", "--dir", KEYS, "--host", "server"], check=True)
     if not (KEYS / "ca.key").is_symlink():
         shutil.move(KEYS / "ca.key", AUTHORITY / "ca.key")
         (KEYS / "ca.key").symlink_to(AUTHORITY / "ca.key")
-    new = [name for name in map(device_name, range(number)) if not (KEYS / "registered" / f"{name}.pub").exists()]
+    new = [name for name in map(device_name, range(number)) if not (KEYS / "registered" / f"{name}.crt").exists()]
     if new:
         subprocess.run(["bouquet", "keys", "add", *new, "--dir", KEYS], check=True)
 

@@ -1,6 +1,6 @@
-"""`flwr run .` in examples/drop_in, as its README says, with what Flower makes of an app: an environment of its own.
+"""`flwr run` takes the apps in `examples/` as they are, by Flower's own programs alone: simulated, and on SuperNodes.
 
-And in a checkout of Bouquet, in the environment that it is installed in.
+Flower makes of an app what it does for everybody: a bundle of its folder, and an environment of its own.
 """
 
 import json
@@ -9,6 +9,8 @@ import shutil
 import socket
 import subprocess
 import sys
+from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -16,8 +18,9 @@ import pytest
 from common.system.ports import free_port
 from tests.helpers.waiting_for import eventually
 
-ROOT = Path(__file__).parents[1]
-EXAMPLE = ROOT / "examples" / "drop_in"
+pytestmark = [pytest.mark.federation, pytest.mark.timeout(900)]
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
 BIN = Path(sys.executable).parent
 
 
@@ -26,60 +29,93 @@ def listens(port):
         return connection.connect_ex(("127.0.0.1", port)) == 0
 
 
-@pytest.fixture
-def superlink(tmp_path, monkeypatch, request):
-    """What `flwr run` starts for itself, on a port of its own; the environment in which `flwr` finds it."""
-    for name, value in getattr(request, "param", {}).items():
-        monkeypatch.setenv(name, value)
-    port = free_port()
-    environment = {**os.environ, "FLWR_HOME": str(tmp_path / "flower"), "PATH": f"{BIN}:{os.environ['PATH']}"}
-    (tmp_path / "flower").mkdir()
-    connection = f'[superlink]\ndefault = "local"\n[superlink.local]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
-    (tmp_path / "flower" / "config.toml").write_text(connection)
-    words = ["--insecure", "--simulation", "--isolation", "subprocess", "--host", "127.0.0.1", "--port", str(port)]
-    with (tmp_path / "superlink.log").open("wb") as log:
-        process = subprocess.Popen(
-            [BIN / "flower-superlink", *words], cwd=tmp_path, env=environment, stdout=log, stderr=log
+class Flower:
+    """Flower's programs with a home of their own; what they print is in ``NAME.log``."""
+
+    def __init__(self, folder):
+        self.folder, self.port = folder, free_port()
+        self.environment = {**os.environ, "FLWR_HOME": str(folder / "home"), "PATH": f"{BIN}:{os.environ['PATH']}"}
+        self.environment.pop("PYTHONPATH", None)  # a bundle has to do without the checkout
+        (folder / "home").mkdir()
+        address = f'address = "127.0.0.1:{self.port}"\ninsecure = true\n'
+        (folder / "home" / "config.toml").write_text(
+            f'[superlink]\ndefault = "local"\n[superlink.local]\n{address}'
         )
-    try:
-        eventually(lambda: process.poll() is not None or listens(port), "SuperLink listens")
-        assert process.poll() is None, (tmp_path / "superlink.log").read_text()
-        yield environment
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
+
+    @contextmanager
+    def runs(self, name, program, *words):
+        """A program, which is ended with the block."""
+        with (self.folder / f"{name}.log").open("wb") as log:
+            command = [BIN / program, "--insecure", *map(str, words)]
+            process = subprocess.Popen(command, cwd=self.folder, env=self.environment, stdout=log, stderr=log)
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(timeout=60)
+
+    @contextmanager
+    def superlink(self, *words):
+        """A SuperLink that listens."""
+        where = ("--host", "127.0.0.1", "--port", self.port)
+        with self.runs("superlink", "flower-superlink", *where, *words) as process:
+            eventually(lambda: process.poll() is not None or listens(self.port), "SuperLink listens")
+            assert process.poll() is None, (self.folder / "superlink.log").read_text()
+            yield
+
+    def flwr(self, *words):
+        """What ``flwr`` prints."""
+        done = subprocess.run(
+            [BIN / "flwr", *words], cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        return done.stdout
+
+    def run(self, app, *words):
+        """A run of a copy of an app in which nothing of this checkout is in reach; what it logs."""
+        shutil.copytree(EXAMPLES / app, self.folder / app, ignore=shutil.ignore_patterns("__pycache__"))
+        return self.flwr("run", app, "--stream", *words)
+
+    def summary(self, said):
+        """That of the run, which the ServerApp leaves where SuperLink runs."""
+        found = list(self.folder.rglob("runs/flower-app/summary.json"))
+        assert found, said[-5000:]
+        return json.loads(found[0].read_text())
 
 
-def flwr(environment, folder, *words):
-    program = [BIN / "flwr", *words]
-    done = subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
+@pytest.fixture
+def flower(tmp_path):
+    return Flower(tmp_path)
 
 
-def simulate(environment, app, nodes, *words):
-    nodes = ["@none/default", "local", "--num-supernodes", str(nodes)]
-    flwr(environment, app, "federation", "simulation-config", *nodes)
-    return flwr(environment, app, "run", ".", "--stream", *words)
-
-
-@pytest.mark.federation
-@pytest.mark.timeout(900)
-def test_the_example_trains_by_flwr_run(tmp_path, superlink):
-    shutil.copytree(EXAMPLE, tmp_path / "app", ignore=shutil.ignore_patterns("__pycache__"))
-    said = simulate(superlink, tmp_path / "app", 6)
+def test_the_example_trains_by_flwr_run(flower):
+    with flower.superlink("--simulation"):
+        flower.flwr("federation", "simulation-config", "@none/default", "local", "--num-supernodes", "6")
+        said = flower.run("drop_in")
     assert "configure_train: 6 of 6 clients" in said, said[-3000:]
     centers = said.split("(slope, intercept): ")[1].splitlines()[0]
     assert sorted(round(slope) for slope, _ in eval(centers)) == [-2, 2]
 
 
-@pytest.mark.federation
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("superlink", [{"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1"}], indirect=True)
-def test_a_checkout_trains_by_flwr_run(tmp_path, superlink):
-    config = 'run.rounds=1 data.clients=2 server.min_clients=2 strategy.name="fedavg" run.name="checkout"'
-    said = simulate(superlink, ROOT, 2, "--run-config", config)
-    summaries = list(tmp_path.rglob("checkout/summary.json"))
-    assert summaries, said[-3000:]
-    summary = json.loads(summaries[0].read_text())
-    assert (summary["clients"], summary["rounds"]) == (2, 1)
+def test_both_of_bouquets_apps_are_simulated_by_flwr_run_as_they_are(flower):
+    with flower.superlink("--simulation"):
+        summary = flower.summary(flower.run("flower_app"))
+    assert (summary["clients"], summary["rounds"], summary["purity"]) == (2, 5, 1.0)
+
+
+def test_both_of_bouquets_apps_run_on_stock_supernodes_with_settings_from_the_command_line(flower):
+    own = version("flwr") < "1.40"  # then SuperNodes have a door of their own, for gRPC
+    fleet = f"127.0.0.1:{free_port() if own else flower.port}"
+    with (
+        flower.superlink(*(("--fleet-api-address", fleet) if own else ())),
+        flower.runs("one", "flower-supernode", *node(0, fleet)),
+        flower.runs("two", "flower-supernode", *node(1, fleet)),
+    ):
+        changed = "run.rounds=2 strategy.name='ditto' strategy.options='{\"proximal_weight\": 0.5}'"
+        summary = flower.summary(flower.run("flower_app", "--run-config", changed))
+    assert (summary["strategy"], summary["clients"], summary["rounds"]) == ("ditto", 2, 2)
+
+
+def node(part, fleet):
+    config = f"partition-id={part} num-partitions=2"
+    return ("--superlink", fleet, "--port", free_port(), "--node-config", config)

@@ -26,8 +26,8 @@ from common.task.task import task_of
 from experiments.report.run_report import report_line
 from experiments.report.units import human_bytes
 from experiments.simulation.run import check, simulate
+from server.initial_model.torch_model import starting_point
 from server.record.reader import run_title
-from server.run.torch_worker import check_settings
 from server.run_folder import SINGLE_MODEL, STATE_FOLDER
 from server.service.running import serving
 
@@ -74,8 +74,7 @@ def run_demo(settings: Settings, folder: Path, console: Console) -> None:
             serving(address, clear_service(folder)) as grid,
             RoundTable(console, settings.run.rounds, run_title(settings), task_of(settings).score) as table,
         ):
-            checked = check_settings(settings)
-            summary = do_run(grid, settings, folder, False, checked, follow=table, show=table.status)
+            summary = do_run(grid, settings, folder, False, starting_point(settings), follow=table, show=table.status)
         console.print("Ending all processes …")
     single = single_model(settings, folder / SINGLE_MODEL)
     score = task_of(settings).score

@@ -9,7 +9,7 @@ import logging
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -24,10 +24,13 @@ from server.fleet.names import Names
 from server.record.status import note_failure
 from server.record.writer import RunRecord, check_new
 from server.run.loop import Follow, Show, run_rounds
-from server.run.torch_worker import Checked, starting_point
 from server.run_folder import SERVER_LOG, SERVICE, SUMMARY, holds_run
 from server.service.grid import FleetGrid
 from server.service.service import BUNDLE
+
+if TYPE_CHECKING:
+    from server.initial_model.seed_model import PlainStart
+    from server.initial_model.torch_model import Start
 
 
 def is_finished(folder: Path, settings: Settings) -> bool:
@@ -69,7 +72,7 @@ def do_run(
     settings: Settings,
     folder: Path,
     resume: bool,
-    checked: Checked,
+    start: Start | PlainStart,
     *,
     registered: Path | None = None,
     signature: Path | None = None,
@@ -78,12 +81,10 @@ def do_run(
 ) -> dict[str, Any]:
     """Do a run with the devices of ``grid``; its summary.
 
-    ``checked`` is of the same settings. ``registered`` is the folder of the devices' certificates, ``signature`` the
+    ``start`` is what it starts from. ``registered`` is the folder of the devices' certificates, ``signature`` the
     owner's on this code; ``follow`` is called with each round's line, ``show`` with the status whenever it changes.
     """
     try:
-        start = starting_point(settings, folder if resume else None, checked.made)
-        checked.made = None
         service = grid.service.door.folder
         names = Names(
             folder, grid, registered, resume, tags=frozenset(settings.server.tags), service=service.absolute()

@@ -34,7 +34,7 @@ from common.system.processes import ending_in_order
 from common.task.task import task_of
 from common.trust.code import owners_signature
 from server.run.stop import RunStopped
-from server.run.torch_worker import Checked, check_settings
+from server.run.torch_worker import Checked, check_settings, starting_point
 from server.run_folder import REPORT, SUMMARY
 from server.service.grid import FleetGrid
 from server.service.running import serving
@@ -195,7 +195,7 @@ def _do(grid: FleetGrid, run: NextRun, resume: bool, checked: Checked, options: 
                 settings,
                 run.folder,
                 resume,
-                checked,
+                starting_point(settings, run.folder if resume else None, checked.made),
                 registered=registered,
                 signature=options.owners_signature,
                 follow=table,

@@ -88,14 +88,17 @@ class Agent:
     # --- connections -------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Work until this is cancelled. Raises `BouquetError` where the device does not get in, and waiting is vain."""
+        """Work until this is cancelled, or says `goodbye`.
+
+        Raises `BouquetError` where the device does not get in, and waiting is vain.
+        """
         wait = self.settings.wait
         deadline = float("inf") if wait is None else time.monotonic() + wait
         await self.worker.start()
         working = asyncio.ensure_future(self._work())
         pause, said = 0.5, ""
         try:
-            while True:
+            while not self._over:
                 try:
                     await self._connect()
                     pause = 0.5  # it was welcome
@@ -231,7 +234,7 @@ class Agent:
         return Turned(hint, passing=refused.code in (Refused.NOT_REGISTERED, Refused.IN_USE, Refused.FULL))
 
     def _say_lost(self, why: str) -> None:
-        if not self._lost:
+        if not self._lost and not self._over:
             self._lost = why
             self.say(f"The connection to the server is lost; trying again until it is back ({why}).")
 
@@ -258,7 +261,8 @@ class Agent:
             self._outbox.put(**what)
 
     def goodbye(self) -> None:
-        """Tell the server that this device goes."""
+        """Tell the server that this device goes; it does not come back."""
+        self._over = True
         with contextlib.suppress(WireError):
             self._put(goodbye={"reason": "the device ends"})
         if self._outbox is not None:

@@ -62,8 +62,7 @@ async def serve(settings: DeviceSettings) -> int:
         await running
     if ended_by[:1] == [signal.SIGINT]:
         print("bouquet: stopped.", file=sys.stderr)
-        return INTERRUPTED
-    return 0
+    return 128 + ended_by[0] if ended_by else 0  # as shells count, and Docker, which starts such a one after a reboot
 
 
 def main(text: str) -> int:

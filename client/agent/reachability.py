@@ -248,7 +248,7 @@ def _refused(shown: str, keys: _Keys, alert: str) -> ServerMismatch:
     old = f"Has it expired? bouquet keys renew, on the server. If not, a clock is wrong: {_clock()}."
     if "expired" in reason or "not yet valid" in reason:
         advice = old
-    elif re.search("unknown ca|issuer|self.signed", reason):
+    elif re.search("unknown ca|decrypt error|issuer|self.signed|signature", reason):
         advice = other
     else:
         advice = f"{other} {old}"
@@ -274,8 +274,8 @@ def _alert(error: OSError | None) -> str:
     """What a server's TLS alert holds against this device's certificate, ``unknown ca``; empty for another error."""
     # OpenSSL's names begin with the protocol that introduced the alert: TLSV1_ALERT_UNKNOWN_CA.
     _, _, name = (getattr(error, "reason", None) or "").partition("_ALERT_")
-    # A server with TLS 1.2 that was shown none says no more than that.
-    is_about_it = "CERTIFICATE" in name or name in ("UNKNOWN_CA", "HANDSHAKE_FAILURE")
+    # DECRYPT_ERROR is for the signature of another authority of that name, HANDSHAKE_FAILURE TLS 1.2's for none shown.
+    is_about_it = "CERTIFICATE" in name or name in ("UNKNOWN_CA", "DECRYPT_ERROR", "HANDSHAKE_FAILURE")
     return name.lower().replace("_", " ") if is_about_it else ""
 
 

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import os
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,11 @@ class Outbox:
         self._frames.append(self.frame(**what))
         self._news.set()
 
+    def put_later(self, make: Callable[[], Any]) -> None:
+        """Send a frame that is made when it is its turn."""
+        self._frames.append(make)
+        self._news.set()
+
     def offer(self, outgoing: Outgoing) -> None:
         """Send a content, as soon as there is credit for it."""
         self._contents[outgoing.id] = outgoing
@@ -198,7 +204,8 @@ class Outbox:
         """The next frame, when there is one; None at the end."""
         while True:
             if self._frames:
-                found: bytes = self._frames.popleft().SerializeToString()
+                frame = self._frames.popleft()
+                found: bytes = (frame() if callable(frame) else frame).SerializeToString()
                 return found
             while self._turns:
                 outgoing = self._turns.popleft()

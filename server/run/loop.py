@@ -29,7 +29,7 @@ from server.run.build import build_strategy, plain_starting_point, too_few, what
 from server.run.resume import Remembered, open_run, save_run
 from server.run.round_config import fleet_prior, train_config
 from server.run.stop import check_stop, take_back
-from strategies.base.exchange import exchange, replies_to
+from strategies.base.exchange import abandon, exchange, replies_to
 from strategies.base.strategy import MethodStrategy
 
 if TYPE_CHECKING:
@@ -174,7 +174,9 @@ class _Run:
 
         updated, _ = strategy.aggregate_train(round_, arriving())
         self.pass_over_removed(strategy.failures)
+        asked = {*strategy.late.awaited, *(message.metadata.message_id for message in messages)}
         strategy.await_late(messages, answered)
+        abandon(self.grid, asked - {*answered} - strategy.late.awaited.keys())
         self.arrays = updated or self.arrays
         if round_ == 1 and not strategy.replies and strategy.failures:
             client, reason = next(iter(sorted(strategy.failures.items())))

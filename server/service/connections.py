@@ -23,6 +23,7 @@ STREAMS_OF_A_CONNECTION = 2  # a device has one
 STRANGERS = 512  # connections on which no device has been welcomed
 STRANGERS_OF_AN_ADDRESS = 256
 STRANGER_SECONDS = 30.0
+NEW_SECONDS = 5.0  # a fleet that comes back all at once has so long for its handshakes
 HANDSHAKE_SECONDS = 15  # from the first packet to the end of TLS and of HTTP/2's settings
 SWEEP_SECONDS = 1.0
 FEW = 64  # files open beside devices' connections: nothing to look for
@@ -67,11 +68,12 @@ class Connections:
         now = time.monotonic()
         self._since = {peer: self._since.get(peer, now) for peer in there if peer not in self._welcomed}
         of_address: Counter[str] = Counter()
-        # The newest have the least to lose.
-        for number, peer in enumerate(sorted(self._since, key=lambda peer: self._since[peer])):
+        # The newest stay: a device's handshake is done soon, and whoever does nothing is among the oldest.
+        for number, peer in enumerate(sorted(self._since, key=lambda peer: -self._since[peer])):
             of_address[address_of(peer)] += 1
             too_many = number >= STRANGERS or of_address[address_of(peer)] > STRANGERS_OF_AN_ADDRESS
-            if (too_many or now - self._since[peer] > STRANGER_SECONDS) and peer not in self._welcomed:
+            age = now - self._since[peer]
+            if (age > STRANGER_SECONDS or (too_many and age > NEW_SECONDS)) and peer not in self._welcomed:
                 self._close(there[peer], peer)
 
     def keep_sweeping(self, over: threading.Event) -> None:

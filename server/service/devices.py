@@ -14,36 +14,51 @@ from pathlib import Path
 from flwr.app import Message
 
 from common.wire.fleet_pb2 import Content, Hello, ServerFrame, Task
-from common.wire.transfer import Incoming, Outbox, Outgoing
+from common.wire.transfer import INLINE_BYTES, Incoming, Outbox, content_of
 
 # A device that lost its connection and has not said goodbye counts as there for so long: it may come back at once.
 BACK_SECONDS = 30.0
 
 
 class Contents:
-    """The large contents of tasks, on the disk: the same one once, and as long as a task needs it."""
+    """The contents of tasks, large ones on the disk: the same one once, and as long as a task needs it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._uses: Counter[Path] = Counter()
+        self._uses: Counter[str] = Counter()
+        self._small: dict[str, bytes] = {}
         self._lock = threading.Lock()
 
-    def keep(self, name: str, data: bytes) -> Path:
-        """A content for one more task."""
-        file = self._folder / f"{name}.content"
+    def keep(self, data: bytes) -> Content:
+        """A content for one more task; `data` or `file` has its bytes."""
+        about = content_of(data)
+        name = about.sha256.hex()
         with self._lock:
-            if not self._uses[file]:
-                file.write_bytes(data)
-            self._uses[file] += 1
-        return file
+            if not self._uses[name] and about.data:
+                self._small[name] = data
+            elif not self._uses[name]:
+                self.file(about).write_bytes(data)
+            self._uses[name] += 1
+        about.ClearField("data")
+        return about
 
-    def release(self, file: Path) -> None:
+    def data(self, about: Content) -> bytes | None:
+        """The bytes of a small content, None of a large one."""
+        return self._small.get(about.sha256.hex(), b"") if about.size <= INLINE_BYTES else None
+
+    def file(self, about: Content) -> Path:
+        """Where a large content lies."""
+        return self._folder / f"{about.sha256.hex()}.content"
+
+    def release(self, about: Content) -> None:
         """One task needs it no more."""
+        name = about.sha256.hex()
         with self._lock:
-            self._uses[file] -= 1
-            if not self._uses[file]:
-                del self._uses[file]
-                file.unlink(missing_ok=True)
+            self._uses[name] -= 1
+            if not self._uses[name]:
+                del self._uses[name]
+                if self._small.pop(name, None) is None:
+                    self.file(about).unlink(missing_ok=True)
 
 
 @dataclass
@@ -66,20 +81,15 @@ class Reply:
 
 @dataclass
 class Dispatch:
-    """A task on its way to a device and back. ``file`` holds its content where that is large."""
+    """A task on its way to a device and back; its content is in `Contents`."""
 
     message: Message  # without its content
     task: Task
     until: float  # of the monotonic clock
-    file: Path | None = None
     about: Content = field(default_factory=Content)  # of a large reply that comes
     incoming: Incoming | None = None
     reserved: int = 0  # bytes on the disk
     reply: Reply | None = None
-
-    def outgoing(self) -> Outgoing | None:
-        """The content to be sent in chunks, from its beginning."""
-        return None if self.file is None else Outgoing(self.task.id, self.file, self.task.content.size)
 
 
 @dataclass(eq=False)

@@ -21,7 +21,6 @@ from common.protocol.records import config_of
 from common.wire import fleet_pb2
 from common.wire.fleet_pb2 import Task
 from common.wire.flower import content_bytes, empty_run, error_reply, reply_to, sent, speak_as_server
-from common.wire.transfer import INLINE_BYTES, content_of
 from server.service.devices import Device, Dispatch
 from server.service.reply_size import Room, UnreadableReply
 from server.service.service import Service
@@ -39,6 +38,7 @@ class FleetGrid(Grid):
         self.service: Service
         self._news = threading.Condition()
         self._done: dict[str, Dispatch] = {}
+        self._arrived = self._heard = 0  # replies, in all and when somebody waited last
         self._times: Counter[str] = Counter()  # that the same was sent to the same device in this run
         self._run = 0
         self._room: Room | None = None
@@ -53,20 +53,21 @@ class FleetGrid(Grid):
     def end(self) -> None:
         """The run is over: nobody waits for a reply any more."""
         self.give_up([i for device in self.devices() for i in [*device.tasks]])
-        with self._news:
-            self._done.clear()
+        self.give_up([*self._done])
 
     def answered(self, one: Dispatch) -> None:
         """Called by the service with each task that has its reply."""
         with self._news:
             self._done[one.task.id] = one
+            self._arrived += 1
             self._news.notify_all()
 
     def wait(self, seconds: float) -> None:
-        """Wait so long, or until there is a reply."""
+        """Wait so long, or until there is a reply that was not there when this was called last."""
         with self._news:
-            if not self._done:
+            if self._heard == self._arrived:
                 self._news.wait(seconds)
+            self._heard = self._arrived
 
     # --- Flower's interface ------------------------------------------------------------------------------------
 
@@ -113,17 +114,15 @@ class FleetGrid(Grid):
     def _dispatch(self, message: Message) -> Dispatch:
         """A message as a task. Its id tells the same task again after a restart of the server."""
         about = message.metadata
-        data = content_bytes(message.content)
-        content = content_of(data)
+        content = self.service.contents.keep(content_bytes(message.content))
         said = f"{self._run}/{about.dst_node_id}/{about.message_type}/{about.group_id}/{content.sha256.hex()}"
         self._times[said] += 1
         identifier = hashlib.sha256(f"{said}/{self._times[said]}".encode()).hexdigest()[:32]
         sent(message, identifier)
-        file = self.service.contents.keep(content.sha256.hex(), data) if content.size > INLINE_BYTES else None
         bare = copy.copy(message)
         bare.__dict__["_content"] = None
         task = Task(id=identifier, run=self._run, type=about.message_type, group=about.group_id, content=content)
-        return Dispatch(bare, task, time.monotonic() + about.ttl, file)
+        return Dispatch(bare, task, time.monotonic() + about.ttl)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterator[Message]:
         """The replies to these messages that have come, each once; what cannot be read is an error in its place."""
@@ -154,8 +153,15 @@ class FleetGrid(Grid):
         identifiers = {*message_ids}
         self.loop.call_soon_threadsafe(self.service.give_up, identifiers)
         with self._news:
-            for identifier in identifiers:
-                self._done.pop(identifier, None)
+            came = [self._done.pop(identifier) for identifier in identifiers & self._done.keys()]
+        for one in came:
+            self._drop(one)
+
+    def _drop(self, one: Dispatch) -> None:
+        """A reply that nobody reads."""
+        if one.reply is not None and one.reply.file is not None:
+            one.reply.file.unlink(missing_ok=True)
+        self.loop.call_soon_threadsafe(self.service.taken, one)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Push, and wait for every reply that will come."""

@@ -34,7 +34,7 @@ HELLO_SECONDS = 15.0
 PING_SECONDS = 5.0  # in which a device answers that is there
 FOUND_SECONDS = 2.0  # in which devices read that the server ends
 BUNDLE = "code.zip"  # in the service's folder
-MEMORY_BYTES = 64 * 2**20  # of small replies that wait; what is more waits on the disk
+MEMORY_BYTES = 16 * 2**20  # of small replies that wait; what is more waits on the disk
 DISK_SHARE = 0.5  # of what is free: large replies that are on their way or wait
 FORGET_SECONDS = 3600.0  # after which a device without a name that has gone is nobody
 RELEASE = f"bouquet-fl {importlib.metadata.version('bouquet-fl')}"
@@ -130,10 +130,12 @@ class Service:
         """Send tasks to their devices, at once where these are connected."""
         for one in dispatches:
             device = self.devices.get(one.message.metadata.dst_node_id)
-            if device is not None:
-                device.tasks[one.task.id] = one
-                if device.stream is not None:
-                    self._send(device.stream, one, holds=False)
+            if device is None:
+                self.contents.release(one.task.content)
+                continue
+            device.tasks[one.task.id] = one
+            if device.stream is not None:
+                self._send(device.stream, one, holds=False)
 
     def notice(self, node: int, text: str) -> None:
         """Have a device say a line to its owner."""
@@ -237,8 +239,13 @@ class Service:
         node = node_of(hello.session if name is None else name.encode())
         device = self.devices.get(node) or Device(node, name, hello)
         stream = Stream(peer, hello.session, print_)
-        before = device.stream
-        if before is not None and before.session != hello.session and await before.answers(PING_SECONDS):
+        if hello.probe:
+            return device, stream
+        while (before := device.stream) is not None and before.session != hello.session:
+            if not await before.answers(PING_SECONDS):
+                if device.stream is before:
+                    break
+                continue  # another one has come in its place meanwhile
             text = (
                 f"{name}: two devices show its certificate, one at {before.peer} and one at {peer}, and the second is "
                 "shut out; is one the copy of the other's card? Give the second a certificate of its own: bouquet keys "
@@ -249,10 +256,9 @@ class Service:
             raise TurnedAway(Refused.IN_USE, text)
         if self.door.admission is not None and self.door.admission.names.get(print_ or "") != name:
             raise TurnedAway(Refused.NOT_REGISTERED, "its certificate was removed")
-        if hello.probe:
-            return device, stream
         self.devices[node] = device
         if (before := device.stream) is not None:
+            self._interrupt(device)
             self._close(before)
         now = time.time()
         device.hello, device.stream, device.since, device.seen, device.left = hello, stream, now, now, False
@@ -269,9 +275,11 @@ class Service:
         return fleet_pb2.Welcome(major=MAJOR, minor=MINOR, release=RELEASE, inline_bytes=INLINE_BYTES, node=node)
 
     async def _write(self, context: Any, stream: Stream) -> None:
-        with contextlib.suppress(Exception):  # the connection is lost, which the reader sees, too
+        try:
             while (frame := await stream.outbox.next()) is not None:
                 await context.write(frame)
+        except Exception:  # the connection is lost, or a file is gone that was to be sent
+            self._close(stream)
 
     async def _read(self, context: Any, device: Device, stream: Stream) -> None:
         while True:
@@ -305,12 +313,16 @@ class Service:
         self._changed = True
         if device.stream is stream:
             device.stream, device.seen = None, time.time()
-            for one in device.tasks.values():  # what has come of their replies stays
-                self._waiting.pop(one.task.id, None)
-                if one.incoming is not None:
-                    one.incoming.close()
-                    one.incoming = None
-                self._release(one)
+            self._interrupt(device)
+
+    def _interrupt(self, device: Device) -> None:
+        """What has come of its replies stays; the rest comes on its next connection."""
+        for one in device.tasks.values():
+            self._waiting.pop(one.task.id, None)
+            if one.incoming is not None:
+                one.incoming.close()
+                one.incoming = None
+            self._release(one)
 
     def _close(self, stream: Stream) -> None:
         """End a connection, when what is waiting for it is sent."""
@@ -325,16 +337,19 @@ class Service:
         if self.run is not None and stream.told_run != self.run.id:
             stream.told_run = self.run.id
             stream.outbox.put(run=self.run)
-        task = one.task
-        task.seconds = max(0.0, one.until - time.monotonic())
-        if holds and task.content.data:
-            bare = fleet_pb2.Task()
-            bare.CopyFrom(task)
-            bare.content.ClearField("data")
-            task = bare
-        stream.outbox.put(task=task)
-        if (outgoing := one.outgoing()) is not None:
-            stream.outbox.offer(outgoing)
+        about = one.task.content
+        data = self.contents.data(about)
+
+        def frame() -> fleet_pb2.ServerFrame:  # made when it is its turn: a fleet's frames take no memory before
+            made = fleet_pb2.ServerFrame(task=one.task)
+            made.task.seconds = max(0.0, one.until - time.monotonic())
+            if data is not None and not holds:
+                made.task.content.data = data
+            return made
+
+        stream.outbox.put_later(frame)
+        if data is None:
+            stream.outbox.offer(Outgoing(one.task.id, self.contents.file(about), about.size))
 
     def _on_credit(self, stream: Stream, credit: fleet_pb2.Credit) -> None:
         if self.run is not None and credit.id == self.run.code and credit.HasField("offset"):
@@ -354,6 +369,8 @@ class Service:
         if reply.HasField("error"):
             self._answer(device, one, Reply(error=(reply.error.code, plain(reply.error.reason))))
             return
+        if one.incoming is not None or one.task.id in self._waiting:
+            return  # said twice
         about = reply.content
         if self.room is not None and about.size > self.room.size:
             self._unreadable(device, one, f"It takes {about.size} bytes; here it may take {self.room.size}.")
@@ -423,6 +440,10 @@ class Service:
             return
         try:
             file = await asyncio.to_thread(incoming.finish)
+        except OSError as error:
+            if device.tasks.get(one.task.id) is one and one.incoming is incoming:  # else it was given up meanwhile
+                self._no_room(device, one, error)
+            return
         except WireError:
             if device.stream is not None and one.incoming is incoming:
                 device.stream.outbox.put(credit=incoming.begin())
@@ -452,8 +473,7 @@ class Service:
             self._release(one)
         if device.stream is not None:
             device.stream.outbox.withdraw(identifier)
-        if one.file is not None:
-            self.contents.release(one.file)
+        self.contents.release(one.task.content)
         return one
 
     def _file(self, one: Dispatch) -> Path:

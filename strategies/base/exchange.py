@@ -45,7 +45,18 @@ def exchange(
     ``times`` gets the seconds after which each node's reply was there.
     """
     silent: dict[int, str] = {}
-    return list(replies_to(grid, messages, patience, silent, times)), silent
+    outgoing = list(messages)
+    replies = list(replies_to(grid, outgoing, patience, silent, times))
+    answered = {reply.metadata.reply_to_message_id for reply in replies}
+    abandon(grid, (m.metadata.message_id for m in outgoing if m.metadata.message_id not in answered))
+    return replies, silent
+
+
+def abandon(grid: Grid, message_ids: Iterable[str]) -> None:
+    """Nobody waits for the replies to these messages any more: a server's own grid has devices stop working on them."""
+    identifiers = [identifier for identifier in message_ids if identifier]
+    if identifiers and (give_up := getattr(grid, "give_up", None)) is not None:
+        give_up(identifiers)
 
 
 def replies_to(

@@ -1,4 +1,4 @@
-"""compose.yaml as shipped: rounds over TLS with authentication, through a killed client and a restarted server."""
+"""compose.yaml as shipped: rounds over mutual TLS, through a killed client, a killed server and a renewed key."""
 
 import json
 import re
@@ -8,15 +8,15 @@ import pytest
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800)]
 
 CLIENTS = 3
-ROUNDS = "80"
+ROUNDS = "200"
 # FedPer's head never leaves a device: who comes back without its state starts with a head that knows nothing.
 SETTINGS = {
     "CLIENTS": str(CLIENTS),
     "TRUE_GROUPS": "2",
-    # A round takes a second or two; whoever was killed is let in again after a minute.
+    # Enough of them that the server is killed before they are over.
     "ROUNDS": ROUNDS,
     "STRATEGY": "fedper",
-    # Longer than the minute for which Flower takes a killed node for connected, and does not let it connect again.
+    # Longer than a device counts as there that went without a word, and so is named.
     "OPTIONS": "--set server.straggler_grace=180",
 }
 SERVERS_KEYS = """
@@ -40,9 +40,21 @@ print(json.dumps({
     "modules": [name for name in ("ray", "uv_build", "pytest") if importlib.util.find_spec(name)],
 }))
 """
+# The server itself, below Docker's own process 1.
+KILL_SERVER = """
+import os, pathlib
+for about in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+    if b"bouquet\\0server" in about.read_bytes() and about.parent.name != "1":
+        os.kill(int(about.parent.name), 9)
+"""
+KEPT = """
+import json, pathlib
+found = pathlib.Path("/state/device-{}").glob("run-*/round-*.safetensors")
+print(json.dumps(dict(files=sorted(p.name for p in found))))
+"""
 
 
-def test_a_federation_outlives_a_killed_client_and_a_restarted_server(federation):
+def test_a_federation_outlives_a_killed_client_a_killed_server_and_a_renewed_key(federation):
     local = federation(**SETTINGS)
     local.up()
     (server,) = local.containers("server")
@@ -52,15 +64,28 @@ def test_a_federation_outlives_a_killed_client_and_a_restarted_server(federation
 
     # Power is cut in the middle of a round, which goes on without this device, and names it.
     local.wait_for(lambda: len(local.rounds()) >= 1, "the first round")
-    victim = clients[0]
+    victim, renewed = clients[0], clients[1]
     local.docker("kill", victim)
-    device = int(re.search(r"This container is device-(\d+)\.", local.logs(victim))[1])
+    device, other = (
+        int(re.search(r"This container is device-(\d+)\.", local.logs(client))[1]) for client in (victim, renewed)
+    )
     name = f"device-{device}"  # as its key is called
     local.wait_for(lambda: any(name in line["failed"] for line in local.rounds()), f"a round without {name}")
 
-    # The server goes away for a moment, and goes on with the run. Once it is there, so is the device.
-    local.docker("restart", server)
+    # The server crashes, Docker starts it again, and it waits for all of its devices.
+    local.docker("exec", server, "python", "-c", KILL_SERVER)
     local.wait_for(lambda: local.logs(server).count("Listening on") == 2, "the server")
+    assert len(local.rounds()) < int(ROUNDS)
+    local.compose(
+        "run",
+        "--rm",
+        "--no-deps",
+        "--entrypoint",
+        "bouquet",
+        "keys",
+        *("keys", "renew", f"device-{other}", "--dir", "/keys"),
+    )
+    local.wait_for(lambda: "sent a new certificate for this device" in local.logs(renewed), "the new certificate")
     local.docker("start", victim)
     kept = json.loads(local.docker("exec", victim, "python", "-c", KEPT.format(device)))
     assert kept["files"], "the state of before is there"
@@ -80,10 +105,8 @@ def test_a_federation_outlives_a_killed_client_and_a_restarted_server(federation
     report = (local.folder / "report.html").read_text()
     assert all(client in report for client in summary["accuracy_by_client"])
 
-    # the same key, so the same node; the same slot in the volume
-    said = local.logs(victim)
-    assert re.findall(r"This container is (device-\d+)\.", said) == [f"device-{device}"] * 2
-    assert len(set(re.findall(r"SuperNode ID: (\d+)", said))) == 1
+    # the same slot in the volume, so the same key and the same device
+    assert re.findall(r"This container is (device-\d+)\.", local.logs(victim)) == [f"device-{device}"] * 2
     assert "over TLS, registered devices only" in local.logs(server)
 
     assert around == {
@@ -96,23 +119,17 @@ def test_a_federation_outlives_a_killed_client_and_a_restarted_server(federation
     }
 
 
-KEPT = """
-import json, pathlib
-found = pathlib.Path("/state/device-{}").glob("run-*/round-*.safetensors")
-print(json.dumps(dict(files=sorted(p.name for p in found))))
-"""
-
-
 def test_images_stop_at_once_and_say_whether_they_are_well(federation):
     local = federation(CLIENTS="2", TRUE_GROUPS="2")
     local.compose("build", "server", "client")
-    # alone, so it looks for its server for ever; without a SuperNode it is not well
+    # alone, so it looks for its server for ever, and is well
     client = local.docker(
         "run", "--detach", "--read-only", "--tmpfs", "/tmp", "--init", "bouquet-client", *LONELY
     ).strip()
     try:
         local.wait_for(lambda: "cannot be reached" in local.logs(client), "a look for the server")
-        probe = "from common.system.health import main; print(main([]))"
+        local.docker("exec", client, "python", "-m", "common.system.health")
+        probe = "from common.system.health import main; print(main(['127.0.0.1:9']))"
         assert "does not answer" in local.docker("exec", client, "python", "-c", probe)
         local.docker("stop", client)
         # SIGTERM sufficed; SIGKILL would have been 137

@@ -42,7 +42,7 @@ def machine(tmp_path):
 
 def keys(folder):
     folder.mkdir()
-    for name in ("device.key", "ca.crt"):
+    for name in ("device.key", "device.crt", "ca.crt"):
         (folder / name).touch()
     return folder
 
@@ -55,7 +55,8 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing(machine, tmp_path):
     text = "\n".join(lines)
     assert "useradd --system" in text
     assert "torch==2.10.0 torchvision==0.25.0" in text
-    assert f"{tmp_path}/garden-pi/device.key /etc/bouquet/keys/device.key" in text
+    for file in ("device.key", "device.crt", "ca.crt"):
+        assert f"{tmp_path}/garden-pi/{file} /etc/bouquet/keys/{file}" in text
     assert "write: /etc/bouquet/client.env" in text
     assert "bouquet-client.service.d/memory.conf" in text
 
@@ -94,7 +95,7 @@ def test_a_machine_that_does_not_fit_gets_one_message(machine, changes, message)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--keys", "/nowhere"), "/nowhere lacks device.key or ca.crt"),
+        (("--keys", "/nowhere"), "/nowhere lacks device.key, device.crt or ca.crt"),
         (("--server", "server.local"), "not of the form HOST:PORT"),
         (("--data", "/home/pi/photos"), "cannot see home folders"),
         (("--data", "/nowhere"), "--data /nowhere is not there"),

@@ -1,243 +1,220 @@
-"""A device that speaks Flower's Fleet API itself, below every ClientApp: it replies whatever bytes a test wants.
+"""A device that speaks the service's own bytes over gRPC, below every agent: it sends whatever frames a test wants.
 
-A message travels as objects: each is a head (its class, the digests of its children, the length of its body) and a
-body, named by the SHA-256 of both; the tree of digests is announced to SuperLink beside the message's metadata, and the
-objects follow. A `Part` is such an object with its children, and a `Reply` is what is announced and what is uploaded.
-`Reply.of` takes an honest message apart; change what you like, and digests and lengths are right again by themselves::
+Its methods are called from a test's own thread; a thread beside it reads what the server says and answers its Pings::
 
-    device = WireDevice("127.0.0.1:9092", Path("devices/mallory"))  # TLS, with the key in that folder
-    instruction = device.wait()  # a `Message`, whole
-    reply = Reply.of(honest(instruction))  # honest: a function from message to reply, such as `inline.scripted_client`
-    with reply.inside() as message:  # what the Message object says, which SuperLink does not look at
-        message.metadata.src_node_id = 12345
-    reply.part("ConfigRecord").body = b"\\xff" * 40  # garbage with the right digest
-    reply.top.raw = b"no object at all"  # head and all
-    reply.announced.metadata.ttl = 1e9  # what SuperLink is told
-    device.push(reply)
+    device = WireDevice("127.0.0.1:9092", Path("keys/devices/mallory"), name="mallory")  # None: without TLS
+    device.wait_for("welcome")
+    task, content = device.task()  # whole
+    device.deliver(task.id, b"...")  # until the server has it: inside the frame or in chunks
+    device.send(reply={"id": task.id, "error": {"code": 2, "reason": "no"}})
+    device.send_bytes(b"\\xff")  # no frame at all
+    device.close()
 
-In a federation, `answering` does this in a thread until the run is over: ``script(instruction, reply)`` gets the honest
-`Reply` to change and return; it may return another one, a `Message`, or None for silence, too. The fixture ``wired`` of
-``tests/federation/conftest.py`` starts a real server with such devices: its docstring says how a test uses it.
+`answering` does this in a thread, with a handler such as `experiments.simulation.inline_grid.scripted_client` makes.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import os
+import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import grpc
-from cryptography.hazmat.primitives import serialization
-from flwr.app import Error, Message, RecordDict
-from flwr.app.message import make_message, remove_content_from_message
-from flwr.common.serde import message_from_proto, message_to_proto
-from flwr.proto import fleet_pb2, heartbeat_pb2, message_pb2
-from flwr.proto.fleet_pb2_grpc import FleetStub
-from flwr.proto.node_pb2 import Node
-from flwr.supercore.constant import HEAD_BODY_DIVIDER, HEAD_VALUE_DIVIDER
-from flwr.supercore.inflatable.inflatable_object import (
-    InflatableObject,
-    get_object_children_ids_from_object_content,
-    get_object_type_from_object_content,
-    iterate_object_tree,
-)
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.app import Message
 
-from client.supernode.fleet_connection import signed_channel
+from common.wire.fleet_pb2 import Chunk, Credit, DeviceFrame, ServerFrame, Task
+from common.wire.flower import content_bytes, instruction
+from common.wire.transfer import CHUNK_BYTES, MAJOR, METHOD, MINOR, content_of
 
-Honest = Callable[[Message], "Message | None"]
-LOOK = 0.2  # seconds between two questions for a message
-GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+SECONDS = 120.0  # for which anything is waited; no test needs them where all is well
 
 
-@dataclass(eq=False)
-class Part:
-    """An object: its class's name, its body and its children; ``raw`` is sent instead of all of them.
-
-    A child that is changed is found in its parents' heads and bodies under its new digest.
-    """
-
-    kind: str
-    body: bytes
-    children: list[Part] = field(default_factory=list)
-    raw: bytes | None = None
-    was: str = ""  # the digest under which the parents' bodies name it
-
-    @classmethod
-    def of(cls, item: InflatableObject) -> Part:
-        """Take an object of Flower's apart."""
-        content = item.deflate()
-        children = item.children or {}
-        order = get_object_children_ids_from_object_content(content)
-        body = content[content.find(HEAD_BODY_DIVIDER) + len(HEAD_BODY_DIVIDER) :]
-        parts = [cls.of(children[identifier]) for identifier in order]
-        return cls(get_object_type_from_object_content(content), body, parts, was=item.object_id)
-
-    def seal(self, objects: dict[str, bytes]) -> message_pb2.ObjectTree:
-        """Put it and all below it into ``objects``, by digest; the tree of these digests."""
-        trees = [child.seal(objects) for child in self.children]
-        content = self.raw
-        if content is None:
-            body = self.body
-            for child, tree in zip(self.children, trees, strict=True):
-                if child.was and child.was != tree.object_id:
-                    body = body.replace(child.was.encode(), tree.object_id.encode())
-            children = ",".join(dict.fromkeys(tree.object_id for tree in trees))
-            content = HEAD_VALUE_DIVIDER.join((self.kind, children, str(len(body)))).encode() + HEAD_BODY_DIVIDER + body
-        digest = hashlib.sha256(content).hexdigest()
-        objects[digest] = content
-        different = {tree.object_id: tree for tree in trees}
-        return message_pb2.ObjectTree(object_id=digest, children=different.values())
-
-    def walk(self) -> Iterator[Part]:
-        """It and all below it, children first."""
-        for child in self.children:
-            yield from child.walk()
-        yield self
-
-
-@dataclass(eq=False)
-class Reply:
-    """``announced`` is what SuperLink is told of it, and ``top`` its Message object, with all others below it."""
-
-    announced: message_pb2.Message
-    top: Part
-
-    @classmethod
-    def of(cls, message: Message) -> Reply:
-        """An honest reply, taken apart."""
-        return cls(message_to_proto(remove_content_from_message(message)), Part.of(message))
-
-    @classmethod
-    def error(cls, instruction: Message, reason: str, code: int = 2) -> Reply:
-        """An error of any code and reason."""
-        return cls.of(Message(Error(code=code, reason=reason), reply_to=instruction))
-
-    def part(self, kind: str, index: int = 0) -> Part:
-        """The object of a class, counted from the first, children before parents."""
-        return [part for part in self.top.walk() if part.kind == kind][index]
-
-    @contextlib.contextmanager
-    def inside(self) -> Iterator[message_pb2.Message]:
-        """The Message object's own body, to be changed: metadata, which SuperLink does not look at, and the error."""
-        proto = message_pb2.Message.FromString(self.top.body)
-        yield proto
-        self.top.body = proto.SerializeToString(deterministic=True)
-
-
-Script = Callable[[Message, Reply], "Reply | Message | None"]
+class Ended(Exception):
+    """The stream has ended."""
 
 
 class WireDevice:
-    """A registered device; ``folder`` holds its ``device.key`` and ``ca.crt``. It is activated when it is made."""
+    """A device, connected when it is made; ``keys`` holds its ``device.key``, ``device.crt`` and ``ca.crt``.
 
-    def __init__(self, address: str, folder: Path, heartbeat_interval: float = 600.0) -> None:
-        key = serialization.load_ssh_private_key((folder / "device.key").read_bytes(), None)
-        self.public_key = public_key_to_bytes(key.public_key())
-        authority = (folder / "ca.crt").read_bytes()
-        self.channel = signed_channel(address, (key, key.public_key()), authority=authority)
-        self.stub = FleetStub(self.channel)
-        self.heartbeat_interval = heartbeat_interval
-        self.node = Node(node_id=self.activate())
+    ``session`` is new unless given; ``hello`` are other fields of its Hello, which is not sent where it is None.
+    ``frames`` is what the server said and nobody has waited for. It answers Pings while ``is_alive``.
+    """
 
-    def activate(self) -> int:
-        """Say that it is there; its node id."""
-        request = fleet_pb2.ActivateNodeRequest(public_key=self.public_key, heartbeat_interval=self.heartbeat_interval)
-        return int(self.stub.ActivateNode(request, wait_for_ready=True).node_id)
+    def __init__(
+        self,
+        address: str,
+        keys: Path | None = None,
+        *,
+        name: str = "device",
+        session: bytes = b"",
+        hello: dict[str, Any] | None = {},  # noqa: B006
+    ) -> None:
+        self.address, self.keys, self.name = address, keys, name
+        self.session, self.hello = session or os.urandom(16), hello
+        self.is_alive = True
+        self.connect()
 
-    def heartbeat(self) -> bool:
-        """Say that it is still there."""
-        request = heartbeat_pb2.SendNodeHeartbeatRequest(node=self.node, heartbeat_interval=self.heartbeat_interval)
-        return bool(self.stub.SendNodeHeartbeat(request).success)
+    def connect(self, hello: dict[str, Any] | None = None) -> None:
+        """Come again, on a new connection, with the same session and other fields of its Hello where they are given."""
+        options = [("grpc.use_local_subchannel_pool", 1)]  # a connection of its own
+        if self.keys is None:
+            self.channel = grpc.insecure_channel(self.address, options)
+        else:
+            files = [(self.keys / name).read_bytes() for name in ("ca.crt", "device.key", "device.crt")]
+            self.channel = grpc.secure_channel(self.address, grpc.ssl_channel_credentials(*files), options)
+        self.frames, self.node, self.runs = list[ServerFrame](), 0, dict[int, Any]()
+        self._news, self._over = threading.Condition(), threading.Event()
+        sending = self._sending = queue.SimpleQueue[bytes | None]()
+        if (said := self.hello if hello is None else hello) is not None:
+            self.send(hello={"major": MAJOR, "minor": MINOR, "release": "test", "session": self.session, **said})
+        self.call = self.channel.stream_stream(METHOD)(iter(sending.get, None))
+        threading.Thread(target=self._read, args=(self.call, self.frames, self._news, self._over), daemon=True).start()
 
-    def pull(self) -> Message | None:
-        """The next message with all that belongs to it, if there is one."""
-        found = self.stub.PullMessages(fleet_pb2.PullMessagesRequest(node=self.node))
-        if not found.messages_list:
-            return None
-        announced, tree = message_from_proto(found.messages_list[0]), found.message_object_trees[0]
-        run, contents = announced.metadata.run_id, {}
-        for identifier in {part.object_id for part in iterate_object_tree(tree)}:
-            request = message_pb2.PullObjectRequest(node=self.node, run_id=run, object_id=identifier)
-            while not (part := self.stub.PullObject(request)).object_available:
-                threading.Event().wait(LOOK)
-            contents[identifier] = part.object_content
-        self.stub.ConfirmMessageReceived(
-            message_pb2.ConfirmMessageReceivedRequest(node=self.node, run_id=run, message_object_id=tree.object_id)
-        )
-        whole = inflate_object_from_contents(tree.object_id, contents)
-        assert isinstance(whole, Message)
-        return make_message(announced.metadata, whole.content if whole.has_content() else RecordDict())
-
-    def wait(self, over: threading.Event | None = None) -> Message | None:
-        """The next message, once there is one; None when it is ``over``."""
-        over = over or threading.Event()
-        while not over.wait(LOOK):
-            if (message := self.pull()) is not None:
-                return message
-        return None
-
-    def push(self, reply: Reply | Message) -> None:
-        """Announce a reply, and upload those of its objects that SuperLink asks for."""
-        if isinstance(reply, Message):
-            reply = Reply.of(reply)
-        objects: dict[str, bytes] = {}
-        tree = reply.top.seal(objects)
-        if not reply.announced.metadata.message_id:
-            reply.announced.metadata.message_id = tree.object_id
-        request = fleet_pb2.PushMessagesRequest(
-            node=self.node, messages_list=[reply.announced], message_object_trees=[tree]
-        )
-        answer = self.stub.PushMessages(request)
-        for identifier in answer.objects_to_push:
-            self.push_object(reply.announced.metadata.run_id, answer.session_id, identifier, objects[identifier])
-
-    def push_object(self, run: int, session: str, identifier: str, content: bytes) -> bool:
-        """Upload an object; whether SuperLink took it."""
-        request = message_pb2.PushObjectRequest(
-            node=self.node, run_id=run, session_id=session, object_id=identifier, object_content=content
-        )
-        return bool(self.stub.PushObject(request).stored)
-
-    def answer(self, instruction: Message, honest: Honest, script: Script | None = None) -> None:
-        """Answer a message honestly, or as ``script`` says."""
-        reply: Reply | Message | None = honest(instruction)
-        if script is not None and isinstance(reply, Message):
-            reply = script(instruction, Reply.of(reply))
-        if reply is not None:
-            self.push(reply)
-
-    def close(self) -> None:
-        """Say goodbye, where anybody still hears it."""
+    def _read(self, call: Any, frames: list[ServerFrame], news: threading.Condition, over: threading.Event) -> None:
         with contextlib.suppress(grpc.RpcError):
-            self.stub.DeactivateNode(fleet_pb2.DeactivateNodeRequest(node_id=self.node.node_id), timeout=5)
+            for data in call:
+                frame = ServerFrame.FromString(data)
+                kind = frame.WhichOneof("frame")
+                if kind == "ping" and self.is_alive:
+                    self.send(pong={})
+                elif kind == "welcome":
+                    self.node = frame.welcome.node
+                elif kind == "run":
+                    self.runs[frame.run.id] = frame.run
+                with news:
+                    frames.append(frame)
+                    news.notify_all()
+        with news:
+            over.set()
+            news.notify_all()
+
+    def send(self, **what: Any) -> None:
+        """Send a frame."""
+        self.send_bytes(DeviceFrame(**what).SerializeToString())
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send what need not be a frame."""
+        self._sending.put(data)
+
+    def wait_for(self, *kinds: str, id: str | None = None, seconds: float = SECONDS) -> Any:
+        """The next frame of one of these kinds (and of this id), taken out of ``frames``: what is in it.
+
+        Raises `Ended` where the stream ends first, and `TimeoutError`.
+        """
+        deadline = time.monotonic() + seconds
+        with self._news:
+            while True:
+                for frame in self.frames:
+                    kind = frame.WhichOneof("frame") or ""
+                    found = getattr(frame, kind, None)
+                    if kind in kinds and id in (None, getattr(found, "id", None)):
+                        self.frames.remove(frame)
+                        return found
+                if self._over.is_set():
+                    raise Ended(*[frame.refused.text for frame in self.frames if frame.HasField("refused")])
+                if (left := deadline - time.monotonic()) <= 0 or not self._news.wait(left):
+                    raise TimeoutError(f"{self.name} waits for {kinds}, and was told {self.frames}")
+
+    def wait_for_end(self) -> None:
+        """Return once the server has ended the stream."""
+        assert self._over.wait(SECONDS), f"the stream of {self.name} does not end"
+
+    def task(self, seconds: float = SECONDS) -> tuple[Task, bytes]:
+        """The next task and the whole of its content."""
+        task: Task = self.wait_for("task", seconds=seconds)
+        return task, self.fetch(task.id, task.content)
+
+    def fetch(self, identifier: str, about: Any, offset: int = 0) -> bytes:
+        """A content from ``offset`` on: what came inside, or what comes in chunks."""
+        if about.data or not about.size:
+            return bytes(about.data[offset:])
+        self.send(credit={"id": identifier, "offset": offset, "end": about.size})
+        found = bytearray()
+        while offset + len(found) < about.size:
+            chunk: Chunk = self.wait_for("chunk", id=identifier)
+            assert chunk.offset == offset + len(found)
+            found += chunk.data
+        return bytes(found)
+
+    def deliver(self, identifier: str, data: bytes) -> list[int]:
+        """Reply to a task, until the server has it or wants none; the offsets of the chunks that this took."""
+        about, offsets = content_of(data), list[int]()
+        self.send(reply={"id": identifier, "content": about})
+        at = 0
+        while isinstance(said := self.wait_for("credit", "received", "cancel", id=identifier), Credit):
+            at = said.offset if said.HasField("offset") else at
+            while at < said.end:
+                part = data[at : min(at + CHUNK_BYTES, said.end)]
+                self.send(chunk={"id": identifier, "offset": at, "data": part})
+                offsets.append(at)
+                at += len(part)
+        return offsets
+
+    def close(self, goodbye: bool = True) -> None:
+        """Go: with a goodbye, or as a device does whose connection is cut."""
+        if goodbye:
+            self.send(goodbye={"reason": "it ends"})
+        self._sending.put(None)
+        if goodbye:
+            self._over.wait(SECONDS)
+        self.call.cancel()
         self.channel.close()
 
 
+Answer = Message | bytes | tuple[int, str] | Callable[[WireDevice, Task], None] | None
+Script = Callable[[Message, Message], Answer]
+
+
 @contextlib.contextmanager
-def answering(device: WireDevice, honest: Honest, script: Script | None = None) -> Iterator[list[grpc.RpcError]]:
-    """Answer every message in a thread until the block ends or the server is gone; yields what SuperLink refused."""
-    over, refused = threading.Event(), list[grpc.RpcError]()
+def answering(
+    device: WireDevice, handler: Callable[[Message], Message | None], script: Script | None = None
+) -> Iterator[list[str]]:
+    """Answer every task in a thread until the block ends; yields what the server refused the device for.
+
+    ``script(instruction, reply)`` may change the reply and give it back. It may give another Message, the bytes of a
+    content, code and reason of an error, None for silence, or a function of device and task that sends frames itself.
+    A device whose stream ends comes back, with the same session.
+    """
+    over, refused = threading.Event(), list[str]()
+
+    def answer() -> None:
+        task, content = device.task(seconds=1.0)
+        about = (task.id, task.run, device.node, task.type, task.group, max(1.0, task.seconds))
+        told = instruction(content, *about)
+        said: Answer = handler(told)
+        if script is not None and isinstance(said, Message):
+            said = script(told, said)
+        if callable(said):
+            said(device, task)
+        elif isinstance(said, tuple):
+            device.send(reply={"id": task.id, "error": {"code": said[0], "reason": said[1]}})
+        elif isinstance(said, Message) and said.has_error():
+            device.send(reply={"id": task.id, "error": {"code": said.error.code, "reason": said.error.reason}})
+        elif said is not None:
+            device.deliver(task.id, said if isinstance(said, bytes) else content_bytes(said.content))
 
     def serve() -> None:
         while not over.is_set():
             try:
-                if (instruction := device.wait(over)) is not None:
-                    device.answer(instruction, honest, script)
-            except grpc.RpcError as error:
-                refused.append(error)
-                if error.code() in GONE:
-                    return
+                answer()
+            except TimeoutError:
+                continue
+            except Ended as ended:
+                refused.extend(map(str, ended.args))
+                if not over.wait(0.2):
+                    device.close(goodbye=False)
+                    device.connect()
 
-    thread = threading.Thread(target=serve, daemon=True)
+    thread = threading.Thread(target=serve, name=device.name, daemon=True)
     thread.start()
     try:
         yield refused
     finally:
         over.set()
-        thread.join(timeout=60)
+        thread.join(SECONDS)
         device.close()

@@ -1,7 +1,6 @@
 """The runs that a server with --keep-waiting is to do next."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -22,11 +21,6 @@ from bouquet.federation.queue import (
 from common.errors import BouquetError
 from common.settings import load_settings
 from common.system.locks import locked
-from server.run.torch_worker import Checked
-from server.run_folder import MADE
-from server.superlink.process import LEAST_MESSAGE_BYTES, SuperLink
-
-WIRES = {"plain": [], "packed": ["wire.up=float16"]}
 
 
 def run(folder, *changes):
@@ -133,28 +127,12 @@ def test_a_report_that_was_not_drawn_before_the_server_went_down_is_drawn(server
     assert found == [second.folder] * drawn
 
 
-def test_the_model_that_the_check_made_is_there_before_the_server_starts(tmp_path, monkeypatch):
-    def start_server(*_, **__):
-        raise BouquetError("as far as here")
-
-    monkeypatch.setattr(serve, "check_settings", lambda *_: Checked(0, b"its model"))
-    monkeypatch.setattr(serve, "start_server", start_server)
-    options = serve.Options("127.0.0.1", 9092, None, Console(quiet=True))
-    with pytest.raises(BouquetError, match="as far as here"):
-        serve.serve(NextRun(load_settings(None, []), tmp_path / "run"), False, options)
-    assert (tmp_path / "run" / MADE).read_bytes() == b"its model"
-
-
-def test_a_run_whose_model_devices_could_not_send_at_once_is_not_begun(server, monkeypatch):
-    """This server was started for a smaller one; as arrays a model of any size comes in parts."""
-    monkeypatch.setattr(serve, "check_settings", lambda settings: Checked(LEAST_MESSAGE_BYTES, b"its model"))
-    link = SuperLink(SimpleNamespace(alive=True), "", "", server, None)
-    plain, packed = (load_settings(None, [f"run.name={name}", *more]) for name, more in WIRES.items())
+def test_a_run_that_cannot_be_done_is_named_and_the_next_one_taken(server):
+    bad = load_settings(None, ["run.name=bad", "model.name=nowhere:make"])
+    enqueue(server, NextRun(bad, server.parent / "bad"))
+    enqueue(server, run(server.parent / "good", "run.name=good"))
     console = Console(record=True, width=300)
-    enqueue(server, NextRun(packed, server.parent / "packed"))
-    enqueue(server, NextRun(plain, server.parent / "plain"))
-    assert serve._wait_for_next(link, server, console, lambda: None).settings.run.name == "plain"
-    assert (server.parent / "plain" / MADE).read_bytes() == b"its model"
-    assert not (server.parent / "packed").exists()
-    assert "The model of packed takes 33554432 bytes, more than this server lets a device send" in console.export_text()
-    assert SuperLink(link.process, "", "", server, None, None, 2 * LEAST_MESSAGE_BYTES).takes(LEAST_MESSAGE_BYTES)
+    assert serve._wait_for_next(server, console).settings.run.name == "good"
+    assert "A run that was asked for cannot be done: " in (said := console.export_text())
+    assert "nowhere" in said
+    assert interrupted(server).settings.run.name == "good"

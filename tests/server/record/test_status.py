@@ -9,7 +9,7 @@ from common.settings import load_settings
 from experiments.simulation.inline_grid import InlineGrid
 from experiments.simulation.run import simulate
 from server.fleet.names import Names
-from server.record.status import FAILED, Progress, note_end, read_status
+from server.record.status import Progress, note_failure, read_status
 from server.record.writer import RunRecord
 from server.run.loop import run_rounds
 from server.run.stop import RunStopped, ask_to_stop
@@ -43,12 +43,20 @@ def test_a_server_that_waited_in_vain_names_who_did_not_come(tmp_path):
         run_rounds(InlineGrid({1: print, 2: print}), SETTINGS, None, record, names=names(tmp_path / "run"))
 
 
-def test_a_failure_is_its_reason(tmp_path):
-    note_end(tmp_path, FAILED, "too early")
-    assert read_status(tmp_path) == {}
+@pytest.mark.parametrize(
+    ("error", "state", "reason"),
+    [
+        (BouquetError("no disk"), "failed", "no disk"),
+        (KeyError("x"), "failed", "KeyError: 'x'"),
+        (RunStopped("as asked"), "stopped", "as asked"),
+    ],
+)
+def test_a_run_that_ends_before_its_end_says_why(tmp_path, error, state, reason):
+    note_failure(tmp_path, error)
+    assert read_status(tmp_path) == {}  # it had not begun
     Progress(tmp_path, SETTINGS, None).waiting([])
-    note_end(tmp_path, FAILED, "no disk")
-    assert (read_status(tmp_path)["state"], read_status(tmp_path)["reason"]) == (FAILED, "no disk")
+    note_failure(tmp_path, error)
+    assert (read_status(tmp_path)["state"], read_status(tmp_path)["reason"]) == (state, reason)
 
 
 def test_a_run_ends_after_the_round_in_hand_where_its_owner_asks_and_goes_on_later(tmp_path):

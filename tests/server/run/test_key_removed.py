@@ -14,7 +14,6 @@ from bouquet.monitor.web import Page
 from common import protocol
 from common.model.build import initial_model, state_vector
 from common.settings import load_settings
-from common.trust.public_keys import read_public_key
 from experiments.simulation.inline_grid import InlineGrid, scripted_client
 from server.fleet.names import Names
 from server.record.reader import read_run
@@ -33,7 +32,7 @@ def test_no_failure_in_record_summary_table_page_and_metrics(tmp_path):
     names = Names(folder, registered=keys / "registered", nodes={1: "garden-pi", 2: "window-pi"})
     for name in names.nodes.values():
         add_device(keys, name)
-        names.devices[read_public_key(keys / "registered" / f"{name}.pub").fingerprint] = {"name": name}
+        names.devices[name] = {"name": name}
 
     honest = {name: scripted_client(name, layout, lambda model, _: model + 1) for name in names.nodes.values()}
 
@@ -42,7 +41,7 @@ def test_no_failure_in_record_summary_table_page_and_metrics(tmp_path):
         told = message.content.config_records.get(protocol.CONFIG) or {}
         if message.metadata.message_type == "train" and told["server-round"] == 2:
             remove_device(keys, "window-pi")
-        there = (keys / "registered" / "window-pi.pub").exists()
+        there = (keys / "registered" / "window-pi.crt").exists()
         return honest["window-pi"](message) if there else None
 
     grid = InlineGrid({1: honest["garden-pi"], 2: leaves})
@@ -58,7 +57,7 @@ def test_no_failure_in_record_summary_table_page_and_metrics(tmp_path):
     ] * 3
     assert [line["evaluation"]["not_evaluated"] for line in run.rounds[:3]] == [{}] * 3
     assert [line["absent"] for line in run.rounds] == [[]] * 4
-    assert run.summary["not_evaluated"] == {"window-pi": "Its key was removed."}
+    assert run.summary["not_evaluated"] == {"window-pi": "It was removed."}
     assert run.summary["warnings"] == []
     assert "without window-pi" not in screen.getvalue()
     found = collect(folder)
