@@ -1,1 +1,1 @@
-"""The server: rounds, checkpoints, the record of a run, and the SuperLink it runs on."""
+"""The server: rounds, checkpoints, the record of a run, and the service that devices reach."""

@@ -7,10 +7,7 @@ A name is imported when it is asked for, so that nobody loads more than is neede
 from __future__ import annotations
 
 import importlib
-import warnings
 from typing import TYPE_CHECKING, Any
-
-import common.renamed  # noqa: F401 – modules under the names that they had before
 
 if TYPE_CHECKING:
     from common.parameters.layout import ParameterLayout as ParameterLayout
@@ -52,7 +49,6 @@ if TYPE_CHECKING:
     from strategies.perfedavg.strategy import PerFedAvg as PerFedAvg
     from strategies.pfedme.strategy import PFedMe as PFedMe
 
-OLD_BASE = "ClusteredStrategy"  # until 0.1; methods of outside packages may have it
 # What the author of a method needs, and where it is.
 _CONTRACT = {
     "Instruction": "common.protocol",
@@ -75,9 +71,6 @@ def __getattr__(name: str) -> Any:
     from common.methods import METHODS
 
     classes = {class_name: home for home, class_name in (m.strategy.split(":") for m in METHODS.values())}
-    if name == OLD_BASE:
-        warnings.warn(f"strategies.{name} is strategies.MethodStrategy now.", DeprecationWarning, stacklevel=2)
-        name = "MethodStrategy"
     module = (_CONTRACT | classes).get(name)
     if module is None:
         raise AttributeError(f"module 'strategies' has no attribute {name!r}")

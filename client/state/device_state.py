@@ -40,7 +40,6 @@ _NEWS = "said.json"  # what the log said of the data, so that it is said again o
 _NOTED = 20
 _CHECKSUM = "crc32"
 _LARGEST_NUMBER = 10**9
-_OLDER = re.compile(r"((round|copies|served|known|spent|centers|low-rank-map)-\d{6}|backbone-[0-9a-f]+)\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -67,17 +66,6 @@ class DeviceState:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.runs = KeptRuns(store)
-        self._take_over()
-
-    def _take_over(self) -> None:
-        """Older releases had the files of all runs beside each other."""
-        older = {name: _try_unpack(self.store.read(name)) for name in self.store.names() if _OLDER.fullmatch(name)}
-        runs = {found[0]["run"] for found in older.values() if found is not None} - {""}
-        for name, found in older.items():
-            # The part of a model that stays is of no run.
-            for run in runs if found is None or not found[0]["run"] else [found[0]["run"]]:
-                self.runs.begin(run).write(name, self.store.read(name) or b"")
-            self.store.delete(name)
 
     def identity(self, given: str = "") -> str:
         """The device's stable identity: the given one, else the one it once made for itself."""

@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -24,7 +23,6 @@ class Section(BaseModel):
     """A section of the settings file: unknown keys are errors, values cannot be changed afterwards."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    moved: ClassVar[Mapping[str, str]] = {}  # a key that there was → what to write now
 
 
 def _number_or_share(value: int | float) -> int | float:
@@ -422,8 +420,6 @@ class ProtectionSettings(Section):
 
 class PersonalSettings(Section):
     """What a device keeps and serves, whatever the method."""
-
-    moved = {"choose": "serve = 'best' in the place of true, 'own' in the place of false"}
 
     serve: Literal["own", "mixture", "best"] = Field(
         "own",

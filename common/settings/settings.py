@@ -230,11 +230,7 @@ def _explain(error: ValidationError) -> str:
                 problems.append(f"Unknown section {key!r}; the sections are {', '.join(Settings.model_fields)}.")
             else:
                 kind = section_class(section)
-                moved = getattr(kind, "moved", {}).get(item["loc"][1])
-                now = f" Now it is {section}.{moved}." if moved else ""
-                problems.append(
-                    f"Unknown setting {key!r}; the section {section!r} has {', '.join(kind.model_fields)}.{now}"
-                )
+                problems.append(f"Unknown setting {key!r}; the section {section!r} has {', '.join(kind.model_fields)}.")
         else:
             message = item["msg"].removeprefix("Value error, ")
             value = item["input"]

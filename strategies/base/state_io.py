@@ -11,8 +11,6 @@ from pydantic import TypeAdapter
 
 State = TypeVar("State")
 
-FORMERLY = "formerly"  # in a field's metadata: the name under which checkpoints of older releases hold it
-
 
 def dump_state(state: Any) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """Split a dataclass into its arrays, by name, and the rest, which is JSON.
@@ -37,14 +35,12 @@ def dump_state(state: Any) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
 def load_state(kind: type[State], arrays: dict[str, NDArray[Any]], rest: dict[str, Any]) -> State:
     """The inverse of `dump_state` for a dataclass ``kind``.
 
-    What a checkpoint of an older release does not hold is at its default. Raises `KeyError` for what has none.
+    What is not there is at its default. Raises `KeyError` for what has none.
     """
     hints = get_type_hints(kind)
     values: dict[str, Any] = {}
     for field in fields(kind):  # type: ignore[arg-type]
         name = field.name
-        if (former := field.metadata.get(FORMERLY)) in rest:
-            rest = {name: rest[former], **rest}
         if name in arrays:
             values[name] = arrays[name]
         elif nested := {k.split("/", 1)[1]: a for k, a in arrays.items() if k.startswith(f"{name}/")}:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from strategies.base.replies import Matrix, Replies
-from strategies.base.state_io import FORMERLY
 from strategies.fedtsdp.hopkins import Weights
 from strategies.mathematics.similarity import Distances
 
@@ -35,9 +34,9 @@ class FedTSDPState:
     stage_two: dict[str, int] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)  # clients of the round in progress
     # Clients that were asked in an earlier round and have not replied since.
-    missed_rounds: list[str] = field(default_factory=list, metadata={FORMERLY: "owing"})
+    missed_rounds: list[str] = field(default_factory=list)
     # Clients that had lost their own layers when they had been sent no others.
-    lost_layers: list[str] = field(default_factory=list, metadata={FORMERLY: "bereft"})
+    lost_layers: list[str] = field(default_factory=list)
     observed: Observed = Observed()
     divergence: Distances | None = None  # JS of the last round's clients, (n, n)
     divergence_clients: list[str] = field(default_factory=list)

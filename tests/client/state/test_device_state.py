@@ -97,27 +97,6 @@ def test_the_run_that_lasted_longest_stays_however_many_come_after_it(store, mon
     assert len(store.names_below()) == 2
 
 
-def test_the_files_of_an_older_release_which_lay_beside_each_other_are_taken_over(store):
-    state = DeviceState(store)
-    for round_ in (1, 2):
-        state.keep("run", round_, ONE, {}, "", "ab")
-    state.keep_backbone("run", "ab", {"w": np.ones(2)})
-    state.identity()
-    inner = state.runs.of("run")
-    for name in inner.names():
-        store.write(name, inner.read(name))
-    for name in ("ledger-000001.safetensors", "spent-000000.safetensors.old"):
-        store.write(name, b"of another")
-    store.write("round-000003.safetensors", b"damaged")
-    for name in store.names_below():
-        store.remove_below(name)
-    store.delete("runs.json")
-    state = DeviceState(store)
-    assert [state.recall("run", before).round for before in (9, 2)] == [2, 1]
-    assert state.recall_backbone("run", "ab")["w"].tolist() == [1, 1]
-    assert store.names() == ["identity.json", "ledger-000001.safetensors", "runs.json", "spent-000000.safetensors.old"]
-
-
 @pytest.mark.parametrize("number", [-1, 10**9 + 1])
 def test_a_round_that_would_hide_its_file_from_what_cleans_is_refused(store, number):
     state = DeviceState(store)

@@ -14,7 +14,6 @@ from client.rounds.samples import RoundSamples
 from client.rounds.serving import LEFT_OUT, served_models
 from client.state.device_state import DeviceState
 from client.state.store import FolderStore
-from common.errors import BouquetError
 from common.settings import load_settings
 from common.settings.sections import TaskSettings
 from common.task.task import Classification
@@ -209,8 +208,3 @@ def test_it_is_exported_as_one_file(suffix, tmp_path, kept):
     simulate(settings("strategy.name=fedavg", MIXTURE), tmp_path)
     export(device_model(tmp_path / STATE_FOLDER / "client-0"), tmp_path / f"model{suffix}")  # which tries it
     assert (tmp_path / f"model{suffix}").stat().st_size > 1000
-
-
-def test_who_still_writes_choose_is_told_what_it_is_now():
-    with pytest.raises(BouquetError, match=r"Unknown setting 'personal.choose'.* Now it is personal.serve = 'best'"):
-        settings("personal.choose=true")

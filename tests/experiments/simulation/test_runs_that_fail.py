@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 from rich.console import Console
+from server.run.failure import read_failure, record_failure
 
 from bouquet import cli
 from bouquet.monitor.round_table import RoundTable, print_summary
@@ -17,7 +18,6 @@ from experiments.report.run_report import write_report
 from experiments.simulation.inline_grid import InlineGrid
 from experiments.simulation.run import simulate
 from server.record.status import read_status
-from server.run.failure import read_failure, record_failure
 from server.run.stop import RunStopped, ask_to_stop
 from server.run_folder import NAMES, OF_A_FALSE_START
 from tests.helpers.stopped_runs import Stopped, cut_after

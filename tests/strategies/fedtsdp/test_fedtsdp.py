@@ -251,14 +251,6 @@ def test_the_same_round_gives_the_same_and_a_checkpoint_goes_on_alike():
     assert other.update(state, 2, replies(moved)).state.observed != first.observed
 
 
-def test_an_older_checkpoint_names_who_missed_rounds_or_lost_layers_otherwise():
-    made = strategy()
-    arrays, rest = dump_state(start(made))
-    older = {name: value for name, value in rest.items() if name not in ("missed_rounds", "lost_layers")}
-    restored = load_state(made.state_class, arrays, {**older, "owing": ["a"], "bereft": ["b"]})
-    assert (restored.missed_rounds, restored.lost_layers) == (["a"], ["b"])
-
-
 def test_on_a_grid_with_a_client_that_fails(layout, scripted, play):
     """Two layers and dampening 0.5: the second is personal after one clustering, and travels as a spare only."""
     seen = {name: [] for name in "abc"}
