@@ -48,6 +48,41 @@ def _ticks(pid: int) -> list[int]:
     return [int(ticks) for ticks in fields[11:15]]
 
 
+def resident(pid: int) -> int:
+    """Bytes of physical memory of a process; 0 when it is gone."""
+    return _status(pid, "VmRSS")
+
+
+def most_resident(pid: int) -> int:
+    """The most that it ever had."""
+    return _status(pid, "VmHWM")
+
+
+def _status(pid: int, name: str) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:")), 0)
+
+
+def proportional(pid: int) -> int:
+    """Bytes of a process in which what it shares is divided among those that share it; 0 when it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+
+
+def name_of(pid: int) -> str:
+    """What a process calls itself; ``gone`` once it is."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return "gone"
+
+
 def memory_bytes(root: int) -> int:
     """Physical memory of a process and all below it, each page once.
 

@@ -61,7 +61,7 @@ class ClientContext:
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """The node config that the SuperNode was started with."""
+        """The node config that the client was started with."""
         return self.context.node_config
 
     def check_privacy(self, uploads: bool = True) -> None:
@@ -133,7 +133,7 @@ class ClientContext:
 
     @cached_property
     def state(self) -> DeviceState:
-        """The device's own memory: a folder where one is given, else what Flower keeps while the SuperNode runs."""
+        """The device's own memory: a folder where one is given, else what Flower's SuperNode keeps."""
         if self.folder is not None:
             return DeviceState(FolderStore(self.folder / self.client, self.durable))
         if folder := self.config.get(STATE_DIR):

@@ -1,4 +1,4 @@
-"""Keys of a SuperNode's --node-config. Nothing is imported with them, neither on the command line nor in SuperNode."""
+"""Keys of a device's node config. Nothing is imported with them: the agent reads them, too."""
 
 DATA = "data"
 STATE_DIR = "state-dir"

@@ -29,3 +29,7 @@ class NotNow(BouquetError):
     def __init__(self, reason: str, seconds: float) -> None:
         super().__init__(reason)
         self.seconds = seconds
+
+
+class RunStopped(BouquetError):
+    """The run's owner asked for its end; nothing went wrong."""

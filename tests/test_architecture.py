@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from common.methods import METHODS
-from tests.helpers.private_flower import PRIVATE_FLOWER, PRIVATE_ROOMS, PUBLIC_FLOWER
 
 ROOT = Path(__file__).parents[1]
 MAY_IMPORT = {
@@ -31,7 +30,6 @@ EVERYWHERE = {
     "common.errors",
     "common.plugins",
     "common.torchvision_compat",
-    "common.renamed",
     "common.texts",
     "server.run_folder",
 }
@@ -55,10 +53,10 @@ ARROWS = {
     ],
     "bouquet.device": ["bouquet.keys"],
     "bouquet.federation": ["bouquet.keys", "bouquet.monitor"],
+    "client.agent": ["client.app", "client.node_config", "client.owner", "client.procedures", "client.trust"],
     "client.app": [
         "client.context",
         "client.device_log",
-        "client.exits",
         "client.procedures",
         "client.rounds",
         "client.training",
@@ -76,15 +74,6 @@ ARROWS = {
     ],
     "client.procedures": ["client.rounds"],
     "client.rounds": ["client.context", "client.node_config", "client.state", "client.training", "client.uploads"],
-    "client.supernode": [
-        "client.app",
-        "client.device_log",
-        "client.exits",
-        "client.node_config",
-        "client.owner",
-        "client.procedures",
-        "client.trust",
-    ],
     "client.uploads": ["client.state"],
     "common.compression": ["common.parameters"],
     "common.data": ["common.system"],
@@ -93,16 +82,14 @@ ARROWS = {
     "common.protocol": ["common.compression", "common.parameters"],
     "common.settings": ["common.compression", "common.data"],
     "common.task": ["common.metrics"],
-    "common.trust": ["common.settings"],
     "experiments.comparison": ["experiments.plots", "experiments.report", "experiments.simulation"],
     "experiments.plots.methods": ["experiments.plots"],
     "experiments.report": ["experiments.plots"],
-    "server.app": ["server.fleet", "server.initial_model", "server.record", "server.run", "server.superlink"],
-    "server.fleet": ["server.superlink"],
+    "server.app": ["server.initial_model", "server.record", "server.run"],
+    "server.fleet": ["server.service"],
     "server.initial_model": ["server.record"],
-    "server.record": ["server.fleet", "server.monitoring", "server.superlink"],
+    "server.record": ["server.fleet", "server.monitoring"],
     "server.run": ["server.fleet", "server.initial_model", "server.monitoring", "server.public_data", "server.record"],
-    "server.superlink": ["server.gate"],
     "strategies.base": ["strategies.base.filters", "strategies.mathematics"],
     "strategies.baselines": ["strategies.base", "strategies.mathematics"],
     "strategies.registry": ["strategies.base"],
@@ -110,9 +97,8 @@ ARROWS = {
 # Folders of methods have arrows of their own: the base, the mathematics, and methods that they extend.
 METHODS_MAY_IMPORT = {"strategies.base", "strategies.mathematics", "strategies.baselines", "strategies.fesem"}
 MOST_FILES = 16
-# Packages whose __init__ is more than a sentence: faces, lazy names, and where old names are found.
+# Packages whose __init__ is more than a sentence: faces, and lazy names.
 FACES = {"common.protocol", "common.settings", "strategies", "strategies.mathematics", "bouquet"}
-RENAMED = {"client", "common", "experiments", "strategies"}
 
 # In a method's folder a file's name says what else it may import, and what it must do without.
 ALSO = {"device.py": {"client"}}
@@ -244,7 +230,7 @@ def test_a_room_imports_only_the_rooms_of_its_package_that_it_may():
 
 def test_no_arrow_goes_in_a_circle():
     between_modules = {module: set(imported_modules(file)) - {module} for module, file in modules().items()}
-    # What a package's __init__ does to find old names leads nowhere.
+    # What a package's __init__ imports when it is asked for a name leads nowhere.
     lazy = {"strategies", "strategies.mathematics"}
     assert circles({m: set() if m in lazy else targets for m, targets in between_modules.items()}) == []
     assert circles(arrows()) == []
@@ -258,27 +244,7 @@ def test_a_room_is_small_and_says_what_lives_there():
         assert len([f for f in folder.glob("*.py") if f.name != "__init__.py"]) <= MOST_FILES, room
         assert ast.get_docstring(tree_of(file)), room
         if room not in FACES:
-            assert set(imported(file)) <= ({"common.renamed"} if room in RENAMED else set()), room
-
-
-def test_what_is_private_to_flower_is_known_in_few_rooms():
-    """Each private module with what is taken of it stands in one list, so that a new release is looked through at
-    once.
-    """
-    found = defaultdict(set)
-    for module, file in modules().items():
-        for node in ast.walk(tree_of(file)):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                names = {f"{node.module}.{alias.name}" for alias in node.names}
-            elif isinstance(node, ast.Import):
-                names = {alias.name for alias in node.names}
-            else:
-                continue
-            public = tuple(f"{name}." for name in PUBLIC_FLOWER)
-            flower = {name for name in names if name.startswith("flwr.")}
-            found[module] |= {name for name in flower if "._" in name or not f"{name}.".startswith(public)}
-    assert {module: sorted(names) for module, names in found.items() if names} == PRIVATE_FLOWER
-    assert {room_of(module) for module in PRIVATE_FLOWER} == PRIVATE_ROOMS
+            assert set(imported(file)) == set(), room
 
 
 def test_in_a_methods_folder_a_files_name_says_what_it_may_import():
@@ -318,6 +284,14 @@ def test_nothing_of_a_method_is_imported_before_it_is_asked_for():
     assert not loaded & (modules | devices | {"torch", "scipy", "sklearn", "matplotlib"})
 
 
+def test_an_agent_loads_nothing_that_a_model_needs():
+    """It stays on a device for months, beside the training."""
+    program = "import sys, client.agent.main, client.agent.agent\nprint(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    heavy = {"torch", "flwr", "numpy", "pydantic", "PIL", "cryptography", "client.app"}
+    assert not {*run.stdout.split()} & heavy
+
+
 DEVICES = sorted({module for method in METHODS.values() for module in method.procedures.values()})
 
 
@@ -353,9 +327,9 @@ def test_a_device_loads_its_own_procedure_and_neither_scipy_nor_another_method(m
 
 
 def test_a_device_is_sent_nothing_that_only_a_server_draws_or_a_simulation_batches():
-    from common.trust.app_bundle import own_app_files
+    from common.trust.code import code_files
 
-    sent = {name for name in own_app_files() if name.endswith(".py")}
+    sent = {name for name in code_files() if name.endswith(".py")}
     assert len(sent) > 100
     assert [name for name in sent if "batched" in name or "plots" in name] == []
 

@@ -38,9 +38,7 @@ class Flower:
         self.environment.pop("PYTHONPATH", None)  # a bundle has to do without the checkout
         (folder / "home").mkdir()
         address = f'address = "127.0.0.1:{self.port}"\ninsecure = true\n'
-        (folder / "home" / "config.toml").write_text(
-            f'[superlink]\ndefault = "local"\n[superlink.local]\n{address}'
-        )
+        (folder / "home" / "config.toml").write_text(f'[superlink]\ndefault = "local"\n[superlink.local]\n{address}')
 
     @contextmanager
     def runs(self, name, program, *words):
@@ -97,13 +95,13 @@ def test_the_example_trains_by_flwr_run(flower):
     assert sorted(round(slope) for slope, _ in eval(centers)) == [-2, 2]
 
 
-def test_both_of_bouquets_apps_are_simulated_by_flwr_run_as_they_are(flower):
+def test_bouquets_own_apps_are_simulated_as_they_are(flower):
     with flower.superlink("--simulation"):
-        summary = flower.summary(flower.run("flower_app"))
-    assert (summary["clients"], summary["rounds"], summary["purity"]) == (2, 5, 1.0)
+        summary = flower.summary(flower.run("flower_app", "--federation-config", "num-supernodes=4"))
+    assert (summary["clients"], summary["rounds"], summary["purity"]) == (4, 5, 1.0)
 
 
-def test_both_of_bouquets_apps_run_on_stock_supernodes_with_settings_from_the_command_line(flower):
+def test_bouquets_own_apps_run_on_stock_supernodes_with_other_settings(flower):
     own = version("flwr") < "1.40"  # then SuperNodes have a door of their own, for gRPC
     fleet = f"127.0.0.1:{free_port() if own else flower.port}"
     with (

@@ -1,63 +1,69 @@
-"""What the installed Flower lacks of what Bouquet takes of it beyond its promises, file by file, in seconds.
+"""What is taken of Flower beyond its promises: by one file, in few names, each with its reason, and all of it there.
 
-To be run with any Flower, in whose environment are also Bouquet's dependencies and pytest:
-
-    path/to/python -m pytest -rx tests/test_private_flower.py
+To be run with any Flower, in whose environment are also Bouquet's dependencies and pytest.
 """
 
 import ast
-import contextlib
-import importlib
-import inspect
-from functools import cache
 
-import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
 
-from common.system.flower_release import TESTED, is_tested
-from tests.helpers.private_flower import PRIVATE_FLOWER
+from common.wire import flower
 from tests.test_architecture import modules, tree_of
 
-# Server and client work with one Flower, the others with every one.
-OF_ONE_FLOWER = ("client.", "server.")
+# What Flower says is for everybody; the rest may be gone with its next release.
+PUBLIC = ("flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.simulation", "flwr.common.logger")
+MOST_NAMES = 8
 
 
-@cache
-def found(name):
-    """What a dotted name stands for, a module or what is inside of one; None when it is not there."""
-    if "." not in name:
-        return importlib.import_module(name)
-    parent, _, last = name.rpartition(".")
-    if inspect.ismodule(found(parent)):
-        with contextlib.suppress(ImportError):
-            return importlib.import_module(name)
-    # A property of a class may be one that cannot be read yet.
-    return inspect.getattr_static(found(parent), last, None) or getattr(found(parent), last, None)
+def private_names(tree):
+    """What code imports of Flower that is not public, and what it reaches for in the ``__dict__`` of something."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "flwr":
+            yield from (alias.name for alias in node.names if not _is_public(f"{node.module}.{alias.name}"))
+        elif isinstance(node, ast.Import):
+            yield from (a.name for a in node.names if a.name.startswith("flwr.") and not _is_public(a.name))
+        elif isinstance(node, ast.Subscript):
+            of, _, name = ast.unparse(node.value).rpartition(".")
+            if name == "__dict__" and of != "self":
+                yield ast.literal_eval(node.slice)
 
 
-def attributes(file, private):
-    """``module.attribute`` for what a file reads from, or puts into, the private modules that it imports."""
-    called = {name.rpartition(".")[2]: name for name in private}
-    for node in ast.walk(tree_of(file)):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in called:
-            yield f"{called[node.value.id]}.{node.attr}"
+def _is_public(name):
+    return "._" not in name and f"{name}.".startswith(tuple(f"{one}." for one in PUBLIC))
 
 
-def lacking(file, private):
-    """What a file takes of Flower that is not there: names that it imports, and attributes of those that are."""
-    gone = {name for name in private if found(name) is None}
-    return sorted(gone | {name for name in attributes(file, set(private) - gone) if found(name) is None})
+def test_one_file_takes_few_private_names_and_says_why():
+    found = {module: {*private_names(tree_of(file))} for module, file in modules().items()}
+    found = {module: names for module, names in found.items() if names}
+    assert set(found) == {"common.wire.flower"}
+    names = found["common.wire.flower"]
+    assert len(names) <= MOST_NAMES
+    reasons = ast.get_docstring(tree_of(modules()["common.wire.flower"]))
+    assert [name for name in names if name.removeprefix("Proto") not in reasons] == []
 
 
-@pytest.mark.parametrize("module", PRIVATE_FLOWER)
-def test_the_installed_flower_has_what_a_file_takes_of_it(module):
-    missing = lacking(modules()[module], PRIVATE_FLOWER[module])
-    if missing and module.startswith(OF_ONE_FLOWER) and not is_tested():
-        pytest.xfail(f"{module}, which works with Flower {' and '.join(TESTED)}, lacks {', '.join(missing)}")
-    assert missing == []
+def test_private_names_are_found_however_they_are_taken():
+    code = (
+        "import flwr.supercore.constant\nfrom flwr.app import Message, _hidden\nfrom flwr.supercore.run import Run\n"
+        "message.metadata.__dict__['_src_node_id'] = 1\nself.__dict__['_own'] = 1"
+    )
+    assert {*private_names(ast.parse(code))} == {"flwr.supercore.constant", "_hidden", "Run", "_src_node_id"}
 
 
-def test_what_a_flower_lacks_is_named(tmp_path):
-    file = tmp_path / "file.py"
-    file.write_text("from flwr.supercore import constant, gone\nconstant.TaskType, constant.NOT_THERE\n")
-    private = ["flwr.gone.away.Name", "flwr.supercore.constant", "flwr.supercore.gone"]
-    assert lacking(file, private) == ["flwr.gone.away.Name", "flwr.supercore.constant.NOT_THERE", "flwr.supercore.gone"]
+def test_the_installed_flower_carries_a_message_there_and_back():
+    content = RecordDict({"arrays": ArrayRecord([]), "config": ConfigRecord({"round": 3})})
+    data = flower.content_bytes(content)
+    assert flower.wire_bytes(content) == len(data)
+    task = flower.instruction(data, "a" * 32, run=7, node=9, kind="train", group="3", ttl=60.0)
+    about = task.metadata
+    assert (about.message_id, about.run_id, about.dst_node_id) == ("a" * 32, 7, 9)
+    assert (about.message_type, about.group_id, about.ttl) == ("train", "3", 60.0)
+    assert task.content["config"]["round"] == 3
+    for reply in (flower.reply_to(task, data), flower.error_reply(task, 1001, "full")):
+        back = reply.metadata
+        assert (back.reply_to_message_id, back.src_node_id, back.dst_node_id) == ("a" * 32, 9, flower.SERVER_NODE)
+    assert (reply.error.code, reply.error.reason) == (1001, "full")
+    sent = flower.sent(Message(content, dst_node_id=9, message_type="train"), "b" * 32)
+    assert sent.metadata.message_id == "b" * 32
+    assert type(flower.empty_run()).__name__ in str(Grid.run.fget.__annotations__["return"])

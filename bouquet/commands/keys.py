@@ -50,7 +50,7 @@ def server(
     from bouquet.keys.store import renew_server
 
     names = renew_server(dir_, host or (), days, remove_host or ())
-    console.print(f"made     {dir_}/server.crt, server.key; used from the server's next start on.", soft_wrap=True)
+    console.print(f"made     {dir_}/server.crt, server.key; a server that runs shows it at once.", soft_wrap=True)
     console.print(f"holds    {', '.join(names)}", soft_wrap=True, highlight=False)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from bouquet.keys.store import device_keys
+from bouquet.keys.store import CA_CERTIFICATE, DEFAULT, device_keys
 from common.data.images import IMAGE_SUFFIXES, is_clutter
 from common.errors import BouquetError
 from common.settings import Settings, load_settings
@@ -364,14 +364,20 @@ def _server(address: str, directory: Path | None, insecure: bool) -> Iterator[Li
     from client.agent.proxy import find_proxy
     from client.agent.reachability import check_server
 
-    try:
+    own = None
+    with contextlib.suppress(BouquetError):  # said above
         own = device_keys(directory, insecure)
+    try:
         if (proxy := find_proxy(address, os.environ)) is not None:
             yield Line("proxy", OK, f"{address} is reached through {proxy}.")
-        files = (own.authority, own.certificate, own.private_key) if own else (None, None, None)
+        ours = (directory or DEFAULT) / CA_CERTIFICATE
+        files = (
+            (own.authority, own.certificate, own.private_key) if own else (ours if ours.is_file() else None, None, None)
+        )
         check_server(address, insecure=insecure, authority=files[0], certificate=files[1], private_key=files[2])
         yield Line("server", OK, f"{address} answers" + ("." if insecure else ", with a certificate that is trusted."))
-        yield Line("", OK, _asked(address, *files))
+        if own is not None or insecure:
+            yield Line("", OK, _asked(address, *files))
     except BouquetError as error:
         yield Line("server", WRONG, str(error))
 

@@ -1,4 +1,4 @@
-"""What a device tells its SuperNode about itself."""
+"""What a device tells its ClientApp about itself."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Options:
 
     @property
     def owners_signature(self) -> Path | None:
-        """Where the owner's signature on the app lies: the file that was given, else `SIGNATURE` among the keys."""
+        """Where the owner's signature on the code lies: the file that was given, else `SIGNATURE` among the keys."""
         beside = None if self.secured is None else self.secured.registered.parent / SIGNATURE
         return self.signature or (beside if beside is not None and beside.exists() else None)
 

@@ -1,4 +1,4 @@
-"""An owner's signing key, and what it signs: the app of the release that is installed where it lies.
+"""An owner's signing key, and what it signs: the code of the release that is installed where it lies.
 
 The key belongs on a machine of the owner's, not on the server: devices take what it signed, whoever runs the server.
 """
@@ -40,7 +40,7 @@ def make_signer(directory: Path) -> str:
 
 
 def sign_release(directory: Path, file: Path, serial: int | None = None) -> Statement:
-    """Sign the app of this installation with the key in ``directory``, into ``file``.
+    """Sign the code of this installation with the key in ``directory``, into ``file``.
 
     Without ``serial`` it is the time in seconds since 1970, which grows by itself. Raises `BouquetError`.
     """

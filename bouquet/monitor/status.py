@@ -1,7 +1,7 @@
 """What goes on in a run, put together from its folder: for a person, a program, the live page and Prometheus.
 
-Only read: ``status.json`` (what the server does), ``rounds.jsonl`` (what was), SuperLink's database (who is connected,
-and when each was last heard of), the registered keys (who should be there).
+Only read: ``status.json`` (what the server does), ``rounds.jsonl`` (what was), the service's connections
+(who is there, and when each was last heard of), the registered certificates (who should be there).
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from bouquet.keys.store import expiring
 from common.errors import BouquetError
 from common.system.locks import is_locked
 from server.fleet.names import Names
@@ -160,7 +163,10 @@ def _run(run: Run, said: Mapping[str, Any], state: str, devices: list[dict[str, 
         "clusters": _whole(run.final("clusters")),
         "worth": sentence_of(run.beside, run.score),
         "release": said.get("bouquet"),
-        "warnings": _warnings(run, devices, said.get("bouquet")),
+        "warnings": [
+            *_warnings(run, devices, said.get("bouquet")),
+            *_what_expires(said.get("registered"), int(now // 3600)),
+        ],
     }
 
 
@@ -171,6 +177,15 @@ def _warnings(run: Run, devices: Sequence[Mapping[str, Any]], release: str | Non
     if others:  # a device says its release when it is asked who it is, before its first round ends
         said["releases"] = other_releases(others)
     return [*said.values()]
+
+
+@lru_cache(maxsize=4)
+def _what_expires(registered: str | None, hour: int) -> tuple[str, ...]:
+    """Certificates of this server's keys that end within a month, looked at once an ``hour`` (since 1970)."""
+    with contextlib.suppress(BouquetError):
+        if registered is not None:
+            return tuple(expiring(Path(registered).parent, datetime.fromtimestamp(3600 * hour, UTC)))
+    return ()
 
 
 def _last(run: Run, key: str) -> float | None:

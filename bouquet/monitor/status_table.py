@@ -64,7 +64,7 @@ def columns(status: Mapping[str, Any], now: float) -> list[tuple[str, ...]]:
             cells[-1] += f" (−{device['left_out']})"
         cells[3:3] = beside_cells(device.get("beside") or {}, score) if compared else ()
         known = device["last_seen"] is not None or device["round"] is None
-        # SuperLink forgets a device without a key when it has gone.
+        # The service forgets a device without keys when it has gone.
         seen = ago(device["last_seen"], now) if known else f"in round {device['round']}"
         cells += [str(device["failures"]), device["release"] or "–"]
         cells += [", ".join(device.get("tags") or ["–"])] if tagged else []

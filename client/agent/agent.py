@@ -13,22 +13,25 @@ import os
 import random
 import re
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from client.agent.reachability import ServerMismatch, ServerUnreachable, check_server
 from client.agent.settings import DeviceSettings
 from client.agent.store import NODE_CONFIG, TASKS, NoRoom, TaskStore
 from client.agent.worker import Worker
 from client.node_config import TAGS, WHEN
-from client.trust.policy import CodeRefused, unpack
+from client.trust.policy import LARGEST_CODE_BYTES, CodeRefused, unpack, unpacked
 from common.errors import BouquetError
 from common.system.files import write_atomically
 from common.texts import plain
 from common.torchvision_compat import wants_torchvision
+from common.trust.certificates import fingerprint
 from common.trust.code import own_code, release
 from common.wire.fleet_pb2 import DeviceFrame, Hello, Refused, Run, ServerFrame, Task
 from common.wire.transfer import FRAME_BYTES, MAJOR, METHOD, MINOR, Incoming, Outbox, Outgoing, WireError, is_whole
@@ -38,13 +41,17 @@ WELCOME_SECONDS = 60.0
 RETRY_SECONDS = 2.0
 RECONNECT_SECONDS = 5.0  # a server that is back is found again so late at most
 LONGEST_PAUSE_SECONDS = 60.0
+STEADY_SECONDS = 10.0  # a connection that lasted so long is tried again at once
+LONGEST_LOSS_SECONDS = 3600.0  # for a task in hand: whoever gave it has likely given up
 GOODBYE_SECONDS = 2.0
 WORK = ("train", "evaluate")  # types of tasks, and what their names begin with
 MOST_TASKS = 16  # that a server has this device keep
 CODE_REFUSED, CRASHED = 7, 8  # Flower's INVALID_FAB and CLIENT_APP_CRASHED
 IDENTIFIER = re.compile(r"[0-9a-f]{32}")
 LONGEST_NOTICE, LONGEST_REASON = 500, 1000
-CERTIFICATE = "device.crt"  # in the state folder: a renewed one
+MOST_LINES, LINES_SECONDS = 30, 3600.0  # of the log, that are the server's doing
+CERTIFICATE = "device.crt"  # in the state folder: a renewed one; beside it, of which it is the renewal
+UNPACKED = "unpacked"  # in its folder of code: that of other releases
 
 
 class Turned(BouquetError):
@@ -72,6 +79,8 @@ class Agent:
 
             self._watch = Watch(Path(str(when)), settings.state_dir)
         self._lost = ""  # why the connection was lost, as it was said
+        self._giving_up: asyncio.TimerHandle | None = None
+        self._lines: deque[float] = deque(maxlen=MOST_LINES)
         self._said_rest = ""
         self._tasks: dict[str, Task] = {}  # to be done, in order, those in hand and answered too
         self._todo: asyncio.Queue[str] = asyncio.Queue()
@@ -99,24 +108,29 @@ class Agent:
         pause, said = 0.5, ""
         try:
             while not self._over:
+                began = time.monotonic()
                 try:
-                    await self._connect()
-                    pause = 0.5  # it was welcome
-                    continue
+                    await self._connect()  # it was welcome
+                    if self._over:
+                        break
+                    said, longest = "", LONGEST_PAUSE_SECONDS
+                    if time.monotonic() - began > STEADY_SECONDS:
+                        pause = 0.5
                 except (ServerUnreachable, ServerMismatch, Turned) as problem:
                     mended = isinstance(problem, ServerUnreachable) or getattr(problem, "passing", False)
                     if not self.admitted and (not mended or time.monotonic() >= deadline):
                         raise
-                    text = str(problem)
+                    text = re.sub(r"\d+", "", str(problem))  # a clock in it is no news
                     longest = LONGEST_PAUSE_SECONDS if isinstance(problem, Turned) else RECONNECT_SECONDS
-                if text != said and not self._lost:
-                    self.say(f"{text} Trying again" + ("." if wait is None or self.admitted else f" for {wait:g} s."))
-                said = text
+                    if text != said and not (self._lost and isinstance(problem, ServerUnreachable)):
+                        more = "." if wait is None or self.admitted else f" for {wait:g} s."
+                        self.say(f"{problem} Trying again{more}")
+                    said = text
                 await asyncio.sleep(max(0.0, min(pause * random.uniform(0.5, 1.0), deadline - time.monotonic() + 0.05)))
                 pause = min(2 * pause, longest)
         finally:
             working.cancel()
-            self.worker.close()
+            await self.worker.close()
 
     async def _connect(self) -> None:
         """One connection, to its end. Raises where it never was one."""
@@ -129,7 +143,9 @@ class Agent:
             outbox.put(hello=self._hello())
             writing = asyncio.ensure_future(self._write(call, outbox))
             try:
-                first = await asyncio.wait_for(call.read(), WELCOME_SECONDS)
+                # Not wait_for, whose errors hold the call in a cycle: then the closed channel goes on connecting.
+                async with asyncio.timeout(WELCOME_SECONDS):
+                    first = await call.read()
                 if first is grpc.aio.EOF:
                     raise ServerUnreachable(f"The server {settings.server} ended the connection.")
                 self._admit(ServerFrame.FromString(first))
@@ -141,10 +157,10 @@ class Agent:
                 self._outbox = None
                 self._end_transfers()
                 outbox.close()
-                with contextlib.suppress(asyncio.TimeoutError, asyncio.CancelledError, Exception):
+                with contextlib.suppress(Exception):
                     await asyncio.wait_for(writing, GOODBYE_SECONDS)
                 call.cancel()
-        except (TimeoutError, grpc.RpcError, WireError) as error:
+        except (OSError, grpc.RpcError, WireError, DecodeError) as error:  # a time that is over, a full disk, too
             details = error.details() if isinstance(error, grpc.RpcError) else str(error)
             if welcome:
                 self._say_lost(plain(str(details or error), 200))
@@ -182,16 +198,14 @@ class Agent:
         try:
             credentials = grpc.ssl_channel_credentials(*(file.read_bytes() for file in files))
         except OSError as error:
-            raise BouquetError(f"{error.filename} cannot be read: {error.strerror}.") from None
+            raise ServerMismatch(f"{error.filename} cannot be read: {error.strerror}.") from None
         return grpc.aio.secure_channel(settings.server, credentials, options)
 
     def _certificate(self) -> Path | None:
         """The renewed certificate, where the server has sent one since the owner copied the last."""
         given, renewed = self.settings.certificate, self.settings.state_dir / CERTIFICATE
-        if given is None:
-            return None
-        with contextlib.suppress(OSError):
-            if renewed.stat().st_mtime > given.stat().st_mtime:
+        with contextlib.suppress(OSError, BouquetError):
+            if given is not None and renewed.with_suffix(".of").read_text() == fingerprint(given.read_bytes()):
                 return renewed
         return given
 
@@ -216,11 +230,18 @@ class Agent:
         self._node = frame.welcome.node
         self._run = None
         if self._lost:
-            self.say("The server is back: connected again.")
+            self._tell("The server is back: connected again.")
         elif not self.admitted:
             self.say("Connected.")
         self._lost = ""
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+            self._giving_up = None
         self.admitted = True
+        # What is answered the server asks for again, or has no use for any more.
+        for identifier in [one for one in self._tasks if self.store.reply_is_there(one)]:
+            del self._tasks[identifier]
+        self.store.sweep(self._tasks)
 
     def _turned(self, refused: Refused) -> Turned:
         hints = {
@@ -236,13 +257,30 @@ class Agent:
     def _say_lost(self, why: str) -> None:
         if not self._lost and not self._over:
             self._lost = why
-            self.say(f"The connection to the server is lost; trying again until it is back ({why}).")
+            self._tell(f"The connection to the server is lost; trying again until it is back ({why}).")
+            self._giving_up = asyncio.get_running_loop().call_later(LONGEST_LOSS_SECONDS, self._give_up)
+
+    def _give_up(self) -> None:
+        if self._in_hand is not None:
+            self.say("The work in hand ends: the server is lost for too long.")
+            self._cancel(self._in_hand[0])
+
+    def _tell(self, line: str) -> None:
+        """Say what the server can bring about as often as it likes; no more than the log can bear."""
+        now = time.monotonic()
+        if len(self._lines) < MOST_LINES or now - self._lines[0] > LINES_SECONDS:
+            self._lines.append(now)
+            self.say(line)
 
     async def _write(self, call: Any, outbox: Outbox) -> None:
-        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):  # the reader sees it, too
+        try:
             while (frame := await outbox.next()) is not None:
                 await call.write(frame)
             await call.done_writing()
+        except (grpc.RpcError, asyncio.InvalidStateError):  # the reader sees it, too
+            pass
+        except (OSError, WireError):  # a file that was to be sent is gone
+            call.cancel()
 
     async def _read(self, call: Any) -> None:
         while (data := await call.read()) is not grpc.aio.EOF:
@@ -274,52 +312,63 @@ class Agent:
         self._put(pong={})
 
     def _on_notice(self, notice: Any) -> None:
-        self.say(f"The server says: {plain(notice.text, LONGEST_NOTICE)}")
+        self._tell(f"The server says: {plain(notice.text, LONGEST_NOTICE)}")
 
     def _on_run(self, run: Run) -> None:
-        self._run, self._refusal, self._code = run, "", None
-        self._code_is_here.clear()
         try:
             config = json.loads(run.settings)
             if not isinstance(config, dict) or not re.fullmatch(r"[0-9a-f]{64}", run.code):
                 raise ValueError
-        except ValueError:
+        except (ValueError, RecursionError):
             raise WireError("a run that cannot be read") from None
+        for task in [one for one in self._tasks.values() if one.run != run.id]:
+            self._cancel(task.id)  # that run is over
+        for code in [one for one in self._coming if one not in self._tasks]:
+            self._coming.pop(code).close()
+        before, self._refusal = self._refusal, ""
+        self._run, self._code = run, None
+        self._code_is_here.clear()
         try:
             news = self.settings.trust.judge(run.code, run.signature, plain(run.release, 60))
             self.settings.trust.check_config(config)
         except CodeRefused as error:
-            self._refuse(str(error))
+            self._refuse(str(error), before)
             return
         if news:
-            self.say(news)
+            self._tell(news)
         self.store.keep_run(run)
-        if run.code == own_code():
+        apps = self.settings.state_dir / "code"
+        if run.code == own_code() or (found := unpacked(run.code, apps / UNPACKED)) is not None:
+            self._code = None if run.code == own_code() else found
             self._code_is_here.set()
             return
-        apps = self.settings.state_dir / "code"
+        if not 0 < run.bundle.size <= LARGEST_CODE_BYTES or len(run.bundle.sha256) != 32:
+            self._refuse(f"Its archive cannot have {run.bundle.size} bytes.", before)
+            return
         apps.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for rest in apps.glob("*.zip*"):
+            if not rest.name.startswith(run.code[:16]):
+                rest.unlink(missing_ok=True)
         incoming = Incoming(run.code, run.bundle, apps / f"{run.code[:16]}.zip")
         self._coming[run.code] = incoming
         self._put(credit=incoming.begin())
         if incoming.is_complete:
             self._finish(incoming)
 
-    def _refuse(self, reason: str) -> None:
-        if reason != self._refusal:
-            self.say(f"Refused to run the server's code. {reason}")
+    def _refuse(self, reason: str, before: str = "") -> None:
+        if reason != before:
+            self._tell(f"Refused to run the server's code. {reason}")
         self._refusal = reason
         self._code_is_here.set()
 
     def _on_task(self, task: Task) -> None:
         if self._run is None or task.run != self._run.id or not IDENTIFIER.fullmatch(task.id):
             raise WireError("a task that belongs to no run")
-        known = self.store.content(task.id).exists()
         if (reply := self.store.reply(task.id)) is not None:
             self._tasks[task.id] = task
             self._deliver(task.id, reply)
-        elif task.id in self._tasks and known:
-            return  # it is being done, or waits its turn
+        elif task.id in self._tasks:
+            return  # it comes, waits its turn, or is being done
         elif self._refusal:
             self._put(reply={"id": task.id, "error": {"code": CODE_REFUSED, "reason": self._refusal}})
         elif len(self._tasks) >= MOST_TASKS:
@@ -327,20 +376,22 @@ class Agent:
         elif (later := self._not_now(task)) is not None:
             self._put(not_now={"id": task.id, "reason": str(later), "seconds": max(0.0, later.seconds)})
         else:
-            self._take(task, known)
+            self._take(task)
 
-    def _take(self, task: Task, known: bool) -> None:
-        self._tasks[task.id] = task
+    def _take(self, task: Task) -> None:
+        is_here = self.store.has_content(task) or is_whole(task.content)
         try:
-            self.store.keep(task, self._node)
-            if known or is_whole(task.content) or not task.content.size:
-                self._todo.put_nowait(task.id)
-                return
-            incoming = self.store.incoming(task)
+            self.store.keep(task, self._node, sum(one.size - one.at for one in self._coming.values()))
+            incoming = None if is_here else self.store.incoming(task)
         except NoRoom as error:
-            del self._tasks[task.id]
+            self.store.drop(task.id)
             self._put(reply={"id": task.id, "error": {"code": CRASHED, "reason": str(error)}})
-            self.say(str(error))
+            self._tell(str(error))
+            return
+        task.content.ClearField("data")
+        self._tasks[task.id] = task
+        if incoming is None:
+            self._todo.put_nowait(task.id)
             return
         self._coming[task.id] = incoming
         self._put(credit=incoming.begin())
@@ -363,8 +414,11 @@ class Agent:
         try:
             more = incoming.add(chunk)
         except OSError as error:
-            self.say(f"A task cannot be kept: {error.strerror}.")
+            self._tell(f"What the server sends cannot be kept: {error.strerror}.")
             self._cancel(chunk.id)
+            if self._run is not None and chunk.id == self._run.code:
+                self._refuse("This device's disk is full.")
+                return
             self._put(reply={"id": chunk.id, "error": {"code": CRASHED, "reason": "The device's disk is full."}})
             return
         if more is not None:
@@ -381,7 +435,7 @@ class Agent:
         del self._coming[incoming.id]
         if self._run is not None and incoming.id == self._run.code:
             try:
-                self._code = unpack(file.read_bytes(), self._run.code, self.settings.state_dir / "code" / "unpacked")
+                self._code = unpack(file.read_bytes(), self._run.code, self.settings.state_dir / "code" / UNPACKED)
             except (CodeRefused, OSError) as error:
                 self._refuse(str(error))
             finally:
@@ -427,11 +481,14 @@ class Agent:
             return
         try:
             check_renewal(renewed.pem, given.read_bytes(), authority.read_bytes())
-            write_atomically(self.settings.state_dir / CERTIFICATE, renewed.pem, 0o600)
+            file, copied = self.settings.state_dir / CERTIFICATE, self.settings.certificate
+            write_atomically(file, renewed.pem, 0o600)
+            if copied is not None:  # one that the owner copies later counts again
+                write_atomically(file.with_suffix(".of"), fingerprint(copied.read_bytes()).encode(), 0o600)
         except (BouquetError, OSError) as error:
-            self.say(f"The server's new certificate for this device is not taken: {error}")
+            self._tell(f"The server's new certificate for this device is not taken: {error}")
             return
-        self.say("The server sent a new certificate for this device; it is used from the next connection on.")
+        self._tell("The server sent a new certificate for this device; it is used from the next connection on.")
 
     # --- work --------------------------------------------------------------------------------------------------
 
@@ -439,18 +496,25 @@ class Agent:
         """One task after another, whatever becomes of the connection."""
         while True:
             identifier = await self._todo.get()
+            await self._code_is_here.wait()
             task = self._tasks.get(identifier)
             if task is None:
                 continue  # cancelled
-            await self._code_is_here.wait()
-            if self._refusal:
-                self.store.fail(identifier, CODE_REFUSED, self._refusal)
-            else:
-                await self._do(task)
-            if identifier in self._tasks and (reply := await asyncio.to_thread(self.store.reply, identifier)):
-                self._deliver(identifier, reply)
+            why = self._refusal
+            if not why:
+                why = await self._do(task)
+            reply = await asyncio.to_thread(self.store.reply, identifier)
+            if identifier not in self._tasks:
+                continue  # cancelled meanwhile, or the server is to ask again
+            if reply is None:
+                reason = (why or "The process that worked on it left no answer.")[:LONGEST_REASON]
+                reply = self.store.fail(identifier, CODE_REFUSED if self._refusal else CRASHED, reason)
+                if not self._refusal:
+                    self.say(f"A task was not answered: {reason}")
+            self._deliver(identifier, reply)
 
-    async def _do(self, task: Task) -> None:
+    async def _do(self, task: Task) -> str:
+        """Why a task was not done; empty where it was."""
         config = json.loads(self._run.settings) if self._run is not None else {}
         doing = asyncio.ensure_future(self.worker.do(task.id, self._code, wants_torchvision(config)))
         self._in_hand = task.id, doing
@@ -460,14 +524,13 @@ class Agent:
         except asyncio.CancelledError:
             if task.id in self._tasks:  # the agent itself ends
                 raise
-            return
+            return "It was cancelled."
+        except OSError as error:
+            why = f"could not be started ({error.strerror})"
         finally:
             timer.cancel()
             self._in_hand = None
-        if self.store.reply(task.id) is None and task.id in self._tasks:
-            reason = f"The process that worked on it {why or 'left no answer'}."[:LONGEST_REASON]
-            self.say(f"A task was not answered: {reason}")
-            self.store.fail(task.id, CRASHED, reason)
+        return f"The process that worked on it {why}." if why else ""
 
     def _deliver(self, identifier: str, reply: Any) -> None:
         """Send a reply; large ones as the server gives credit."""
@@ -476,4 +539,5 @@ class Agent:
         if reply.HasField("content") and reply.content.size and not reply.content.data:
             file = self.store.reply_file(identifier)
             self._outbox.offer(Outgoing(identifier, file, reply.content.size))
-        self._put(reply=reply)
+        with contextlib.suppress(WireError):  # it does not read, and will lose this connection
+            self._put(reply=reply)

@@ -54,12 +54,22 @@ async def serve(settings: DeviceSettings) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end, number)
+    health = None
     if settings.health is not None:
         from common.wire.health import Health
 
-        await Health(lambda: not running.done()).start(settings.health)
-    with contextlib.suppress(asyncio.CancelledError):
-        await running
+        health = Health(lambda: not running.done())
+        try:
+            await health.start(settings.health)
+        except RuntimeError:  # gRPC's: the port is taken
+            running.cancel()
+            raise BouquetError(f"The address {settings.health} (--health) cannot be listened at.") from None
+    try:
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+    finally:
+        if health is not None:
+            await health.stop()
     if ended_by[:1] == [signal.SIGINT]:
         print("bouquet: stopped.", file=sys.stderr)
     return 128 + ended_by[0] if ended_by else 0  # as shells count, and Docker, which starts such a one after a reboot

@@ -21,6 +21,7 @@ def main(address: str, *files: str) -> int:
     """Print what the server says; the exit status is 0 where it would take the device."""
     os.environ |= grpc_environment(os.environ)
     import grpc
+    from google.protobuf.message import DecodeError
 
     from common.wire.fleet_pb2 import DeviceFrame, Hello, ServerFrame
     from common.wire.transfer import MAJOR, METHOD, MINOR
@@ -35,12 +36,15 @@ def main(address: str, *files: str) -> int:
         try:
             call = channel.stream_stream(METHOD)(iter([DeviceFrame(hello=hello).SerializeToString()]), timeout=SECONDS)
             frame = ServerFrame.FromString(next(call))
-        except (grpc.RpcError, StopIteration) as error:
-            details = error.details() if isinstance(error, grpc.RpcError) else "it said nothing"
+        except (grpc.RpcError, StopIteration, DecodeError) as error:
+            details = error.details() if isinstance(error, grpc.RpcError) else "nothing that can be read"
             print(f"It does not say whether it takes this device ({plain(str(details), 200)}).")
             return 1
     if frame.WhichOneof("frame") == "refused":
         print(f"It does not take this device: {plain(frame.refused.text)}.")
+        return 1
+    if frame.WhichOneof("frame") != "welcome" or frame.welcome.major != MAJOR:
+        print("It speaks another version; install the same release on both.")
         return 1
     print(f"It takes this device. It has {plain(frame.welcome.release, 60)}, this device {release()}.")
     return 0

@@ -10,12 +10,13 @@ import contextlib
 import json
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import BouquetError
-from common.system.files import make_folder
+from common.system.files import make_folder, write_atomically
+from common.system.resources import available_bytes
 from common.wire.fleet_pb2 import Error, Reply, Run, Task
 from common.wire.transfer import Incoming, content_in
 
@@ -23,10 +24,11 @@ TASKS = "tasks"  # in the state folder
 NODE_CONFIG = "node-config.json"  # there: what the ClientApp is told
 MOST_REPLIES = 4  # that no server has asked for again
 LEAST_FREE = 20 * 2**20  # bytes that a task leaves of the disk
+COPIES = 2  # of a content that a task has in memory at least: what came, and its arrays
 
 
 class NoRoom(BouquetError):
-    """A task is too large for this device's disk."""
+    """A task is too large for this device's disk, or its memory."""
 
 
 @dataclass
@@ -65,25 +67,42 @@ class TaskStore:
             file.unlink(missing_ok=True)
         self.run_file(run.id).write_text(run.settings, encoding="utf-8")
 
-    def keep(self, task: Task, node: int) -> None:
-        """Keep what a task is, and its content where that came inside. Raises `NoRoom`."""
-        self._check_room(task.content.size)
+    def has_content(self, task: Task) -> bool:
+        """Whether the content of a task is there, whole; what is another, as after a power cut, goes."""
+        file = self.content(task.id)
+        with contextlib.suppress(OSError):
+            if content_in(file).sha256 == task.content.sha256:
+                return True
+            file.unlink()
+        return False
+
+    def reply_is_there(self, identifier: str) -> bool:
+        """Whether a task is answered."""
+        return self.reply_file(identifier).exists() or self.error_file(identifier).exists()
+
+    def keep(self, task: Task, node: int, promised: int) -> None:
+        """Keep what a task is, and its content where that came inside.
+
+        Raises `NoRoom` where it takes too much of the disk, beside the bytes ``promised`` to others, or of memory.
+        """
+        size = task.content.size
+        self._check_room(size, promised)
         about = {"run": task.run, "type": task.type, "group": task.group, "node": node, "seconds": task.seconds}
-        with _on_full_disk(task.content.size):
-            if task.content.data or not task.content.size:
+        with _on_full_disk(size):
+            if len(task.content.data) == size:
                 self.content(task.id).write_bytes(task.content.data)
             (self.folder / f"{task.id}.json").write_text(json.dumps(about), encoding="utf-8")
 
     def incoming(self, task: Task) -> Incoming:
         """The content of a task that comes in chunks, with what is there of it already. Raises `NoRoom`."""
-        self._check_room(task.content.size)
         with _on_full_disk(task.content.size):
             return Incoming(task.id, task.content, self.content(task.id))
 
-    def fail(self, identifier: str, code: int, reason: str) -> None:
+    def fail(self, identifier: str, code: int, reason: str) -> Reply:
         """Have an error be the reply to a task."""
-        with contextlib.suppress(OSError):  # on a full disk the task stays unanswered
-            self.error_file(identifier).write_text(json.dumps([code, reason]), encoding="utf-8")
+        with contextlib.suppress(BouquetError):  # on a full disk it is said once
+            write_atomically(self.error_file(identifier), json.dumps([code, reason]).encode(), 0o600)
+        return Reply(id=identifier, error=Error(code=code, reason=reason))
 
     def reply(self, identifier: str) -> Reply | None:
         """The reply to a task, where there is one."""
@@ -100,21 +119,29 @@ class TaskStore:
             with contextlib.suppress(OSError):
                 file.unlink(missing_ok=True)
 
-    def sweep(self) -> None:
-        """Forget tasks that nobody waits for any more, and all replies but the last few."""
-        tasks = sorted(self.folder.glob("*.json"), key=lambda file: -file.stat().st_mtime)
-        for number, file in enumerate(tasks):
+    def sweep(self, known: Collection[str] = ()) -> None:
+        """Forget tasks that nobody waits for any more, and all but the last few; the ``known`` ones stay."""
+        kept = set(known)
+        tasks = [file for file in self.folder.glob("*.json") if file.stem not in known and file.name != NODE_CONFIG]
+        for number, file in enumerate(sorted(tasks, key=lambda file: -file.stat().st_mtime)):
             try:
                 seconds = float(json.loads(file.read_text(encoding="utf-8"))["seconds"])
             except (OSError, ValueError, KeyError, TypeError):
                 seconds = 0.0
-            if time.time() > file.stat().st_mtime + seconds or number >= MOST_REPLIES:
-                self.drop(file.stem)
+            if time.time() <= file.stat().st_mtime + seconds and number < MOST_REPLIES:
+                kept.add(file.stem)
+        for file in list(self.folder.iterdir()):
+            of = file.name.lstrip(".").partition(".")[0]
+            if of not in kept and file.name != NODE_CONFIG and file.suffix != ".run":
+                file.unlink(missing_ok=True)
 
-    def _check_room(self, size: int) -> None:
+    def _check_room(self, size: int, promised: int) -> None:
         free = shutil.disk_usage(self.folder).free
-        if size > free - LEAST_FREE:
+        if size > free - promised - LEAST_FREE:
             raise NoRoom(f"The task takes {size} bytes, and {free} are free on this device.")
+        memory = available_bytes(swap=True) if size > LEAST_FREE else None
+        if memory is not None and COPIES * size > memory:
+            raise NoRoom(f"The task takes {COPIES} times {size} bytes of memory, and {memory} are free on this device.")
 
 
 @contextlib.contextmanager

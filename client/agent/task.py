@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
-from flwr.app import Context, RecordDict
-
 from client.agent.store import NODE_CONFIG, TaskStore
-from client.app import app
-from common.wire.flower import content_bytes, instruction
+from common.system.files import write_atomically
+from common.system.processes import end_with_parent
 
 
 def answer(store: TaskStore, identifier: str) -> None:
     """Have the ClientApp answer a task, and leave the reply, whole, where the agent finds it."""
+    # Not before: a fresh process is to end with the agent from its first moment on, and these take seconds.
+    from flwr.app import Context, RecordDict
+
+    from client.app import app
+    from common.wire.flower import content_bytes, instruction
+
     about = json.loads((store.folder / f"{identifier}.json").read_text(encoding="utf-8"))
     run_config = json.loads(store.run_file(about["run"]).read_text(encoding="utf-8"))
     node_config = json.loads((store.folder / NODE_CONFIG).read_text(encoding="utf-8"))
@@ -30,12 +35,12 @@ def answer(store: TaskStore, identifier: str) -> None:
     if reply.has_error():
         store.fail(identifier, reply.error.code, str(reply.error.reason))
         return
-    part = store.reply_file(identifier).with_suffix(".reply-part")
-    part.write_bytes(content_bytes(reply.content))
-    os.replace(part, store.reply_file(identifier))
+    write_atomically(store.reply_file(identifier), content_bytes(reply.content), 0o600)
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the agent ends it
+    end_with_parent(signal.SIGKILL)
     answer(TaskStore(Path(sys.argv[1])), sys.argv[2])
     sys.stdout.flush()
     sys.stderr.flush()

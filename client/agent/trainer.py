@@ -26,7 +26,15 @@ from typing import Any, NoReturn
 from client.agent.store import TaskStore
 from common.system.processes import end_with_parent, ended_children
 
-IMPORTED = ("torch", "PIL", "client.rounds.session", "client.data.cache", "common.model.architectures")
+IMPORTED = (
+    "torch",
+    "PIL",
+    "client.rounds.session",
+    "client.data.cache",
+    "common.model.architectures",
+    "client.app",
+    "common.wire.flower",
+)
 LARGEST_PACKET = 64 * 1024
 PR_SET_NAME = 15
 OOM_SCORE = "500"  # where memory runs out, the kernel ends a task before anything else of the device
@@ -37,7 +45,7 @@ class Trainer:
     """The state of one trainer; ``link`` is its end of the pair."""
 
     link: socket.socket
-    running: dict[int, str] = field(default_factory=dict)  # process → task
+    running: dict[int, int] = field(default_factory=dict)  # process → number of its task
 
     def run(self) -> NoReturn:
         """Work until the agent ends."""
@@ -64,8 +72,8 @@ class Trainer:
     def do(self, asked: dict[str, Any]) -> None:
         """Begin a task, or end one."""
         if "stop" in asked:
-            for pid, task in self.running.items():
-                if task == asked["stop"]:
+            for pid, number in self.running.items():
+                if number == asked["stop"]:
                     os.kill(pid, signal.SIGKILL)
             return
         if asked.get("torchvision"):
@@ -80,11 +88,11 @@ class Trainer:
         try:
             pid = os.fork()
         except OSError as error:
-            self.say(task=asked["task"], ended=f"could not be started ({error.strerror})")
+            self.say(number=asked["number"], ended=f"could not be started ({error.strerror})")
             return
         if pid == 0:
             self.work(asked)
-        self.running[pid] = asked["task"]
+        self.running[pid] = asked["number"]
 
     def work(self, asked: dict[str, Any]) -> NoReturn:
         """In the forked process: one task, and the end."""
@@ -114,8 +122,8 @@ class Trainer:
     def reap(self) -> None:
         """Collect the processes that have ended, and say so."""
         for pid, status in ended_children():
-            if (task := self.running.pop(pid, None)) is not None:
-                self.say(task=task, ended=ended(os.waitstatus_to_exitcode(status)))
+            if (number := self.running.pop(pid, None)) is not None:
+                self.say(number=number, ended=ended(os.waitstatus_to_exitcode(status)))
 
     def say(self, **what: Any) -> None:
         """Tell the agent."""
@@ -124,7 +132,8 @@ class Trainer:
 
 
 def become(name: str, when_parent_ends: signal.Signals) -> None:
-    """Give a process a name of its own, and have it end with its parent (Linux; elsewhere nothing happens)."""
+    """Give a process a name of its own, and have it end with its parent (Linux), and not by itself on Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent(when_parent_ends)
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode()[:15], 0, 0, 0)
@@ -166,10 +175,10 @@ def main(descriptors: list[str]) -> NoReturn:
     become("bouquet-train", signal.SIGKILL)
     for module in IMPORTED:
         importlib.import_module(module)
+    import client.agent.task  # noqa: F401
     from client.procedures.registry import procedure
     from common.protocol import STANDARD
 
-    importlib.import_module("client.agent.task")
     procedure(STANDARD)  # a method's own is imported when a task asks for it
     settle()
     own, *others = descriptors

@@ -31,6 +31,7 @@ class Worker:
         self._process: asyncio.subprocess.Process | None = None  # the trainer, or a fresh one of a single task
         self._started = 0.0
         self._pause = 0.0
+        self._number = 0  # of the last task, so that what is said of one that was stopped is not taken for another's
         self._lines: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -93,23 +94,29 @@ class Worker:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 raise
-        await self.start()
-        link = self._link
-        assert link is not None
         loop = asyncio.get_running_loop()
-        asked = {"task": identifier, "folder": str(self.folder), "torchvision": torchvision}
+        self._number = number = self._number + 1
+        asked = {"number": number, "task": identifier, "folder": str(self.folder), "torchvision": torchvision}
+        while True:
+            await self.start()
+            link = self._link
+            assert link is not None
+            try:
+                await loop.sock_sendall(link, json.dumps(asked).encode())
+                break
+            except OSError:  # it ended while there was nothing to do
+                await self._lost()
         try:
-            await loop.sock_sendall(link, json.dumps(asked).encode())
             while True:
                 heard = await loop.sock_recv(link, LARGEST_PACKET)
                 if not heard:
                     break
                 said = json.loads(heard)
-                if said.get("task") == identifier:
+                if said.get("number") == number:
                     return str(said["ended"])
         except asyncio.CancelledError:
             with contextlib.suppress(OSError):
-                link.send(json.dumps({"stop": identifier}).encode())
+                link.send(json.dumps({"stop": number}).encode())
             raise
         except OSError:
             pass
@@ -125,12 +132,13 @@ class Worker:
         self._pause = 0.0 if lived > STEADY_SECONDS else min(2 * self._pause + 1, LONGEST_PAUSE_SECONDS)
         reason = ended(status) or "ended"
         self.say(f"The trainer {reason}. Starting it again" + (f" in {self._pause:g} s." if self._pause else "."))
-        return f"trainer {reason}"
+        return f"is gone with the trainer, which {reason}"
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End it, and the task in hand."""
         if self._link is not None:
             self._link.close()
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
+            await self._process.wait()

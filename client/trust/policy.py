@@ -8,8 +8,10 @@ signed (`common.trust.signature`).
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
+import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -24,11 +26,21 @@ from common.trust.code import digest_of, own_code, release
 from common.trust.signature import NOT_SIGNED, PUBLIC_KEY, SignatureError, fingerprint, verify
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
-NAME = re.compile(r"[\w.-]+(/[\w.-]+)*")  # of a file in an archive
+NAME = re.compile(r"(?!\.+(/|$))[\w.-]+(/(?!\.+(/|$))[\w.-]+)*", re.ASCII)  # of a file in an archive
 LARGEST_CODE_BYTES = 64 * 2**20  # unpacked: Bouquet has less than two
 MOST_CODE_FILES = 5_000
 KEPT_CODES = 2
-DAMAGED = (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, EOFError, zlib.error)
+DAMAGED = (
+    zipfile.BadZipFile,
+    OSError,
+    ValueError,
+    NotImplementedError,
+    RuntimeError,
+    EOFError,
+    zlib.error,
+    struct.error,
+)
+PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others take as much memory as the archive says
 # Settings that can name code of the user's own, what it is called, and the option that allows it.
 OWN_CODE = {
     "model.name": ("model", "--allow-model"),
@@ -163,6 +175,16 @@ def allowed_procedures(text: str) -> frozenset[str] | None:
     return None if text == ANY_PROCEDURE else frozenset(text.split())
 
 
+def unpacked(code: str, parent: Path) -> Path | None:
+    """The folder, below ``parent``, where `unpack` put that code, if it is there and whole."""
+    folder = parent / code
+    files = [file for file in folder.rglob("*") if file.is_file() and file.parent.name != "__pycache__"]
+    with contextlib.suppress(OSError):
+        if files and digest_of({file.relative_to(folder).as_posix(): file.read_bytes() for file in files}) == code:
+            return folder
+    return None
+
+
 def unpack(bundle: bytes, code: str, parent: Path) -> Path:
     """The folder, below ``parent``, of code that was judged, from its archive; of others few stay.
 
@@ -176,20 +198,26 @@ def unpack(bundle: bytes, code: str, parent: Path) -> Path:
                     f"The server's code is refused before it is unpacked: it has more than {MOST_CODE_FILES} files or "
                     f"{LARGEST_CODE_BYTES >> 20} MB."
                 )
+            if any(entry.compress_type not in PACKED for entry in entries):
+                raise CodeRefused("The server's code is refused: it is not packed as ZIP archives usually are.")
             if len({entry.filename for entry in entries}) != len(entries):
                 raise CodeRefused("The server's code is refused: it holds a file twice.")
             files = {entry.filename: opened.read(entry) for entry in entries}
     except DAMAGED as error:
         raise CodeRefused(f"The server's code cannot be read: {error}.") from None
-    if any(not NAME.fullmatch(name) or ".." in name for name in files) or digest_of(files) != code:
+    if any(not NAME.fullmatch(name) for name in files) or digest_of(files) != code:
         raise CodeRefused("The server's code is refused: its files are others than its digest says.")
     others = [folder for folder in parent.glob("*") if folder.name != code]
     for folder in sorted(others, key=lambda folder: folder.stat().st_mtime, reverse=True)[KEPT_CODES - 1 :]:
         shutil.rmtree(folder, ignore_errors=True)
     target = parent / code
     shutil.rmtree(target, ignore_errors=True)  # what was half copied when the power failed
-    for name, content in files.items():
-        file = target / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(content)
+    try:
+        for name, content in files.items():
+            file = target / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+    except OSError as error:
+        shutil.rmtree(target, ignore_errors=True)
+        raise CodeRefused(f"The server's code cannot be kept: {error.strerror}.") from None
     return target

@@ -1,4 +1,4 @@
-"""What a device remembers of the signed apps it has run: an older one is not run again.
+"""What a device remembers of the signed code it has run: an older one is not run again.
 
 Whoever holds the server may keep an old release with its true signature, and send it when a fault of that release is
 known. The device keeps the highest serial that it has run, in its state folder.
@@ -60,7 +60,7 @@ class Memory:
         raise SignatureError(f"it is {statement}, and a newer one has run here: {ran}")
 
     def check_own(self, files: str) -> None:
-        """Raise `SignatureError` where the app of this installation is older than a signed one that ran here.
+        """Raise `SignatureError` where the code of this installation is older than a signed one that ran here.
 
         It is taken again when something else has been installed since: whoever installs here, is trusted.
         """

@@ -21,7 +21,7 @@ from common.protocol.tensors import Part
 from common.texts import plain, plain_values
 
 # How `client.trust.policy` says what is installed on a device that does not run the server's app.
-_INSTALLED = re.compile(r"the app of its own installation \(bouquet-fl ([^\s()]{1,64})\)")
+_INSTALLED = re.compile(r"the code of its own installation \(bouquet-fl ([^\s(),]{1,64})[,)]")
 
 # Bytes of all that is no model in a message, whatever the model: the counts of 10,000 classes are a quarter of it.
 _MOST_BESIDE = 2**20
@@ -183,7 +183,7 @@ def read_model(record: ArrayRecord | None, layout: ParameterLayout, layers: tupl
 
 
 def about(message: Message) -> dict[str, Scalar]:
-    """What a device says of itself, its texts `plain`; of an error the release that a refusal of the app names."""
+    """What a device says of itself, its texts `plain`; of an error the release that a refusal of the code names."""
     if not message.has_content():
         found = _INSTALLED.search(plain(message.error.reason or ""))
         return {names.RELEASE: found[1]} if found else {}

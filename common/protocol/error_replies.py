@@ -59,7 +59,7 @@ def says_backbone_is_lost(message: Message) -> bool:
 
 
 def refuses_app(message: Message) -> bool:
-    """Whether a device's SuperNode did not take the server's app: nothing was run, nor will be while that is so."""
+    """Whether a device did not take the server's code: nothing was run, nor will be while that is so."""
     return bool(message.has_error() and message.error.code == _APP_REFUSED)
 
 

@@ -3,7 +3,7 @@
 To the byte what `flwr.app.Array` writes and reads. It makes and parses the same header anew for each array of each
 message, which takes longer than the numbers of a small model; here each header is made and parsed once.
 
-Flower moves each array as two objects, each by a call of its own to SuperLink and by another from it. Between Bouquet's
+Flower's own processes move each array as two objects, each by calls of its own. Between Bouquet's
 own apps the arrays of a record are therefore joined: one array, whose bytes are theirs one after another.
 """
 

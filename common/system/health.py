@@ -1,6 +1,6 @@
 """Is the program on this machine well? ``python -m common.system.health [HOST:PORT]`` asks gRPC's health service.
 
-The gate and SuperNode offer it when they are started with ``bouquet server`` or ``bouquet client`` and ``--health
+Server and agent offer it when they are started with ``bouquet server`` or ``bouquet client`` and ``--health
 HOST:PORT`` (or ``BOUQUET_HEALTH``). The exit status is what Docker's HEALTHCHECK and a systemd watchdog want: 0 when
 it is serving, 1 with a line that says why not. It imports gRPC and nothing else, because a small device runs it every
 half minute: the one message of the protocol (grpc.health.v1.Health/Check) is two bytes.

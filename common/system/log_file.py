@@ -21,7 +21,7 @@ VARIABLE = "BOUQUET_LOG"
 JSON = "json"
 LARGEST_BYTES = 5_000_000
 KEPT_FILES = 3
-# A time that the program wrote itself, as SuperLink's web server does.
+# A time that the program wrote itself, as a web server does.
 OWN_TIME = re.compile(r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?Z? ")
 
 

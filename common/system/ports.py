@@ -51,7 +51,7 @@ def check_port_free(host: str, port: int, what: str) -> None:
     """Raise `BouquetError` unless this process could listen on ``host:port``; ``what`` names whom it is for."""
     with _socket_for(host) as listener:
         # Like every server: a port whose last connection is still winding down is free. Not SO_REUSEPORT, with
-        # which gRPC would share the port with another SuperLink without a word.
+        # which gRPC would share the port with another server without a word.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))

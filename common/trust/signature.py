@@ -1,9 +1,8 @@
-"""An owner's signature on an app: which files it has, which release that is, and which of two is newer.
+"""An owner's signature on code: which files it has, which release that is, and which of two is newer.
 
-Ed25519 (RFC 8032). What is signed names every file of the app by its SHA-256, not the archive that it travels in,
-because compression differs between machines. The signature lies in the app as a file of its own, `SIGNATURE_FILE`:
-Flower 1.39 hands on what its Hub has verified, and drops what else is said of an app. Cryptography is imported where it
-is used, because most processes of a device do without.
+Ed25519 (RFC 8032). What is signed names every file of the code by its SHA-256, not the archive that it travels in,
+because compression differs between machines. Cryptography is imported where it is used, because most processes
+of a device do without.
 """
 
 from __future__ import annotations
@@ -24,12 +23,11 @@ from common.errors import BouquetError
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-SIGNATURE_FILE = "signature.json"
 LARGEST_BYTES = 4096
 FORMAT = "bouquet-app-1"  # what is signed begins with it, so that it can be taken for nothing else
 PUBLIC_KEY = re.compile(r"ssh-ed25519 [A-Za-z0-9+/]{68}")  # as OpenSSH writes it, without a comment
 LARGEST_SERIAL = 2**53  # JSON's exact integers
-NOT_SIGNED = "the app is not signed"
+NOT_SIGNED = "it is not signed"
 
 
 class SignatureError(BouquetError):
@@ -57,12 +55,12 @@ class Statement:
 
 
 def files_digest(files: Mapping[str, bytes]) -> str:
-    """SHA-256, in hexadecimal, over the files of an app (path → SHA-256 of the content), its signature aside.
+    """SHA-256, in hexadecimal, over files (path → SHA-256 of the content).
 
     Each file is a line, in order of path, as ``sha256sum`` writes it.
     """
-    names = sorted(name for name in files if name != SIGNATURE_FILE)
-    return hashlib.sha256("".join(f"{files[name].hex()}  {name}\n" for name in names).encode()).hexdigest()
+    lines = (f"{files[name].hex()}  {name}\n" for name in sorted(files))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def sign(statement: Statement, key: Ed25519PrivateKey) -> bytes:

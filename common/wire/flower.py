@@ -6,9 +6,9 @@ the message around it anew. What that takes, and why:
 
 - ``recorddict_to_proto``, ``recorddict_from_proto`` and the protobuf ``RecordDict``: the bytes of a content;
 - ``TaskIdentity``: whom a new message is from, asked by the constructor of every message;
-- ``SUPERLINK_NODE_ID``: the server's own number there;
+- ``SUPERLINK_NODE_ID``: the server's own number there, which no device may have;
 - ``Run``: what a `flwr.serverapp.Grid` has to answer with for its run;
-- ``Metadata._message_id`` and ``_src_node_id``: set by whoever carries a message, as Flower's own grids do.
+- ``Metadata._message_id``: set by whoever carries a message, as Flower's own grids do.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+SERVER_NODE = SUPERLINK_NODE_ID
+
 
 def speak_as_server(run: int = 1) -> None:
     """From now on messages that this process makes are the server's."""
-    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run, SUPERLINK_NODE_ID
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run, SERVER_NODE
 
 
 def empty_run() -> Run:
@@ -37,12 +39,6 @@ def empty_run() -> Run:
 def sent(message: Message, identifier: str) -> Message:
     """Give a message the id under which it travels."""
     message.metadata.__dict__["_message_id"] = identifier
-    return message
-
-
-def received_from(message: Message, node: int) -> Message:
-    """Say which node a message came from."""
-    message.metadata.__dict__["_src_node_id"] = node
     return message
 
 

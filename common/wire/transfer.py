@@ -96,8 +96,8 @@ class Incoming:
     def __init__(self, identifier: str, about: Content, file: Path) -> None:
         self.id, self.size, self.sha256, self.file = identifier, about.size, about.sha256, file
         # Of another content under the same name nothing is of use: its name is in the part's.
-        self._part = file.with_name(f"{file.name}.{self.sha256[:8].hex()}.part")
-        self._opened = os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.part = file.with_name(f"{file.name}.{self.sha256[:8].hex()}.part")
+        self._opened = os.open(self.part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if os.fstat(self._opened).st_size > self.size:
             os.ftruncate(self._opened, 0)
         self.at = os.fstat(self._opened).st_size
@@ -135,7 +135,7 @@ class Incoming:
             os.ftruncate(self._opened, 0)
             self.at = self._end = 0
             raise WireError("a content that is not what its SHA-256 says")
-        os.replace(self._part, self.file)
+        os.replace(self.part, self.file)
         self.close()
         return self.file
 
@@ -148,7 +148,7 @@ class Incoming:
     def drop(self) -> None:
         """Nobody wants it any more."""
         self.close()
-        self._part.unlink(missing_ok=True)
+        self.part.unlink(missing_ok=True)
 
 
 @dataclass
@@ -163,7 +163,7 @@ class Outbox:
     def __post_init__(self) -> None:
         self._frames: deque[Any] = deque()
         self._contents: dict[str, Outgoing] = {}
-        self._turns: deque[Outgoing] = deque()
+        self._turns: deque[str] = deque()  # ids of contents that there is credit for
         self._news = asyncio.Event()
         self._closing = False
 
@@ -191,8 +191,8 @@ class Outbox:
         """Take a credit; one for what is no longer offered is passed over."""
         if (outgoing := self._contents.get(credit.id)) is not None:
             outgoing.extend(credit)
-            if outgoing not in self._turns:
-                self._turns.append(outgoing)
+            if credit.id not in self._turns:
+                self._turns.append(credit.id)
             self._news.set()
 
     def close(self) -> None:
@@ -208,9 +208,9 @@ class Outbox:
                 found: bytes = (frame() if callable(frame) else frame).SerializeToString()
                 return found
             while self._turns:
-                outgoing = self._turns.popleft()
-                if self._contents.get(outgoing.id) is outgoing and (chunk := outgoing.next()) is not None:
-                    self._turns.append(outgoing)
+                outgoing = self._contents.get(self._turns.popleft())
+                if outgoing is not None and (chunk := outgoing.next()) is not None:
+                    self._turns.append(outgoing.id)
                     whole: bytes = self.frame(chunk=chunk).SerializeToString()
                     return whole
             if self._closing:

@@ -15,15 +15,13 @@ from typing import Any
 import numpy as np
 from flwr.app import Context, Error, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
 from common import protocol
 from common.parameters.layout import ParameterLayout, Vector
 from common.protocol import Received
+from common.wire.flower import empty_run, sent, speak_as_server
 
 Handler = Callable[[Message], Message | None]
 Work = Callable[[], Message | None]
@@ -54,19 +52,18 @@ class InlineGrid(Grid):
         self.together = together or _one_after_another
         self.at_once = at_once
         self._identifiers = itertools.count(1)
-        # Flower's Message asks who sends it; outside of its own processes nobody has said.
-        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, SUPERLINK_NODE_ID
+        speak_as_server()
         self._due: dict[str, float] = {}  # when each message that waits for its reply may have it
         self._unanswered: dict[str, Message] = {}
         self._replies: dict[str, Message | None] = {}
 
-    def set_run(self, run: Run) -> None:
+    def set_run(self, run: Any) -> None:
         """There is only one run."""
 
     @property
-    def run(self) -> Run:
+    def run(self) -> Any:
         """An empty run."""
-        return Run.create_empty(0)
+        return empty_run()
 
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
@@ -87,8 +84,8 @@ class InlineGrid(Grid):
                 identifiers.append("")
                 continue
             identifier = f"message-{next(self._identifiers)}"
-            message.metadata.__dict__["_message_id"] = identifier  # Flower's own grids set it the same way
             identifiers.append(identifier)
+            sent(message, identifier)
             if message.metadata.message_type == protocol.NOTICE:
                 self.handlers[node](message)
                 continue
@@ -115,10 +112,7 @@ class InlineGrid(Grid):
         group = [first, *others]
         messages = [self._unanswered.pop(identifier) for identifier in group]
         work = [partial(self.handlers[message.metadata.dst_node_id], message) for message in messages]
-        for identifier, message, reply in zip(group, messages, self.together(work), strict=True):
-            if reply is not None:
-                reply.metadata.__dict__["_src_node_id"] = message.metadata.dst_node_id
-            self._replies[identifier] = reply
+        self._replies |= zip(group, self.together(work), strict=True)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Push, and wait for every reply that will come."""

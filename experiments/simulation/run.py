@@ -11,7 +11,6 @@ from typing import Any
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.serverapp import ServerApp
 
 from client.app import make_client_app
@@ -23,6 +22,7 @@ from common.settings import Settings
 from common.settings.sections import OWN_DATA
 from common.system.locks import locked
 from common.system.resources import available_cores
+from common.wire.flower import SERVER_NODE
 from experiments.simulation.inline_grid import InlineGrid, app_handlers
 from experiments.simulation.own_data import one_client_a_folder
 from server.app import make_server_app
@@ -36,7 +36,7 @@ from server.run.stop import RunStopped
 from server.run_folder import STATE_FOLDER, SUMMARY
 from strategies.base.sampling import fewest_replies, sample_size
 
-FIRST_NODE = SUPERLINK_NODE_ID + 1
+FIRST_NODE = SERVER_NODE + 1
 _read: set[str] = set()  # settings of devices' own data that were found to fit
 # For a Ray that is started here. It gives a machine up, and with it all clients at once, when its daemon has not
 # answered for a minute. One that is the only machine there is has been busy or asleep: were it gone, nobody would be
@@ -134,7 +134,7 @@ def _run_inline(settings: Settings, server_app: ServerApp, client_app: ClientApp
 
         batch = Batch[Message | None](settings.train.threads or available_cores())
     grid = InlineGrid(app_handlers(client_app, contexts), together=batch, at_once=simulation.at_once if batch else 1)
-    server_app(grid, _context(SUPERLINK_NODE_ID, {}))
+    server_app(grid, _context(SERVER_NODE, {}))
 
 
 def _context(node: int, config: dict[str, Any]) -> Context:

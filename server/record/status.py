@@ -15,12 +15,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from common.errors import BouquetError
+from common.errors import BouquetError, RunStopped
 from common.settings import Settings
 from common.system.files import write_json
 from common.trust.code import DISTRIBUTION
 from server.fleet.names import Names, registered_names
-from server.run.stop import RunStopped
 from server.run_folder import STATUS
 
 WAITING, TRAINING, TESTING = "waiting", "training", "testing"

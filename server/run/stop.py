@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from common.errors import BouquetError
+from common.errors import RunStopped
 from common.system.files import write_atomically
 from server.run_folder import STOP
-
-
-class RunStopped(BouquetError):
-    """The owner asked for the end; nothing went wrong."""
 
 
 def ask_to_stop(folder: Path) -> None:

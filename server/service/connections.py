@@ -42,7 +42,7 @@ def door_options() -> list[tuple[str, int]]:
         ("grpc.keepalive_time_ms", 1000 * KEEPALIVE_SECONDS),
         ("grpc.keepalive_timeout_ms", 1000 * KEEPALIVE_ANSWER_SECONDS),
         ("grpc.http2.max_pings_without_data", 0),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ("grpc.so_reuseport", 0),
     ]
 

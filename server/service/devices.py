@@ -14,7 +14,7 @@ from pathlib import Path
 from flwr.app import Message
 
 from common.wire.fleet_pb2 import Content, Hello, ServerFrame, Task
-from common.wire.transfer import INLINE_BYTES, Incoming, Outbox, content_of
+from common.wire.transfer import INLINE_BYTES, Incoming, Outbox, WireError, content_of
 
 # A device that lost its connection and has not said goodbye counts as there for so long: it may come back at once.
 BACK_SECONDS = 30.0
@@ -87,7 +87,10 @@ class Dispatch:
     task: Task
     until: float  # of the monotonic clock
     about: Content = field(default_factory=Content)  # of a large reply that comes
+    said_on: Stream | None = None  # the connection on which it was announced
     incoming: Incoming | None = None
+    is_checked: bool = False  # just now, in a thread: it is not to be touched
+    part: Path | None = None  # what has come of it
     reserved: int = 0  # bytes on the disk
     reply: Reply | None = None
 
@@ -103,17 +106,27 @@ class Stream:
     told_run: int | None = None
     reading: asyncio.Future[None] | None = None
     over: asyncio.Event = field(default_factory=asyncio.Event)
-    pong: asyncio.Event = field(default_factory=asyncio.Event)
+    pongs: int = 0
+    _pong: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def answered(self) -> None:
+        """There is a Pong."""
+        self.pongs += 1
+        self._pong.set()
 
     async def answers(self, seconds: float) -> bool:
         """Whether the device answers a Ping within so many seconds."""
-        self.pong.clear()
-        self.outbox.put(ping={})
-        waits = [asyncio.ensure_future(self.pong.wait()), asyncio.ensure_future(self.over.wait())]
+        before = self.pongs  # another one may ask at the same time, and clear what was set for both
+        self._pong.clear()
+        try:
+            self.outbox.put(ping={})
+        except WireError:  # it has not read for long
+            return False
+        waits = [asyncio.ensure_future(self._pong.wait()), asyncio.ensure_future(self.over.wait())]
         await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
-        return self.pong.is_set() and not self.over.is_set()
+        return self.pongs > before and not self.over.is_set()
 
 
 @dataclass(eq=False)

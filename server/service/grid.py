@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import Any
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -24,9 +24,6 @@ from common.wire.flower import content_bytes, empty_run, error_reply, reply_to, 
 from server.service.devices import Device, Dispatch
 from server.service.reply_size import Room, UnreadableReply
 from server.service.service import Service
-
-if TYPE_CHECKING:
-    from flwr.supercore.run import Run
 
 
 class FleetGrid(Grid):
@@ -52,8 +49,11 @@ class FleetGrid(Grid):
 
     def end(self) -> None:
         """The run is over: nobody waits for a reply any more."""
-        self.give_up([i for device in self.devices() for i in [*device.tasks]])
-        self.give_up([*self._done])
+        self.loop.call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
+        self._give_up({i for device in self.devices() for i in device.tasks} | {*self._done})
+        self.service.clear()
 
     def answered(self, one: Dispatch) -> None:
         """Called by the service with each task that has its reply."""
@@ -71,11 +71,11 @@ class FleetGrid(Grid):
 
     # --- Flower's interface ------------------------------------------------------------------------------------
 
-    def set_run(self, run: Run) -> None:
+    def set_run(self, run: Any) -> None:
         """There is only one run at a time."""
 
     @property
-    def run(self) -> Run:
+    def run(self) -> Any:
         """An empty run: what there is to know of it is in our own record."""
         return empty_run()
 
@@ -120,7 +120,7 @@ class FleetGrid(Grid):
         identifier = hashlib.sha256(f"{said}/{self._times[said]}".encode()).hexdigest()[:32]
         sent(message, identifier)
         bare = copy.copy(message)
-        bare.__dict__["_content"] = None
+        bare.content = RecordDict()
         task = Task(id=identifier, run=self._run, type=about.message_type, group=about.group_id, content=content)
         return Dispatch(bare, task, time.monotonic() + about.ttl)
 
@@ -150,18 +150,16 @@ class FleetGrid(Grid):
 
     def give_up(self, message_ids: Iterable[str]) -> None:
         """Nobody waits for the replies to these messages any more: devices stop working on them."""
-        identifiers = {*message_ids}
-        self.loop.call_soon_threadsafe(self.service.give_up, identifiers)
+        self.loop.call_soon_threadsafe(self._give_up, {*message_ids})
+
+    def _give_up(self, identifiers: set[str]) -> None:
+        self.service.give_up(identifiers)  # and from now on none of them is answered
         with self._news:
             came = [self._done.pop(identifier) for identifier in identifiers & self._done.keys()]
         for one in came:
-            self._drop(one)
-
-    def _drop(self, one: Dispatch) -> None:
-        """A reply that nobody reads."""
-        if one.reply is not None and one.reply.file is not None:
-            one.reply.file.unlink(missing_ok=True)
-        self.loop.call_soon_threadsafe(self.service.taken, one)
+            if one.reply is not None and one.reply.file is not None:
+                one.reply.file.unlink(missing_ok=True)
+            self.service.taken(one)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Push, and wait for every reply that will come."""

@@ -44,7 +44,7 @@ def look(say: Callable[[str], None], was_full: bool) -> bool:
     """Whether devices' connections have used up their part; said when that begins and when it ends. Linux only."""
     now, most = len(os.listdir("/proc/self/fd")), most_connections()
     if now >= most and not was_full:
-        say(f"[gate] {now} files are open: no more than {most} connections are taken. ss -tn shows whose they are.")
+        say(f"{now} files are open: no more than {most} connections are taken. ss -tn shows whose they are.")
     elif now < most and was_full:
-        say(f"[gate] {now} files are open: connections are taken again.")
+        say(f"{now} files are open: connections are taken again.")
     return now >= most

@@ -52,19 +52,20 @@ def serving(
     thread.start()
     grid = FleetGrid(loop)
     grid.service = service = Service(door, grid.answered)
+    well = Health(thread.is_alive)
     try:
-        _within(loop, service.start())
-        watch(report)
-        if health is not None:
-            _within(loop, Health(lambda: thread.is_alive()).start(health))
-        yield grid
-    except (RuntimeError, OSError) as error:
-        if thread.is_alive() and "address" in str(error).lower():
+        try:
+            _within(loop, service.start())
+            if health is not None:
+                _within(loop, well.start(health))
+        except (RuntimeError, OSError) as error:
             raise BouquetError(f"Devices cannot be served at {address}: {error}.") from None
-        raise
+        watch(report)
+        yield grid
     finally:
         with contextlib.suppress(Exception):
             _within(loop, service.stop(ENDS))
+            _within(loop, well.stop())
         loop.call_soon_threadsafe(loop.stop)
         thread.join(5.0)
 

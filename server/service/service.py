@@ -37,6 +37,7 @@ BUNDLE = "code.zip"  # in the service's folder
 MEMORY_BYTES = 16 * 2**20  # of small replies that wait; what is more waits on the disk
 DISK_SHARE = 0.5  # of what is free: large replies that are on their way or wait
 FORGET_SECONDS = 3600.0  # after which a device without a name that has gone is nobody
+LONGEST_ID = 64  # of a task
 RELEASE = f"bouquet-fl {importlib.metadata.version('bouquet-fl')}"
 
 
@@ -71,7 +72,7 @@ class Service:
     devices: dict[int, Device] = field(default_factory=dict)
     run: fleet_pb2.Run | None = None
     room: Room | None = None
-    _welcomed: set[str] = field(default_factory=set)
+    _welcomed: dict[str, Stream] = field(default_factory=dict)  # by the other end of their connections
     _streams: set[Stream] = field(default_factory=set)
     _waiting: dict[str, tuple[Device, Dispatch]] = field(default_factory=dict)  # large replies without room
     _memory: int = 0
@@ -125,6 +126,8 @@ class Service:
     def begin(self, run: fleet_pb2.Run, room: Room) -> None:
         """The tasks that follow are of this run; ``room`` is for a reply to one."""
         self.run, self.room = run, room
+        for stream in self._streams:  # a run of the same id may have other settings, or a signature by now
+            stream.told_run = None
 
     def dispatch(self, dispatches: list[Dispatch]) -> None:
         """Send tasks to their devices, at once where these are connected."""
@@ -134,14 +137,13 @@ class Service:
                 self.contents.release(one.task.content)
                 continue
             device.tasks[one.task.id] = one
-            if device.stream is not None:
-                self._send(device.stream, one, holds=False)
+            self._send(device, one, holds=False)
 
     def notice(self, node: int, text: str) -> None:
         """Have a device say a line to its owner."""
         device = self.devices.get(node)
-        if device is not None and device.stream is not None:
-            device.stream.outbox.put(notice={"text": text})
+        if device is not None:
+            self._tell(device, notice={"text": text})
 
     def give_up(self, identifiers: set[str]) -> None:
         """Nobody waits for the replies to these tasks any more."""
@@ -151,14 +153,17 @@ class Service:
 
     def _cancel(self, device: Device, identifier: str) -> None:
         self._forget(device, identifier)
-        if device.stream is not None:
-            device.stream.outbox.put(cancel={"id": identifier})
+        self._tell(device, cancel={"id": identifier})
+
+    def clear(self) -> None:
+        """A run is over: what is left on the disk of replies goes, also of those before a restart."""
+        for file in self.door.folder.glob("*.reply*"):
+            file.unlink(missing_ok=True)
 
     def taken(self, one: Dispatch) -> None:
         """A reply is read: there is room for others."""
         if one.reserved:
             self._release(one)
-            self._go_on()
         elif one.reply is not None:
             self._memory -= len(one.reply.data)
 
@@ -263,12 +268,14 @@ class Service:
         now = time.time()
         device.hello, device.stream, device.since, device.seen, device.left = hello, stream, now, now, False
         self._streams.add(stream)
-        self._welcomed.add(peer)
+        self._welcomed[peer] = stream
         self._changed = True
         stream.outbox.put(welcome=self._welcome_frame(node))
         self._renew(device)
+        holds = {*hello.holds}
+        hello.ClearField("holds")  # which may be long, and is of no more use
         for one in [*device.tasks.values()]:
-            self._send(stream, one, one.task.id in hello.holds)
+            self._send(device, one, one.task.id in holds)
         return device, stream
 
     def _welcome_frame(self, node: int) -> fleet_pb2.Welcome:
@@ -296,11 +303,11 @@ class Service:
                 device.left = True
                 return
             if kind == "pong":
-                stream.pong.set()
+                stream.answered()
             elif kind == "reply":
                 self._on_reply(device, stream, frame.reply)
             elif kind == "chunk":
-                await self._on_chunk(device, stream, frame.chunk)
+                self._on_chunk(device, frame.chunk)
             elif kind == "credit":
                 self._on_credit(stream, frame.credit)
             elif kind == "not_now":
@@ -308,7 +315,8 @@ class Service:
 
     def _lost(self, device: Device, stream: Stream) -> None:
         self._streams.discard(stream)
-        self._welcomed.discard(stream.peer)
+        if self._welcomed.get(stream.peer) is stream:
+            del self._welcomed[stream.peer]
         stream.over.set()
         self._changed = True
         if device.stream is stream:
@@ -319,10 +327,24 @@ class Service:
         """What has come of its replies stays; the rest comes on its next connection."""
         for one in device.tasks.values():
             self._waiting.pop(one.task.id, None)
-            if one.incoming is not None:
-                one.incoming.close()
-                one.incoming = None
+            if one.incoming is not None and not one.is_checked:
+                self._let_go(one)
+
+    def _let_go(self, one: Dispatch) -> None:
+        """What has come of a reply stays, and takes no room that others wait for."""
+        if one.incoming is not None:
+            one.incoming.close()
+            one.incoming = None
             self._release(one)
+
+    def _tell(self, device: Device, **what: Any) -> None:
+        """Send a frame to a device that is there. One that has not read for long is sent away."""
+        if (stream := device.stream) is not None:
+            try:
+                stream.outbox.put(**what)
+            except WireError as error:
+                self._refusals.add(device.name or stream.peer, str(error))
+                self._close(stream)
 
     def _close(self, stream: Stream) -> None:
         """End a connection, when what is waiting for it is sent."""
@@ -333,10 +355,12 @@ class Service:
 
     # --- tasks and replies -----------------------------------------------------------------------------------
 
-    def _send(self, stream: Stream, one: Dispatch, holds: bool) -> None:
+    def _send(self, device: Device, one: Dispatch, holds: bool) -> None:
+        if (stream := device.stream) is None:
+            return
         if self.run is not None and stream.told_run != self.run.id:
             stream.told_run = self.run.id
-            stream.outbox.put(run=self.run)
+            self._tell(device, run=self.run)
         about = one.task.content
         data = self.contents.data(about)
 
@@ -364,20 +388,22 @@ class Service:
     def _on_reply(self, device: Device, stream: Stream, reply: fleet_pb2.Reply) -> None:
         one = device.tasks.get(reply.id)
         if one is None:  # answered before, or nobody waits for it any more
-            stream.outbox.put(received={"id": reply.id})
+            if len(reply.id) > LONGEST_ID:
+                raise WireError("a reply to what is no task")
+            self._tell(device, received={"id": reply.id})
             return
         if reply.HasField("error"):
             self._answer(device, one, Reply(error=(reply.error.code, plain(reply.error.reason))))
             return
-        if one.incoming is not None or one.task.id in self._waiting:
+        if one.said_on is stream:
             return  # said twice
         about = reply.content
         if self.room is not None and about.size > self.room.size:
             self._unreadable(device, one, f"It takes {about.size} bytes; here it may take {self.room.size}.")
         elif not is_whole(about):
-            self._waiting[reply.id] = (device, one)
-            one.about = about
-            self._go_on()
+            one.about, one.said_on = about, stream
+            if not one.is_checked:
+                self._await_room(device, one)
         elif self._memory + about.size <= MEMORY_BYTES:
             self._memory += about.size
             self._answer(device, one, Reply(data=about.data))
@@ -386,69 +412,85 @@ class Service:
             try:
                 file.write_bytes(about.data)
             except OSError as error:
+                file.unlink(missing_ok=True)
                 self._no_room(device, one, error)
                 return
             self._reserve(one, about.size)
             self._answer(device, one, Reply(file=file))
 
+    def _await_room(self, device: Device, one: Dispatch) -> None:
+        self._waiting[one.task.id] = (device, one)
+        self._go_on()
+
     def _go_on(self) -> None:
         """Let large replies come for which there is room."""
-        for identifier, (device, one) in list(self._waiting.items()):
+        while self._waiting:
+            identifier, (device, one) = next(iter(self._waiting.items()))
             size = one.about.size
             if self._disk and self._disk + size > DISK_SHARE * shutil.disk_usage(self.door.folder).free:
                 return
             del self._waiting[identifier]
             try:
-                one.incoming = Incoming(identifier, one.about, self._file(one))
+                one.incoming = incoming = Incoming(identifier, one.about, self._file(one))
             except OSError as error:
                 self._no_room(device, one, error)
                 continue
+            if one.part not in (None, incoming.part):  # another content than on its last connection
+                one.part.unlink(missing_ok=True)
+            one.part = incoming.part
             self._reserve(one, size)
-            if one.incoming.is_complete:
-                self._begin(self._complete(device, one))
-            elif device.stream is not None:
-                device.stream.outbox.put(credit=one.incoming.begin())
+            if incoming.is_complete:
+                self._begin(self._complete(device, one, incoming))
+            else:
+                self._tell(device, credit=incoming.begin())
 
     def _reserve(self, one: Dispatch, size: int) -> None:
         one.reserved = size
         self._disk += size
 
     def _release(self, one: Dispatch) -> None:
-        self._disk -= one.reserved
-        one.reserved = 0
+        if one.reserved:
+            self._disk -= one.reserved
+            one.reserved = 0
+            asyncio.get_running_loop().call_soon(self._go_on)
 
     def _no_room(self, device: Device, one: Dispatch, error: OSError) -> None:
         self.door.report(f"A reply of {device.name or device.node} cannot be kept: {error.strerror}")
         self._unreadable(device, one, f"The server's disk: {error.strerror}.")
 
-    async def _on_chunk(self, device: Device, stream: Stream, chunk: fleet_pb2.Chunk) -> None:
+    def _on_chunk(self, device: Device, chunk: fleet_pb2.Chunk) -> None:
         one = device.tasks.get(chunk.id)
-        if one is None or one.incoming is None:
+        if one is None or (incoming := one.incoming) is None:
             return  # given up meanwhile
         try:
-            if (more := one.incoming.add(chunk)) is not None:
-                stream.outbox.put(credit=more)
+            if (more := incoming.add(chunk)) is not None:
+                self._tell(device, credit=more)
         except OSError as error:
             self._no_room(device, one, error)
             return
-        if one.incoming.is_complete:
-            await self._complete(device, one)
+        if incoming.is_complete:
+            self._begin(self._complete(device, one, incoming))
 
-    async def _complete(self, device: Device, one: Dispatch) -> None:
-        incoming = one.incoming
-        if incoming is None:
-            return
+    async def _complete(self, device: Device, one: Dispatch, incoming: Incoming) -> None:
+        """Check a reply that is there; meanwhile its device may be lost, or come back, and it may be given up."""
+        problem: Exception | None = None
+        one.is_checked = True
         try:
             file = await asyncio.to_thread(incoming.finish)
-        except OSError as error:
-            if device.tasks.get(one.task.id) is one and one.incoming is incoming:  # else it was given up meanwhile
-                self._no_room(device, one, error)
-            return
-        except WireError:
-            if device.stream is not None and one.incoming is incoming:
-                device.stream.outbox.put(credit=incoming.begin())
-            return
-        if device.tasks.get(one.task.id) is one:
+        except (OSError, WireError) as error:
+            problem = error
+        one.is_checked = False
+        if device.tasks.get(one.task.id) is not one:  # it was given up
+            incoming.drop()
+            incoming.file.unlink(missing_ok=True)
+            self._let_go(one)
+        elif isinstance(problem, OSError):
+            self._no_room(device, one, problem)
+        elif problem is not None:
+            self._let_go(one)
+            if one.said_on is device.stream:
+                self._await_room(device, one)
+        else:
             one.incoming = None
             self._answer(device, one, Reply(file=file))
 
@@ -459,18 +501,17 @@ class Service:
         """A task has its reply, once."""
         self._forget(device, one.task.id)
         one.reply = reply
-        if device.stream is not None:
-            device.stream.outbox.put(received={"id": one.task.id})
+        self._tell(device, received={"id": one.task.id})
         self.answered(one)
 
     def _forget(self, device: Device, identifier: str) -> Dispatch:
         """The device has this task no more."""
         one = device.tasks.pop(identifier)
         self._waiting.pop(identifier, None)
-        if one.incoming is not None:
-            one.incoming.drop()
-            one.incoming = None
-            self._release(one)
+        if not one.is_checked:
+            self._let_go(one)
+            if one.part is not None:
+                one.part.unlink(missing_ok=True)
         if device.stream is not None:
             device.stream.outbox.withdraw(identifier)
         self.contents.release(one.task.content)
@@ -492,6 +533,8 @@ class Service:
                 for identifier in [i for i, one in device.tasks.items() if one.until < now]:
                     self._cancel(device, identifier)
                 if device.name is None and device.stream is None and time.time() - device.seen > FORGET_SECONDS:
+                    for identifier in [*device.tasks]:
+                        self._forget(device, identifier)
                     del self.devices[device.node]  # without keys whoever comes is somebody new
             if (admission := self.door.admission) is None or not await asyncio.to_thread(admission.look):
                 continue
@@ -503,7 +546,7 @@ class Service:
                         stream.outbox.put(refused=refused)
                     device.left = True
                     self._close(stream)
-                elif stream is not None:
+                else:
                     self._renew(device)
 
     def _renew(self, device: Device) -> None:
@@ -513,7 +556,7 @@ class Service:
             return
         newest = admission.newest.get(device.name)
         if newest is not None and fingerprint(newest) != stream.fingerprint:
-            stream.outbox.put(certificate={"pem": newest})
+            self._tell(device, certificate={"pem": newest})
 
     def _note(self) -> None:
         """Who is connected, for `bouquet status`, which is another process."""

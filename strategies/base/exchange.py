@@ -98,7 +98,7 @@ def replies_to(
             node = waiting.pop(identifier)
             poll = FIRST_POLL
             if reply.has_error() and reply.metadata.src_node_id != node:
-                silent[node] = plain(str(reply.error.reason))  # said by the SuperLink in the node's place
+                silent[node] = plain(str(reply.error.reason))  # said by Flower's SuperLink in the node's place
             else:
                 replied += 1
                 if times is not None:

@@ -36,7 +36,7 @@ class LateReplies:
         }
 
     def collect(self, grid: Grid) -> list[Message]:
-        """What has come of it by now, without waiting; what the SuperLink says in a node's place is no reply."""
+        """What has come of it by now, without waiting; what a SuperLink says in a node's place is no reply."""
         if not self.awaited:
             return []
         pulled = list(grid.pull_messages(list(self.awaited)))

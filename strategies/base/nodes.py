@@ -79,11 +79,12 @@ class Outside:
 class Nodes:
     """Every node that was ever seen, with its client.
 
-    A device that comes back under a new node id is the client it was. ``refusing`` are nodes that did not run the app,
-    or whose owner does not allow the run: they are sent no model, but asked again who they are, because another release
-    may be installed there by then, what was to answer was killed, or the owner allows more. One that says nothing then
-    is asked ever more rarely, because a question that nobody answers costs a round `IDENTIFY_TIMEOUT`: ``silences``
-    counts these questions, until a reply of the node can be used. Whatever else it says leaves them counted.
+    A device that comes back under a new node id is the client it was. ``refusing`` are nodes that did not run the
+    server's code, or whose owner does not allow the run: they are sent no model, but asked again who they are, because
+    another release may be installed there by then, what was to answer was killed, or the owner allows more. One that
+    says nothing then is asked ever more rarely, because a question that nobody answers costs a round
+    `IDENTIFY_TIMEOUT`: ``silences`` counts these questions, until a reply of the node can be used. Whatever else it
+    says leaves them counted.
 
     ``resting`` are nodes whose owner does not let them work now. They are sent no model, count as no failure, and are
     asked again at the time that they said. ``conditional`` are those whose owner has such conditions.

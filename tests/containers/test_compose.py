@@ -74,17 +74,11 @@ def test_a_federation_outlives_a_killed_client_a_killed_server_and_a_renewed_key
 
     # The server crashes, Docker starts it again, and it waits for all of its devices.
     local.docker("exec", server, "python", "-c", KILL_SERVER)
-    local.wait_for(lambda: local.logs(server).count("Listening on") == 2, "the server")
+    local.wait_for(lambda: "The server is back" in local.logs(renewed), "the server")
+    assert local.logs(server).count("Listening on") == 2
     assert len(local.rounds()) < int(ROUNDS)
-    local.compose(
-        "run",
-        "--rm",
-        "--no-deps",
-        "--entrypoint",
-        "bouquet",
-        "keys",
-        *("keys", "renew", f"device-{other}", "--dir", "/keys"),
-    )
+    renew = ("keys", "renew", f"device-{other}", "--dir", "/keys")
+    local.compose("run", "--rm", "--no-deps", "--entrypoint", "bouquet", "keys", *renew)
     local.wait_for(lambda: "sent a new certificate for this device" in local.logs(renewed), "the new certificate")
     local.docker("start", victim)
     kept = json.loads(local.docker("exec", victim, "python", "-c", KEPT.format(device)))

@@ -1,10 +1,9 @@
-"""Real SuperLinks and SuperNodes on loopback, through the command line as a user types it."""
+"""Real servers and devices on loopback, through the command line as a user types it."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 
@@ -23,7 +21,7 @@ from common.settings import load_settings
 from common.system.ports import free_port
 from experiments.simulation.inline_grid import scripted_client
 from tests.helpers.two_classes import settings_of
-from tests.helpers.wire_device import Script, WireDevice, answering
+from tests.helpers.wire_device import Ended, Script, WireDevice, answering
 
 HONEST = ("garden-pi", "porch-pi")
 QUICK = """
@@ -45,9 +43,8 @@ class Commands:
 
     def start(self, log: str, *arguments: str) -> subprocess.Popen[bytes]:
         output = (self.folder / f"{log}.log").open("ab")
-        environment = {**os.environ, "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
         command = [sys.executable, "-m", "bouquet", *arguments]
-        process = subprocess.Popen(command, cwd=self.folder, stdout=output, stderr=subprocess.STDOUT, env=environment)
+        process = subprocess.Popen(command, cwd=self.folder, stdout=output, stderr=subprocess.STDOUT)
         output.close()
         self.running.append(process)
         return process
@@ -133,8 +130,12 @@ class Wired:
         for _ in range(600):
             if self.server.poll() is not None:
                 break
-            with contextlib.suppress(grpc.RpcError):
-                return WireDevice(f"127.0.0.1:{self.commands.port}", folder)
+            device = WireDevice(f"127.0.0.1:{self.commands.port}", folder, name=name)
+            try:
+                device.wait_for("welcome")
+                return device
+            except Ended:
+                device.close(goodbye=False)
             time.sleep(0.1)
         raise AssertionError(self.commands.log("server"))
 
@@ -153,9 +154,9 @@ class Wired:
 
 @pytest.fixture
 def wired(commands: Commands) -> Iterator[Callable[..., Wired]]:
-    """Start a run of quick rounds over gRPC with TLS and keys, with scripted devices: no SuperNode, no ClientApp.
+    """Start a run of quick rounds over gRPC with TLS and keys, with scripted devices: no agent, no ClientApp.
 
-    ``run = wired("mallory", rounds=3)`` starts the server and activates two honest devices and mallory;
+    ``run = wired("mallory", rounds=3)`` starts the server and connects two honest devices and mallory;
     ``run.answer({"mallory": script})`` has all of them answer (`wire_device` says what a script is), and ``run.end()``
     waits for the end. Several hostile devices cost no more rounds than one; who is refused three times in a row sits
     out. Leave nothing to chance: a device that is silent costs its round ``straggler_grace``, ``grace`` seconds.

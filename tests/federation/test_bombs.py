@@ -1,6 +1,5 @@
 """Replies of a registered device that would become much larger than they are, as bytes to a real server."""
 
-import contextlib
 import io
 import json
 import struct
@@ -16,7 +15,6 @@ from common import protocol
 from common.compression.delta import PackedModel, to_bytes
 from common.protocol import tensors
 from server.run.stop import ask_to_stop
-from server.run_folder import RUN_FOLDER
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(600)]
 
@@ -27,14 +25,10 @@ PACKERS = ("packer-1", "packer-2", "packer-3", "packer-4")
 
 
 def memory_of(run):
-    """The most that each of the run's processes has taken, in bytes: SuperLink, what starts programs, the ServerApp."""
-    found = {}
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if f"{RUN_FOLDER}={run.folder}".encode() in (process / "environ").read_bytes().split(b"\0"):
-                (line,) = [line for line in (process / "status").read_text().splitlines() if line.startswith("VmHWM")]
-                found[process.name] = int(line.split()[1]) * 1024
-    return found
+    """The most that the server has taken, in bytes."""
+    status = Path(f"/proc/{run.server.pid}/status").read_text()
+    (line,) = [line for line in status.splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1]) * 1024
 
 
 def header(shape):
@@ -142,17 +136,14 @@ def test_bombs_go_off_nowhere_and_the_honest_devices_rounds_go_on(wired):
         for name, sent in packed.items()
     }
     run.answer({"bomber": bomber, "hoarder": hoarder, **packers})
-    log, node = run.folder / "superlink" / "superlink.log", run.devices["hoarder"].node.node_id
     run.commands.wait_for(lambda: run.commands.rounds("runs/wired") >= 1)
     honest = memory_of(run)
     measured.set()
     run.commands.wait_for(lambda: run.commands.rounds("runs/wired") >= 6)
-    run.commands.wait_for(lambda: f"Node {node} has" in log.read_text())  # it is told at once, and none of it is kept
     after = memory_of(run)
     ask_to_stop(run.folder)
     lines = run.end()
-    assert len(honest) >= 2
-    assert all(after[process] < TIMES * most for process, most in honest.items()), (honest, after)
+    assert after < TIMES * honest
     assert all({"garden-pi", "porch-pi"} <= line["by_client"].keys() for line in lines)
     failed = [line["failed"] for line in lines]
     said = {name: {round_: failed[round_ - 1].pop(name, "") for round_ in rounds} for name in PACKERS}
@@ -168,4 +159,4 @@ def test_bombs_go_off_nowhere_and_the_honest_devices_rounds_go_on(wired):
         "The tensors cannot be decoded",
         "Tensor 'fc1.weight' cannot be decoded",
     }
-    assert failed[4]["hoarder"].startswith("No reply within")
+    assert failed[4]["hoarder"].startswith("The reply cannot be read. It takes ")

@@ -3,48 +3,20 @@
 Many attacks share a server, a device for each: a server's start is what takes time here.
 """
 
-import json
-
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
 from common import protocol
+from common.wire.flower import content_bytes
 from experiments.simulation.inline_grid import scripted_client
-from tests.helpers.wire_device import Reply
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(600)]
 
 
-def inside(**values):
-    """Other metadata in the reply itself, beside what SuperLink is told."""
-
-    def script(instruction, reply):
-        with reply.inside() as message:
-            for name, value in values.items():
-                setattr(message.metadata, name, value)
-        return reply
-
-    return script
-
-
-def body(kind, content):
-    """Garbage with the right digest."""
-
-    def script(instruction, reply):
-        reply.part(kind).body = content
-        return reply
-
-    return script
-
-
-def one_chunk_again_and_again(instruction, reply):
-    if instruction.metadata.message_type != "train":
-        return reply
-    reply.part("ArrayChunk").body = b"x" * 2**19
-    array = reply.part("Array")
-    array.body = json.dumps({**json.loads(array.body), "arraychunk_ids": [0] * 100_000}).encode()  # 50 GB
-    return reply
+def body(content):
+    """Bytes of no content."""
+    return lambda instruction, reply: content
 
 
 def in_turn(*scripts):
@@ -70,7 +42,7 @@ def tensor(name):
 
 
 def error(reason):
-    return lambda instruction, reply: Reply.error(instruction, reason)
+    return lambda instruction, reply: (2, reason)
 
 
 def boasts(instruction, reply):
@@ -82,21 +54,26 @@ def boasts(instruction, reply):
 
 def test_nobody_replies_as_another_and_nothing_that_is_sent_ends_the_run(wired):
     refused = {
-        "garbage": in_turn(
-            body("ConfigRecord", b"\xff" * 40), body("Message", b"\xff" * 40), one_chunk_again_and_again
-        ),
+        "garbage": in_turn(body(b"\xff" * 40), body(b"\x0a" * 40), body(b"\x0a\x04\x12\x02" * 100_000)),
         "names": in_turn(tensor("$\\frac{$.weight"), tensor("9" * 5000), tensor("x\x1b[31m\n.y")),
-        # The first is more than a call may hold: silence, which costs its round the grace for stragglers.
-        "words": in_turn(error("x" * 40_000_000), error("x" * 900_000), error("\x1b[31m\nround 9 ended"), error("")),
+        "words": in_turn(error("x" * 200_000), error("x" * 9_000), error("\x1b[31m\nround 9 ended"), error("")),
     }
     run = wired("mallory", "claims", "boasts", *refused, rounds=4, grace=30, more="\n[protection]\nlimit_norm = 3.0\n")
-    garden = run.devices["garden-pi"].node.node_id
     as_garden = scripted_client("garden-pi", run.layout, lambda model, _: model + 1, {protocol.NUM_EXAMPLES: 77})
 
     def claims(instruction, reply):
-        return inside(src_node_id=12345)(instruction, Reply.of(as_garden(instruction)))
+        return as_garden(instruction)
 
-    run.answer({"mallory": inside(src_node_id=garden), "claims": claims, "boasts": boasts, **refused})
+    def mallory(instruction, reply):
+        """Answers another's task beside its own: ids of tasks are no secret."""
+
+        def send(device, task):
+            device.send(reply={"id": "0" * 32, "error": {"code": 2, "reason": "not mine"}})
+            device.deliver(task.id, content_bytes(reply.content))
+
+        return send
+
+    run.answer({"mallory": mallory, "claims": claims, "boasts": boasts, **refused})
     lines = run.end()
     # Each as itself, whatever it says.
     samples = {"garden-pi": 10, "porch-pi": 10, "mallory": 10, "claims": 77, "boasts": 10**9}

@@ -1,13 +1,9 @@
 """A server that outlives its runs, over gRPC: the next run, and the end of one between two rounds."""
 
 import json
-import os
-import signal
-from pathlib import Path
 
 import pytest
 
-from common.system.supervisor import descendants
 from tests.helpers.two_classes import settings_of
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(900)]
@@ -34,13 +30,6 @@ def test_one_run_after_another_and_the_end_of_one_after_the_round_in_hand(comman
     assert commands.start("status", "status").wait(120) == 0
     assert "second: training, round" in commands.log("status")
 
-    # Its ServerApp is killed, as by the kernel for want of memory: the run goes on, SuperLink and devices live on.
-    commands.wait_for(lambda: commands.rounds("runs/second") >= 2)  # the first has its checkpoint by then
-    (killed,) = [p for p in descendants(server.pid) if b"flwr-serverapp" in Path(f"/proc/{p}/cmdline").read_bytes()]
-    os.kill(killed, signal.SIGKILL)
-    commands.wait_for(lambda: "Going on with second." in commands.log("server"))
-    reached = commands.rounds("runs/second")
-    commands.wait_for(lambda: commands.rounds("runs/second") > reached)
     assert commands.start("stop", "stop").wait(120) == 0
     commands.wait_for(lambda: commands.log("server").count(waiting) == 2)
     assert "as asked; --resume goes on." in commands.log("server")
@@ -52,7 +41,7 @@ def test_one_run_after_another_and_the_end_of_one_after_the_round_in_hand(comman
     assert commands.start("none", "stop", "runs/second").wait(120) == 2
     assert "No run is going on in runs/second: it is stopped." in commands.log("none")
     for name in ("a", "b"):
-        assert commands.log(name).count("SuperNode ID") == 1
+        assert commands.log(name).count("Connected.") == 1
         assert "Round 1 of 1 begins (first)." in commands.log(name)
         assert "Round 1 of 500 begins (second)." in commands.log(name)
 

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from common.trust.app_bundle import package_folder
 from PIL import Image
 
 from bouquet.keys.store import add_device, init_keys
 from client.owner.conditions import read_when
 from client.owner.sensors import VARIABLE as SENSORS
 from common.system.ports import free_port
-from common.trust.app_bundle import package_folder
 from tests.helpers.machine import Machine
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(1800)]

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from common.system.supervisor import descendants
+from common.system.processes import descendants
 from tests.helpers.machine import Machine
 from tests.helpers.two_classes import settings_of
 
@@ -72,10 +72,10 @@ class Fleet:
 
     def again(self, name, when):
         """A power cut, and the device is back with this file of its owner."""
-        connected = self.commands.log(name).count("SuperNode ID")
+        connected = self.commands.log(name).count("Connected.")
         self.kill(name)
         self.start(name, when)
-        self.eventually(lambda: self.commands.log(name).count("SuperNode ID") > connected)
+        self.eventually(lambda: self.commands.log(name).count("Connected.") > connected)
 
     @property
     def lines(self):

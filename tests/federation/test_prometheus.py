@@ -20,9 +20,8 @@ import pytest
 from bouquet.keys.store import add_device
 from common import protocol
 from common.system.ports import free_port
-from common.system.supervisor import descendants
+from common.system.processes import descendants
 from common.task.score import ACCURACY
-from tests.helpers.wire_device import Reply
 
 PROMETHEUS = shutil.which("prometheus")
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -108,12 +107,12 @@ def test_each_alert_fires_when_its_fault_is_made(wired, prometheus, monkeypatch)
     def trains(instruction, reply):
         if instruction.metadata.message_type == "train" and hang.is_set():
             ends.wait()
-            return Reply.error(instruction, "the end")
+            return 2, "the end"
         return reply
 
     def fails(instruction, reply):
         wrong = instruction.metadata.message_type == "train" and ill.is_set() and not hang.is_set()
-        return Reply.error(instruction, "training diverged") if wrong else trains(instruction, reply)
+        return (2, "training diverged") if wrong else trains(instruction, reply)
 
     def firing(*alerts):
         commands.wait_for(lambda: seen.fires() >= set(alerts))

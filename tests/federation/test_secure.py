@@ -1,25 +1,19 @@
-"""A server and clients started by hand as docs/deploy-server.md says, over gRPC with TLS and a key for each device."""
+"""A server and clients started by hand as docs/deploy-server.md says, over gRPC with mutual TLS."""
 
 import json
 import os
-import re
 import signal
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from bouquet.keys.store import init_keys, remove_device
+from bouquet.keys.store import add_device, init_keys, remove_device, renew_device
 from client.state.device_state import DeviceState
 from client.state.store import FolderStore
-from client.supernode.launcher import SuperNodeSettings, run_supernode_foreground
-from common.errors import BouquetError
 from common.model.build import initial_model
 from common.settings import load_settings
-from common.system.process_group import ProcessGroup
-from server.fleet.admission import Admission
-from server.superlink.certificates import Certificates
-from server.superlink.process import start_superlink
+from server.service.certificates import Certificates
+from server.service.running import serving
 from tests.helpers.two_classes import settings_of
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(1200)]
@@ -43,78 +37,57 @@ straggler_factor = 2
 )
 
 
-def refused(settings):
-    """Why a device does not get in, which its operator reads at once."""
-    with pytest.raises(BouquetError) as error:
-        run_supernode_foreground(settings, wait=0, report=lambda line: None)
-    return str(error.value)
-
-
 def test_who_does_not_get_in_and_why(commands, own_data):
     keys = commands.keys("pi", "stranger")
     init_keys(commands.folder / "other", ["127.0.0.1"])
+    add_device(commands.folder / "other", "pi")
     for name in ("pi", "stranger"):
-        (keys / "registered" / f"{name}.pub").unlink()
-    certificates = Certificates(keys / "ca.crt", keys / "server.crt", keys / "server.key")
-    address = f"127.0.0.1:{commands.port}"
+        (keys / "registered" / f"{name}.crt").rename(commands.folder / f"{name}.crt")
     said = []
-    with ProcessGroup() as group, ThreadPoolExecutor() as pool:
-        superlink = start_superlink(
-            group,
-            commands.folder / "superlink",
-            fleet_address=address,
-            certificates=certificates,
-            supernode_auth=True,
-            database=commands.folder / "superlink.db",
-        )
-        with Admission(superlink, keys / "registered", said.append).watched():
-            device = commands.folder / "devices" / "stranger"
-            ours, key = {"root_certificates": device / "ca.crt"}, {"private_key": device / "device.key"}
-            theirs = {"root_certificates": commands.folder / "other" / "ca.crt"}
-            state = commands.folder / "state"
-            reasons = list(
-                pool.map(
-                    refused,
-                    [
-                        SuperNodeSettings(address, state / "no-key", **ours),
-                        SuperNodeSettings(address, state / "stranger", **ours, **key),
-                        SuperNodeSettings(address, state / "authority", **theirs, **key),
-                        SuperNodeSettings(address, state / "plain", insecure=True),
-                    ],
-                )
-            )
-            no_key, stranger, authority, plain = reasons
-            assert "did not admit this device. The server admits registered devices only: start this client" in no_key
-            assert "did not admit this device. The server does not admit this device's key" in stranger
-            assert "is not accepted" in authority
-            assert "copy the server's own ca.crt to this device" in authority
-            assert "speaks TLS, and this device was told not to (--insecure)" in plain
+    address = f"127.0.0.1:{commands.port}"
+    files = (keys / "ca.crt", keys / "server.crt", keys / "server.key")
+    with serving(
+        address,
+        commands.folder / "service",
+        certificates=Certificates(*files),
+        registered=keys / "registered",
+        report=said.append,
+    ):
+        same = ("client", "--server", address, "--data", str(own_data("pi", False)))
+        at_once = {
+            "registered": ("--keys", "devices/stranger"),
+            "certificate": ("--keys", "other/devices/pi"),
+            "TLS, and this device was told not to": ("--insecure",),
+        }
+        for number, (why, how) in enumerate(at_once.items()):
+            process = commands.start(f"out-{number}", *same, *how, "--wait", "0", "--state-dir", f"state-{number}")
+            assert process.wait(120) == 2
+            assert why in commands.log(f"out-{number}"), commands.log(f"out-{number}")
 
-            # A device that was switched on before it was registered; one that is taken away while it is connected.
-            commands.client("pi", "--data", str(own_data("pi", False)))
-            commands.wait_for(lambda: "does not admit this device's key" in commands.log("pi"))
-            public = (commands.folder / "devices" / "pi" / "device.pub").read_bytes()
-            (keys / "registered" / "pi.pub").write_bytes(public)
-            commands.wait_for(lambda: "SuperNode ID" in commands.log("pi"))
-            # A second client on its state folder, and the copy of its card elsewhere.
-            same = ("--server", address, "--keys", "devices/pi", "--data", str(commands.folder / "data-pi"))
-            second = commands.start("second", "client", *same, "--state-dir", "state-pi")
-            assert second.wait(60) == 2
-            assert "state-pi is in use by process" in commands.log("second")
-            commands.start("copy", "client", *same, "--state-dir", "state-copy")
-            commands.wait_for(lambda: "takes another device for connected" in commands.log("copy"))
-            remove_device(keys, "pi")
-            commands.wait_for(lambda: "does not know this device any more: its key was removed" in commands.log("pi"))
-            assert commands.log("pi").count("SuperNode ID") == 1
-            assert "Traceback" not in commands.log("pi")
-
-            # What Flower has removed it does not take again; a file that is no key does not disturb.
-            (keys / "registered" / "pi.pub").write_bytes(public)
-            (keys / "registered" / "torn.pub").write_text("ecdsa-sha2")
-            commands.wait_for(lambda: len(said) >= 4)
-    assert said[:2] == ["registered pi", "removed pi: it is shut out"]
-    assert any("The key of pi was removed from this server before" in line for line in said)
-    assert any("torn.pub is no OpenSSH public key" in line for line in said)
+        # A device that was switched on before it was registered; one that is taken away while it is connected.
+        commands.client("pi", "--data", str(commands.folder / "data-pi"))
+        commands.wait_for(lambda: "does not admit this device" in commands.log("pi"))
+        (commands.folder / "pi.crt").rename(keys / "registered" / "pi.crt")
+        commands.wait_for(lambda: "Connected." in commands.log("pi"))
+        # A second client on its state folder, and the copy of its card elsewhere.
+        second = commands.start("second", *same, "--keys", "devices/pi", "--state-dir", "state-pi")
+        assert second.wait(60) == 2
+        assert "state-pi is in use by process" in commands.log("second")
+        commands.start("copy", *same, "--keys", "devices/pi", "--state-dir", "state-copy")
+        commands.wait_for(lambda: "takes another device for this one" in commands.log("copy"))
+        commands.wait_for(lambda: "two devices show its certificate" in commands.log("pi"))
+        # A renewed certificate comes by itself; a file that is none disturbs nobody.
+        renew_device(keys, "pi")
+        commands.wait_for(lambda: "The server sent a new certificate for this device" in commands.log("pi"))
+        (keys / "registered" / "torn.crt").write_text("-----BEGIN CERTIFICATE-----")
+        commands.wait_for(lambda: any("torn.crt" in line for line in said))
+        (keys / "registered" / "torn.crt").unlink()
+        remove_device(keys, "pi")
+        commands.wait_for(lambda: "or was removed there" in commands.log("pi").partition("Connected.")[2])
+        assert commands.log("pi").count("Connected.") == 1
+        assert "Traceback" not in commands.log("pi")
+    lines = [line for line in said if "pi" in line]
+    assert (lines[0].partition(":")[0], "removed pi: it is shut out" in lines) == ("registered pi", True), said
 
 
 def personal_layer(commands, name):
@@ -169,10 +142,9 @@ def test_power_cuts_of_a_device_and_of_the_server_and_a_broken_archive(commands,
     assert "data.npz" not in lines[0]["failed"]["broken"]  # names of files stay on the device
     assert "round 1 without broken" in commands.log("server")
     assert lines[without - 1]["replies"] == 2
-    # The device came back as itself: the same node for the server, which knew its key from before,
-    (node,) = set(re.findall(r"SuperNode ID: (\d+)", commands.log("c")))
-    assert len(re.findall(rf"SuperNode ID: {node}", commands.log("c"))) >= 2
-    assert commands.log("server").count("registered") == 4 + commands.log("server").count("registered devices only")
+    # The device came back as itself,
+    assert commands.log("c").count("Connected.") == 2
+    assert commands.log("server").count("devices  registered ") == 2 * 4
     # and with its personal layers: those of before, which are not the ones that every device begins with.
     np.testing.assert_allclose(personal_layer(commands, "c"), own_layer, atol=2e-3)
     assert np.abs(initial_model(load_settings(run)).fc2.weight.detach().numpy() - own_layer).max() > 0.02
@@ -186,11 +158,8 @@ def test_power_cuts_of_a_device_and_of_the_server_and_a_broken_archive(commands,
     assert "Round 1 failed, and the run goes on without this device: " in commands.log("broken")
     assert "data.npz" in commands.log("broken")
     assert "3 of 4 devices are connected (a, b, c); missing: broken" in commands.log("server")
-    assert "two devices hold its key" not in commands.log("server")
-    assert (folder / "server.log").read_text().count("Start `flwr-serverapp` process") == 2
-    superlink = (folder / "superlink" / "superlink.log").read_text()
-    assert "\x1b" not in superlink
-    assert "pull-messages" not in superlink
+    assert "two devices" not in commands.log("server")
+    assert "\x1b" not in (folder / "server.log").read_text()
     # a run that is over goes on for more rounds, with the devices that are there, and says what may not change
     changed = commands.start("changed", "server", "--settings", "run.toml", "--resume", "--set", "train.momentum=0.5")
     assert changed.wait(120) == 2

@@ -19,7 +19,6 @@ import contextlib
 import os
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from typing import Any
 import grpc
 from flwr.app import Message
 
-from common.wire.fleet_pb2 import Chunk, Credit, DeviceFrame, ServerFrame, Task
+from common.wire.fleet_pb2 import Credit, DeviceFrame, ServerFrame, Task
 from common.wire.flower import content_bytes, instruction
 from common.wire.transfer import CHUNK_BYTES, MAJOR, METHOD, MINOR, content_of
 
@@ -35,7 +34,7 @@ SECONDS = 120.0  # for which anything is waited; no test needs them where all is
 
 
 class Ended(Exception):
-    """The stream has ended."""
+    """The stream has ended; its arguments are what the server refused the device for."""
 
 
 class WireDevice:
@@ -46,20 +45,14 @@ class WireDevice:
     """
 
     def __init__(
-        self,
-        address: str,
-        keys: Path | None = None,
-        *,
-        name: str = "device",
-        session: bytes = b"",
-        hello: dict[str, Any] | None = {},  # noqa: B006
+        self, address: str, keys: Path | None = None, *, name: str = "device", session: bytes = b"", hello: Any = ()
     ) -> None:
         self.address, self.keys, self.name = address, keys, name
         self.session, self.hello = session or os.urandom(16), hello
         self.is_alive = True
         self.connect()
 
-    def connect(self, hello: dict[str, Any] | None = None) -> None:
+    def connect(self, **hello: Any) -> None:
         """Come again, on a new connection, with the same session and other fields of its Hello where they are given."""
         options = [("grpc.use_local_subchannel_pool", 1)]  # a connection of its own
         if self.keys is None:
@@ -67,30 +60,30 @@ class WireDevice:
         else:
             files = [(self.keys / name).read_bytes() for name in ("ca.crt", "device.key", "device.crt")]
             self.channel = grpc.secure_channel(self.address, grpc.ssl_channel_credentials(*files), options)
-        self.frames, self.node, self.runs = list[ServerFrame](), 0, dict[int, Any]()
-        self._news, self._over = threading.Condition(), threading.Event()
-        sending = self._sending = queue.SimpleQueue[bytes | None]()
-        if (said := self.hello if hello is None else hello) is not None:
-            self.send(hello={"major": MAJOR, "minor": MINOR, "release": "test", "session": self.session, **said})
-        self.call = self.channel.stream_stream(METHOD)(iter(sending.get, None))
-        threading.Thread(target=self._read, args=(self.call, self.frames, self._news, self._over), daemon=True).start()
+        self.frames: list[ServerFrame] = []
+        self.node, self.runs = 0, dict[int, Any]()
+        self._news, self._ended, self._sending = threading.Condition(), False, queue.SimpleQueue[bytes | None]()
+        if self.hello is not None:
+            said = {"major": MAJOR, "minor": MINOR, "release": "test", "session": self.session}
+            self.send(hello=said | dict(self.hello) | hello)
+        self.call = self.channel.stream_stream(METHOD)(iter(self._sending.get, None))
+        threading.Thread(target=self._read, args=(self.call, self._news), daemon=True).start()
 
-    def _read(self, call: Any, frames: list[ServerFrame], news: threading.Condition, over: threading.Event) -> None:
+    def _read(self, call: Any, news: threading.Condition) -> None:
         with contextlib.suppress(grpc.RpcError):
             for data in call:
                 frame = ServerFrame.FromString(data)
-                kind = frame.WhichOneof("frame")
-                if kind == "ping" and self.is_alive:
+                if (kind := frame.WhichOneof("frame")) == "ping" and self.is_alive:
                     self.send(pong={})
                 elif kind == "welcome":
                     self.node = frame.welcome.node
                 elif kind == "run":
                     self.runs[frame.run.id] = frame.run
                 with news:
-                    frames.append(frame)
+                    self.frames.append(frame)
                     news.notify_all()
         with news:
-            over.set()
+            self._ended = self._ended or call is self.call
             news.notify_all()
 
     def send(self, **what: Any) -> None:
@@ -102,27 +95,32 @@ class WireDevice:
         self._sending.put(data)
 
     def wait_for(self, *kinds: str, id: str | None = None, seconds: float = SECONDS) -> Any:
-        """The next frame of one of these kinds (and of this id), taken out of ``frames``: what is in it.
+        """What the next frame of one of these kinds (and of this id) says; it is taken out of ``frames``.
 
         Raises `Ended` where the stream ends first, and `TimeoutError`.
         """
-        deadline = time.monotonic() + seconds
-        with self._news:
-            while True:
-                for frame in self.frames:
-                    kind = frame.WhichOneof("frame") or ""
-                    found = getattr(frame, kind, None)
-                    if kind in kinds and id in (None, getattr(found, "id", None)):
-                        self.frames.remove(frame)
-                        return found
-                if self._over.is_set():
-                    raise Ended(*[frame.refused.text for frame in self.frames if frame.HasField("refused")])
-                if (left := deadline - time.monotonic()) <= 0 or not self._news.wait(left):
-                    raise TimeoutError(f"{self.name} waits for {kinds}, and was told {self.frames}")
 
-    def wait_for_end(self) -> None:
-        """Return once the server has ended the stream."""
-        assert self._over.wait(SECONDS), f"the stream of {self.name} does not end"
+        def found() -> Any:
+            for frame in self.frames:
+                said = getattr(frame, frame.WhichOneof("frame") or "", None)
+                if frame.WhichOneof("frame") in kinds and id in (None, getattr(said, "id", None)):
+                    self.frames.remove(frame)
+                    return said
+            if self._ended:
+                raise Ended(*[frame.refused.text for frame in self.frames if frame.HasField("refused")])
+            return None
+
+        with self._news:
+            if (said := self._news.wait_for(found, seconds)) is None:
+                raise TimeoutError(f"{self.name} waits for {kinds}, and was told {self.frames}")
+        return said
+
+    def wait_for_end(self, seconds: float = SECONDS) -> list[str]:
+        """Return once the server has ended the stream: what it refused the device for."""
+        try:
+            self.wait_for("nothing", seconds=seconds)
+        except Ended as ended:
+            return list(ended.args)
 
     def task(self, seconds: float = SECONDS) -> tuple[Task, bytes]:
         """The next task and the whole of its content."""
@@ -136,16 +134,15 @@ class WireDevice:
         self.send(credit={"id": identifier, "offset": offset, "end": about.size})
         found = bytearray()
         while offset + len(found) < about.size:
-            chunk: Chunk = self.wait_for("chunk", id=identifier)
+            chunk = self.wait_for("chunk", id=identifier)
             assert chunk.offset == offset + len(found)
             found += chunk.data
         return bytes(found)
 
     def deliver(self, identifier: str, data: bytes) -> list[int]:
         """Reply to a task, until the server has it or wants none; the offsets of the chunks that this took."""
-        about, offsets = content_of(data), list[int]()
-        self.send(reply={"id": identifier, "content": about})
-        at = 0
+        self.send(reply={"id": identifier, "content": content_of(data)})
+        at, offsets = 0, list[int]()
         while isinstance(said := self.wait_for("credit", "received", "cancel", id=identifier), Credit):
             at = said.offset if said.HasField("offset") else at
             while at < said.end:
@@ -159,9 +156,9 @@ class WireDevice:
         """Go: with a goodbye, or as a device does whose connection is cut."""
         if goodbye:
             self.send(goodbye={"reason": "it ends"})
+            with contextlib.suppress(TimeoutError):
+                self.wait_for_end(5.0)
         self._sending.put(None)
-        if goodbye:
-            self._over.wait(SECONDS)
         self.call.cancel()
         self.channel.close()
 
@@ -184,19 +181,18 @@ def answering(
 
     def answer() -> None:
         task, content = device.task(seconds=1.0)
-        about = (task.id, task.run, device.node, task.type, task.group, max(1.0, task.seconds))
-        told = instruction(content, *about)
+        told = instruction(content, task.id, task.run, device.node, task.type, task.group, max(1.0, task.seconds))
         said: Answer = handler(told)
         if script is not None and isinstance(said, Message):
             said = script(told, said)
-        if callable(said):
-            said(device, task)
-        elif isinstance(said, tuple):
+        if isinstance(said, Message):
+            said = (said.error.code, said.error.reason) if said.has_error() else content_bytes(said.content)
+        if isinstance(said, tuple):
             device.send(reply={"id": task.id, "error": {"code": said[0], "reason": said[1]}})
-        elif isinstance(said, Message) and said.has_error():
-            device.send(reply={"id": task.id, "error": {"code": said.error.code, "reason": said.error.reason}})
+        elif isinstance(said, bytes):
+            device.deliver(task.id, said)
         elif said is not None:
-            device.deliver(task.id, said if isinstance(said, bytes) else content_bytes(said.content))
+            said(device, task)
 
     def serve() -> None:
         while not over.is_set():

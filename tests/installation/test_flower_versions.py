@@ -1,25 +1,29 @@
-"""Strategies, simulation, drop-in use and the bundle of the app with the oldest Flower and the newest that installs.
+"""Strategies, simulation and both of Flower's doors with the oldest Flower that is allowed and the newest there is.
 
 Flower and what it brings are in an environment of their own, all else is as in the environment of the tests.
 """
 
+import tomllib
+
 import pytest
 
-from common.system.flower_release import OLDEST
-from tests.installation.environments import environment, own_packages, run
+from tests.installation.environments import ROOT, environment, own_packages, run
 
 pytestmark = [pytest.mark.installation, pytest.mark.timeout(1800)]
 
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+ALLOWED = next(name for name in PROJECT["dependencies"] if name.startswith("flwr"))  # flwr>=OLDEST
 CHECKS = [
     "tests/test_private_flower.py",
     "tests/test_drop_in.py",
-    "tests/common/trust/test_app_bundle.py::test_flower_accepts_it_without_a_warning",
+    "tests/test_flwr_run.py",
+    "tests/federation/test_demo.py",
     "tests/experiments/simulation/test_run.py::test_ray_gives_the_same_result",
 ]
 
 
-@pytest.mark.parametrize("flower", [f"flwr=={OLDEST}.*", f"flwr>={OLDEST}"], ids=["oldest", "newest"])
+@pytest.mark.parametrize("flower", [f"{ALLOWED.replace('>=', '==')}.*", ALLOWED], ids=["oldest", "newest"])
 def test_what_works_with_every_flower(tmp_path, flower):
-    python = environment(tmp_path / "environment", "--upgrade", flower, beneath=own_packages())
+    python = environment(tmp_path / "environment", "--upgrade", flower, beneath=[*own_packages(), ROOT])
     print(run(python, "-c", "from importlib.metadata import version; print('Flower', version('flwr'))"))
     print(run(python, "-m", "pytest", "-rx", "-p", "no:cacheprovider", *CHECKS))

@@ -2,12 +2,12 @@
 
 import json
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from common.system.flower_release import REQUIREMENT
 from common.system.ports import free_port
-from common.system.programs import find_program
 from tests.installation.environments import ROOT, environment, run
 
 pytestmark = [pytest.mark.installation, pytest.mark.timeout(3600)]
@@ -29,21 +29,10 @@ def bouquet(request, wheel, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     versions = []
     if request.param == "oldest":
-        (folder / "flower.txt").write_text(REQUIREMENT)
-        lowest = [
-            "pip",
-            "compile",
-            "--constraint",
-            folder / "flower.txt",
-            "--quiet",
-            "--resolution",
-            "lowest-direct",
-            "--output-file",
-            folder / "oldest.txt",
-        ]
-        run(find_program("uv"), *lowest, ROOT / "pyproject.toml")
+        lowest = ["pip", "compile", "--quiet", "--resolution", "lowest-direct", "--output-file", folder / "oldest.txt"]
+        run(Path(sys.executable).with_name("uv"), *lowest, ROOT / "pyproject.toml")
         versions = ["--constraint", folder / "oldest.txt"]
-    python = environment(folder / "environment", wheel, REQUIREMENT, *versions)
+    python = environment(folder / "environment", wheel, *versions)
     return python.with_name("bouquet")
 
 

@@ -68,7 +68,7 @@ def test_a_device_that_is_ready(device):
     assert not any(line.wrong for line in found)
     said = by_name(found)
     assert said["data"].text.startswith("8 samples to train on, 2 to test on; healthy 5, rust 5. Read in ")
-    assert said["keys"].text == "The key of garden-pi can be read."
+    assert said["keys"].text == "The certificate of garden-pi and its key can be read."
     assert "ca.crt is valid until" in said["clock"].text
     assert said["model"].text.startswith("mlp, ")
     assert "2 epochs over 8 samples trains for about" in said["model"].text

@@ -1,6 +1,5 @@
 """``bouquet keys signer`` and ``sign``, and what a server makes of a signature."""
 
-import hashlib
 import json
 import stat
 
@@ -10,11 +9,11 @@ from typer.testing import CliRunner
 from bouquet.cli import app
 from bouquet.federation.serve import Options
 from bouquet.keys.store import ServerKeys
-from client.trust.policy import AppTrust
+from client.trust.policy import CodeTrust
 from client.trust.rollback import ROLLOUT_FILE
 from common.errors import BouquetError
-from common.trust.app_bundle import own_app_files, signed_app_files
-from common.trust.signature import SIGNATURE_FILE, files_digest, fingerprint, read_signer, verify
+from common.trust.code import own_code, owners_signature
+from common.trust.signature import fingerprint, read_signer, verify
 
 
 def bouquet(*arguments):
@@ -40,15 +39,14 @@ def test_a_signers_key_is_made_once_and_is_its_owners(signer):
 
 def test_what_is_signed_is_what_the_server_sends_and_a_device_takes(signer, tmp_path):
     assert "signed   release.sig: release " in bouquet("keys", "sign")
-    files, said = signed_app_files(tmp_path / "release.sig")
+    content, said = owners_signature(tmp_path / "release.sig")
     public = read_signer(signer / "signer.pub")
-    assert set(files) == {*own_app_files(), SIGNATURE_FILE}
     assert said.endswith(f", by {fingerprint(public)}")
-    digest = files_digest({name: hashlib.sha256(content).digest() for name, content in files.items()})
-    first, _ = verify(files[SIGNATURE_FILE], digest, frozenset({public}))
+    first, _ = verify(content, own_code(), frozenset({public}))
     bouquet("keys", "sign", "--serial", str(first.serial + 1), "--out", "next.sig")
     assert json.loads((tmp_path / "next.sig").read_text())["serial"] == first.serial + 1
-    AppTrust(signers=frozenset({public}), memory=tmp_path / ROLLOUT_FILE)
+    trust = CodeTrust(signers=frozenset({public}), memory=tmp_path / ROLLOUT_FILE)
+    assert trust.judge(own_code(), content, "bouquet-fl 9") == ""
 
 
 def test_where_the_server_finds_it_and_what_it_refuses(signer, tmp_path):
@@ -63,10 +61,10 @@ def test_where_the_server_finds_it_and_what_it_refuses(signer, tmp_path):
     (tmp_path / "false.sig").write_text(json.dumps({**said, "serial": said["serial"] + 1}))
     (tmp_path / "torn.sig").write_text("{")
     for file, reason in (("false.sig", "its signature is false"), ("torn.sig", "its signature cannot be read")):
-        with pytest.raises(BouquetError, match=f"{file} does not fit the app of this server .*: {reason}. Sign this"):
-            signed_app_files(tmp_path / file)
+        with pytest.raises(BouquetError, match=f"{file} does not fit the code of this server .*: {reason}. Sign this"):
+            owners_signature(tmp_path / file)
     with pytest.raises(BouquetError, match=r"nowhere\.sig cannot be read: No such file"):
-        signed_app_files(tmp_path / "nowhere.sig")
+        owners_signature(tmp_path / "nowhere.sig")
 
 
 def test_a_key_that_others_can_read_and_what_is_no_key(signer, tmp_path):

@@ -5,7 +5,6 @@ import io
 import json
 import re
 import socket
-import sqlite3
 import stat
 import threading
 import time
@@ -27,13 +26,11 @@ from common.errors import BouquetError
 from common.settings import load_settings
 from common.system.locks import locked
 from common.system.ports import free_port
-from common.trust.public_keys import read_public_key
 from server.fleet.names import Names
-from server.superlink.certificates import Certificates
+from server.service.certificates import Certificates
 from tests.helpers.waiting_for import eventually
 
 TOKEN = "a-token-that-nobody-guesses"
-COLUMNS = "node_id, public_key, status, last_activated_at, last_deactivated_at, online_until, heartbeat_interval"
 STARTED = 1_700_000_000.0
 
 
@@ -70,25 +67,19 @@ def run(tmp_path):
     for name in ("garden-pi", "window-pi", "door-pi"):
         add_device(keys, name)
     folder = tmp_path / "runs" / "plants"
-    (folder / "superlink").mkdir(parents=True)
+    service = folder / "service"
+    service.mkdir(parents=True)
     settings = load_settings(None, ["run.name=plants", "run.rounds=4", "server.min_clients=3"])
     (folder / "settings.json").write_text(json.dumps(settings.model_dump(mode="json")))
     (folder / "rounds.jsonl").write_text("".join(json.dumps(line(number)) + "\n" for number in (1, 2)))
-    database = folder / "superlink" / "superlink.db"
     now = time.time()
-    with sqlite3.connect(database) as opened:
-        columns = (
-            "node_id, public_key, status, last_activated_at, last_deactivated_at, online_until, heartbeat_interval"
-        )
-        opened.execute(f"CREATE TABLE node ({columns})")
-        for node, name, seen in ((1, "garden-pi", 5), (2, "window-pi", 300)):
-            key = read_public_key(keys / "registered" / f"{name}.pub")
-            opened.execute(
-                "INSERT INTO node VALUES (?, ?, 'online', NULL, NULL, ?, 30)", (node, key.pem, now - seen + 60)
-            )
-            release = {"name": name, "release": "0.1.0"}
-            known = json.loads((folder / "devices.json").read_text()) if (folder / "devices.json").exists() else {}
-            (folder / "devices.json").write_text(json.dumps({**known, key.fingerprint: release}))
+    noted = [
+        {"node": node, "name": name, "connected": connected, "since": now - 400, "seen": now - seen}
+        for node, name, connected, seen in ((1, "garden-pi", True, 5), (2, "window-pi", False, 300))
+    ]
+    (service / "connections.json").write_text(json.dumps(noted))
+    known = {name: {"name": name, "release": "0.1.0"} for name in ("garden-pi", "window-pi")}
+    (folder / "devices.json").write_text(json.dumps(known))
     status = {
         "run": "plants",
         "bouquet": "0.1.0",
@@ -102,7 +93,7 @@ def run(tmp_path):
         "connected": [],
         "missing": [],
         "registered": str(keys / "registered"),
-        "database": str(database),
+        "service": str(service),
     }
 
     def change(**changes):
@@ -140,7 +131,7 @@ def test_the_devices_by_name_and_the_run(run):
     assert (found["run"]["bytes_up"], found["run"]["bytes_down"]) == (200, 400)
 
 
-def test_a_device_that_superlink_forgot_was_seen_in_its_last_round():
+def test_a_device_that_the_service_forgot_was_seen_in_its_last_round():
     device = {"name": "shed-pi", "connected": False, "expected": True, "last_seen": None, "failures": 0}
     device |= {"cluster": None, "accuracy": None, "samples": None, "left_out": 0, "release": None}
     said = [
@@ -171,16 +162,12 @@ def test_one_that_does_not_work_now_has_its_owners_reason_and_the_time_everywher
 
 
 def test_a_device_whose_key_its_owner_removed_is_said_so(run):
-    (run.keys / "registered" / "window-pi.pub").unlink()
+    (run.keys / "registered" / "window-pi.crt").unlink()
     with locked(run.folder, "the run folder", ""):
         found = collect(run.folder)
     shown = {row[0]: row[1] for row in columns(found, STARTED)}
     assert (shown["window-pi"], shown["door-pi"]) == ("key removed", "MISSING")
     names = Names(run.folder, registered=run.keys / "registered")
-    assert names.removed() == {"window-pi"}
-    for key in (run.keys / "registered").glob("*.pub"):  # a key that takes another's place under the name
-        if key.stem == "garden-pi":
-            names.devices["a new key"] = {"name": "garden-pi"}
     assert names.removed() == {"window-pi"}
 
 

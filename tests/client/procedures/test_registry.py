@@ -5,10 +5,8 @@ import textwrap
 
 import pytest
 
-from bouquet.device.config import device_config
 from client.procedures.registry import procedure
-from client.supernode.launcher import SuperNodeSettings, _command
-from client.trust.policy import ALLOWED_PROCEDURES, AppTrust, allowed_procedures
+from client.trust.policy import ALLOWED_PROCEDURES, CodeTrust, allowed_procedures
 from common import methods
 from common.errors import BouquetError
 
@@ -78,17 +76,13 @@ def test_one_that_does_not_work_is_named(name, message):
         procedure(name, {name})
 
 
-def test_what_is_allowed_reaches_the_clientapp(tmp_path):
-    trust = AppTrust(procedures=frozenset({"own-steps", "pack.age"}), data=frozenset({"pack.age:data"}))
-    settings = SuperNodeSettings("127.0.0.1:1", tmp_path, device_config(None, tmp_path, None, 0), True, trust=trust)
-    command = _command(settings)
-    assert command[command.index("--allow-data") + 1] == "pack.age:data"
-    written = (tmp_path / "flower" / "node-config.toml").read_text()
-    assert f'{ALLOWED_PROCEDURES} = "own-steps pack.age"' in written
+def test_what_is_allowed_reaches_the_clientapp():
+    trust = CodeTrust(procedures=frozenset({"own-steps", "pack.age"}))
+    assert trust.node_config == {ALLOWED_PROCEDURES: "own-steps pack.age"}
     assert allowed_procedures("own-steps pack.age") == {"own-steps", "pack.age"}
     assert allowed_procedures("") == frozenset()
-    assert allowed_procedures(AppTrust(anything=True).node_config[ALLOWED_PROCEDURES]) is None
-    assert AppTrust().node_config == {}
+    assert allowed_procedures(CodeTrust(anything=True).node_config[ALLOWED_PROCEDURES]) is None
+    assert CodeTrust().node_config == {}
 
 
 def test_a_method_by_its_entry_point_and_one_that_cannot_be_loaded():

@@ -1,6 +1,3 @@
-import tomllib
-from pathlib import Path
-
 import pytest
 
 from common.settings import Settings, SettingsError, load_settings, parse_settings
@@ -91,16 +88,6 @@ def test_run_config_carries_the_same_settings():
     assert isinstance(Settings.from_run_config(config).server.min_replies, float)  # all of those asked, not one
     with pytest.raises(SettingsError, match=r"strategy\.options = 'num_clusters: 3' is not JSON"):
         Settings.from_run_config({"strategy.options": "num_clusters: 3"})
-
-
-def test_the_flower_app_declares_every_key_with_its_default():
-    pyproject = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
-    declared = {
-        f"{section}.{key}": value
-        for section, values in pyproject["tool"]["flwr"]["app"]["config"].items()
-        for key, value in values.items()
-    }
-    assert declared == Settings().to_run_config()
 
 
 def test_fingerprint_ignores_what_does_not_change_the_result():

@@ -1,16 +1,13 @@
 """Logs that can be left alone."""
 
 import json
-import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
 from common.errors import BouquetError
 from common.system.log_file import KEPT_FILES, LogFile, stamp
-from common.system.process_group import ProcessGroup
 
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
 
@@ -22,20 +19,6 @@ def test_each_line_has_one_time_and_can_be_json(monkeypatch: pytest.MonkeyPatch)
     said = json.loads(stamp('it "began"', "SuperLink"))
     assert (said["source"], said["text"]) == ("SuperLink", 'it "began"')
     assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d$", said["time"])
-
-
-def test_what_a_program_prints_is_kept_with_times_and_without_colours_and_noise(tmp_path: Path) -> None:
-    path = tmp_path / "program.log"
-    path.write_text("from before\n")
-    code = "print('\\x1b[92mINFO\\x1b[0m: begun'); print('poll'); print(); print('ended')"
-    with ProcessGroup() as group:
-        process = group.start("speaker", [sys.executable, "-c", code], os.environ, path, leave_out=re.compile("poll"))
-        process.wait(60)
-        assert process.tail(2) == "INFO: begun\nended"
-    first, *lines = path.read_text().splitlines()
-    assert first == "from before"
-    assert [re.sub(f"^{TIME} ", "", line) for line in lines] == ["INFO: begun", "ended"]
-    assert all(re.match(TIME, line) for line in lines)
 
 
 def test_a_log_is_turned_over(tmp_path: Path) -> None:

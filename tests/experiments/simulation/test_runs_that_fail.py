@@ -6,7 +6,6 @@ import shutil
 
 import pytest
 from rich.console import Console
-from server.run.failure import read_failure, record_failure
 
 from bouquet import cli
 from bouquet.monitor.round_table import RoundTable, print_summary
@@ -203,20 +202,15 @@ def test_evaluation_is_told_how_devices_train(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("error", "status"), [(RunFailed("Nobody is there."), 1), (BouquetError("A typo."), 2)])
-def test_a_failure_crosses_from_the_servers_process_to_the_command_line(error, status, tmp_path, monkeypatch, capsys):
-    record_failure(tmp_path, error)
-    found = read_failure(tmp_path)
-    assert (type(found), str(found)) == (type(error), str(error))
-
+def test_a_failure_ends_the_command_line_with_its_status(error, status, monkeypatch, capsys):
     def fail(**how):
-        raise found
+        raise error
 
     monkeypatch.setattr(cli, "app", fail)
     with pytest.raises(SystemExit) as end:
         cli.main()
     assert end.value.code == status
     assert str(error) in capsys.readouterr().err
-    assert read_failure(tmp_path / "other") is None
 
 
 def test_warnings_are_seen_while_the_run_goes_on_and_at_its_end():

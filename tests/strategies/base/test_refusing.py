@@ -12,7 +12,7 @@ from experiments.simulation.inline_grid import InlineGrid
 from strategies import FedAvg
 from strategies.base.exchange import exchange
 
-WHY = "This device runs only the app of its own installation (bouquet-fl 0.2.0), and the server's differs."
+WHY = "This device runs only the code of its own installation (bouquet-fl 0.2.0), and the server's differs."
 TERMS = "This device's owner sends nothing without noise."
 KILLED = "The process that worked on it was ended by SIGKILL (out of memory?)."
 

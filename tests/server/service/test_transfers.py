@@ -1,0 +1,363 @@
+"""Contents both ways over gRPC: inside their frames and in chunks, cut anywhere and gone on with."""
+
+import asyncio
+import errno
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from common.protocol.error_replies import cannot_be_read
+from common.wire.flower import content_bytes
+from common.wire.transfer import CHUNK_BYTES, INLINE_BYTES, WINDOW_BYTES, Incoming, content_of
+from server.service import service as service_module
+from tests.helpers.served_fleet import content
+from tests.helpers.waiting_for import eventually
+from tests.helpers.wire_device import Ended
+
+LARGE = 10 * CHUNK_BYTES + 17
+SIZES = [INLINE_BYTES - 1, INLINE_BYTES, INLINE_BYTES + 1, 3 * CHUNK_BYTES, 3 * CHUNK_BYTES + 1, LARGE]
+
+
+def has_arrived(fleet, device, identifier):
+    """Bytes of a large reply that the service has."""
+    return lambda: (one := fleet.known(device).tasks[identifier]).incoming.at if one.incoming else -1
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_content_of_any_size_comes_whole_both_ways(fleet, size):
+    device = fleet.welcome()
+    identifier = fleet.push(device, content(size, b"s"))
+    task, came = device.task()
+    assert task.id == identifier
+    assert came == content_bytes(content(size, b"s"))
+    assert bool(task.content.data) == (size <= INLINE_BYTES)
+    offsets = device.deliver(identifier, content_bytes(content(size, b"d")))
+    (reply,) = fleet.pull(identifier)
+    assert content_bytes(reply.content) == content_bytes(content(size, b"d"))
+    assert (reply.metadata.src_node_id, reply.metadata.reply_to_message_id) == (device.node, identifier)
+    assert offsets == ([] if size <= INLINE_BYTES else [*range(0, size, CHUNK_BYTES)])
+    assert fleet.in_loop(fleet.is_clean)
+    assert not [*fleet.service_folder.glob("*.content")]
+
+
+def test_a_device_takes_as_many_chunks_as_it_gives_credit_for_and_begins_where_it_likes(fleet):
+    device = fleet.welcome()
+    identifier = fleet.push(device, content(LARGE))
+    device.wait_for("task")
+    sent = content_bytes(content(LARGE))
+    for offset, end, sizes in [(0, 5, [5]), (LARGE - 9, LARGE, [9]), (7, 7 + CHUNK_BYTES + 1, [CHUNK_BYTES, 1])]:
+        device.send(credit={"id": identifier, "offset": offset, "end": end})
+        for size in sizes:
+            chunk = device.wait_for("chunk")
+            assert (chunk.offset, chunk.data) == (offset, sent[offset : offset + size])
+            offset += size
+    device.send(credit={"id": identifier, "end": 8 + CHUNK_BYTES + 1})  # without an offset: from there on
+    assert device.wait_for("chunk").offset == 8 + CHUNK_BYTES
+    assert not [frame for frame in device.frames if frame.HasField("chunk")]
+
+
+def test_a_server_lets_a_reply_be_no_further_ahead_than_its_window(fleet):
+    device = fleet.welcome()
+    identifier = fleet.push(device)
+    reply = content_bytes(content(LARGE))
+    device.send(reply={"id": identifier, "content": content_of(reply)})
+    credit = device.wait_for("credit")
+    assert (credit.offset, credit.end) == (0, WINDOW_BYTES)
+    at, end = 0, credit.end
+    while at < LARGE:
+        device.send(chunk={"id": identifier, "offset": at, "data": reply[at : min(at + CHUNK_BYTES, end)]})
+        at = min(at + CHUNK_BYTES, end)
+        if at == end and end < LARGE:
+            while end == at:
+                end = device.wait_for("credit").end
+            assert end - at <= WINDOW_BYTES
+    assert content_bytes(fleet.pull(identifier)[0].content) == reply
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_reply_goes_on_at_nine_tenths_after_a_cut_and_after_a_restart_of_the_server(fleet, restart):
+    device = fleet.welcome()
+    identifier = fleet.push(device)
+    reply = content_bytes(content(LARGE))
+    device.send(reply={"id": identifier, "content": content_of(reply)})
+    for at in range(0, 9 * CHUNK_BYTES, CHUNK_BYTES):
+        device.send(chunk={"id": identifier, "offset": at, "data": reply[at : at + CHUNK_BYTES]})
+        while device.wait_for("credit").end < min(at + 2 * CHUNK_BYTES, LARGE) and at < 8 * CHUNK_BYTES:
+            pass
+        if at >= 5 * CHUNK_BYTES:
+            break
+    eventually(lambda: has_arrived(fleet, device, identifier)() == 6 * CHUNK_BYTES, "so much is there")
+    device.close(goodbye=False)
+    eventually(lambda: fleet.known(device).stream is None, "the connection is lost")
+    if restart:
+        fleet.stop()
+        fleet.start()
+    device.connect(holds=[identifier])
+    device.wait_for("welcome")
+    assert fleet.push(device) == identifier if restart else True
+    assert not device.wait_for("task").content.data
+    assert device.deliver(identifier, reply) == [*range(6 * CHUNK_BYTES, LARGE, CHUNK_BYTES)]
+    assert content_bytes(fleet.pull(identifier)[0].content) == reply
+    assert fleet.in_loop(fleet.is_clean)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_task_goes_on_where_its_device_has_it(fleet, restart):
+    device = fleet.welcome()
+    records = content(LARGE, b"s")
+    identifier = fleet.push(device, records)
+    device.wait_for("task")
+    device.send(credit={"id": identifier, "offset": 0, "end": 9 * CHUNK_BYTES})
+    came = b"".join(device.wait_for("chunk").data for _ in range(9))
+    device.close(goodbye=False)
+    eventually(lambda: fleet.known(device).stream is None, "the connection is lost")
+    if restart:
+        fleet.stop()
+        fleet.start()
+    device.connect()
+    device.wait_for("welcome")
+    if restart:
+        assert fleet.push(device, records) == identifier
+    task = device.wait_for("task")
+    came += device.fetch(task.id, task.content, len(came))
+    assert came == content_bytes(records)
+    assert hashlib.sha256(came).digest() == task.content.sha256
+
+
+def test_what_has_another_sha256_than_was_said_begins_anew(fleet):
+    device = fleet.welcome()
+    identifier = fleet.push(device)
+    reply, other = (content_bytes(content(LARGE, kind)) for kind in (b"a", b"b"))
+    device.send(reply={"id": identifier, "content": content_of(reply)})
+    at = 0
+    while at < LARGE:
+        end = device.wait_for("credit").end
+        for at in range(at, end, CHUNK_BYTES):
+            device.send(chunk={"id": identifier, "offset": at, "data": other[at : min(at + CHUNK_BYTES, end)]})
+        at = end
+    begins = device.wait_for("credit")
+    while not begins.HasField("offset"):
+        begins = device.wait_for("credit")
+    assert begins.offset == 0
+    device.close(goodbye=False)
+    device.connect()
+    assert device.deliver(identifier, reply)[0] == 0
+    assert content_bytes(fleet.pull(identifier)[0].content) == reply
+
+
+def credit_beyond(device, identifier):
+    device.send(credit={"id": identifier, "offset": 0, "end": LARGE + 1})
+
+
+def credit_backwards(device, identifier):
+    device.send(credit={"id": identifier, "offset": 2, "end": 1})
+
+
+def chunk_beyond(device, identifier):
+    announce(device, identifier)
+    device.wait_for("credit")
+    for at in range(0, WINDOW_BYTES, CHUNK_BYTES):
+        device.send(chunk={"id": identifier, "offset": at, "data": b"x" * CHUNK_BYTES})
+    device.send(chunk={"id": identifier, "offset": WINDOW_BYTES, "data": b"x" * (WINDOW_BYTES - 50_000)})
+    device.send(chunk={"id": identifier, "offset": 2 * WINDOW_BYTES - 50_000, "data": b"x" * (WINDOW_BYTES - 50_000)})
+
+
+def chunk_elsewhere(device, identifier):
+    announce(device, identifier)
+    device.send(chunk={"id": identifier, "offset": 1, "data": b"x"})
+
+
+def empty_chunk(device, identifier):
+    announce(device, identifier)
+    device.send(chunk={"id": identifier, "offset": 0})
+
+
+def announce(device, identifier):
+    device.send(reply={"id": identifier, "content": {"size": LARGE, "sha256": b"x" * 32}})
+
+
+def partly_inside(device, identifier):
+    device.send(reply={"id": identifier, "content": {"size": LARGE, "sha256": b"x" * 32, "data": b"x"}})
+
+
+def of_another_length(device, identifier):
+    device.send(reply={"id": identifier, "content": {"size": 5, "sha256": hashlib.sha256(b"x").digest(), "data": b"x"}})
+
+
+def of_another_sha256(device, identifier):
+    device.send(reply={"id": identifier, "content": {"size": 1, "sha256": b"x" * 32, "data": b"x"}})
+
+
+def without_sha256(device, identifier):
+    device.send(reply={"id": identifier, "content": {"size": 1, "data": b"x"}})
+
+
+def with_nothing(device, identifier):
+    device.send(reply={"id": identifier})
+
+
+def for_a_long_id(device, _):
+    device.send(reply={"id": "x" * 1000, "error": {"code": 1}})
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [credit_beyond, credit_backwards, chunk_beyond, chunk_elsewhere, empty_chunk, partly_inside]
+    + [of_another_length, of_another_sha256, without_sha256, with_nothing, for_a_long_id],
+)
+def test_what_does_not_fit_what_was_said_ends_the_connection_and_no_other(fleets, attack):
+    fleet = fleets("mallory", "garden")
+    mallory, garden = fleet.welcome("mallory"), fleet.welcome("garden")
+    identifier = fleet.push(mallory, content(LARGE))
+    mallory.wait_for("task")
+    attack(mallory, identifier)
+    assert "cannot be read" in " ".join(mallory.wait_for_end())
+    assert any(line.startswith("mallory is refused") for line in fleet.said), fleet.said
+    other = fleet.push(garden)
+    assert garden.task()[0].id == other  # and the service goes on
+    mallory.connect()
+    mallory.deliver(identifier, b"")  # also with mallory
+    assert fleet.pull(identifier)[0].has_content()
+
+
+def full(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("where", ["open", "pwrite", "replace", "write_bytes"])
+def test_a_full_disk_costs_the_reply_that_has_no_room_and_nothing_else(fleet, monkeypatch, where):
+    device, other = fleet.welcome(), fleet.welcome()
+    identifiers = [fleet.push(device), fleet.push(other)]
+    with monkeypatch.context() as disk:
+        if where == "write_bytes":  # a small one, when those in memory are too many
+            disk.setattr(service_module, "MEMORY_BYTES", 0)
+            disk.setattr(Path, "write_bytes", full)
+        elif where == "open":
+            disk.setattr("common.wire.transfer.os.open", full)
+        else:
+            disk.setattr(f"common.wire.transfer.os.{where}", full)
+        device.deliver(identifiers[0], content_bytes(content(1000 if where == "write_bytes" else LARGE)))
+    other.deliver(identifiers[1], content_bytes(content(LARGE)))
+    replies = fleet.pull(*identifiers)
+    assert [reply.has_error() for reply in replies] == [True, False]
+    assert cannot_be_read(replies[0])
+    assert "No space left" in replies[0].error.reason
+    assert any("No space left" in line for line in fleet.said)
+    assert fleet.in_loop(fleet.is_clean)
+
+
+def test_small_replies_beyond_a_number_of_bytes_wait_on_the_disk(fleet, monkeypatch):
+    monkeypatch.setattr(service_module, "MEMORY_BYTES", 2500)
+    device = fleet.welcome()
+    identifiers = [fleet.push(device, content(500 + k)) for k in range(4)]
+    for identifier in identifiers:
+        device.deliver(identifier, content_bytes(content(1000)))
+    assert fleet.in_loop(lambda: (fleet.service._memory, fleet.service._disk)) == (2000, 2000)
+    assert len([*fleet.service_folder.glob("*.reply")]) == 2
+    assert all(content_bytes(reply.content) == content_bytes(content(1000)) for reply in fleet.pull(*identifiers))
+    assert fleet.in_loop(fleet.is_clean)
+
+
+def test_large_replies_wait_for_room_and_for_nobody_who_has_gone(fleet, monkeypatch):
+    monkeypatch.setattr(service_module, "DISK_SHARE", 0.0)  # one at a time
+    slow, *others = (fleet.welcome() for _ in range(3))
+    reply = content_bytes(content(LARGE))
+    identifiers = [fleet.push(device) for device in (slow, *others)]
+    slow.send(reply={"id": identifiers[0], "content": content_of(reply)})
+    slow.wait_for("credit")
+    for device, identifier in zip(others, identifiers[1:], strict=True):
+        device.send(reply={"id": identifier, "content": content_of(reply)})
+        device.wait_for("nothing", seconds=0.2) if False else None
+    assert fleet.in_loop(lambda: len(fleet.service._waiting)) <= 2
+    eventually(lambda: len(fleet.service._waiting) == 2, "the others wait")
+    slow.close(goodbye=False)  # and what it had reserved is free
+    others[0].wait_for("credit")
+    fleet.grid.give_up([identifiers[1]])
+    others[1].wait_for("credit")
+    others[1].connect()  # with the old connection still open
+    others[1].deliver(identifiers[2], reply)
+    assert content_bytes(fleet.pull(identifiers[2])[0].content) == reply
+    slow.connect()
+    slow.deliver(identifiers[0], reply)
+    fleet.pull(identifiers[0])
+    assert fleet.in_loop(fleet.is_clean)
+
+
+def test_of_replies_that_are_never_whole_one_part_is_kept_and_none_when_nobody_waits(fleet):
+    device = fleet.welcome()
+    identifiers = [fleet.push(device), fleet.push(device), fleet.push(device)]
+    parts = lambda: sorted(file.name[:32] for file in fleet.service_folder.glob("*.part"))
+    for sha256 in (b"a" * 32, b"b" * 32):
+        for identifier in identifiers:
+            device.send(reply={"id": identifier, "content": {"size": LARGE, "sha256": sha256}})
+            device.wait_for("credit", id=identifier)
+            device.send(chunk={"id": identifier, "offset": 0, "data": b"x" * CHUNK_BYTES})
+        device.close(goodbye=False)
+        device.connect()
+        device.wait_for("welcome")
+    eventually(lambda: parts() == sorted(identifiers), "one is left of each")
+    fleet.grid.give_up([identifiers[0]])
+    device.send(reply={"id": identifiers[1], "error": {"code": 2}})
+    eventually(lambda: parts() == identifiers[2:], "of the third alone")
+    (fleet.service_folder / f"{'0' * 32}.reply.6161.part").write_bytes(b"of a run before a restart")
+    fleet.grid.end()
+    eventually(lambda: not parts(), "none are left")
+
+
+def test_a_bundle_of_code_is_sent_to_who_asks_and_a_new_one_in_its_place_ends_the_transfer(fleet):
+    device = fleet.welcome()
+    bundle = os.urandom(LARGE)
+    fleet.begin(8, bundle)
+    fleet.push(device)
+    about = device.wait_for("run").bundle
+    assert device.fetch(device.runs[8].code, about) == bundle
+    device.send(credit={"id": device.runs[8].code, "offset": 0, "end": CHUNK_BYTES})
+    device.wait_for("chunk")
+    (fleet.service_folder / "code.zip").write_bytes(b"shorter")
+    device.send(credit={"id": device.runs[8].code, "end": LARGE})
+    device.wait_for_end()  # it would wait for the rest for ever
+    device.connect()
+    device.wait_for("task")
+
+
+def test_a_reply_whose_device_is_lost_while_it_is_checked_is_there_all_the_same(fleet, monkeypatch):
+    """And one that was given up meanwhile leaves nothing."""
+    finish, may_finish, begun = Incoming.finish, asyncio.Event(), []
+
+    def slowly(incoming):
+        begun.append(incoming.id)
+        asyncio.run_coroutine_threadsafe(may_finish.wait(), fleet.grid.loop).result()
+        return finish(incoming)
+
+    monkeypatch.setattr(Incoming, "finish", slowly)
+    device = fleet.welcome()
+    reply = content_bytes(content(LARGE))
+    identifiers = [fleet.push(device), fleet.push(device)]
+    for identifier in identifiers:
+        device.send(reply={"id": identifier, "content": content_of(reply)})
+    at = dict.fromkeys(identifiers, 0)
+    while len(begun) < 2:
+        try:
+            credit = device.wait_for("credit", seconds=0.1)
+        except TimeoutError:
+            continue
+        for at[credit.id] in range(at[credit.id], credit.end, CHUNK_BYTES):
+            part = reply[at[credit.id] : min(at[credit.id] + CHUNK_BYTES, credit.end)]
+            device.send(chunk={"id": credit.id, "offset": at[credit.id], "data": part})
+        at[credit.id] = credit.end
+    device.close(goodbye=False)
+    eventually(lambda: fleet.known(device).stream is None, "the connection is lost")
+    device.connect()
+    device.send(reply={"id": identifiers[0], "content": content_of(reply)})
+    fleet.grid.give_up([identifiers[1]])
+    device.wait_for("cancel", id=identifiers[1])
+    fleet.grid.loop.call_soon_threadsafe(may_finish.set)
+    device.wait_for("received", id=identifiers[0])
+    assert content_bytes(fleet.pull(identifiers[0])[0].content) == reply
+    eventually(lambda: fleet.in_loop(fleet.is_clean), "nothing is left")
+
+
+def test_ended_is_ended():
+    assert issubclass(Ended, Exception)
