@@ -198,7 +198,7 @@ class Devices:
                     node = frame.welcome.node
                 elif kind == "ping":
                     await say(pong={})
-                elif kind == "task" and frame.task.content.data:
+                elif kind == "task" and len(frame.task.content.data) == frame.task.content.size:
                     await answer(frame.task, frame.task.content.data)
                 elif kind == "task":
                     coming[frame.task.id] = frame.task, []

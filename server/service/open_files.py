@@ -28,12 +28,12 @@ def most_connections() -> int:
     return (ENOUGH if soft == resource.RLIM_INFINITY else min(ENOUGH, soft)) * 3 // 4
 
 
-def watch(say: Callable[[str], None]) -> None:
-    """Look from a thread of its own, as long as the process lives, and say when connections are turned away."""
+def watch(say: Callable[[str], None], over: threading.Event) -> None:
+    """Look from a thread of its own, until it is over, and say when connections are turned away."""
 
     def keep_looking() -> None:
         full = False
-        while not threading.Event().wait(LOOK_SECONDS):
+        while not over.wait(LOOK_SECONDS):
             with contextlib.suppress(OSError):
                 full = look(say, full)
 

@@ -52,7 +52,7 @@ def serving(
     thread.start()
     grid = FleetGrid(loop)
     grid.service = service = Service(door, grid.answered)
-    well = Health(thread.is_alive)
+    well, over = Health(thread.is_alive), threading.Event()
     try:
         try:
             _within(loop, service.start())
@@ -60,9 +60,10 @@ def serving(
                 _within(loop, well.start(health))
         except (RuntimeError, OSError) as error:
             raise BouquetError(f"Devices cannot be served at {address}: {error}.") from None
-        watch(report)
+        watch(report, over)
         yield grid
     finally:
+        over.set()
         with contextlib.suppress(Exception):
             _within(loop, service.stop(ENDS))
             _within(loop, well.stop())

@@ -62,14 +62,15 @@ class WireDevice:
             self.channel = grpc.secure_channel(self.address, grpc.ssl_channel_credentials(*files), options)
         self.frames: list[ServerFrame] = []
         self.node, self.runs = 0, dict[int, Any]()
-        self._news, self._ended, self._sending = threading.Condition(), False, queue.SimpleQueue[bytes | None]()
+        self._news, self._ended, self._sending = threading.Condition(), threading.Event(), queue.SimpleQueue[Any]()
         if self.hello is not None:
             said = {"major": MAJOR, "minor": MINOR, "release": "test", "session": self.session}
             self.send(hello=said | dict(self.hello) | hello)
         self.call = self.channel.stream_stream(METHOD)(iter(self._sending.get, None))
-        threading.Thread(target=self._read, args=(self.call, self._news), daemon=True).start()
+        args = self.call, self._news, self._ended, self.frames  # of this connection, whatever comes after it
+        threading.Thread(target=self._read, args=args, daemon=True).start()
 
-    def _read(self, call: Any, news: threading.Condition) -> None:
+    def _read(self, call: Any, news: threading.Condition, ended: threading.Event, frames: list[ServerFrame]) -> None:
         with contextlib.suppress(grpc.RpcError):
             for data in call:
                 frame = ServerFrame.FromString(data)
@@ -80,10 +81,10 @@ class WireDevice:
                 elif kind == "run":
                     self.runs[frame.run.id] = frame.run
                 with news:
-                    self.frames.append(frame)
+                    frames.append(frame)
                     news.notify_all()
         with news:
-            self._ended = self._ended or call is self.call
+            ended.set()
             news.notify_all()
 
     def send(self, **what: Any) -> None:
@@ -106,7 +107,7 @@ class WireDevice:
                 if frame.WhichOneof("frame") in kinds and id in (None, getattr(said, "id", None)):
                     self.frames.remove(frame)
                     return said
-            if self._ended:
+            if self._ended.is_set():
                 raise Ended(*[frame.refused.text for frame in self.frames if frame.HasField("refused")])
             return None
 
@@ -139,13 +140,18 @@ class WireDevice:
             found += chunk.data
         return bytes(found)
 
-    def deliver(self, identifier: str, data: bytes) -> list[int]:
-        """Reply to a task, until the server has it or wants none; the offsets of the chunks that this took."""
+    def deliver(self, identifier: str, data: bytes, until: int | None = None) -> list[int]:
+        """Reply to a task, until the server has it or wants none; the offsets of the chunks that this took.
+
+        With ``until`` the chunks end there, and the rest of the reply does not come.
+        """
         self.send(reply={"id": identifier, "content": content_of(data)})
         at, offsets = 0, list[int]()
         while isinstance(said := self.wait_for("credit", "received", "cancel", id=identifier), Credit):
             at = said.offset if said.HasField("offset") else at
             while at < said.end:
+                if at == until:
+                    return offsets
                 part = data[at : min(at + CHUNK_BYTES, said.end)]
                 self.send(chunk={"id": identifier, "offset": at, "data": part})
                 offsets.append(at)

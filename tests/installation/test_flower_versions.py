@@ -24,6 +24,6 @@ CHECKS = [
 
 @pytest.mark.parametrize("flower", [f"{ALLOWED.replace('>=', '==')}.*", ALLOWED], ids=["oldest", "newest"])
 def test_what_works_with_every_flower(tmp_path, flower):
-    python = environment(tmp_path / "environment", "--upgrade", flower, beneath=[*own_packages(), ROOT])
+    python = environment(tmp_path / "environment", "--ignore-installed", flower, beneath=[*own_packages(), ROOT])
     print(run(python, "-c", "from importlib.metadata import version; print('Flower', version('flwr'))"))
     print(run(python, "-m", "pytest", "-rx", "-p", "no:cacheprovider", *CHECKS))
