@@ -20,8 +20,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 UNIT := not federation and not containers and not installation
 PACKAGES := bouquet client common experiments server strategies
-# What tests write is on no disk, where memory has room for it and programs may be run there: the databases of the
-# servers and the states of devices wait for each of their writes.
+# What tests write is on no disk, where memory has room for it and programs may be run there: the states of devices
+# wait for each of their writes.
 ROOM := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print $$6}')
 MEMORY := $(shell grep -sq ' $(ROOM) tmpfs [^ ]*noexec' /proc/mounts || echo $(ROOM))
 TESTED := OMP_NUM_THREADS=1 $(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/python -m pytest
@@ -58,19 +58,15 @@ docs: $(VENV)/installed-dev
 unit: $(VENV)/installed-dev
 	$(TESTED) -p tests.helpers.lines_run -n 2 -m "$(UNIT)"
 
-# A file without such a test is not imported. With more cores more at a time: four took as long as two on two, beside the
-# unit tests, and 10 GB. Each worker is given two tests to begin with, a long one and a short one; then the longest.
+# A file without such a test is not imported. With more cores more at a time: each takes a gigabyte.
 FEDERATIONS ?= 2
-LONGEST = faults locked_database operating owners_conditions batchnorm killed_superlink photos sensors secure warm \
-	keep_waiting late_replies
 federation: $(VENV)/installed-dev
-	$(TESTED) -p tests.helpers.lines_run -n $(FEDERATIONS) --maxschedchunk 1 -m federation \
-		$(LONGEST:%=tests/federation/test_%.py) \
-		$$(grep -rl --include='test_*.py' mark.federation tests | grep -v $(LONGEST:%=-e /test_%.py))
+	$(TESTED) -p tests.helpers.lines_run -n $(FEDERATIONS) --dist worksteal -m federation \
+		$$(grep -rl --include='test_*.py' mark.federation tests)
 
 # Malformed replies, 2,000 against every method: some minutes.
 malformed: $(VENV)/installed-dev
-	BOUQUET_MALFORMED=2000 $(TESTED) tests/strategies/base/test_malformed.py tests/server/superlink/test_malformed_bytes.py --timeout 3600
+	BOUQUET_MALFORMED=2000 $(TESTED) tests/strategies/base/test_malformed.py tests/server/service --timeout 3600
 
 # Two hundred schedules of faults, an hour and a half with JOBS=2, two fleets side by side; as root, also with cut links
 # and full disks. SEEDS=17 replays one.

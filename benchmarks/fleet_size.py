@@ -38,6 +38,7 @@ from server.service.open_files import raise_open_files
 STEP_SECONDS = 0.1
 PATIENCE_SECONDS = 1800.0
 BEFORE = 2  # rounds that are not counted: the first also asks who one is
+LEAST_REPLIES = 200  # that count: of a small fleet more rounds
 AT_ONCE = 50  # handshakes of a process: of strangers the server bears so many
 SETTLE_SECONDS = 60.0  # at rest, before it counts
 SMALL = {"data.dataset": "digits", "model.name": "cnn-dcpfl"}  # 87 kB
@@ -77,9 +78,9 @@ class Running:
 
 
 @contextmanager
-def federation(kind: str, clients: int, options: argparse.Namespace) -> Iterator[Running]:
+def federation(kind: str, clients: int, rounds: int, options: argparse.Namespace) -> Iterator[Running]:
     """A run of so many devices."""
-    sets = settings_of(kind, clients, BEFORE + options.rounds, options.set)
+    sets = settings_of(kind, clients, rounds, options.set)
     with tempfile.TemporaryDirectory(prefix="fleet-size-") as temporary:
         folder, port = Path(temporary), free_port()
         init_keys(folder / "keys", ["127.0.0.1"])
@@ -96,12 +97,12 @@ def federation(kind: str, clients: int, options: argparse.Namespace) -> Iterator
 
 def rounds(kind: str, clients: int, options: argparse.Namespace) -> dict[str, float]:
     """What a round and a device of it cost."""
-    with federation(kind, clients, options) as running:
+    counted = max(options.rounds, LEAST_REPLIES // clients)
+    with federation(kind, clients, BEFORE + counted, options) as running:
         record = running.folder / "run"
         running.wait(lambda: len(written_lines(record)) >= BEFORE, "the first rounds")
         before, at_first = cpu_seconds(running.server.pid), len(written_lines(record))
-        last = BEFORE + options.rounds
-        running.wait(lambda: len(written_lines(record)) >= last, "the last round")
+        running.wait(lambda: len(written_lines(record)) >= BEFORE + counted, "the last round")
         cpu = cpu_seconds(running.server.pid) - before
         most = most_resident(running.server.pid)
         lines = written_lines(record)[at_first:]
@@ -118,7 +119,7 @@ def rounds(kind: str, clients: int, options: argparse.Namespace) -> dict[str, fl
 
 def rest(_: str, clients: int, options: argparse.Namespace) -> dict[str, float]:
     """What streams cost on which nothing is asked."""
-    with federation("rest", clients, options) as running:
+    with federation("rest", clients, 1, options) as running:
         started = time.monotonic()
         running.wait(lambda: running.connected() >= clients, "all devices are connected")
         took = time.monotonic() - started
@@ -164,7 +165,7 @@ class Devices:
         while True:
             try:
                 await self._connection(credentials, session, handle)
-            except grpc.aio.AioRpcError:
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the server is not there yet
                 await asyncio.sleep(1.0)
 
     async def _connection(self, credentials: Any, session: bytes, handle: Callable[[Any], Any]) -> None:

@@ -39,15 +39,12 @@ if TYPE_CHECKING:
     from strategies.dcpfl.strategy import DCPFL as DCPFL
     from strategies.ditto.strategy import Ditto as Ditto
     from strategies.fedac.strategy import FedAC as FedAC
-    from strategies.fedbabu.strategy import FedBABU as FedBABU
     from strategies.feddane.strategy import FedDANE as FedDANE
-    from strategies.fedrep.strategy import FedRep as FedRep
     from strategies.fedtsdp.strategy import FedTSDP as FedTSDP
     from strategies.fesem.strategy import FeSEM as FeSEM
     from strategies.gradient_loss.strategy import GradientLoss as GradientLoss
     from strategies.hypocluster.strategy import HypoCluster as HypoCluster
     from strategies.perfedavg.strategy import PerFedAvg as PerFedAvg
-    from strategies.pfedme.strategy import PFedMe as PFedMe
 
 # What the author of a method needs, and where it is.
 _CONTRACT = {

@@ -39,7 +39,6 @@ def answer(store: TaskStore, identifier: str) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the agent ends it
     end_with_parent(signal.SIGKILL)
     answer(TaskStore(Path(sys.argv[1])), sys.argv[2])
     sys.stdout.flush()

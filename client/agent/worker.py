@@ -65,6 +65,7 @@ class Worker:
             limit=LONGEST_LINE,
             env=environment,
             pass_fds=descriptors,
+            process_group=0,  # Ctrl-C at a terminal ends the agent, and that ends these
         )
         assert process.stdout is not None
         lines = asyncio.ensure_future(self._forward(process.stdout))

@@ -19,12 +19,12 @@ from client.rounds.session import Session
 from client.training import sgd
 from common.parameters.layout import Vector
 from common.protocol import ARRAYS
-from strategies.perfedavg.wire import ADAPTATION_RATE, ADAPTATION_STEPS, DIFFERENCE
+from strategies.perfedavg.wire import ADAPTATION_RATE, ADAPTATION_STEPS
 
 Parameters = Sequence[Tensor]
 GradientAt = Callable[[Parameters, int], Parameters]
 
-_BATCHES = ("adapt", "", "hessian")  # streams of the mini-batches D, D' and D''
+_BATCHES = ("adapt", "")  # streams of the mini-batches D and D'
 
 
 def train(session: Session) -> Message:
@@ -51,33 +51,23 @@ def adapt(session: Session, model: Vector) -> Vector:
     return model
 
 
-def meta_gradient(gradient: GradientAt, w: Parameters, rate: float, difference: float | None = None) -> Parameters:
-    """The gradient of f(w − α ∇f(w)) with respect to w, approximately.
+def meta_gradient(gradient: GradientAt, w: Parameters, rate: float) -> Parameters:
+    """The gradient of f(w − α ∇f(w)) with respect to w, to first order: ∇f(w̃, D') with w̃ = w − α ∇f(w, D).
 
-    ``gradient(v, k)`` is ∇f(v) on the mini-batch D (k = 0), D' (1) or D'' (2); ``rate`` is α. First-order (FO) is
-    ∇f(w̃, D') with w̃ = w − α ∇f(w, D). With a ``difference`` δ, Hessian-free (HF), α d is taken off it, where
-    d = (∇f(w + δ v, D'') − ∇f(w − δ v, D'')) / 2δ is ∇²f(w, D'') v for v = ∇f(w̃, D').
+    ``gradient(v, k)`` is ∇f(v) on the mini-batch D (k = 0) or D' (1); ``rate`` is α.
     """
-    adapted = [p - rate * g for p, g in zip(w, gradient(w, 0), strict=True)]
-    outer = gradient(adapted, 1)
-    if difference is None:
-        return outer
-    ahead = gradient([p + difference * v for p, v in zip(w, outer, strict=True)], 2)
-    behind = gradient([p - difference * v for p, v in zip(w, outer, strict=True)], 2)
-    products = [(a - b) / (2 * difference) for a, b in zip(ahead, behind, strict=True)]
-    return [v - rate * d for v, d in zip(outer, products, strict=True)]
+    return gradient([p - rate * g for p, g in zip(w, gradient(w, 0), strict=True)], 1)
 
 
 def _meta_train(session: Session, start: Vector) -> tuple[Vector, float]:
     """As many meta-steps as local training has steps: w ← w − β · meta-gradient, and the last epoch's mean f(w̃, D')."""
     received, options = session.received, session.options()
     rate = config.number(received, ADAPTATION_RATE)
-    difference = config.number(received, DIFFERENCE) if DIFFERENCE in received.config else None
     model = session.load(start)
     samples = session.train_data[1]
     parameters = list(model.parameters())
     trainable = [p for p in parameters if p.requires_grad]
-    generators = [session.generator(stream) for stream in (_BATCHES if difference is not None else _BATCHES[:2])]
+    generators = [session.generator(stream) for stream in _BATCHES]
     momentum, mean = sgd.no_momentum(parameters), float("nan")
     for epoch in range(options.local_epochs):
         total = 0.0
@@ -85,7 +75,7 @@ def _meta_train(session: Session, start: Vector) -> tuple[Vector, float]:
         for step, batches in enumerate(zip(*shuffled, strict=True)):
             gradient = _Gradient(session, trainable, batches, f"{epoch}/{step}")
             w = [p.detach().clone() for p in trainable]
-            direction = meta_gradient(gradient, w, rate, difference)
+            direction = meta_gradient(gradient, w, rate)
             _put(trainable, w)
             for parameter, along in zip(trainable, direction, strict=True):
                 parameter.grad = along
@@ -109,7 +99,6 @@ class _Gradient:
     def __call__(self, values: Parameters, k: int) -> Parameters:
         x, y = self.session.train_data
         _put(self.trainable, values)
-        # One seed a mini-batch: the finite difference must not be that of two draws of dropout.
         with self.session.seeded(f"{self.place}/{k}"):
             batch, loss_of = self.batches[k], self.session.loss_of
             found = sgd.loss_and_gradients(self.session.model, x[batch], y[batch], loss_of)

@@ -3,10 +3,9 @@
 Fallah, Mokhtari, Ozdaglar: Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning
 Approach. NeurIPS 2020. https://arxiv.org/abs/2002.07948
 
-Algorithm 1, in the two approximations of section 5: first-order (FO), and Hessian-free (HF), which replaces the product
-of the Hessian and a vector by a difference of two gradients. Where it differs: β is ``train.learning_rate``, with the
-momentum of the settings as for every method here (the paper has none: ``train.momentum = 0``); a round has
-``train.local_epochs`` epochs of meta-steps, where the paper has τ steps. The three mini-batches of a step are
+Algorithm 1, in the first-order approximation (FO) of section 5. Where it differs: β is ``train.learning_rate``, with
+the momentum of the settings as for every method here (the paper has none: ``train.momentum = 0``); a round has
+``train.local_epochs`` epochs of meta-steps, where the paper has τ steps. The two mini-batches of a step are
 independent, as in the paper.
 """
 
@@ -21,7 +20,7 @@ from strategies.base.method import one_model
 from strategies.base.options import Above0, Count
 from strategies.baselines.fedavg import GlobalState
 from strategies.baselines.global_model import GlobalModel
-from strategies.perfedavg.wire import ADAPTATION_RATE, ADAPTATION_STEPS, DIFFERENCE, PROCEDURE
+from strategies.perfedavg.wire import ADAPTATION_RATE, ADAPTATION_STEPS, PROCEDURE
 
 
 @dataclass(eq=False, repr=False)
@@ -31,7 +30,7 @@ class PerFedAvg(GlobalModel):
     What leaves a device in a round: the global model after its meta-steps, its number of samples, its losses and
     accuracies. What it is sent: the global model. It is tested with that model adapted by gradient steps on all of its
     training data, and what it keeps for itself is the model of its meta-steps, adapted. A step costs as much as two of
-    FedAvg's (FO) or four (HF).
+    FedAvg's.
 
     Parameters
     ----------
@@ -39,24 +38,15 @@ class PerFedAvg(GlobalModel):
         α.
     adaptation_steps : int, default 1
         Gradient steps of adaptation before a test; 1 in the paper.
-    hessian_free : bool, default False
-        HF in place of FO.
-    difference : float, default 0.001
-        δ of HF.
     **sampling
         See `strategies.base.sampling.Sampling`.
     """
 
     tested_model = "received, then adapted by gradient steps"
+    trainings = "2"
 
     adaptation_rate: Above0 = 0.01
     adaptation_steps: Count = 1
-    hessian_free: bool = False
-    difference: Above0 = 0.001
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.trainings = "4" if self.hessian_free else "2"
 
     def device_needs(self) -> Mapping[str, str]:
         """For the meta-gradients."""
@@ -65,6 +55,4 @@ class PerFedAvg(GlobalModel):
     def plan(self, state: GlobalState, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
         """The global model, and how to adapt it."""
         config: dict[str, Scalar] = {ADAPTATION_RATE: self.adaptation_rate, ADAPTATION_STEPS: self.adaptation_steps}
-        if self.hessian_free:
-            config[DIFFERENCE] = self.difference
         return {client: one_model(state.centers[0], procedure=PROCEDURE, config=config) for client in clients}

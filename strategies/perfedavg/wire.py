@@ -3,4 +3,3 @@
 PROCEDURE = "per-fedavg"
 ADAPTATION_RATE = "adaptation-rate"  # α
 ADAPTATION_STEPS = "adaptation-steps"  # gradient steps on all training data before a test
-DIFFERENCE = "finite-difference"  # δ of the Hessian-free variant; absent: first-order

@@ -48,9 +48,9 @@ def test_a_strategy_of_ones_own():
 
 def test_the_facts_of_a_method_that_no_option_decides_are_its_classs():
     kept = {name for name in METHODS if strategy_class(name)[0].models_on_devices_only}
-    assert kept == {"fedper", "fedrep", "standalone"}  # FedBABU's head is everybody's
+    assert kept == {"fedper", "standalone"}
     assert {name for name in METHODS if strategy_class(name)[0].clusters_chosen_on == "–"} == {
-        *("ditto", "pfedme", "fedrep", "fedbabu", "per-fedavg", "per-fedavg-hf", "feddane", "fedper", "fedavg"),
+        *("ditto", "per-fedavg", "feddane", "fedper", "fedavg"),
         *("fedprox", "fedsgd", "feddist", "feddws", "standalone"),
     }
 
@@ -64,8 +64,7 @@ def test_the_facts_of_a_method_that_no_option_decides_are_its_classs():
         ("fedac", {}, "personal", "1", 1),
         ("fedac", {"tested": "center", "tuning": "off", "num_clusters": 3}, "received", "1", 3),
         ("gradient-loss", {"local_update": "step"}, "received", "a step on a mini-batch", 4),
-        ("per-fedavg-hf", {}, "received, then adapted by gradient steps", "4", 1),
-        ("fedrep", {"head_epochs": 2}, "personal: the received body below its own head", "2 epochs of the head, 1", 1),
+        ("per-fedavg", {}, "received, then adapted by gradient steps", "2", 1),
     ],
 )
 def test_and_those_that_an_option_decides_are_its_objects(name, options, tested, trainings, clusters):

@@ -198,7 +198,7 @@ def test_a_cluster_of_a_run(tmp_path, bouquet):
     assert "--run takes --cluster" in bouquet("predict", "x", "--run", tmp_path / "run")[2]
     assert "give --run, too" in bouquet("predict", "x", "--cluster", 0)[2]
     own, text = tmp_path / "run" / "settings.json", (tmp_path / "run" / "settings.json").read_text()
-    for name in ("fedper", "fedrep", "standalone"):
+    for name in ("fedper", "standalone"):
         own.write_text(text.replace('"fesem"', f'"{name}"'))
         with pytest.raises(BouquetError, match=f"'{name}', whose models are on the devices"):
             cluster_model(tmp_path / "run", 0)

@@ -19,7 +19,7 @@ from client.agent.store import TaskStore
 from client.agent.worker import Worker
 from client.trust.policy import CodeTrust
 from common.system.processes import descendants
-from common.trust.code import archive, digest_of
+from common.trust.code import archive, code_files, digest_of
 from common.wire.transfer import content_of
 from tests.helpers.wire_server import SECONDS, WireServer, a_run, a_task
 
@@ -106,9 +106,9 @@ class Bench:
         self.store.content(self.last).write_bytes(content)
         return self.worker.do(self.last, None, False)
 
-    def close(self):
-        self.worker.close()
-        self.process.wait(SECONDS)
+    async def close(self):
+        await self.worker.close()
+        await asyncio.to_thread(self.process.wait, SECONDS)
         return self.process.stdout.read().decode()
 
 
@@ -125,14 +125,14 @@ async def test_however_a_task_ends_its_reason_is_told_and_the_next_one_is_done(t
         assert bench.store.reply_file(bench.last).read_bytes() == b"fine"
     threads = list(Path(f"/proc/{bench.process.pid}/task").iterdir())
     assert len(threads) == 1
-    assert "broken" in bench.close()
+    assert "broken" in await bench.close()
 
 
 @runs
 async def test_a_fork_that_fails_is_told_as_such(tmp_path):
     bench = Bench(tmp_path, "nofork")
     assert await bench.ask(b"fine") == "could not be started (Resource temporarily unavailable)"
-    bench.close()
+    await bench.close()
 
 
 @runs
@@ -147,7 +147,7 @@ async def test_a_task_that_is_stopped_ends_and_its_end_is_not_taken_for_the_next
         bench.number -= 1  # the server sends the same one again
         assert await bench.ask(b"fine") == ""
         await until(lambda pid=pid: is_gone(pid), "the stopped one is gone")
-    bench.close()
+    await bench.close()
 
 
 @runs
@@ -159,7 +159,7 @@ async def test_the_trainer_and_its_tasks_end_with_the_agents_end_of_the_link(tmp
     doing.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await doing
-    bench.close()
+    await bench.close()
     await until(lambda: is_gone(pid), "the task is gone")
 
 
@@ -169,9 +169,7 @@ async def test_the_trainer_and_its_tasks_end_with_the_agents_end_of_the_link(tmp
 class Process:
     """A real agent, whose tasks are fresh processes of code that the server has: `ONE_TASK`."""
 
-    FILES = {"client/agent/task.py": ONE_TASK.encode(), "RELEASE": b"x\n"}
-    for package in ("client/__init__", "client/agent/__init__", "common/__init__", "common/system/__init__"):
-        FILES[f"{package}.py"] = b"__path__ = __import__('pkgutil').extend_path(__path__, __name__)\n"
+    FILES = code_files() | {"client/agent/task.py": ONE_TASK.encode()}
     CODE, BUNDLE = digest_of(FILES), archive(FILES)
     RUN = a_run(code=CODE, bundle=content_of(BUNDLE))
 
@@ -307,7 +305,9 @@ def test_the_real_trainer_answers_and_when_it_is_killed_another_one_does(tmp_pat
             os.kill(warm, signal.SIGKILL)
             reply, _ = await link.reply()
             assert reply.id == in_hand.id
-            assert reply.error.reason.startswith("The process that worked on it trainer was ended by SIGKILL") or (
+            assert reply.error.reason.startswith(
+                "The process that worked on it is gone with the trainer, which was"
+            ) or (
                 reply.HasField("content")  # it was not asked yet
             )
             await link.give(after := a_task(b"", **query))

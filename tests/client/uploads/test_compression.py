@@ -27,7 +27,7 @@ def received(vector, round_=1, step=0, start="received", codec="float32", copies
     return Received(round_, "r", payloads, start, LAYOUT.layers, (), 0.0, STANDARD, False, {}, False, unpacked)
 
 
-@pytest.mark.parametrize("method", ["ditto", "cgpfl", "anchored", "pfedme"])
+@pytest.mark.parametrize("method", ["ditto", "cgpfl", "anchored"])
 def test_what_is_left_out_of_a_shared_model_is_remembered_beside_a_personal_one(tmp_path, method):
     Federation(tmp_path, f"strategy.name={method}", "wire.up=ternary").play(1)
     state = state_of(tmp_path / "client-0")

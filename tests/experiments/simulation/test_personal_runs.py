@@ -33,11 +33,9 @@ def summary_of(folder):
         FEDTSDP,
         ("strategy.name=fedper",),
         ("strategy.name=ditto",),
-        ("strategy.name=fedrep", "strategy.head_epochs=2"),
-        ("strategy.name=pfedme",),
         ("strategy.name=anchored", "strategy.num_clusters=2"),
         ("strategy.name=feddane",),
-        ("strategy.name=per-fedavg-hf",),
+        ("strategy.name=per-fedavg",),
     ],
     ids=lambda changes: changes[0].partition("=")[2],
 )

@@ -67,10 +67,10 @@ def test_frozen_layers_travel_once_and_are_in_every_model_afterwards(wire, weigh
         assert same == {name for name in first if not name.startswith("fc1")}
 
 
-METHODS = ["fesem", "gradient-loss", "fedtsdp", "fedac", "dc-pfl", "fedrep", "per-fedavg", "pfedme", "feddane", "cfl"]
+METHODS = ["fesem", "gradient-loss", "fedtsdp", "fedac", "dc-pfl", "per-fedavg", "feddane", "cfl"]
 
 
-@pytest.mark.parametrize("name", [*METHODS, "standalone", "fedbabu", "hypocluster"])
+@pytest.mark.parametrize("name", [*METHODS, "standalone", "hypocluster"])
 def test_methods_know_nothing_of_what_is_frozen(name, weights, tmp_path):
     options = ["strategy.num_clusters=2"] if name in ("fesem", "gradient-loss", "hypocluster") else []
     changes = [f"strategy.name={name}", *options, f"model.weights={weights}", "model.frozen=conv1,norm1"]

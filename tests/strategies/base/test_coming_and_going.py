@@ -23,10 +23,9 @@ OPTIONS = {
     "dc-pfl": ["strategy.discrepancy_rounds=1", "strategy.fixed_gamma=0.8"],
     "cfl": ["strategy.stationary_norm=10", "strategy.conflict_norm=0.001"],
     "fedtsdp": ["data.public_fraction=0.2"],  # trained so little, its clients are one cluster
-    "fedrep": ["strategy.head_epochs=2"],
 }
 CHOOSE = {"gradient-loss", "ifca", "hypocluster"}  # the device itself does, anew in each round
-CLUSTERED = set(OPTIONS) - {"fedrep", "fedtsdp"} - CHOOSE
+CLUSTERED = set(OPTIONS) - {"fedtsdp"} - CHOOSE
 NEW, AWAY = "client-5", "client-0"
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from common.errors import BouquetError
-from strategies import CFL, DCPFL, FedAC, FedAvg, FedBABU, FedDist, FedTSDP, FeSEM, GradientLoss
+from strategies import CFL, DCPFL, FedAC, FedAvg, FedDist, FedTSDP, FeSEM, GradientLoss
 from strategies.base.options import Above0, Above0To1, Count, Share, Weight, Weighting, check_options, counts, one_of
 from strategies.registry import hyper_parameters
 
@@ -48,7 +48,6 @@ def test_a_text_that_is_none_of_those_allowed_is_named_with_them():
         (FeSEM, {"num_clusters": "four"}),
         (FeSEM, {"num_clusters": "auto", "candidates": ()}),
         (FedDist, {"weighting": "samples"}),
-        (FedBABU, {"fine_tuned": "body"}),
         (FedTSDP, {"stages": "three"}),
         (DCPFL, {"scaling": "none"}),
         (DCPFL, {"discrepancy": "l2"}),

@@ -1,0 +1,49 @@
+"""What the agent leaves of a connection that came to nothing."""
+
+import asyncio
+import gc
+import socket
+import threading
+import weakref
+
+import pytest
+
+from client.agent.agent import Agent
+from client.agent.reachability import ServerUnreachable
+from client.agent.settings import DeviceSettings
+
+
+def test_a_channel_that_came_to_nothing_is_gone_at_once(tmp_path):
+    """One that waits to be collected goes on connecting, as gRPC's channels do."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def hang_up():
+        while True:
+            try:
+                listener.accept()[0].close()
+            except OSError:
+                return
+
+    threading.Thread(target=hang_up, daemon=True).start()
+    settings = DeviceSettings(f"127.0.0.1:{listener.getsockname()[1]}", tmp_path, insecure=True)
+    agent, made = Agent(settings, print), []
+    channel = agent._channel
+
+    def watched():
+        made.append(weakref.ref(one := channel()))
+        return one
+
+    agent._channel = watched
+
+    async def attempt():
+        with pytest.raises(ServerUnreachable):
+            await agent._connect()
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(attempt())
+        assert [one() for one in made] == [None]
+    finally:
+        gc.enable()
+        listener.close()
