@@ -23,6 +23,7 @@ import tomli_w
 
 from benchmarks.faults.schedule import DEVICES, ROUNDS
 from benchmarks.wire import Link
+from client.agent.store import NODE_CONFIG, TASKS
 from common.data.datasets import load_dataset
 from common.settings import Settings, parse_settings
 from common.system.ports import free_port
@@ -32,6 +33,7 @@ CLASSES = [str(digit) for digit in range(10)]
 SERVER_DISK, DEVICE_DISK = "96m", "48m"
 FIRST_LINK, LAST_LINK = 110, 250
 FILLER = "filler"
+TRAINER = "bouquet-train"  # what a trainer calls itself
 SAMPLES = 300  # of a device
 COMMON: dict[str, Any] = {
     "run.rounds": ROUNDS,
@@ -185,12 +187,20 @@ class Fleet:
         process = self.devices[device].process if device else self.server
         if process is None or process.poll() is not None:
             return []
-        if target == "server-root":
-            return [process.pid]
         every = below(process.pid)
         if target in ("server", "device"):
             return every
-        return [pid for pid in every if _is(pid, target)]
+        return [pid for pid in every if (program(pid) == TRAINER) == (target == "trainer")]
+
+    def works(self, device: str) -> bool:
+        """Whether a device has a task that it has not answered."""
+        folder = self.devices[device].state / TASKS
+        tasks = [file for file in folder.glob("*.json") if file.name != NODE_CONFIG]
+        return any(not [*folder.glob(f"{task.stem}.reply"), *folder.glob(f"{task.stem}.error")] for task in tasks)
+
+    def replies(self, device: str) -> bool:
+        """Whether a device has a reply that the server has not acknowledged."""
+        return any((self.devices[device].state / TASKS).glob("*.reply"))
 
     def signal(self, pids: list[int], number: signal.Signals) -> None:
         """Send a signal to processes that may be gone."""
@@ -249,22 +259,6 @@ def fleet(folder: Path, first: Callable[[Path], Settings], waiting: bool = True)
     finally:
         made.stop()
         made.remove()
-
-
-MARKS = {
-    "gate": "server.gate.main",
-    "superlink": "flower-superlink",
-    "serverapp": "flwr-serverapp",
-    "node": "bouquet-node",
-    "executor": "bouquet-exec",
-    "message": "bouquet-message",
-}
-
-
-def _is(pid: int, target: str) -> bool:
-    mark, name, text = MARKS[target], program(pid), command(pid)
-    # The supervisor names the program that it runs, too.
-    return name == mark or (mark in text and "supervisor.py" not in text and not name.startswith("bouquet-"))
 
 
 def below(root: int) -> list[int]:

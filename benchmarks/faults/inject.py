@@ -15,10 +15,12 @@ from pathlib import Path
 
 from benchmarks.faults.fleet import FILLER, Device, Fleet
 from benchmarks.faults.schedule import UPLOAD, Fault
+from client.agent.store import TASKS
 from server.record.status import TESTING, TRAINING, read_status
 
 LOOK_SECONDS, LINE_SECONDS = 0.05, 0.003
 CHUNK = 1 << 16
+SETTLING = ("kill device", "kill agent", UPLOAD, "damage state", "damage prepared", "damage tasks")
 HALF = 6000  # bytes: more than announces a reply, less than the 8 kB of its largest part
 
 
@@ -40,10 +42,10 @@ class Injection:
                 time.sleep(self.fault.seconds)
                 kind, _, what = self.fault.kind.partition(" ")
                 self.happened = {
-                    "kill": self._kill_gate if what == "gate" else self._kill,
+                    "kill": self._kill,
                     "stop": self._stop,
                     "restart": self._restart,
-                    "damage": self._damage_gate if what == "gate" else self._damage,
+                    "damage": self._damage,
                     "cut": self._cut,
                     "loss": self._loss,
                     "slow": self._slow,
@@ -63,7 +65,7 @@ class Injection:
         while not self.over.is_set():
             if self._due():
                 return True
-            time.sleep(LOOK_SECONDS if self.fault.event != "line" else LINE_SECONDS)
+            time.sleep(LINE_SECONDS if self.fault.event in ("line", "reply") else LOOK_SECONDS)
         return False
 
     def _due(self) -> bool:
@@ -77,8 +79,9 @@ class Injection:
         if event == "testing":
             return status.get("state") == TESTING
         begun = status.get("state") == TRAINING and status.get("round", 0) >= round_
-        if event == "message" and begun:
-            return bool(self.fleet.processes("message", self.fault.device or next(iter(self.fleet.devices))))
+        if event in ("task", "reply") and begun:
+            asked = self.fleet.works if event == "task" else self.fleet.replies
+            return asked(self.fault.device or next(iter(self.fleet.devices)))
         return begun
 
     # --- what is done ---------------------------------------------------------------------------------------
@@ -96,30 +99,15 @@ class Injection:
             time.sleep(self.fault.pause)
         return self._again(f"killed {len(found)}" if found else "")
 
-    def _kill_gate(self, what: str, then: Callable[[], None] = lambda: None) -> str:
-        """Kill it, and again as often as its supervisor starts it until the pause is over."""
-        killed, deadline = 0, time.monotonic() + self.fault.pause
-        while True:
-            found = self._targets(what) if not killed else self.fleet.processes(what)
-            self.fleet.signal(found, signal.SIGKILL)
-            if found and not killed:
-                then()
-            killed += len(found)
-            if not killed or time.monotonic() >= deadline:
-                return f"killed {killed}" if killed else ""
-            time.sleep(LOOK_SECONDS)
-
     def _restart(self, what: str) -> str:
-        """End it in order, as whoever has the machine may; its supervisor starts it again."""
-        found = self._targets(what)
-        self.fleet.signal(found, signal.SIGTERM)
-        return f"ended {len(found)}" if found else ""
-
-    def _damage_gate(self, what: str) -> str:
-        """Spoil what the gate keeps of the messages in hand while it is down; the server lives on."""
-        said: list[str] = []
-        killed = self._kill_gate(what, lambda: said.append(self._spoil(what)))
-        return f"{killed}; {said[0]}" if said and said[0] else ""
+        """End it in order, as a service manager does, which starts it again."""
+        program = self.device.process if self.fault.device else self.fleet.server
+        with self.device.lock if self.fault.device else self.fleet.lock:  # nobody starts it in the meantime
+            if program is None or program.poll() is not None:
+                return ""
+            program.terminate()
+            program.wait()
+        return self._again("ended")
 
     def _again(self, said: str) -> str:
         """Start what is gone, as a service manager does."""
@@ -129,7 +117,7 @@ class Injection:
         return said
 
     def _settle(self, process: subprocess.Popen[bytes] | None) -> None:
-        if self.fault.kind in ("kill device", UPLOAD, "damage state", "damage prepared") and process is not None:
+        if self.fault.kind in SETTLING and process is not None:
             process.wait()
 
     def _stop(self, what: str) -> str:
@@ -146,7 +134,7 @@ class Injection:
             self.fleet.signal(found, signal.SIGKILL)
             if program is not None:
                 program.wait()
-            time.sleep(0.3)  # the supervisors end what is left
+            time.sleep(0.3)  # the trainer ends with its agent
             said = self._spoil(what)
             time.sleep(self.fault.pause)
         return self._again(said)
@@ -158,8 +146,8 @@ class Injection:
         elif what == "state":
             # Its last round, not the model that is trained beside it, which is written after it.
             files = sorted(self.device.state.glob("run-*/round-*.safetensors"), key=lambda f: f.stat().st_mtime_ns)[-1:]
-        elif what == "gate":
-            files = sorted((self.fleet.first / "superlink" / "gate").iterdir())
+        elif what == "tasks":
+            files = sorted((self.device.state / TASKS).glob("*"))
         else:
             files = sorted((self.device.state / "prepared").glob("*"))
         if not files:

@@ -56,11 +56,7 @@ def check_run(schedule: Schedule, fleet: Fleet, settings: Settings, run: Path, d
 
 def temporary(folder: Path) -> list[str]:
     """Files and folders that were to get another name."""
-    return [
-        str(found.relative_to(folder))
-        for found in sorted(folder.rglob(".*"))
-        if TEMPORARY.fullmatch(found.name) and "flower" not in found.relative_to(folder).parts
-    ]
+    return [str(found.relative_to(folder)) for found in sorted(folder.rglob(".*")) if TEMPORARY.fullmatch(found.name)]
 
 
 def check_devices(
@@ -107,7 +103,7 @@ def check_devices(
 
 
 def _known(device: Device, names: dict[str, Any]) -> str | None:
-    """What the server calls a device; one that was killed in its first message and missed the rest has no identity."""
+    """What the server calls a device; one that was killed in its first task and missed the rest has no identity."""
     file = device.state / "identity.json"
     return names.get(json.loads(file.read_text())["client-id"], {}).get("name") if file.exists() else None
 

@@ -164,8 +164,7 @@ def _await_fleet(federation: Fleet) -> list[str]:
     while not (
         federation.serves
         and _waits(federation.log.read_text(errors="replace"))
-        and federation.processes("gate")
-        and all(federation.processes("executor", name) for name in federation.devices)
+        and all(federation.processes("trainer", name) for name in federation.devices)
     ):
         if time.monotonic() > deadline:
             raise BouquetError("Not all of the fleet came back after the schedule before.")

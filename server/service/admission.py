@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,13 +64,13 @@ class Admission:
 
     def _listed(self) -> list[tuple[str, int, int]]:
         found = []
-        if not self.registered.is_dir():
-            raise FileNotFoundError(2, "it is not there")
-        for file in sorted(self.registered.glob("*.crt")):
-            with contextlib.suppress(FileNotFoundError):
-                about = file.stat()
-                found.append((file.name, about.st_mtime_ns, about.st_size))
-        return found
+        with os.scandir(self.registered) as listed:  # every second, of thousands of files
+            for file in listed:
+                with contextlib.suppress(FileNotFoundError):
+                    if file.name.endswith(".crt"):
+                        about = file.stat()
+                        found.append((file.name, about.st_mtime_ns, about.st_size))
+        return sorted(found)
 
     def _once(self, line: str) -> None:
         if line not in self._said:

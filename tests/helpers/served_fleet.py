@@ -95,7 +95,7 @@ class Fleet:
         return found
 
     def in_loop(self, work):
-        """What a function without arguments gives in the service's own thread, after all that was asked of it before."""
+        """What a function without arguments gives in the service's own thread, after all asked of it before."""
         done = []
         self.grid.loop.call_soon_threadsafe(lambda: done.append(work()))
         eventually(lambda: done, "the service answers", SECONDS)

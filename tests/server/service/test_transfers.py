@@ -122,8 +122,10 @@ def test_what_has_another_sha256_than_was_said_begins_anew(fleet):
     at = 0
     while at < LARGE:
         end = device.wait_for("credit").end
-        for at in range(at, end, CHUNK_BYTES):
-            device.send(chunk={"id": identifier, "offset": at, "data": other[at : min(at + CHUNK_BYTES, end)]})
+        for offset in range(at, end, CHUNK_BYTES):
+            device.send(
+                chunk={"id": identifier, "offset": offset, "data": other[offset : min(offset + CHUNK_BYTES, end)]}
+            )
         at = end
     begins = device.wait_for("credit")
     while not begins.HasField("offset"):
@@ -190,8 +192,10 @@ def for_a_long_id(device, _):
 
 @pytest.mark.parametrize(
     "attack",
-    [credit_beyond, credit_backwards, chunk_beyond, chunk_elsewhere, empty_chunk, partly_inside]
-    + [of_another_length, of_another_sha256, without_sha256, with_nothing, for_a_long_id],
+    [
+        *(credit_beyond, credit_backwards, chunk_beyond, chunk_elsewhere, empty_chunk, partly_inside),
+        *(of_another_length, of_another_sha256, without_sha256, with_nothing, for_a_long_id),
+    ],
 )
 def test_what_does_not_fit_what_was_said_ends_the_connection_and_no_other(fleets, attack):
     fleet = fleets("mallory", "garden")
@@ -330,9 +334,9 @@ def test_a_reply_whose_device_is_lost_while_it_is_checked_is_there_all_the_same(
             credit = device.wait_for("credit", seconds=0.1)
         except TimeoutError:
             continue
-        for at[credit.id] in range(at[credit.id], credit.end, CHUNK_BYTES):
-            part = reply[at[credit.id] : min(at[credit.id] + CHUNK_BYTES, credit.end)]
-            device.send(chunk={"id": credit.id, "offset": at[credit.id], "data": part})
+        for offset in range(at[credit.id], credit.end, CHUNK_BYTES):
+            part = reply[offset : min(offset + CHUNK_BYTES, credit.end)]
+            device.send(chunk={"id": credit.id, "offset": offset, "data": part})
         at[credit.id] = credit.end
     device.close(goodbye=False)
     eventually(lambda: fleet.known(device).stream is None, "the connection is lost")
