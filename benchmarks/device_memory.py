@@ -1,6 +1,7 @@
-"""Memory and disk that a client needs: a real federation of a server and two clients on loopback.
+"""What a device takes: memory and disk in a real federation, and memory, CPU and bytes while nobody asks for anything.
 
-    python benchmarks/device_memory.py [--rounds N] [--model NAME ...] [--cold]
+    python benchmarks/device_memory.py [--rounds N] [--model NAME ...] [--cold]     (server and two clients, loopback)
+    python benchmarks/device_memory.py --rest MINUTES [--cold] [--away]             (root, iproute2)
     python benchmarks/device_memory.py --watch $(docker inspect --format '{{.State.Pid}}' CONTAINER)
     python benchmarks/device_memory.py --photos 224 [--model torchvision:NAME ...] [--batches 1 8 16 32]
 
@@ -8,6 +9,10 @@ Memory is read from /proc as fast as that goes, as root: all processes of a clie
 message is worked on, at its peak at other times, and as it was last. At the peak also by process, as proportional set
 size, in which what a process shares is divided among all that have it, those of other clients too. With ``--watch`` of
 a client that somebody else has started, in a container for example, until that process ends.
+
+With ``--rest`` one device, over mutual TLS, of a server that waits for another: proportional set size of its agent and
+its trainer, and CPU seconds and bytes of an hour, told from so many minutes. The device lives in a network namespace
+of its own, whose interface counts its bytes with all headers; ``--away`` switches the server off first.
 
 With ``--photos`` instead: the peak resident memory of one process that trains a model on photos of so many pixels a
 side, and tests it, by the size of the mini-batch; all layers, and only the head. No federation.
@@ -19,7 +24,6 @@ import argparse
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -31,9 +35,12 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from processes import memory_bytes, tree
+from processes import cpu_seconds, memory_bytes, name_of, proportional, tree
+from wire import Link, programs
 
+from bouquet.keys.store import add_device, init_keys
 from common.system.ports import free_port
+from common.system.processes import ending_in_order
 
 # name → settings: the digits' MLP with 90 samples a device, LeNet with 500 images of 32×32
 MODELS = {
@@ -44,24 +51,16 @@ MODELS = {
 IMAGES = 500
 EVERY_SECONDS = 0.02
 SETTLING_SECONDS = 10.0
+PATIENCE_SECONDS = 300.0
+LINK = 105  # of the network namespaces that benchmarks make
 
 
-MESSAGES = ("bouquet-message", "flwr-clientapp")
-
-
-def proportional_size(pid: int) -> float | None:
-    """Proportional set size in MB; None for a process that is gone."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("Pss:")), None)
-
-
-def name_of(pid: int) -> str:
+def program(pid: int) -> str:
+    """What a process of a device is."""
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    return "gone"
+        if b"client.agent.task" in Path(f"/proc/{pid}/cmdline").read_bytes():  # --cold
+            return "task"
+    return {"bouquet-train": "trainer", "bouquet-task": "task"}.get(name := name_of(pid), name)
 
 
 class Watch(threading.Thread):
@@ -78,12 +77,12 @@ class Watch(threading.Thread):
         while not self.over.wait(EVERY_SECONDS):
             parts: Counter[str] = Counter()
             for pid in tree(self.pid):
-                if size := proportional_size(pid):
-                    parts[name_of(pid)] += size
+                if size := proportional(pid):
+                    parts[program(pid)] += size / 1e6
             if not parts:
                 return
             size = memory_bytes(self.pid) / 1e6
-            if any(name in parts for name in MESSAGES):
+            if "task" in parts:
                 if size > self.peak:
                     self.peak, self.parts = size, parts
             else:
@@ -114,7 +113,6 @@ def measure(model: str, rounds: int, cold: bool, folder: Path) -> dict[str, floa
     bouquet = [sys.executable, "-m", "bouquet"]
     sets = [word for text in settings for word in ("--set", text)]
     server_command = [*bouquet, "server", "--insecure", "--host", "127.0.0.1", "--port", str(port), "--out", "run"]
-    environment = {**os.environ, "FLWR_LOG_LEVEL": "INFO"}
     log = (folder / "log").open("wb")
     started: list[subprocess.Popen[bytes]] = []
     try:
@@ -126,9 +124,7 @@ def measure(model: str, rounds: int, cold: bool, folder: Path) -> dict[str, floa
             command = [*bouquet, "client", "--insecure", "--server", f"127.0.0.1:{port}", "--state-dir", f"{client}"]
             command += ["--cold"] if cold else []
             output = (folder / f"client-{client}.log").open("wb")
-            started.append(
-                subprocess.Popen([*command, *data], cwd=folder, stdout=output, stderr=output, env=environment)
-            )
+            started.append(subprocess.Popen([*command, *data], cwd=folder, stdout=output, stderr=output))
         watch = Watch(started[0].pid)
         watch.start()
         server = subprocess.Popen([*server_command, *sets], cwd=folder, stdout=log, stderr=log)
@@ -152,6 +148,46 @@ def measure(model: str, rounds: int, cold: bool, folder: Path) -> dict[str, floa
         "state on disk": round(state, 2),
         "seconds a round": round(sum(line["seconds"] for line in lines[1:]) / max(1, len(lines) - 1), 1),
     }
+
+
+def at_rest(minutes: float, cold: bool, away: bool, folder: Path) -> dict[str, float | str]:
+    """One device that is connected, or looks for its server, and has nothing to do."""
+    link, port = Link(LINK, None), free_port()
+    bouquet = (sys.executable, "-m", "bouquet")
+    init_keys(folder / "keys", [link.server])
+    add_device(folder / "keys", "device")
+    link.down()
+    link.up()
+    try:
+        with programs(folder) as start:
+            where = ("--keys", "keys", "--host", "0.0.0.0", "--port", str(port), "--out", "run")
+            server = start(*bouquet, "server", *where, "--set", "server.min_clients=2", "--set", "data.clients=2")
+            inside = ("ip", "netns", "exec", link.namespace)
+            own = ("--keys", "keys/devices/device", "--state-dir", "state", *(("--cold",) if cold else ()))
+            device = start(*inside, *bouquet, "client", "--server", f"{link.server}:{port}", *own).pid
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while "Connected." not in (log := (folder / "log").read_text()):
+                if time.monotonic() > deadline:
+                    raise SystemExit(log)
+                time.sleep(0.2)
+            if away:
+                server.terminate()
+                server.wait()
+            time.sleep(2 * SETTLING_SECONDS)
+            before = cpu_seconds(device), sum(link.counters())
+            time.sleep(60 * minutes)
+            after = cpu_seconds(device), sum(link.counters())
+            parts = {program(pid): round(proportional(pid) / 1e6, 1) for pid in tree(device)}
+            # The interpreter of the command line becomes the agent, under its own process id.
+            agent = parts.pop(program(device))
+            return {
+                "MB of the agent": agent,
+                **{f"MB of the {name}": size for name, size in parts.items()},
+                "CPU seconds an hour": round((after[0] - before[0]) * 60 / minutes, 2),
+                "bytes an hour": round((after[1] - before[1]) * 60 / minutes),
+            }
+    finally:
+        link.down()
 
 
 def photo_step(model: str, side: int, batch: int, frozen: str) -> None:
@@ -213,6 +249,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--model", nargs="+", help=f"of {', '.join(MODELS)}; with --photos torchvision's")
     parser.add_argument("--cold", action="store_true", help="a fresh program for each message")
+    parser.add_argument("--rest", type=float, metavar="MINUTES")
+    parser.add_argument("--away", action="store_true", help="at rest while the server is switched off")
     parser.add_argument("--watch", type=int, metavar="PID", help="the processes of a client that runs already")
     parser.add_argument("--photos", type=int, metavar="PIXELS")
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 4, 8, 16, 32])
@@ -230,17 +268,20 @@ def main() -> None:
         watch.run()
         show(watch.found())
         return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started ends, too
     print(f"{os.uname().machine}, {os.cpu_count()} cores, PyTorch {torch.__version__}, Python {sys.version.split()[0]}")
-    print(f"packages on disk: {environment_size():.0f} MB")
-    for model in arguments.model or ["mlp", "cnn-dcpfl"]:
-        with tempfile.TemporaryDirectory() as folder:
-            found = measure(model, arguments.rounds, arguments.cold, Path(folder))
-        show(found)
+    with ending_in_order(), tempfile.TemporaryDirectory() as folder:
+        if arguments.rest:
+            show(at_rest(arguments.rest, arguments.cold, arguments.away, Path(folder)))
+            return
+        print(f"packages on disk: {environment_size():.0f} MB")
+        for model in arguments.model or ["mlp", "cnn-dcpfl"]:
+            (Path(folder) / model).mkdir()
+            show(measure(model, arguments.rounds, arguments.cold, Path(folder) / model))
 
 
 def show(found: dict[str, float | str]) -> None:
-    print("; ".join(f"{key} {value}" for key, value in found.items()), flush=True)
+    values = {**found, "load": round(os.getloadavg()[0], 1)}
+    print("; ".join(f"{key} {value}" for key, value in values.items()), flush=True)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ from benchmarks.processes import cpu_seconds, most_resident, resident
 from benchmarks.wire import programs, written_lines
 from bouquet.keys.store import add_device, init_keys
 from common.system.ports import free_port
+from common.system.processes import ending_in_order
 from server.service.open_files import raise_open_files
 
 STEP_SECONDS = 0.1
@@ -266,12 +267,14 @@ def main() -> None:
     parser.add_argument("--same", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.be:
-        return asyncio.run(be(*options.be, options.set, options.same))
+        server, part = options.be
+        return asyncio.run(be(server, part, options.set, options.same))
     results = []
     for kind, measure in (("scripted", rounds), ("large", rounds), ("rest", rest)):
         for clients in getattr(options, kind):
             before = os.getloadavg()[0]
-            found = measure(kind, clients, options)
+            with ending_in_order():
+                found = measure(kind, clients, options)
             results.append({"kind": kind, **found, "load before": before, "load": os.getloadavg()[0]})
             print("; ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in results[-1].items()))
             sys.stdout.flush()

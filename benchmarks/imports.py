@@ -3,9 +3,9 @@
     python benchmarks/imports.py [--packages 8]
     docker run --rm -v "$PWD/benchmarks:/benchmarks:ro" --entrypoint python bouquet-client-arm64 /benchmarks/imports.py
 
-The steps are those of `client.supernode.prefork`: what SuperNode and the executor share, and then PyTorch and the
-client. Each is the median of three fresh processes whose files the machine has in its cache; memory is resident.
-Seconds by package are what its own modules took, from ``python -X importtime``.
+The agent, which holds the connection, and the trainer, which has PyTorch and forks a process a task. Each step is the
+median of three fresh processes whose files the machine has in its cache; memory is resident. Seconds by package are
+what its own modules took, from ``python -X importtime``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 
-from client.supernode.prefork import OURS, SHARED
+from client.agent.trainer import IMPORTED
 
 STEP = """
 import importlib, json, sys, time
@@ -31,23 +31,32 @@ for name in sys.argv[1:]:
 print(json.dumps(found))
 """
 TIMES = 3
+PROCESSES = {
+    "agent": ["client.agent.main", "client.agent.agent"],
+    "trainer": ["client.agent.trainer", *IMPORTED, "client.agent.task"],
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--packages", type=int, default=8)
     arguments = parser.parse_args()
-    modules = ["client.supernode.prefork", *SHARED, *OURS]
+    for process, modules in PROCESSES.items():
+        show(process, modules, arguments.packages)
+
+
+def show(process: str, modules: list[str], packages: int) -> None:
+    """The tables of one process."""
     runs = []
     for _ in range(TIMES):
         done = subprocess.run([sys.executable, "-c", STEP, *modules], capture_output=True, text=True, check=True)
         runs.append(json.loads(done.stdout))
-    print("| imported | s | MB resident afterwards |\n| --- | ---: | ---: |")
+    print(f"\n| {process} imports | s | MB resident afterwards |\n| --- | ---: | ---: |")
     for step in zip(*runs, strict=True):
         seconds, resident = (statistics.median(run[column] for run in step) for column in (1, 2))
         print(f"| `{step[0][0]}` | {seconds:.2f} | {resident:.0f} |")
     print("\n| package | s of its own modules | modules |\n| --- | ---: | ---: |")
-    for name, seconds, number in by_package(modules)[: arguments.packages]:
+    for name, seconds, number in by_package(modules)[:packages]:
         print(f"| `{name}` | {seconds:.2f} | {number} |")
 
 

@@ -1,18 +1,15 @@
 """What a round costs beyond its training: a stock Flower app, Bouquet with ``--cold``, and Bouquet, in turns.
 
 The same model, data, number of devices and rounds, local SGD by the same function; Flower's own ``flower-superlink``
-and ``flower-supernode`` as shipped for the stock app (FedAvg, training messages only). Linux, root. From the
-repository's root:
+and ``flower-supernode`` as shipped for the stock app (FedAvg, training messages only), without TLS on either side. From
+the repository's root:
 
     python benchmarks/round_overhead.py rounds --devices 6 --rounds 5 --turns 2
-    python benchmarks/round_overhead.py memory
-    python benchmarks/round_overhead.py idle --minutes 10     (with iproute2; --away: while the server is switched off)
     python benchmarks/round_overhead.py photos --photos 2000
-    python benchmarks/round_overhead.py keys --keys 100
 
-Seconds a round are from the first round's end to the last's. CPU seconds a message are those of all of a device's
-processes in that time, less what the same training takes inside one process. Each line is one measurement, as JSON,
-with the machine's load: wall times mean something on a quiet machine only.
+Seconds a round are from the first round's end to the last's; the ratio is of their sums over all turns. CPU seconds a
+message are those of all of a device's processes in that time, less what the same training takes inside one process.
+Each line is one measurement, as JSON, with the machine's load.
 """
 
 from __future__ import annotations
@@ -20,30 +17,29 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
 sys.path.insert(0, str(Path(__file__).parent))
-from processes import cpu_seconds, memory_bytes, tree
-from wire import Link
+from processes import cpu_seconds, tree
 
 from common.system.ports import free_port, wait_for_port
-from common.system.process_group import ProcessGroup
-from common.system.programs import program_environment
-from server.superlink.control_api import control
-from server.superlink.process import start_superlink
+from common.system.processes import ending_in_order
 
+BIN = Path(sys.executable).parent
 KINDS = ("stock", "cold", "warm")
-AS_SHIPPED = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "1.0"}
 PATIENCE_SECONDS = 1800.0
+WARM_ROUNDS = 10  # in place of one, so that there is something to count
 SGD = {"local_epochs": 5, "batch_size": 16, "learning_rate": 0.05}
 STOCK_CLIENT = """
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
@@ -107,17 +103,8 @@ def say(**values: Any) -> None:
     print(json.dumps({**values, "load": round(os.getloadavg()[0], 1)}), flush=True)
 
 
-def wait_until(true: Callable[[], bool], what: str) -> None:
-    """Wait with patience."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not true():
-        if time.monotonic() > deadline:
-            sys.exit(f"not in {PATIENCE_SECONDS:g} s: {what}")
-        time.sleep(0.1)
-
-
 class Federation:
-    """A server and devices of one kind; the root process of each device in ``devices``."""
+    """A server and devices of one kind, in ``folder``; the root process of each device in ``devices``."""
 
     def __init__(self, kind: str, folder: Path, devices: int, rounds: int) -> None:
         self.kind, self.folder, self.count, self.rounds = kind, folder, devices, rounds
@@ -125,10 +112,19 @@ class Federation:
         self.devices: list[int] = []
         self.running: list[subprocess.Popen[bytes]] = []
 
+    def wait(self, true: Callable[[], bool], what: str) -> None:
+        """Wait with patience, as long as all of it lives."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not true():
+            if time.monotonic() > deadline or any(process.poll() for process in self.running):
+                logs = "\n".join(log.read_text(errors="replace")[-2000:] for log in self.folder.glob("*.log"))
+                sys.exit(f"{self.kind}: {what} does not come:\n{logs}")
+            time.sleep(0.02)
+
     def start_server(self) -> None:
         """Bouquet's begins its run by itself; the stock one with `begin`."""
         if self.kind == "stock":
-            where = ("--insecure", "--host", "0.0.0.0", "--port", str(self.port))
+            where = ("--insecure", "--host", "127.0.0.1", "--port", str(self.port))
             server = self._run("superlink", "flower-superlink", *where, "--disable-runtime-dependency-installation")
             wait_for_port("127.0.0.1", self.port, PATIENCE_SECONDS, lambda: server.poll() is None)
             return
@@ -146,39 +142,44 @@ class Federation:
         sets = [part for key, value in chosen.items() for part in ("--set", f"{key}={value}")]
         self._run("server", "bouquet", "server", "--insecure", "--port", str(self.port), "--out", "run", *sets)
 
-    def start_device(self, number: int, address: str = "127.0.0.1", inside: tuple[str, ...] = ()) -> int:
-        """Its root process."""
-        server = f"{address}:{self.port}"
+    def start_device(self, number: int) -> None:
+        """One more."""
+        server = f"127.0.0.1:{self.port}"
         if self.kind == "stock":
             config = f"partition-id={number} num-partitions={self.count}"
             where = ("--superlink", server, "--insecure", "--port", str(free_port()), "--node-config", config)
-            started = self._run(f"device-{number}", "flower-supernode", *where, inside=inside)
+            started = self._run(f"device-{number}", "flower-supernode", *where)
         else:
             where = ("--server", server, "--insecure", "--partition-id", str(number), "--state-dir", f"state-{number}")
             how = ("--cold",) if self.kind == "cold" else ()
-            started = self._run(f"device-{number}", "bouquet", "client", *where, *how, inside=inside)
+            started = self._run(f"device-{number}", "bouquet", "client", *where, *how)
         self.devices.append(started.pid)
-        return started.pid
 
-    def _run(self, log: str, program: str, *arguments: str, inside: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
-        home = {"FLWR_HOME": str(self.folder / log), "FLWR_LOG_LEVEL": "INFO"}
-        environment = program_environment({**AS_SHIPPED, **home} if self.kind == "stock" else home)
-        command = [*inside, str(Path(sys.executable).parent / program), *arguments]
+    def _run(self, log: str, program: str, *arguments: str) -> subprocess.Popen[bytes]:
+        own = {"FLWR_HOME": str(self.folder / f"{log}-home"), "PATH": f"{BIN}:{os.environ['PATH']}"}
         with (self.folder / f"{log}.log").open("wb") as output:
-            process = subprocess.Popen(command, cwd=self.folder, env=environment, stdout=output, stderr=output)
+            process = subprocess.Popen(
+                [str(BIN / program), *arguments],
+                cwd=self.folder,
+                env={**os.environ, **own},
+                stdout=output,
+                stderr=output,
+            )
         self.running.append(process)
         return process
 
     def connected(self) -> bool:
-        """Whether every device has its node id."""
-        return all("SuperNode ID" in (self.folder / f"device-{n}.log").read_text() for n in range(len(self.devices)))
+        """Whether every device has said that it is."""
+        word = "SuperNode ID" if self.kind == "stock" else "Connected."
+        return all(word in (self.folder / f"device-{n}.log").read_text() for n in range(self.count))
 
     def begin(self) -> None:
         """Submit the stock run."""
         if self.kind != "stock":
             return
-        app = self.folder / "app"
+        app, home = self.folder / "app", self.folder / "flwr-home"
         app.mkdir()
+        home.mkdir()
         code = {"stock_client": STOCK_CLIENT, "stock_server": STOCK_SERVER, "stock_training": STOCK_TRAINING}
         for name, text in code.items():
             (app / f"{name}.py").write_text(text)
@@ -187,8 +188,13 @@ class Federation:
         flower = {"app": {"publisher": "stock", "components": components, "config": config}}
         project = {"name": "stock", "version": "1.0.0", "license": "Apache-2.0", "description": "", "dependencies": []}
         (app / "pyproject.toml").write_text(tomli_w.dumps({"project": project, "tool": {"flwr": flower}}))
-        with control(f"127.0.0.1:{self.port}") as api:
-            api.start_run(app, {})
+        link = {"default": "here", "here": {"address": f"127.0.0.1:{self.port}", "insecure": True}}
+        (home / "config.toml").write_text(tomli_w.dumps({"superlink": link}))
+        done = subprocess.run(
+            [BIN / "flwr", "run", app], env={**os.environ, "FLWR_HOME": str(home)}, capture_output=True, text=True
+        )
+        if done.returncode:
+            sys.exit(done.stdout + done.stderr)
 
     def done(self) -> int:
         """Rounds that are over."""
@@ -197,31 +203,27 @@ class Federation:
         return max(0, lines - 1) if self.kind == "stock" else lines  # the stock server also notes a round 0
 
     def end(self) -> None:
-        """End all of it, the devices with what they started."""
+        """End all of it, with what it started."""
+        every = [pid for process in self.running for pid in tree(process.pid)]
         for process in self.running:
-            below = tree(process.pid)[1:]
             process.terminate()
-            for pid in below if self.kind == "stock" else []:
-                end_process(pid)
         for process in self.running:
             process.wait(60)
-
-
-def end_process(pid: int) -> None:
-    """A process that may be gone."""
-    try:
-        os.kill(pid, 15)
-    except ProcessLookupError:
-        return
+        for pid in every:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
 
 
 @contextmanager
 def federation(kind: str, devices: int, rounds: int) -> Iterator[Federation]:
-    """One in a temporary folder."""
-    with tempfile.TemporaryDirectory(prefix=f"overhead-{kind}-") as folder:
+    """One in a temporary folder, whose devices are there."""
+    with tempfile.TemporaryDirectory(prefix=f"overhead-{kind}-", ignore_cleanup_errors=True) as folder:
         made = Federation(kind, Path(folder), devices, rounds)
         try:
             made.start_server()
+            for number in range(devices):
+                made.start_device(number)
+            made.wait(made.connected, "all devices")
             yield made
         finally:
             made.end()
@@ -245,78 +247,28 @@ def training_seconds(devices: int) -> float:
 def rounds(options: argparse.Namespace) -> None:
     """Wall seconds a round and CPU seconds a message, in turns."""
     training = training_seconds(options.devices)
+    sums: dict[str, float] = defaultdict(float)
     for turn in range(options.turns):
         for kind in options.kinds:
-            with federation(kind, options.devices, options.rounds) as run:
-                for number in range(options.devices):
-                    run.start_device(number)
-                wait_until(run.connected, f"{kind}: all devices connected")
-                begun = time.monotonic()
+            number = options.rounds * (WARM_ROUNDS if kind == "warm" else 1)
+            with federation(kind, options.devices, number) as run:
                 run.begin()
-                wait_until(lambda run=run: run.done() >= 1, f"{kind}: the first round")
-                first, before = time.monotonic(), sum(map(cpu_seconds, run.devices))
-                wait_until(lambda run=run: run.done() >= options.rounds, f"{kind}: the last round")
+                run.wait(lambda run=run: run.done() >= 1, "the first round")
+                first, already, before = time.monotonic(), run.done(), sum(map(cpu_seconds, run.devices))
+                run.wait(lambda run=run: run.done() >= run.rounds, "the last round")
                 seconds, cpu = time.monotonic() - first, sum(map(cpu_seconds, run.devices)) - before
-            messages = options.devices * (options.rounds - 1)
+            counted = number - already
+            sums[kind] += seconds / counted
             say(
                 part="rounds",
                 kind=kind,
                 turn=turn,
-                seconds_a_round=round(seconds / (options.rounds - 1), 2),
-                seconds_to_the_first=round(first - begun, 2),
-                cpu_seconds_a_message=round(cpu / messages - training, 3),
+                seconds_a_round=round(seconds / counted, 3),
+                cpu_seconds_a_message=round(cpu / (options.devices * counted) - training, 3),
                 training_seconds=round(training, 3),
             )
-
-
-def memory(options: argparse.Namespace) -> None:
-    """A device's memory at its peak, from its start to its last round, and at rest after that."""
-    for kind in options.kinds:
-        with federation(kind, 1, options.rounds) as run:
-            device, begun, peak = run.start_device(0), False, 0
-            while run.done() < options.rounds:
-                peak = max(peak, memory_bytes(device))
-                if not begun and run.connected():
-                    run.begin()
-                    begun = True
-                time.sleep(0.02)
-            time.sleep(options.settle)
-            rest = memory_bytes(device)
-        say(part="memory", kind=kind, rest_mb=round(rest / 1e6), peak_mb=round(peak / 1e6))
-
-
-def idle(options: argparse.Namespace) -> None:
-    """CPU seconds, and bytes on its own interface, of a device that waits, all kinds at the same time."""
-    with ExitStack() as stack:
-        runs, links = [], []
-        for number, kind in enumerate(options.kinds, 101):  # away from those of wire.py
-            link = Link(number, None)
-            stack.callback(link.down)
-            link.up()
-            # Nobody else comes, so that no run begins.
-            run = Federation(kind, Path(stack.enter_context(tempfile.TemporaryDirectory())), 2, 1)
-            stack.callback(run.end)
-            run.start_server()
-            run.start_device(0, link.server, ("ip", "netns", "exec", link.namespace))
-            runs.append(run)
-            links.append(link)
-        for run in runs:
-            wait_until(run.connected, f"{run.kind}: the device connected")
-        if options.away:
-            for run in runs:
-                # The server alone: devices follow it in the list.
-                run.running[0].kill()
-        time.sleep(options.settle)
-        before = [(cpu_seconds(run.devices[0]), sum(link.counters())) for run, link in zip(runs, links, strict=True)]
-        time.sleep(60 * options.minutes)
-        for run, link, (cpu, count) in zip(runs, links, before, strict=True):
-            say(
-                part="idle, server away" if options.away else "idle",
-                kind=run.kind,
-                minutes=options.minutes,
-                cpu_seconds_an_hour=round((cpu_seconds(run.devices[0]) - cpu) * 60 / options.minutes, 1),
-                bytes_an_hour=round((sum(link.counters()) - count) * 60 / options.minutes),
-            )
+    if "stock" in sums:
+        say(part="rounds", of_stock={kind: round(value / sums["stock"], 4) for kind, value in sums.items()})
 
 
 def photos(options: argparse.Namespace) -> None:
@@ -350,47 +302,18 @@ def photos(options: argparse.Namespace) -> None:
             say(part="photos", message=which, seconds=round(float(seconds), 2), train_samples=int(samples), **about)
 
 
-def keys(options: argparse.Namespace) -> None:
-    """Seconds until a server has admitted all keys of a folder."""
-    from bouquet.keys.store import add_device, init_keys, server_keys
-    from server.fleet.admission import Admission
-
-    with tempfile.TemporaryDirectory() as folder, ProcessGroup() as group:
-        made = Path(folder) / "keys"
-        init_keys(made, ["127.0.0.1"])
-        for number in range(options.keys):
-            add_device(made, f"device-{number}")
-        own = server_keys(made, False)
-        assert own is not None
-        superlink = start_superlink(
-            group,
-            Path(folder) / "superlink",
-            fleet_address=f"127.0.0.1:{free_port()}",
-            certificates=own.certificates,
-            supernode_auth=True,
-            database=Path(folder) / "superlink" / "superlink.db",
-        )
-        said: list[str] = []
-        started = time.monotonic()
-        Admission(superlink, own.registered, said.append).apply()
-        say(part="keys", keys=len(said), seconds=round(time.monotonic() - started, 2))
-
-
 def main() -> None:
     """The command line above."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["rounds", "memory", "idle", "photos", "keys"])
+    parser.add_argument("part", choices=["rounds", "photos"])
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--devices", type=int, default=6)
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--turns", type=int, default=1)
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--settle", type=float, default=20.0, help="seconds after a start before memory is looked at")
-    parser.add_argument("--away", action="store_true")
     parser.add_argument("--photos", type=int, default=2000)
-    parser.add_argument("--keys", type=int, default=100)
     options = parser.parse_args()
-    globals()[options.part](options)
+    with ending_in_order():
+        globals()[options.part](options)
 
 
 if __name__ == "__main__":

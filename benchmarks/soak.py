@@ -1,6 +1,6 @@
-"""Hundreds of rounds: does memory grow, do files or processes gather, how large do the database and the record become?
+"""Hundreds of rounds: does memory grow, do files or processes gather, how large does the record become?
 
-A simulation with the inline engine, and a federation of real SuperNodes over gRPC, both with a tiny model. Linux; from
+A simulation with the inline engine, and a federation of real devices over gRPC, both with a tiny model. Linux; from
 the repository's root:
 
     python -m benchmarks.soak simulation --rounds 500 --clients 20
@@ -23,20 +23,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.processes import PAGE, tree
+from benchmarks.processes import name_of, resident, tree
 from common.settings import Settings, parse_settings
 from common.system.ports import free_port
-from common.system.programs import program_environment
 
 LOOK_SECONDS = 0.1
-PROGRAMS = {
-    "flower-superlink": "superlink",
-    "server.gate.main": "gate",
-    "flwr-serverapp": "serverapp",
-    "bouquet-node": "supernode",
-    "bouquet-exec": "executor",
-    "client.supernode.prefork": "device's first process",
-}
+TRAINER = "bouquet-train"
 TINY = {
     "data.dataset": "digits",
     "data.partition": "iid",
@@ -48,14 +40,6 @@ TINY = {
     "strategy.num_clusters": 2,
     "simulation.engine": "inline",
 }
-
-
-def resident(pid: int) -> int:
-    """Bytes of physical memory of a process; 0 when it is gone."""
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
-    except (OSError, IndexError):
-        return 0
 
 
 def descriptors(pid: int) -> int:
@@ -83,11 +67,6 @@ def settings(rounds: int, clients: int) -> Settings:
 def size(folder: Path) -> int:
     """Bytes of all files below."""
     return sum(file.lstat().st_size for file in folder.rglob("*") if file.is_file())
-
-
-def database(run: Path) -> int:
-    """Bytes of SuperLink's database, with SQLite's write-ahead log."""
-    return sum(file.stat().st_size for file in (run / "superlink").glob("superlink.db*"))
 
 
 def simulation(options: argparse.Namespace) -> list[dict[str, float]]:
@@ -133,7 +112,7 @@ def federation(options: argparse.Namespace) -> list[dict[str, float]]:
                 record = run / "rounds.jsonl"
                 done = record.read_bytes().count(b"\n") if record.exists() else 0
                 if done > len(samples):
-                    now = sample(server, devices) | {"superlink.db": database(run), "run folder": size(run)}
+                    now = sample(server, devices) | {"run folder": size(run)}
                     samples += [now] * (done - len(samples))
                     if len(samples) == max(1, options.rounds // 10):
                         count = sum(len(tree(p.pid)) for p in devices.values())
@@ -150,9 +129,8 @@ def federation(options: argparse.Namespace) -> list[dict[str, float]]:
             for process in (server, *devices.values()):
                 process.wait(60)
         report = {
-            "superlink.db": database(run),
             "run folder": size(run),
-            "of it superlink": size(run / "superlink"),
+            "of it the service": size(run / "service"),
             "logs": sum(file.stat().st_size for file in run.rglob("*.log*")),
             "a device's state": max(size(folder / f"state-{n}") for n in range(options.devices)),
             "new files by folder": {k: v - before["files"].get(k, 0) for k, v in after["files"].items()},
@@ -167,7 +145,7 @@ def start(folder: Path, log: str, *arguments: str) -> subprocess.Popen[bytes]:
     command = [str(Path(sys.executable).parent / "bouquet"), *arguments]
     command += ["--settings", "run.toml"] if arguments[0] == "server" else []
     with (folder / f"{log}.log").open("wb") as output:
-        return subprocess.Popen(command, cwd=folder, env=program_environment(), stdout=output, stderr=output)
+        return subprocess.Popen(command, cwd=folder, stdout=output, stderr=output)
 
 
 def files(folder: Path) -> dict[str, int]:
@@ -177,26 +155,14 @@ def files(folder: Path) -> dict[str, int]:
 
 def sample(server: subprocess.Popen[bytes], devices: dict[str, subprocess.Popen[bytes]]) -> dict[str, float]:
     """Memory and open files of each program now."""
-    found: dict[str, float] = {"bouquet server": resident(server.pid)}
+    found: dict[str, float] = {}
     for owner, process in {"server": server, **devices}.items():
         for pid in tree(process.pid):
-            if (name := program(pid)) is not None:
-                key = name if owner == "server" else f"{owner} {name}"
-                found[key] = found.get(key, 0) + resident(pid)
+            if pid == process.pid or name_of(pid) == TRAINER:  # the tasks come and go
+                key = owner if pid == process.pid else f"{owner} trainer"
+                found[key] = resident(pid)
                 found[f"{key}, descriptors"] = descriptors(pid)
     return found
-
-
-def program(pid: int) -> str | None:
-    """Which program a process is."""
-    try:
-        name = Path(f"/proc/{pid}/comm").read_text().strip()
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
-    except OSError:
-        return None
-    if name in PROGRAMS or "supervisor.py" in command or name.startswith("bouquet-"):
-        return PROGRAMS.get(name)
-    return next((known for mark, known in PROGRAMS.items() if mark in command), None)
 
 
 def show(what: str, samples: list[dict[str, float]], report: dict[str, Any], options: argparse.Namespace) -> None:

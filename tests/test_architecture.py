@@ -53,6 +53,7 @@ ARROWS = {
     ],
     "bouquet.device": ["bouquet.keys"],
     "bouquet.federation": ["bouquet.keys", "bouquet.monitor"],
+    "bouquet.monitor": ["bouquet.keys"],
     "client.agent": ["client.app", "client.node_config", "client.owner", "client.procedures", "client.trust"],
     "client.app": [
         "client.context",

@@ -22,18 +22,21 @@ import numpy as np
 import tomli_w
 
 from benchmarks.faults.schedule import DEVICES, ROUNDS
+from benchmarks.processes import name_of
 from benchmarks.wire import Link
+from bouquet.keys.store import add_device, init_keys
 from client.agent.store import NODE_CONFIG, TASKS
 from common.data.datasets import load_dataset
 from common.settings import Settings, parse_settings
 from common.system.ports import free_port
+from server.run_folder import CONNECTIONS, SERVICE
 
 TAG = "BOUQUET_FAULTS"  # in the environment of every process, so that one that is left is found
 CLASSES = [str(digit) for digit in range(10)]
 SERVER_DISK, DEVICE_DISK = "96m", "48m"
 FIRST_LINK, LAST_LINK = 110, 250
 FILLER = "filler"
-TRAINER = "bouquet-train"  # what a trainer calls itself
+PROGRAMS = {"trainer": "bouquet-train", "task": "bouquet-task"}  # what they call themselves
 SAMPLES = 300  # of a device
 COMMON: dict[str, Any] = {
     "run.rounds": ROUNDS,
@@ -42,7 +45,7 @@ COMMON: dict[str, Any] = {
     "data.input_shape": [1, 8, 8],
     "data.test_fraction": 0.3,
     "model.name": "mlp",
-    "model.hidden": [32],
+    "model.hidden": [1500],  # 450 kB: it travels in chunks
     "train.local_epochs": 8,
     "train.batch_size": 16,
     "train.learning_rate": 0.05,
@@ -98,6 +101,8 @@ class Fleet:
         self.server: subprocess.Popen[bytes] | None = None
         self.lock = threading.RLock()
         self.first = self.server_disk / "first"
+        self.service = self.first / SERVICE
+        self.keys = folder / "keys"
         self.devices = {
             name: Device(name, folder / f"state-{name}", folder / f"data-{name}", folder / f"{name}.log")
             for name in DEVICES
@@ -147,6 +152,9 @@ class Fleet:
             self.disk(device.state, DEVICE_DISK)
             if self.real:
                 self.connect(device)
+        init_keys(self.keys, ["127.0.0.1", *(d.link.server for d in self.devices.values() if d.link)])
+        for name in self.devices:
+            add_device(self.keys, name)
         self.start_server()
         for device in self.devices.values():
             self.start_device(device)
@@ -157,7 +165,7 @@ class Fleet:
         where = ("--host", "0.0.0.0", "--port", str(self.port), "--out", str(self.first))
         with self.lock:
             if not self.serves:
-                self.server = self._run(self.log, "server", "--insecure", *where, "--settings", "first.toml", how)
+                self.server = self._run(self.log, "server", "--keys", "keys", *where, "--settings", "first.toml", how)
 
     @property
     def serves(self) -> bool:
@@ -168,11 +176,10 @@ class Fleet:
         """Start a device's program, unless it runs."""
         inside = () if device.link is None else ("ip", "netns", "exec", device.link.namespace)
         server = f"{device.link.server if device.link else '127.0.0.1'}:{self.port}"
-        where = ("--server", server, "--insecure", "--state-dir", str(device.state))
-        what = ("--name", device.name, "--data", str(device.data))
+        where = ("--server", server, "--keys", f"keys/devices/{device.name}", "--state-dir", str(device.state))
         with device.lock:
             if device.process is None or device.process.poll() is not None:
-                device.process = self._run(device.log, "client", *where, *what, inside=inside)
+                device.process = self._run(device.log, "client", *where, "--data", str(device.data), inside=inside)
 
     def _run(self, log: Path, *arguments: str, inside: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
         environment = {**os.environ, TAG: self.tag, "OMP_NUM_THREADS": "1"}
@@ -187,10 +194,18 @@ class Fleet:
         process = self.devices[device].process if device else self.server
         if process is None or process.poll() is not None:
             return []
+        if target == "agent":
+            return [process.pid]
         every = below(process.pid)
-        if target in ("server", "device"):
-            return every
-        return [pid for pid in every if (program(pid) == TRAINER) == (target == "trainer")]
+        return every if target in ("server", "device") else [pid for pid in every if name_of(pid) == PROGRAMS[target]]
+
+    def connected(self) -> set[str]:
+        """The devices that the server says are there."""
+        try:
+            said = json.loads((self.service / CONNECTIONS).read_text())
+        except (OSError, ValueError):
+            return set()
+        return {one["name"] for one in said if one["connected"]}
 
     def works(self, device: str) -> bool:
         """Whether a device has a task that it has not answered."""
@@ -273,14 +288,6 @@ def below(root: int) -> list[int]:
         found += children
         new = children
     return found
-
-
-def program(pid: int) -> str:
-    """What a process calls itself; empty once it is gone."""
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
 
 
 def command(pid: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -10,18 +11,17 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.faults.fleet import FILLER, Device, Fleet
-from benchmarks.faults.schedule import UPLOAD, Fault
+from benchmarks.faults.schedule import TRANSFERS, Fault
 from client.agent.store import TASKS
 from server.record.status import TESTING, TRAINING, read_status
 
 LOOK_SECONDS, LINE_SECONDS = 0.05, 0.003
 CHUNK = 1 << 16
-SETTLING = ("kill device", "kill agent", UPLOAD, "damage state", "damage prepared", "damage tasks")
-HALF = 6000  # bytes: more than announces a reply, less than the 8 kB of its largest part
+ENDING = ("kill device", "agent", "power", "damage state", "damage prepared", "damage tasks")  # a device's program
 
 
 class Injection:
@@ -38,23 +38,29 @@ class Injection:
     def run(self) -> None:
         """Wait for the event, and do it."""
         try:
-            if self._await():
-                time.sleep(self.fault.seconds)
-                kind, _, what = self.fault.kind.partition(" ")
-                self.happened = {
-                    "kill": self._kill,
-                    "stop": self._stop,
-                    "restart": self._restart,
-                    "damage": self._damage,
-                    "cut": self._cut,
-                    "loss": self._loss,
-                    "slow": self._slow,
-                    UPLOAD: self._cut_short,
-                    "full-server": self._fill,
-                    "full-device": self._fill,
-                }[kind](what)
+            with self._in_slow_motion() if self.fault.kind in TRANSFERS else contextlib.nullcontext():
+                if self._await():
+                    time.sleep(0.0 if self.fault.kind in TRANSFERS else self.fault.seconds)
+                    self._do()
         except Exception as error:
             self.error = f"{type(error).__name__}: {error}"
+
+    def _do(self) -> None:
+        kind, _, what = self.fault.kind.partition(" ")
+        if self.fault.kind in TRANSFERS:
+            kind, what = (what, "") if what in ("cut", "power") else ("kill", what)
+        self.happened = {
+            "kill": self._kill,
+            "stop": self._stop,
+            "restart": self._restart,
+            "damage": self._damage,
+            "cut": self._cut,
+            "power": self._power,
+            "loss": self._loss,
+            "slow": self._slow,
+            "full-server": self._fill,
+            "full-device": self._fill,
+        }[kind](what)
 
     @property
     def device(self) -> Device:
@@ -65,7 +71,7 @@ class Injection:
         while not self.over.is_set():
             if self._due():
                 return True
-            time.sleep(LINE_SECONDS if self.fault.event in ("line", "reply") else LOOK_SECONDS)
+            time.sleep(LOOK_SECONDS if self.fault.event in ("round", "testing") else LINE_SECONDS)
         return False
 
     def _due(self) -> bool:
@@ -75,26 +81,44 @@ class Injection:
                 return (self.run_folder / "rounds.jsonl").read_bytes().count(b"\n") >= round_
             except OSError:
                 return False
-        status = read_status(self.run_folder)
         if event == "testing":
-            return status.get("state") == TESTING
-        begun = status.get("state") == TRAINING and status.get("round", 0) >= round_
-        if event in ("task", "reply") and begun:
+            return read_status(self.run_folder).get("state") == TESTING
+        if event in ("down", "up"):
+            return self._is_on_its_way()
+        if event in ("task", "reply") and self._has_begun():
             asked = self.fleet.works if event == "task" else self.fleet.replies
             return asked(self.fault.device or next(iter(self.fleet.devices)))
-        return begun
+        return self._has_begun()
+
+    def _has_begun(self) -> bool:
+        status = read_status(self.run_folder)
+        return status.get("state") == TRAINING and status.get("round", 0) >= self.fault.round
+
+    def _is_on_its_way(self) -> bool:
+        """Whether a part of a model is at the device, or of its reply at the server, and not all of it."""
+        tasks = self.device.state / TASKS
+        if self.fault.event == "down":
+            parts = list(tasks.glob("*.content.*.part"))
+        else:
+            parts = [p for reply in tasks.glob("*.reply") for p in self.fleet.service.glob(f"{reply.name}.*.part")]
+        with contextlib.suppress(OSError):
+            return any(part.stat().st_size for part in parts)
+        return False
 
     # --- what is done ---------------------------------------------------------------------------------------
 
     def _targets(self, what: str) -> list[int]:
         deadline = time.monotonic() + 20
-        while not (found := self.fleet.processes(what, self.fault.device)) and time.monotonic() < deadline:
+        device = "" if what == "server" else self.fault.device
+        while not (found := self.fleet.processes(what, device)) and time.monotonic() < deadline:
             time.sleep(LOOK_SECONDS)
         return found
 
     def _kill(self, what: str) -> str:
         found = self._targets(what)
-        with self.device.lock if self.fault.device else self.fleet.lock:  # nobody starts it in the meantime
+        with (
+            self.device.lock if self.fault.device and what != "server" else self.fleet.lock
+        ):  # nobody starts it meanwhile
             self.fleet.signal(found, signal.SIGKILL)
             time.sleep(self.fault.pause)
         return self._again(f"killed {len(found)}" if found else "")
@@ -117,7 +141,7 @@ class Injection:
         return said
 
     def _settle(self, process: subprocess.Popen[bytes] | None) -> None:
-        if self.fault.kind in SETTLING and process is not None:
+        if self.fault.kind.endswith(ENDING) and self.fault.kind != "stop agent" and process is not None:
             process.wait()
 
     def _stop(self, what: str) -> str:
@@ -128,9 +152,9 @@ class Injection:
         return f"stopped {len(found)}" if found else ""
 
     def _damage(self, what: str) -> str:
-        program = self.fleet.server if what == "checkpoint" else self.device.process
-        found = self.fleet.processes("server" if what == "checkpoint" else "device", self.fault.device)
-        with self.fleet.lock if what == "checkpoint" else self.device.lock:  # nobody starts it in the meantime
+        program = self.device.process if self.fault.device else self.fleet.server
+        found = self.fleet.processes("device" if self.fault.device else "server", self.fault.device)
+        with self.device.lock if self.fault.device else self.fleet.lock:  # nobody starts it in the meantime
             self.fleet.signal(found, signal.SIGKILL)
             if program is not None:
                 program.wait()
@@ -146,15 +170,16 @@ class Injection:
         elif what == "state":
             # Its last round, not the model that is trained beside it, which is written after it.
             files = sorted(self.device.state.glob("run-*/round-*.safetensors"), key=lambda f: f.stat().st_mtime_ns)[-1:]
-        elif what == "tasks":
-            files = sorted((self.device.state / TASKS).glob("*"))
+        elif what in ("tasks", "service"):
+            files = sorted((self.device.state / TASKS if what == "tasks" else self.fleet.service).glob("*"))
         else:
             files = sorted((self.device.state / "prepared").glob("*"))
         if not files:
             return ""
         file = self.random.choice(files)
         content = bytearray(file.read_bytes())
-        how = self.random.choice(("flip", "truncate", "empty"))
+        # What is on its way is not read back where a device's memory fails, but where its power did.
+        how = self.random.choice(("truncate", "empty", *(("flip",) if what not in ("tasks", "service") else ())))
         if how == "flip" and content:
             for _ in range(8):
                 content[self.random.randrange(len(content))] ^= 1 << self.random.randrange(8)
@@ -189,38 +214,47 @@ class Injection:
         return f"lost {share}"
 
     def _slow(self, _: str) -> str:
-        """A rate at which a model takes a second, and so a queue that delays all that comes after it."""
-        link = self.device.link
-        assert link is not None
-        shape = ["root", "tbf", "rate", "64kbit", "burst", "2kb", "latency", "3s"]
-        self._link("tc", "qdisc", "add", "dev", link.device, *shape)
-        self._link("tc", "-n", link.namespace, "qdisc", "add", "dev", "uplink", *shape)
-        time.sleep(self.fault.pause)
-        self._link("tc", "qdisc", "del", "dev", link.device, "root")
-        self._link("tc", "-n", link.namespace, "qdisc", "del", "dev", "uplink", "root")
+        """A rate at which a model takes seconds, and so a queue that delays all that comes after it."""
+        with self._shaped("512kbit"):
+            time.sleep(self.fault.pause)
         return "slow"
 
-    def _cut_short(self, _: str) -> str:
-        """End a device while part of its reply is at the server, as where its power fails: it sends nothing more."""
+    @contextlib.contextmanager
+    def _shaped(self, rate: str) -> Iterator[None]:
+        """No more than this rate in either direction."""
+        link = self.device.link
+        assert link is not None
+        ends = (("tc", "qdisc"), link.device), (("tc", "-n", link.namespace, "qdisc"), "uplink")
+        for command, end in ends:
+            self._link(*command, "replace", "dev", end, "root", "tbf", "rate", rate, "burst", "4kb", "latency", "3s")
+        try:
+            yield
+        finally:
+            for command, end in ends:
+                with contextlib.suppress(subprocess.CalledProcessError):  # another fault's, which is over
+                    self._link(*command, "del", "dev", end, "root")
+
+    @contextlib.contextmanager
+    def _in_slow_motion(self) -> Iterator[None]:
+        """From the fault's round on the link is so slow that a model is seen on its way."""
+        while not self.over.is_set() and not self._has_begun():
+            time.sleep(LOOK_SECONDS)
+        with self._shaped("2mbit"):
+            yield
+
+    def _power(self, _: str) -> str:
+        """End a device as where its power fails: it sends nothing more, so that nobody is told."""
         link = self.device.link
         assert link is not None
         inside = ("ip", "netns", "exec", link.namespace)
-        uplink = ("dev", "uplink", "root")
-        slow = ("tbf", "rate", "16kbit", "burst", "2kb", "latency", "3s")
-        self._link(*inside, "tc", "qdisc", "add", *uplink, *slow)
-        before, deadline = link.counters()[1], time.monotonic() + 20
-        while (sent := link.counters()[1] - before) < HALF and time.monotonic() < deadline:
-            time.sleep(LOOK_SECONDS)
-        if sent >= HALF:
-            with self.device.lock:  # nobody starts it in the meantime
-                # Otherwise the kernel would send what the ended processes had given it.
-                listed = subprocess.run((*inside, "ss", "-tnH"), check=True, capture_output=True, text=True).stdout
-                for port in {line.split()[3].rsplit(":", 1)[1] for line in listed.splitlines()}:
-                    self._link(*inside, "iptables", "-w", "-A", "OUTPUT", "-p", "tcp", "--sport", port, "-j", "DROP")
-                self.fleet.signal(self.fleet.processes("device", self.fault.device), signal.SIGKILL)
-                time.sleep(self.fault.pause)
-        self._link(*inside, "tc", "qdisc", "del", *uplink)
-        return self._again(f"ended after {sent} bytes") if sent >= HALF else ""
+        with self.device.lock:  # nobody starts it in the meantime
+            # Otherwise the kernel would send what the ended processes had given it, and that they are gone.
+            listed = subprocess.run((*inside, "ss", "-tnH"), check=True, capture_output=True, text=True).stdout
+            for port in {line.split()[3].rsplit(":", 1)[1] for line in listed.splitlines()}:
+                self._link(*inside, "iptables", "-w", "-A", "OUTPUT", "-p", "tcp", "--sport", port, "-j", "DROP")
+            self.fleet.signal(self.fleet.processes("device", self.fault.device), signal.SIGKILL)
+            time.sleep(self.fault.pause)
+        return self._again("ended")
 
     def _fill(self, _: str) -> str:
         folder = self.device.state if self.fault.device else self.fleet.server_disk

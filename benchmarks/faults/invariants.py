@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from safetensors.numpy import load_file
 from benchmarks.faults.fleet import Device, Fleet
 from benchmarks.faults.inject import lines
 from benchmarks.faults.schedule import Schedule
+from client.agent.store import MOST_REPLIES, TASKS
 from client.context import own_data
 from client.state.device_state import PERSONAL, DeviceState, Kept
 from client.state.store import FolderStore
@@ -25,6 +27,8 @@ from server.record.status import FINISHED, read_status
 from server.run.checkpoint import load_checkpoint
 
 SLOWEST_ROUND = 150.0  # seconds; the settings' deadlines are 45 s for each of its up to three exchanges
+ON_ITS_WAY = (".content", ".reply", ".error", ".part")
+FORGET_SECONDS = 60.0
 WORSE_MEAN, WORSE_DEVICE = 0.06, 0.15  # accuracy below that of the run without faults
 
 
@@ -72,10 +76,9 @@ def check_devices(
     losing = {fault.device for fault in schedule.faults if fault.loses_state}
     record = lines(run)
     for device in fleet.devices.values():
-        known = _known(device, names)
         took_part = [line["round"] for line in record if device.name in line["by_client"]]
-        if known != device.name and took_part:
-            wrong.append(f"{device.name} is known as {known}")
+        if device.name not in names and took_part:
+            wrong.append(f"{device.name} took part and has no name")
         own = kept[device.name]
         if took_part and device.name not in losing:
             if own is None or own.run != checkpoint.run_id:
@@ -102,10 +105,20 @@ def check_devices(
     return wrong + same, accuracy
 
 
-def _known(device: Device, names: dict[str, Any]) -> str | None:
-    """What the server calls a device; one that was killed in its first task and missed the rest has no identity."""
-    file = device.state / "identity.json"
-    return names.get(json.loads(file.read_text())["client-id"], {}).get("name") if file.exists() else None
+def check_forgotten(fleet: Fleet) -> list[str]:
+    """What the server still keeps of tasks, a while after the run, and devices beyond the last few."""
+    deadline = time.monotonic() + FORGET_SECONDS
+    while True:
+        left = [f"kept: {file.name}" for file in fleet.service.iterdir() if file.suffix in ON_ITS_WAY]
+        for device in fleet.devices.values():
+            # A device that was ended before it heard that the server has its reply keeps that for the next look.
+            tasks = {
+                file.name.partition(".")[0] for file in (device.state / TASKS).glob("*") if file.suffix in ON_ITS_WAY
+            }
+            left += [f"{device.name} keeps {len(tasks)} tasks"] if len(tasks) > MOST_REPLIES else []
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.5)
 
 
 def check_accuracy(run: Path, reference: dict[str, Any]) -> tuple[list[str], dict[str, float]]:

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.faults import inject, invariants
-from benchmarks.faults.fleet import Fleet, command, fleet, program, run_settings
+from benchmarks.faults.fleet import Fleet, command, fleet, run_settings
 from benchmarks.faults.schedule import DEVICES, NEEDS_ROOT, STRATEGIES, Schedule, draw
+from benchmarks.processes import name_of
 from bouquet.federation.queue import NextRun, enqueue
 from common.errors import BouquetError
 from common.settings import Settings
@@ -62,7 +63,8 @@ def run_one(schedule: Schedule, federation: Fleet, folder: Path, reference: dict
             wrong += found
         else:
             accuracy = json.loads((run / "summary.json").read_text())["accuracy_by_client"]
-    wrong += _leaks(before, federation) if federation.waiting and not wrong else []
+    if federation.waiting and not wrong:
+        wrong += _leaks(before, federation) + invariants.check_forgotten(federation)
     return {
         "seed": schedule.seed,
         "strategy": schedule.strategy,
@@ -164,6 +166,7 @@ def _await_fleet(federation: Fleet) -> list[str]:
     while not (
         federation.serves
         and _waits(federation.log.read_text(errors="replace"))
+        and federation.connected() == {*federation.devices}
         and all(federation.processes("trainer", name) for name in federation.devices)
     ):
         if time.monotonic() > deadline:
@@ -182,7 +185,7 @@ def _processes(federation: Fleet) -> dict[str, list[str]]:
     found = {name: federation.processes("device", name) for name in federation.devices}
     found["server"] = federation.processes("server")
     # Without those that have ended and are collected when the next one is started.
-    return {name: [f"{program(pid)}: {command(pid)}" for pid in pids if command(pid)] for name, pids in found.items()}
+    return {name: [f"{name_of(pid)}: {command(pid)}" for pid in pids if command(pid)] for name, pids in found.items()}
 
 
 def _leaks(before: dict[str, list[str]], federation: Fleet) -> list[str]:

@@ -10,38 +10,26 @@ DEVICES = ("ada", "bob", "cleo", "dan")
 ROUNDS = 5
 ALONE_EVERY = 10  # one schedule in so many is of a server that ends with its run, and of devices of its own
 
-# What happens, and to whom.
-# A device is its agent and the trainer below it.
-KILLS = ("server", "device", "agent", "trainer")
-STOPS = ("server", "device", "agent", "trainer")
+# What happens, and to whom. A device is its agent, the trainer below it, and the task that the trainer has forked.
+TARGETS = ("server", "device", "agent", "trainer", "task")
+RESTARTS = ("server", "device")
 OTHERS = ("cut", "loss", "slow", "full-server", "full-device")
-DAMAGES = ("checkpoint", "state", "prepared", "tasks")
+DAMAGES = ("checkpoint", "state", "prepared", "tasks", "service")
+# In the middle of a model's way to a device, or of its reply's way back: the link is cut, the device's power fails (it
+# sends nothing more, and not that), its agent is killed, or the server.
+TRANSFERS = tuple(f"{way} {what}" for way in ("down", "up") for what in ("cut", "power", "agent", "server"))
 KINDS = (
-    *(f"kill {what}" for what in KILLS),
-    *(f"stop {what}" for what in STOPS),
-    "restart server",
-    "restart device",
+    *(f"kill {what}" for what in TARGETS),
+    *(f"stop {what}" for what in TARGETS),
+    *(f"restart {what}" for what in RESTARTS),
     *OTHERS,
     *(f"damage {what}" for what in DAMAGES),
+    *TRANSFERS,
 )
-UPLOAD = "half-reply"  # a device loses its power while it uploads a reply: of the seeds from `UPLOADS` on
-UPLOADS = 200
 # Those of the suite: each kind of fault and each strategy, the cheap ones where there was a choice, and for one fleet.
-FIXED = (13, 79, 80, 102, 116, 136, 165, 194, 202)
-NEEDS_ROOT = frozenset((*OTHERS, UPLOAD))
-ON_DEVICES = (
-    "device",
-    "agent",
-    "trainer",
-    "cut",
-    "loss",
-    "slow",
-    "full-device",
-    "state",
-    "prepared",
-    "tasks",
-    UPLOAD,
-)
+FIXED = (22, 37, 84, 93, 101, 116, 126, 138, 152, 175, 191)
+NEEDS_ROOT = frozenset((*OTHERS, *TRANSFERS))
+ON_THE_SERVER = ("kill server", "stop server", "restart server", "full-server", "damage checkpoint", "damage service")
 # A round has begun; a device works on a task of it, or has a reply that is not yet at the server; its line is written,
 # and its checkpoint follows; the last test.
 EVENTS = ("round", "task", "reply", "line", "testing")
@@ -87,7 +75,7 @@ class Schedule:
 def draw(seed: int) -> Schedule:
     """The schedule of a seed: each kind of fault comes with each strategy in turn, and up to two drawn ones beside."""
     generator = random.Random(f"faults {seed}")
-    first = KINDS[seed // len(STRATEGIES) % len(KINDS)] if seed < UPLOADS else UPLOAD
+    first = KINDS[seed // len(STRATEGIES) % len(KINDS)]
     kinds = [first, *(generator.choice(KINDS) for _ in range(generator.choice((0, 0, 1, 1, 2))))]
     if kinds.count("damage checkpoint") > 1:  # both that are kept: no run bears that
         kinds = [first]
@@ -96,19 +84,20 @@ def draw(seed: int) -> Schedule:
 
 
 def _fault(kind: str, generator: random.Random) -> Fault:
-    what = kind.split()[-1]
     event = generator.choice(EVENTS)
-    if what in ("trainer", UPLOAD):
+    if kind.endswith(("trainer", "task")):
         event = "task"
     round_ = generator.randint(1, ROUNDS)
+    if kind in TRANSFERS:
+        event, round_ = kind.split()[0], generator.randint(1, ROUNDS - 1)
     if kind == "damage checkpoint":
         event, round_ = generator.choice(("round", "task")), generator.randint(3, ROUNDS)
     if event == "testing":
         round_ = ROUNDS
     # The checkpoint is written some milliseconds after the line.
     seconds = generator.uniform(0, 0.03) if event == "line" else generator.choice((0.0, generator.uniform(0, 1.5)))
-    device = generator.choice(DEVICES) if what in ON_DEVICES else ""
+    device = "" if kind in ON_THE_SERVER else generator.choice(DEVICES)
     pause = generator.choice((0.0, 1.0, generator.uniform(0, 8)))
-    if kind.startswith(("stop", *OTHERS)):
+    if kind.startswith(("stop", *OTHERS)) or kind.endswith("cut"):
         pause = max(1.0, pause)
     return Fault(kind, device, event, round_, round(seconds, 3), round(pause, 2), generator.randrange(2**31))

@@ -24,6 +24,7 @@ from google.protobuf.message import DecodeError
 from client.agent.reachability import ServerMismatch, ServerUnreachable, check_server
 from client.agent.settings import DeviceSettings
 from client.agent.store import NODE_CONFIG, TASKS, NoRoom, TaskStore
+from client.agent.trainer import settle
 from client.agent.worker import Worker
 from client.node_config import TAGS, WHEN
 from client.trust.policy import LARGEST_CODE_BYTES, CodeRefused, unpack, unpacked
@@ -69,7 +70,8 @@ class Agent:
         self.settings, self.say = settings, say
         self.store = TaskStore(settings.state_dir / TASKS)
         self.store.sweep()
-        (self.store.folder / NODE_CONFIG).write_text(json.dumps({**settings.node_config, **settings.trust.node_config}))
+        told = json.dumps({**settings.node_config, **settings.trust.node_config})
+        write_atomically(self.store.folder / NODE_CONFIG, told.encode(), 0o600)
         self.worker = Worker(self.store.folder, say, settings.cold, settings.trainer)
         self.session = os.urandom(16)
         self.admitted = False
@@ -81,9 +83,12 @@ class Agent:
         self._lost = ""  # why the connection was lost, as it was said
         self._giving_up: asyncio.TimerHandle | None = None
         self._lines: deque[float] = deque(maxlen=MOST_LINES)
+        self._why_not = ""  # it did not get in, as it was said
         self._said_rest = ""
         self._tasks: dict[str, Task] = {}  # to be done, in order, those in hand and answered too
-        self._todo: asyncio.Queue[str] = asyncio.Queue()
+        self._ready: dict[str, None] = {}  # those of them whose turn comes
+        self._news = asyncio.Event()
+        self._timers: dict[str, asyncio.TimerHandle] = {}  # until nobody waits for a task any more
         self._in_hand: tuple[str, asyncio.Future[str]] | None = None
         self._coming: dict[str, Incoming] = {}
         self._run: Run | None = None
@@ -92,6 +97,7 @@ class Agent:
         self._code: Path | None = None  # where code lies that is not installed
         self._code_is_here = asyncio.Event()
         self._outbox: Outbox | None = None
+        self._unsent = ""  # what of this end's broke the connection
         self._over = False
 
     # --- connections -------------------------------------------------------------------------------------------
@@ -105,7 +111,7 @@ class Agent:
         deadline = float("inf") if wait is None else time.monotonic() + wait
         await self.worker.start()
         working = asyncio.ensure_future(self._work())
-        pause, said = 0.5, ""
+        pause = 0.5
         try:
             while not self._over:
                 began = time.monotonic()
@@ -113,7 +119,7 @@ class Agent:
                     await self._connect()  # it was welcome
                     if self._over:
                         break
-                    said, longest = "", LONGEST_PAUSE_SECONDS
+                    longest = LONGEST_PAUSE_SECONDS
                     if time.monotonic() - began > STEADY_SECONDS:
                         pause = 0.5
                 except (ServerUnreachable, ServerMismatch, Turned) as problem:
@@ -122,10 +128,10 @@ class Agent:
                         raise
                     text = re.sub(r"\d+", "", str(problem))  # a clock in it is no news
                     longest = LONGEST_PAUSE_SECONDS if isinstance(problem, Turned) else RECONNECT_SECONDS
-                    if text != said and not (self._lost and isinstance(problem, ServerUnreachable)):
+                    if text != self._why_not and not (self._lost and isinstance(problem, ServerUnreachable)):
                         more = "." if wait is None or self.admitted else f" for {wait:g} s."
                         self.say(f"{problem} Trying again{more}")
-                    said = text
+                    self._why_not = text
                 await asyncio.sleep(max(0.0, min(pause * random.uniform(0.5, 1.0), deadline - time.monotonic() + 0.05)))
                 pause = min(2 * pause, longest)
         finally:
@@ -139,6 +145,7 @@ class Agent:
         welcome = False
         try:
             call = channel.stream_stream(METHOD)()
+            self._unsent = ""
             outbox = Outbox(DeviceFrame)
             outbox.put(hello=self._hello())
             writing = asyncio.ensure_future(self._write(call, outbox))
@@ -231,9 +238,10 @@ class Agent:
         self._run = None
         if self._lost:
             self._tell("The server is back: connected again.")
-        elif not self.admitted:
+        elif not self.admitted or self._why_not:
             self.say("Connected.")
-        self._lost = ""
+            settle()  # it stays for months
+        self._lost = self._why_not = ""
         if self._giving_up is not None:
             self._giving_up.cancel()
             self._giving_up = None
@@ -279,11 +287,20 @@ class Agent:
             await call.done_writing()
         except (grpc.RpcError, asyncio.InvalidStateError):  # the reader sees it, too
             pass
-        except (OSError, WireError):  # a file that was to be sent is gone
+        except (OSError, WireError) as error:  # a file that was to be sent is gone
+            self._unsent = str(error)
             call.cancel()
 
     async def _read(self, call: Any) -> None:
-        while (data := await call.read()) is not grpc.aio.EOF:
+        while True:
+            try:
+                data = await call.read()
+            except asyncio.CancelledError:
+                if self._unsent:  # by `_write`; else the agent ends
+                    raise WireError(self._unsent) from None
+                raise
+            if data is grpc.aio.EOF:
+                return
             frame = ServerFrame.FromString(data)
             kind = frame.WhichOneof("frame")
             if kind == "goodbye":
@@ -366,9 +383,10 @@ class Agent:
             raise WireError("a task that belongs to no run")
         if (reply := self.store.reply(task.id)) is not None:
             self._tasks[task.id] = task
+            self._expire(task)
             self._deliver(task.id, reply)
         elif task.id in self._tasks:
-            return  # it comes, waits its turn, or is being done
+            self._expire(task)  # it comes, waits its turn, or is being done
         elif self._refusal:
             self._put(reply={"id": task.id, "error": {"code": CODE_REFUSED, "reason": self._refusal}})
         elif len(self._tasks) >= MOST_TASKS:
@@ -390,13 +408,26 @@ class Agent:
             return
         task.content.ClearField("data")
         self._tasks[task.id] = task
+        self._expire(task)
         if incoming is None:
-            self._todo.put_nowait(task.id)
+            self._begin(task.id)
             return
         self._coming[task.id] = incoming
         self._put(credit=incoming.begin())
         if incoming.is_complete:
             self._finish(incoming)
+
+    def _expire(self, task: Task) -> None:
+        """Forget a task when nobody waits for it any more, as the server said last."""
+        if (timer := self._timers.pop(task.id, None)) is not None:
+            timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._timers[task.id] = loop.call_later(max(1.0, task.seconds), self._cancel, task.id)
+
+    def _begin(self, identifier: str) -> None:
+        """All of a task is here: it is done when its turn comes."""
+        self._ready[identifier] = None
+        self._news.set()
 
     def _not_now(self, task: Task) -> Any:
         """Whether the owner lets no work begin; said where it is another reason than the last."""
@@ -442,7 +473,7 @@ class Agent:
                 file.unlink(missing_ok=True)
             self._code_is_here.set()
         else:
-            self._todo.put_nowait(incoming.id)
+            self._begin(incoming.id)
 
     def _on_credit(self, credit: Any) -> None:
         if self._outbox is not None:
@@ -459,6 +490,9 @@ class Agent:
     def _cancel(self, identifier: str) -> None:
         """Forget a task, and end the work on it."""
         self._tasks.pop(identifier, None)
+        self._ready.pop(identifier, None)
+        if (timer := self._timers.pop(identifier, None)) is not None:
+            timer.cancel()
         if (incoming := self._coming.pop(identifier, None)) is not None:
             incoming.drop()
         if self._outbox is not None:
@@ -480,6 +514,8 @@ class Agent:
         if given is None or authority is None:
             return
         try:
+            if renewed.pem.strip() == given.read_bytes().strip():
+                return  # it is sent until it is shown
             check_renewal(renewed.pem, given.read_bytes(), authority.read_bytes())
             file, copied = self.settings.state_dir / CERTIFICATE, self.settings.certificate
             write_atomically(file, renewed.pem, 0o600)
@@ -493,19 +529,21 @@ class Agent:
     # --- work --------------------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        """One task after another, whatever becomes of the connection."""
+        """One task after another, whatever becomes of the connection, and of each of them."""
         while True:
-            identifier = await self._todo.get()
+            while not self._ready:
+                self._news.clear()
+                await self._news.wait()
             await self._code_is_here.wait()
-            task = self._tasks.get(identifier)
-            if task is None:
+            if (identifier := next(iter(self._ready), None)) is None:
                 continue  # cancelled
-            why = self._refusal
-            if not why:
-                why = await self._do(task)
+            del self._ready[identifier]
+            if (task := self._tasks.get(identifier)) is None:
+                continue  # it was answered, and the server is to ask again
+            why = self._refusal or await self._do(task)
             reply = await asyncio.to_thread(self.store.reply, identifier)
-            if identifier not in self._tasks:
-                continue  # cancelled meanwhile, or the server is to ask again
+            if self._tasks.get(identifier) is not task:
+                continue  # cancelled meanwhile, or the server has asked again
             if reply is None:
                 reason = (why or "The process that worked on it left no answer.")[:LONGEST_REASON]
                 reply = self.store.fail(identifier, CODE_REFUSED if self._refusal else CRASHED, reason)
@@ -514,22 +552,23 @@ class Agent:
             self._deliver(identifier, reply)
 
     async def _do(self, task: Task) -> str:
-        """Why a task was not done; empty where it was."""
+        """Why a task was not done; empty where it was, or was cancelled."""
         config = json.loads(self._run.settings) if self._run is not None else {}
         doing = asyncio.ensure_future(self.worker.do(task.id, self._code, wants_torchvision(config)))
         self._in_hand = task.id, doing
-        timer = asyncio.get_running_loop().call_later(max(1.0, task.seconds), self._cancel, task.id)
         try:
-            why = await doing
-        except asyncio.CancelledError:
-            if task.id in self._tasks:  # the agent itself ends
-                raise
-            return "It was cancelled."
-        except OSError as error:
-            why = f"could not be started ({error.strerror})"
+            await asyncio.wait({doing})
         finally:
-            timer.cancel()
+            doing.cancel()  # where the agent itself ends
             self._in_hand = None
+        if doing.cancelled():
+            return ""
+        if (error := doing.exception()) is None:
+            why = doing.result()
+        elif isinstance(error, OSError):
+            why = f"could not be started ({error.strerror})"
+        else:
+            why = f"was lost ({type(error).__name__}: {plain(str(error))})"
         return f"The process that worked on it {why}." if why else ""
 
     def _deliver(self, identifier: str, reply: Any) -> None:

@@ -14,6 +14,7 @@ import importlib
 import json
 import mmap
 import os
+import re
 import select
 import signal
 import socket
@@ -35,8 +36,15 @@ IMPORTED = (
     "client.app",
     "common.wire.flower",
 )
+UNUSED = "httpx._main"  # the command line that httpx has where rich and click can be imported; Flower imports httpx
 LARGEST_PACKET = 64 * 1024
 PR_SET_NAME = 15
+# Of /proc/self/smaps: what is mapped of a file, to be read and run alone, and how much of it was written all the same.
+MAPPING = re.compile(
+    r"^(?P<low>[0-9a-f]+)-(?P<high>[0-9a-f]+) r-[x-]p \S+ \S+ [1-9]\d* +/.*\n"
+    r"(?:\w+:.*\n)*?Anonymous: +(?P<written>\d+) kB",
+    re.MULTILINE,
+)
 OOM_SCORE = "500"  # where memory runs out, the kernel ends a task before anything else of the device
 
 
@@ -150,10 +158,10 @@ def ended(code: int) -> str:
 
 
 def settle() -> None:
-    """Call it before a fork, when what will be shared is imported.
+    """Call it when all is imported, and before a fork that shares it.
 
     No collection looks at these objects again, so that their pages stay shared. What importing has touched of the
-    libraries' code, some 60 MB for PyTorch, is left to the page cache: a page comes back when it is run.
+    libraries' files, some 60 MB for PyTorch, is left to the page cache: a page comes back when it is used.
     """
     gc.collect()
     gc.freeze()
@@ -162,17 +170,17 @@ def settle() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        addresses, permissions, *_, file = line.split(maxsplit=5)
-        # Code alone: other private mappings may hold what the loader has written into them.
-        if permissions == "r-xp" and file.startswith("/"):
-            low, high = (int(address, 16) for address in addresses.split("-"))
+    for found in MAPPING.finditer(Path("/proc/self/smaps").read_text()):
+        # Not where the loader has written into it: that is in no file.
+        if found["written"] == "0":
+            low, high = int(found["low"], 16), int(found["high"], 16)
             libc.madvise(ctypes.c_void_p(low), ctypes.c_size_t(high - low), mmap.MADV_DONTNEED)
 
 
 def main(descriptors: list[str]) -> NoReturn:
     """Import what tasks need and serve one agent; of several, each by a process of its own that shares the imports."""
     become("bouquet-train", signal.SIGKILL)
+    sys.modules.setdefault(UNUSED, None)  # type: ignore[arg-type]  # as where it cannot be imported
     for module in IMPORTED:
         importlib.import_module(module)
     import client.agent.task  # noqa: F401

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 NOTICE_SECONDS = 600.0
 LOOK_SECONDS = 0.2
+PAUSE_FOR_LOOK = 50  # seconds for each that a look takes: of thousands of devices it takes a while
 REMOVED = "It was removed."
 Follow = Callable[[dict[str, Any]], None]
 Show = Callable[[dict[str, Any]], None]
@@ -356,13 +357,14 @@ class _Run:
         server = self.settings.server
         deadline = time.monotonic() + server.wait_for_clients
         while True:
+            began = time.monotonic()
             every, others = self.connected()
             if len(nodes := [node for node in every if node not in others]) >= needed:
                 return
             said = self.status.waiting(every, others)
             check_stop(self.record.folder, done)
-            if time.monotonic() < deadline:
-                time.sleep(LOOK_SECONDS)
+            if (now := time.monotonic()) < deadline:
+                time.sleep(max(LOOK_SECONDS, min(PAUSE_FOR_LOOK * (now - began), deadline - now)))
                 continue
             patience = f"{server.wait_for_clients:.0f} s"
             if done and not nodes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -66,10 +65,15 @@ class Admission:
         found = []
         with os.scandir(self.registered) as listed:  # every second, of thousands of files
             for file in listed:
-                with contextlib.suppress(FileNotFoundError):
-                    if file.name.endswith(".crt"):
-                        about = file.stat()
-                        found.append((file.name, about.st_mtime_ns, about.st_size))
+                if not file.name.endswith(".crt"):
+                    continue
+                try:
+                    about = file.stat()
+                    found.append((file.name, about.st_mtime_ns, about.st_size))
+                except FileNotFoundError:
+                    continue
+                except OSError:  # of this one alone: whoever reads it says what is wrong
+                    found.append((file.name, 0, 0))
         return sorted(found)
 
     def _once(self, line: str) -> None:

@@ -18,13 +18,12 @@ def root_on_path(monkeypatch):
 
 
 def test_a_seed_is_a_schedule_and_each_fault_meets_each_strategy():
-    from benchmarks.faults.schedule import FIXED, KINDS, ROUNDS, STRATEGIES, UPLOAD, UPLOADS, draw
+    from benchmarks.faults.schedule import FIXED, KINDS, ROUNDS, STRATEGIES, draw
 
     fixed = [draw(seed) for seed in FIXED]
-    assert {fault.kind for schedule in fixed for fault in schedule.faults} == {*KINDS, UPLOAD}
+    assert {fault.kind for schedule in fixed for fault in schedule.faults} == {*KINDS}
     assert {schedule.strategy for schedule in fixed} == set(STRATEGIES)
     assert not any(schedule.alone for schedule in fixed)
-    assert {draw(UPLOADS + number).faults[0].kind for number in range(len(STRATEGIES))} == {UPLOAD}
     schedules = [draw(seed) for seed in range(200)]
     assert schedules == [draw(seed) for seed in range(200)]
     met = Counter((fault.kind, schedule.strategy) for schedule in schedules for fault in schedule.faults)
@@ -62,7 +61,7 @@ def finished(tmp_path_factory):
 
 
 @pytest.fixture
-def run(finished, tmp_path):
+def run(finished, tmp_path, monkeypatch):
     """A copy of it, and what is found wrong with it."""
     from benchmarks.faults import fleet, invariants
     from benchmarks.faults.schedule import Schedule
@@ -74,12 +73,12 @@ def run(finished, tmp_path):
         name: fleet.Device(name, tmp_path / "states" / name, folder / "data" / name, tmp_path / f"{name}.log")
         for name in fleet.DEVICES
     }
-    known = {}
-    for name, device in devices.items():
-        (device.state / "identity.json").write_text(json.dumps({"client-id": f"id-{name}"}))
-        known[f"id-{name}"] = {"name": name}
-    (tmp_path / "run" / "devices.json").write_text(json.dumps(known))
-    made = SimpleNamespace(devices=devices)
+    for name in devices:
+        (devices[name].state / "tasks").mkdir()
+    (tmp_path / "run" / "devices.json").write_text(json.dumps({name: {"name": name} for name in devices}))
+    (tmp_path / "service").mkdir()
+    made = SimpleNamespace(devices=devices, service=tmp_path / "service")
+    monkeypatch.setattr(invariants, "FORGET_SECONDS", 0.0)
     schedule = Schedule(0, "fesem", False, ())
     every = dict.fromkeys(devices, 0.9)
 
@@ -89,9 +88,9 @@ def run(finished, tmp_path):
             schedule, made, settings, tmp_path / "run", {"kept": every, "accuracy": every}
         )
         of_test, _ = invariants.check_accuracy(tmp_path / "run", {"accuracy": every})
-        return [*found, *of_devices, *of_test]
+        return [*found, *of_devices, *of_test, *invariants.check_forgotten(made)]
 
-    return SimpleNamespace(folder=tmp_path / "run", states=tmp_path / "states", wrong=wrong)
+    return SimpleNamespace(folder=tmp_path / "run", states=tmp_path / "states", service=made.service, wrong=wrong)
 
 
 def swap(one, other):
@@ -116,9 +115,11 @@ def test_swapped_layers_are_noticed(run):
     assert [line.split(" has ")[0] for line in run.wrong()] == ["ada's own model", "dan's own model"]
 
 
-def test_a_device_that_never_took_part_has_no_identity_and_nothing_is_wrong(run):
-    (run.states / "ada" / "identity.json").unlink()
-    assert run.wrong() == ["ada is known as None"]
+def test_a_device_that_took_part_has_a_name_and_one_that_never_did_need_not(run):
+    known = json.loads((run.folder / "devices.json").read_text())
+    del known["ada"]
+    (run.folder / "devices.json").write_text(json.dumps(known))
+    assert run.wrong() == ["ada took part and has no name"]
     lines = [json.loads(line) for line in (run.folder / "rounds.jsonl").read_text().splitlines()]
     for line in lines:
         del line["by_client"]["ada"]
@@ -126,17 +127,19 @@ def test_a_device_that_never_took_part_has_no_identity_and_nothing_is_wrong(run)
     assert run.wrong() == []
 
 
-def test_swapped_devices_lost_layers_and_left_files_are_noticed(run):
-    swap(run.states / "ada", run.states / "bob")
+def test_lost_layers_and_left_files_are_noticed(run):
+    for number in range(5):
+        (run.states / "bob" / "tasks" / f"{number}.reply").touch()
+    (run.service / "0.reply.0011.part").touch()
     (kept(run, "cleo") / "round-000005.safetensors").unlink()
     (kept(run, "dan") / ".round-000005.safetensors.17").touch()
     (run.folder / "checkpoint" / ".round-000005.17").mkdir()
     assert run.wrong() == [
         "left behind: checkpoint/.round-000005.17",
-        "ada is known as bob",
-        "bob is known as ada",
         "cleo keeps round 4, and took part in [1, 2, 3, 4, 5]",
         f"left behind: dan/{kept(run, 'dan').name}/.round-000005.safetensors.17",
+        "kept: 0.reply.0011.part",
+        "bob keeps 5 tasks",
     ]
 
 

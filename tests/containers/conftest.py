@@ -22,6 +22,7 @@ class Federation:
 
     def __init__(self, **settings: str) -> None:
         self.run = f"test-{uuid.uuid4().hex[:8]}"
+        self.project = f"bouquet-{self.run}"
         self.folder = ROOT / "runs" / self.run
         self.files = [ROOT / "compose.yaml"]
         # By its tag, which an engine without a registry can have; its digest is for those who install.
@@ -29,7 +30,7 @@ class Federation:
         self.environment = {
             **os.environ,
             **base,
-            "COMPOSE_PROJECT_NAME": f"bouquet-{self.run}",
+            "COMPOSE_PROJECT_NAME": self.project,
             "RUN": self.run,
             **settings,
         }

@@ -80,7 +80,7 @@ def test_the_round_in_hand_is_repeated_and_all_is_as_if_nobody_had_been_killed(c
     assert before < 6
 
     devices["b"] = device(commands, data, "b")
-    server = commands.server("--settings", "run.toml", "--insecure", "--resume")
+    server = commands.server("--settings", "run.toml", "--insecure", "--keep-going")
     assert server.wait(600) == 0
     lines = [json.loads(line) for line in (commands.folder / "runs/run/rounds.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == list(range(1, 7))

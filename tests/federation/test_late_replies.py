@@ -1,4 +1,4 @@
-"""A reply that comes after its round, over gRPC: SuperLink still gives it out, and the next round takes it."""
+"""A reply that comes after its round, over gRPC: the next round takes it."""
 
 import json
 

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from common.trust.app_bundle import package_folder
 from PIL import Image
 
 from bouquet.keys.store import add_device, init_keys
 from client.owner.conditions import read_when
 from client.owner.sensors import VARIABLE as SENSORS
 from common.system.ports import free_port
+from common.trust.code import package_folder
 from tests.helpers.machine import Machine
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(1800)]
@@ -78,7 +78,7 @@ class Film:
             self.released.add(name)
             return
         folder, log = self.root / name, self.root / f"{name}.log"
-        environment = {**os.environ, "ROOT": str(self.root), "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
+        environment = {**os.environ, "ROOT": str(self.root)}
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
         if (folder / "sensors").exists():
             environment[SENSORS] = str(folder / "sensors")
@@ -103,8 +103,7 @@ class Film:
 
     def end(self, name, number):
         if name in DEVICES:
-            # Between two rounds; what comes of a reply that is being uploaded is in
-            # tests/server/superlink/test_grid.py.
+            # Between two rounds; what comes of a reply on its way is in tests/server/service/test_transfers.py.
             log = self.root / f"{name}.log"
             said = log.read_text().count(" ended: loss")
             self.commands.wait_for(lambda: log.read_text().count(" ended: loss") > said)

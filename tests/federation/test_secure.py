@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 
 import numpy as np
@@ -82,9 +83,12 @@ def test_who_does_not_get_in_and_why(commands, own_data):
         (keys / "registered" / "torn.crt").write_text("-----BEGIN CERTIFICATE-----")
         commands.wait_for(lambda: any("torn.crt" in line for line in said))
         (keys / "registered" / "torn.crt").unlink()
+        shutil.copy(keys / "registered" / "pi.crt", commands.folder / "renewed.crt")
         remove_device(keys, "pi")
         commands.wait_for(lambda: "or was removed there" in commands.log("pi").partition("Connected.")[2])
         assert commands.log("pi").count("Connected.") == 1
+        (commands.folder / "renewed.crt").replace(keys / "registered" / "pi.crt")
+        commands.wait_for(lambda: commands.log("pi").count("Connected.") == 2)
         assert "Traceback" not in commands.log("pi")
     lines = [line for line in said if "pi" in line]
     assert (lines[0].partition(":")[0], "removed pi: it is shut out" in lines) == ("registered pi", True), said

@@ -112,7 +112,7 @@ def test_an_archive_with_any_bytes_changed_is_that_code_or_refused(tmp_path_fact
         assert unpacked(digest_of(FILES), folder) == found
 
 
-def test_a_model_task_data_set_or_partition_of_the_owners_is_imported_only_with_the_owners_leave():
+def test_a_model_or_data_set_of_the_owners_is_imported_only_with_their_leave():
     fine = {"model.name": "mlp", "data.dataset": "digits", "data.partition": "iid", "task.kind": "classification"}
     CodeTrust().check_config(fine)
     CodeTrust().check_config({"model.name": "torchvision:resnet18"})  # of models alone that is Bouquet's own

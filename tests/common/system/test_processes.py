@@ -83,12 +83,17 @@ def test_a_signal_leaves_the_block_in_order_and_handlers_are_put_back(number, st
     monkeypatch.setattr(threading.Timer, "start", lambda timer: started.append(timer))
     before = signal.signal(number, signal.SIG_DFL)  # whoever runs the tests may have it ignored
     left = []
-    try:
-        with pytest.raises(SystemExit) as found, ending_in_order():
+
+    def leave():
+        with ending_in_order():
             try:
                 signal.raise_signal(number)
             finally:
                 left.append("in order")
+
+    try:
+        with pytest.raises(SystemExit) as found:
+            leave()
         assert (found.value.code, left) == (status, ["in order"])
         assert signal.getsignal(number) == signal.SIG_DFL
         assert [timer.interval for timer in started] == [10.0]

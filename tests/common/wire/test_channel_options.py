@@ -20,7 +20,7 @@ def test_grpc_knows_every_option():
     assert sorted(name for name in named if f"{name}\0".encode() not in library) == []
 
 
-def test_a_device_at_rest_says_something_before_a_router_forgets_it_and_the_server_bears_that():
+def test_a_device_at_rest_says_something_before_a_router_forgets_it():
     options = dict(connections.door_options())
     assert agent.KEEPALIVE_SECONDS == connections.KEEPALIVE_SECONDS < SHORTEST_CUT_OFF
     assert options["grpc.http2.min_ping_interval_without_data_ms"] < 1000 * agent.KEEPALIVE_SECONDS

@@ -45,7 +45,7 @@ def test_with_keys_a_device_is_what_its_certificate_is_called_and_nothing_else(t
     assert "window-pi" not in {known["name"] for known in found.devices.values()}
 
 
-def test_who_is_removed_is_known_and_a_new_certificate_of_the_same_name_is_the_same_device(tmp_path, keys):
+def test_a_new_certificate_of_the_same_name_is_the_same_device(tmp_path, keys):
     both = [device(name) for name in ("garden-pi", "window-pi")]
     found = names(tmp_path, *both, keys=keys)
     assert [found(one.node) for one in both] == ["garden-pi", "window-pi"]

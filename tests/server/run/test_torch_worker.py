@@ -62,7 +62,7 @@ def test_the_model_that_the_check_made_is_taken_and_pytorch_is_asked_once(monkey
         np.testing.assert_array_equal(begun.arrays[name], array)
 
 
-def test_a_check_makes_no_model_where_the_seed_does_not_say_it_all_or_the_run_goes_on(tmp_path):
+def test_a_check_makes_no_model_where_the_seed_does_not_say_it_all(tmp_path):
     assert check_settings(load_settings(None, ['model.frozen=["conv1"]', "model.name=cnn-dcpfl"])).made is None
     assert check_settings(PLAIN, tmp_path).made is None
 

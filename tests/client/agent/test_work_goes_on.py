@@ -1,0 +1,158 @@
+"""Whatever a server sends, and whatever fails on the device: the agent stays, and works on."""
+
+import asyncio
+import subprocess
+import sys
+import zipfile
+from io import BytesIO
+from unittest import mock
+
+import pytest
+
+from bouquet.keys.store import add_device, init_keys
+from client.agent import agent as agent_module
+from client.trust.policy import CodeRefused, unpack
+from common.errors import BouquetError
+from common.wire.fleet_pb2 import Task
+from tests.client.agent.test_agent import LARGE, count, device, scripted, until
+from tests.helpers.wire_server import WireServer, a_task
+
+
+@scripted
+async def test_a_reply_that_vanished_from_the_disk_costs_the_connection_alone(tmp_path):
+    """As on a card that fails, or where the owner empties the folder."""
+    async with WireServer() as server, device(server, tmp_path) as agent:
+        link = await server.link()
+        await link.give(task := a_task(LARGE), LARGE)
+        await link.hear("reply")
+        agent.store.reply_file(task.id).unlink()
+        await link.say(credit={"id": task.id, "offset": 0, "end": 100_000})
+        link = await server.link()
+        await link.give(after := a_task())
+        assert (await link.reply())[0].id == after.id
+        assert count(agent, "is lost; trying again until it is back (") == 1
+
+
+@scripted
+async def test_a_task_that_is_cancelled_and_sent_again_is_done_once(tmp_path):
+    async with WireServer() as server, device(server, tmp_path) as agent:
+        agent.worker.may.clear()
+        link = await server.link()
+        await link.give(first := a_task())
+        await agent.worker.begun.get()
+        waiting = a_task()
+        for _ in range(100):
+            await link.give(waiting)
+            await link.say(cancel={"id": waiting.id})
+        await link.give(waiting)
+        await link.say(ping={})
+        await link.hear("pong")
+        agent.worker.may.set()
+        assert {(await link.reply())[0].id for _ in range(2)} == {first.id, waiting.id}
+        await link.give(after := a_task())
+        assert (await link.reply())[0].id == after.id
+        assert [agent.worker.begun.get_nowait() for _ in range(2)] == [waiting.id, after.id]
+
+
+@scripted
+async def test_one_that_is_sent_again_in_the_moment_of_its_end_is_begun_again(tmp_path):
+    async with WireServer() as server, device(server, tmp_path) as agent:
+        agent.worker.may.clear()
+        link = await server.link()
+        await link.give(task := a_task())
+        await agent.worker.begun.get()
+        agent._cancel(task.id)
+        agent._on_task(Task.FromString(task.SerializeToString()))  # before the work had a chance to end
+        agent.worker.may.set()
+        assert (await link.reply())[0].id == task.id
+        await link.give(after := a_task())
+        assert (await link.reply())[0].id == after.id
+
+
+@scripted
+async def test_what_nobody_foresaw_in_a_task_is_its_error_and_the_next_one_is_done(tmp_path):
+    async with WireServer() as server, device(server, tmp_path) as agent:
+        do = agent.worker.do
+
+        async def breaks(*_):
+            raise RuntimeError("no such \x1b[31m luck")
+
+        agent.worker.do = breaks
+        link = await server.link()
+        await link.give(a_task())
+        reply, _ = await link.reply()
+        assert "RuntimeError" in reply.error.reason
+        agent.worker.do = do
+        await link.give(after := a_task())
+        assert (await link.reply())[0].id == after.id
+
+
+@scripted
+async def test_a_server_that_gives_more_time_after_a_restart_is_believed(tmp_path):
+    async with WireServer() as server, device(server, tmp_path) as agent:
+        agent.worker.may.clear()
+        link = await server.link()
+        await link.give(task := a_task(seconds=60.0))
+        await agent.worker.begun.get()
+        link.cut()
+        link = await server.link()
+        await link.give(a_task(id=task.id, seconds=6000.0))
+        await link.give(waits := a_task(seconds=0.1))  # one that waits its turn has its own time
+        await until(lambda: not list(agent.store.folder.glob(f"{waits.id}*")), "nobody waits for it")
+        assert agent._timers[task.id].when() > asyncio.get_running_loop().time() + 3000
+        agent.worker.may.set()
+        assert (await link.reply())[0].id == task.id
+
+
+@scripted
+async def test_a_certificate_that_it_shows_already_is_no_news(tmp_path):
+    init_keys(tmp_path / "keys", ["127.0.0.1"])
+    own = add_device(tmp_path / "keys", "pi")
+    files = {"authority": own / "ca.crt", "certificate": own / "device.crt", "private_key": own / "device.key"}
+    async with WireServer(tmp_path / "keys") as server, device(server, tmp_path / "state", **files) as agent:
+        link = await server.link()
+        await link.say(certificate={"pem": files["certificate"].read_bytes()})
+        await link.say(ping={})
+        await link.hear("pong")
+        assert agent.said == ["Connected."]
+
+
+def test_an_archive_of_a_million_empty_files_is_refused_before_its_list_is_read(tmp_path):
+    """Whose list alone would take a device's memory."""
+    content = BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr("a", b"")
+    whole = content.getvalue()
+    at = whole.index(b"PK\x01\x02")
+    entry, end = whole[at : whole.index(b"PK\x05\x06")], whole[whole.index(b"PK\x05\x06") :]
+    many = 200_000
+    size = (many * len(entry)).to_bytes(4, "little")
+    bomb = whole[:at] + many * entry + end[:12] + size + end[16:]
+    with mock.patch("zipfile.ZipFile") as read, pytest.raises(CodeRefused, match="refused before it is unpacked"):
+        unpack(bomb, "0" * 64, tmp_path)
+    assert not read.called
+
+
+def test_a_full_disk_at_the_start_is_one_line(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("common.system.files.os.replace", full)
+    with pytest.raises(BouquetError, match="cannot be written: No space left on device"):
+        agent_module.Agent(agent_module.DeviceSettings("a:1", tmp_path, insecure=True), print)
+
+
+def test_what_has_settled_takes_less_memory_and_works_on():
+    code = """
+import hashlib, json, ssl, sqlite3, decimal
+from client.agent.trainer import settle
+def resident():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("RssFile"))
+before = resident()
+settle()
+after = resident()
+decimal.Decimal(2).sqrt(), hashlib.sha256(b"x").hexdigest(), ssl.create_default_context(), sqlite3.connect(":memory:")
+print(before - after)
+"""
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 2000  # kB

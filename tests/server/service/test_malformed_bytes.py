@@ -1,0 +1,179 @@
+"""Bytes of all kinds on the stream: refused with their device named, or borne; nothing ends, and memory is bounded.
+
+How many are made up is ``BOUQUET_MALFORMED`` (`make malformed` takes 2,000), each from its own seed.
+"""
+
+import os
+import resource
+
+import numpy as np
+import pytest
+
+from common.wire.fleet_pb2 import DeviceFrame, Refused
+from common.wire.flower import content_bytes
+from common.wire.transfer import CHUNK_BYTES, FRAME_BYTES, MAJOR, MINOR, content_of
+from server.service.connections import Refusals
+from tests.helpers.served_fleet import content
+from tests.helpers.waiting_for import eventually
+from tests.helpers.wire_device import Ended
+
+COUNT = int(os.environ.get("BOUQUET_MALFORMED", "60"))
+SMALL, LARGE = content_bytes(content(1000)), content_bytes(content(3 * CHUNK_BYTES))
+
+
+@pytest.fixture
+def fleet(fleets, monkeypatch):
+    """A service with keys, for an attacker and an honest device; every refusal is said."""
+    monkeypatch.setattr(Refusals, "LINES_A_MINUTE", 10**9)
+    return fleets("mallory", "garden")
+
+
+def frames(identifier):
+    """One honest frame of each kind."""
+    return {
+        "hello": {"major": MAJOR, "minor": MINOR, "session": b"12345678", "release": "test"},
+        "reply": {"id": identifier, "content": content_of(SMALL)},
+        "chunk": {"id": identifier, "offset": 0, "data": b"x" * 100},
+        "credit": {"id": identifier, "offset": 0, "end": 100},
+        "not_now": {"id": identifier, "reason": "r", "seconds": 1.0},
+        "pong": {},
+        "goodbye": {"reason": "r"},
+    }
+
+
+def still_works(fleet, device, garden):
+    """The honest device notices nothing, and the attacker may come back."""
+    identifier = fleet.push(garden)
+    garden.deliver(identifier, SMALL)
+    assert fleet.pull(identifier)[0].has_content()
+    device.close(goodbye=False)
+    device.connect()
+    device.wait_for("welcome")
+
+
+def test_of_each_kind_of_frame_the_part_that_is_no_frame_is_refused_by_name(fleet):
+    garden, device = fleet.welcome("garden"), fleet.welcome("mallory")
+    for kind, what in frames("0" * 32).items():
+        data = DeviceFrame(**{kind: what}).SerializeToString()
+        if len(data) == 2:  # nothing is inside
+            data += b"\x0a"
+        before = len(fleet.said)
+        device.send_bytes(data[: len(data) // 2] if len(data) > 3 else data)
+        assert any("cannot be read" in text for text in device.wait_for_end()), kind
+        assert [line for line in fleet.said[before:] if line.startswith("mallory is refused")], kind
+        still_works(fleet, device, garden)
+
+
+def test_what_is_larger_than_a_frame_is_not_taken(fleet):
+    garden, device = fleet.welcome("garden"), fleet.welcome("mallory")
+    device.send_bytes(b"\x00" * (FRAME_BYTES + 1))
+    device.wait_for_end()
+    still_works(fleet, device, garden)
+
+
+@pytest.mark.parametrize("kind", [*frames("0" * 32)][1:])
+def test_what_is_said_before_hello_is_refused(fleet, kind):
+    device = fleet.device("mallory", hello=None)
+    device.send(**{kind: frames("0" * 32)[kind]})
+    assert device.wait_for_end() == ["its first frame is no Hello"]
+
+
+@pytest.mark.parametrize("first", [b"", b"\xff" * 100, DeviceFrame(hello={"session": b"1" * 65}).SerializeToString()])
+def test_a_first_frame_that_is_no_hello_is_refused(fleet, first):
+    device = fleet.device("mallory", hello=None)
+    device.send_bytes(first)
+    assert device.wait_for("refused").code == Refused.MALFORMED
+    eventually(lambda: any(line.startswith("mallory is refused") for line in fleet.said), "it is said")
+
+
+def test_who_says_nothing_is_sent_away(fleet, monkeypatch):
+    monkeypatch.setattr("server.service.service.HELLO_SECONDS", 0.05)
+    assert fleet.device("mallory", hello=None).wait_for_end() == ["it said nothing"]
+
+
+def test_another_major_version_is_refused_by_name_and_another_minor_one_is_borne(fleet):
+    refused = fleet.device("mallory", hello={"major": MAJOR + 1, "release": "bouquet-fl 9"}).wait_for("refused")
+    assert refused.code == Refused.VERSION
+    assert f"version {MAJOR + 1} of the protocol (bouquet-fl 9)" in refused.text
+    fleet.welcome("garden", hello={"minor": MINOR + 5})
+
+
+def test_frames_and_fields_that_are_not_known_and_a_second_hello_are_borne(fleet):
+    device = fleet.welcome("mallory")
+    identifier = fleet.push(device)
+    device.send_bytes(b"\xba\x3e\x03abc")  # field 999: a frame of a later version
+    device.send_bytes(b"")
+    device.send(hello=frames("")["hello"] | {"session": b"another session"})
+    device.send_bytes(
+        DeviceFrame(reply={"id": identifier, "content": content_of(SMALL)}).SerializeToString() + b"\xba\x3e\x03abc"
+    )
+    device.wait_for("received")
+    assert fleet.pull(identifier)[0].has_content()
+
+
+def mutated(rng, identifier):
+    """A made-up frame, or some."""
+    kinds = frames(identifier)
+    kind = str(rng.choice([*kinds]))
+    what = dict(kinds[kind])
+    if kind == "reply":
+        what = {"id": identifier, "content": content_of(SMALL if rng.integers(2) else LARGE)}
+    data = bytearray(DeviceFrame(**{kind: what}).SerializeToString())
+    change = rng.integers(8)
+    if change == 0:
+        for _ in range(rng.integers(1, 9)):
+            data[rng.integers(len(data))] ^= 1 << rng.integers(8)
+    elif change == 1:
+        del data[rng.integers(len(data)) :]
+    elif change == 2:
+        data = bytearray(rng.bytes(rng.integers(200)))
+    elif change == 3:
+        data *= 2
+    elif change == 4:
+        at = rng.integers(len(data) + 1)
+        data[at:at] = b"\xff" * rng.integers(1, 12) + b"\x7f"
+    elif change == 5:
+        data += rng.bytes(10 ** rng.integers(1, 5))
+    elif change == 6:
+        number = [0, 1, 2**31, 2**32, 2**63 - 1, 2**64 - 1][rng.integers(6)]
+        what = {"chunk": {"offset": number}, "credit": {"offset": number, "end": number}}.get(kind, {})
+        data = bytearray(DeviceFrame(**{kind: {**kinds[kind], **what}}).SerializeToString())
+    else:
+        text = str(rng.choice(["", "\x1b[31m\n", "x" * 10**5, "../../../etc/passwd", "\u202e"]))
+        return [DeviceFrame(reply={"id": identifier, "error": {"code": -1, "reason": text}}).SerializeToString()]
+    return [bytes(data)] * int(rng.integers(1, 3))
+
+
+def test_made_up_frames_are_refused_by_name_or_borne(fleet):
+    garden, device = fleet.welcome("garden"), fleet.welcome("mallory")
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + 200_000
+    refused = 0
+    for seed in range(COUNT):
+        rng = np.random.default_rng(seed)
+        identifier = fleet.push(device, content(3 * CHUNK_BYTES) if seed % 2 else None)
+        before = len(fleet.said)
+        for data in mutated(rng, identifier):
+            device.send_bytes(data)
+        own = fleet.push(device, content(100))
+        device.send(reply={"id": own, "error": {"code": 2, "reason": "after it"}})
+        try:
+            device.wait_for("received", id=own)
+        except Ended as ended:
+            refused += bool(ended.args)
+            for text in ended.args:
+                assert text.isprintable(), seed
+                assert len(text) < 1000, seed
+        assert all(line.startswith("mallory ") for line in fleet.said[before:]), seed
+        assert all(line.isprintable() for line in fleet.said[before:]), seed
+        for reply in fleet.grid.pull_messages([identifier]):
+            assert reply.metadata.src_node_id == device.node, seed
+            assert reply.has_content() or reply.error.reason.isprintable(), seed
+            assert reply.has_content() or len(reply.error.reason) < 2000, seed
+        fleet.grid.give_up([identifier, own])
+        still_works(fleet, device, garden)
+        device.frames.clear()
+        garden.frames.clear()
+    assert refused > COUNT / 8
+    eventually(lambda: fleet.in_loop(fleet.is_clean), "nothing is left of it")
+    assert not fleet.known(device).tasks
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < most
