@@ -523,31 +523,40 @@ class Service:
     # --- who may take part -----------------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        """Shut out who is removed, and send renewed certificates; tasks that nobody waits for go."""
+        """Look after the devices throughout; what goes wrong once is said, and ends nothing."""
+        said = ""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            if self._changed:
-                self._note()
-            now = time.monotonic()
-            for device in list(self.devices.values()):
-                for identifier in [i for i, one in device.tasks.items() if one.until < now]:
-                    self._cancel(device, identifier)
-                if device.name is None and device.stream is None and time.time() - device.seen > FORGET_SECONDS:
-                    for identifier in [*device.tasks]:
-                        self._forget(device, identifier)
-                    del self.devices[device.node]  # without keys whoever comes is somebody new
-            if (admission := self.door.admission) is None or not await asyncio.to_thread(admission.look):
-                continue
-            for device in list(self.devices.values()):
-                stream = device.stream
-                if stream is not None and admission.names.get(stream.fingerprint or "") != device.name:
-                    refused = Refused(code=Refused.NOT_REGISTERED, text="its certificate was removed")
-                    with contextlib.suppress(WireError):
-                        stream.outbox.put(refused=refused)
-                    device.left = True
-                    self._close(stream)
-                else:
-                    self._renew(device)
+            try:
+                await self._look_after_devices()
+            except Exception as error:
+                if said != (said := f"Looking after the devices failed ({type(error).__name__}: {error})."):
+                    self.door.report(said)
+
+    async def _look_after_devices(self) -> None:
+        """Shut out who is removed, and send renewed certificates; tasks that nobody waits for go."""
+        if self._changed:
+            self._note()
+        now = time.monotonic()
+        for device in list(self.devices.values()):
+            for identifier in [i for i, one in device.tasks.items() if one.until < now]:
+                self._cancel(device, identifier)
+            if device.name is None and device.stream is None and time.time() - device.seen > FORGET_SECONDS:
+                for identifier in [*device.tasks]:
+                    self._forget(device, identifier)
+                del self.devices[device.node]  # without keys whoever comes is somebody new
+        if (admission := self.door.admission) is None or not await asyncio.to_thread(admission.look):
+            return
+        for device in list(self.devices.values()):
+            stream = device.stream
+            if stream is not None and admission.names.get(stream.fingerprint or "") != device.name:
+                refused = Refused(code=Refused.NOT_REGISTERED, text="its certificate was removed")
+                with contextlib.suppress(WireError):
+                    stream.outbox.put(refused=refused)
+                device.left = True
+                self._close(stream)
+            else:
+                self._renew(device)
 
     def _renew(self, device: Device) -> None:
         """Send a device its new certificate, where it does not show that yet."""
