@@ -163,8 +163,9 @@ def at_rest(minutes: float, cold: bool, away: bool, folder: Path) -> dict[str, f
             where = ("--keys", "keys", "--host", "0.0.0.0", "--port", str(port), "--out", "run")
             server = start(*bouquet, "server", *where, "--set", "server.min_clients=2", "--set", "data.clients=2")
             inside = ("ip", "netns", "exec", link.namespace)
-            own = ("--keys", "keys/devices/device", "--state-dir", "state", *(("--cold",) if cold else ()))
-            device = start(*inside, *bouquet, "client", "--server", f"{link.server}:{port}", *own).pid
+            own = ("--keys", "keys/devices/device", "--state-dir", "state", "--partition-id", "0")
+            how = ("--cold",) if cold else ()
+            device = start(*inside, *bouquet, "client", "--server", f"{link.server}:{port}", *own, *how).pid
             deadline = time.monotonic() + PATIENCE_SECONDS
             while "Connected." not in (log := (folder / "log").read_text()):
                 if time.monotonic() > deadline:

@@ -6,7 +6,7 @@ what is seen is the server and the wire. From the repository's root:
 
     python -m benchmarks.fleet_size --scripted 10 100 300 1000
     python -m benchmarks.fleet_size --rest 5000            (streams on which nothing is asked: CPU of the server)
-    python -m benchmarks.fleet_size --large 100            (40 MB each way: memory of the server)
+    python -m benchmarks.fleet_size --large 100            (40 MB each way, three rounds: memory of the server)
 
 CPU is user's and system's, of the server and of whatever it starts, from the end of the second round to that of the
 last, or over ``--seconds`` at rest. Memory is the largest that the server's process had in RAM (Linux: VmHWM).
@@ -98,7 +98,7 @@ def federation(kind: str, clients: int, rounds: int, options: argparse.Namespace
 
 def rounds(kind: str, clients: int, options: argparse.Namespace) -> dict[str, float]:
     """What a round and a device of it cost."""
-    counted = max(options.rounds, LEAST_REPLIES // clients)
+    counted = 1 if kind == "large" else max(options.rounds, LEAST_REPLIES // clients)
     with federation(kind, clients, BEFORE + counted, options) as running:
         record = running.folder / "run"
         running.wait(lambda: len(written_lines(record)) >= BEFORE, "the first rounds")
