@@ -66,7 +66,8 @@ federation: $(VENV)/installed-dev
 
 # Malformed replies, 2,000 against every method: some minutes.
 malformed: $(VENV)/installed-dev
-	BOUQUET_MALFORMED=2000 $(TESTED) tests/strategies/base/test_malformed.py tests/server/service/test_transfers.py --timeout 3600
+	BOUQUET_MALFORMED=2000 $(TESTED) tests/strategies/base/test_malformed.py \
+		tests/server/service/test_malformed_bytes.py --timeout 3600
 
 # Two hundred schedules of faults, an hour and a half with JOBS=2, two fleets side by side; as root, also with cut links
 # and full disks. SEEDS=17 replays one.
