@@ -36,7 +36,7 @@ def source(tmp_path_factory):
 
 
 @given(cuts=st.lists(st.integers(1, 30), max_size=6), lost=st.integers(0, WINDOW))
-def test_whatever_is_cut_off_when_no_more_travels_than_the_content_and_what_was_on_its_way(source, cuts, lost):
+def test_a_cut_costs_no_more_than_what_was_on_its_way(source, cuts, lost):
     """``cuts`` are numbers of chunks after which a connection ends; of the last ``lost`` nothing arrived."""
     file = source.with_name("incoming")
     travelled = 0
