@@ -48,7 +48,7 @@ def check_run(schedule: Schedule, fleet: Fleet, settings: Settings, run: Path, d
     for folder in sorted((run / "checkpoint").glob("round-*")):
         for line in (folder / "SHA256SUMS").read_text().splitlines():
             digest, name = line.split()
-            if hashlib.sha256((folder / name).read_bytes()).hexdigest() != digest and not damaged:
+            if not damaged and hashlib.sha256((folder / name).read_bytes()).hexdigest() != digest:
                 wrong.append(f"{folder.name}/{name} is damaged")
     models = [load_file(file) for file in sorted((run / "models").glob("*.safetensors"))]
     if not models or not all(np.isfinite(a).all() for model in models for a in model.values()):

@@ -113,6 +113,19 @@ class TaskStore:
             return Reply(id=identifier, content=content_in(self.reply_file(identifier)))
         return None
 
+    def begin(self, identifier: str, round_: int) -> None:
+        """Note that a task trains in this round: replies to later rounds go, for the device goes back to before them.
+
+        Else a server that repeats several rounds had an old reply to the next one, and the device nothing of it.
+        """
+        with contextlib.suppress(OSError):  # on a full disk there will be no reply either
+            (self.folder / f"{identifier}.round").write_text(str(round_), encoding="utf-8")
+        for file in self.folder.glob("*.round"):
+            with contextlib.suppress(OSError, ValueError):  # dropped meanwhile, or cut off
+                if int(file.read_text(encoding="utf-8")) > round_:
+                    self.reply_file(file.stem).unlink(missing_ok=True)
+                    self.error_file(file.stem).unlink(missing_ok=True)
+
     def drop(self, identifier: str) -> None:
         """Forget a task and its reply."""
         for file in self.folder.glob(f"{identifier}.*"):

@@ -22,6 +22,8 @@ def answer(store: TaskStore, identifier: str) -> None:
     from flwr.app import Context, RecordDict
 
     from client.app import app
+    from common.protocol import CONFIG, ROUND
+    from common.protocol.records import config_of
     from common.wire.flower import content_bytes, instruction
 
     about = json.loads((store.folder / f"{identifier}.json").read_text(encoding="utf-8"))
@@ -31,6 +33,9 @@ def answer(store: TaskStore, identifier: str) -> None:
     where = about["run"], about["node"]
     message = instruction(content, identifier, *where, about["type"], about["group"], about["seconds"] or 1.0)
     del content
+    round_ = config_of(message.content, CONFIG).get(ROUND)
+    if about["type"].partition(".")[0] == "train" and isinstance(round_, int):
+        store.begin(identifier, round_)
     reply = app(message, Context(*where, node_config, RecordDict(), run_config))
     if reply.has_error():
         store.fail(identifier, reply.error.code, str(reply.error.reason))

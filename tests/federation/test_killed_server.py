@@ -1,8 +1,9 @@
-"""Server and a device killed in the middle of a round: the run that resumes has every reply, and the same models."""
+"""Server and a device killed in the middle of a round: the run that goes on has every reply, and the same models."""
 
 import contextlib
 import json
 import os
+import shutil
 import signal
 
 import numpy as np
@@ -59,7 +60,8 @@ def test_the_round_in_hand_is_repeated_and_all_is_as_if_nobody_had_been_killed(c
     data = {name: own_data(name, False) for name in NAMES}
     server = commands.server("--settings", "run.toml", "--insecure")
     devices = {name: device(commands, data, name) for name in NAMES}
-    commands.wait_for(lambda: commands.rounds("runs/run") >= 1, 600)
+    saved = commands.folder / "runs" / "run" / "checkpoint"
+    commands.wait_for(lambda: len([*saved.glob("round-*")]) >= 2, 600)
 
     # With one device stopped no round ends, and the server holds what the others have replied.
     stopped = [devices["c"].pid, *descendants(devices["c"].pid)]
@@ -76,8 +78,8 @@ def test_the_round_in_hand_is_repeated_and_all_is_as_if_nobody_had_been_killed(c
     finally:
         for pid in stopped:
             signalled(pid, signal.SIGCONT)
-    before = commands.rounds("runs/run")
-    assert before < 6
+    assert commands.rounds("runs/run") < 6
+    shutil.rmtree(max(saved.glob("round-*")))  # its disk lost it: a round that was over is repeated, too
 
     devices["b"] = device(commands, data, "b")
     server = commands.server("--settings", "run.toml", "--insecure", "--keep-going")

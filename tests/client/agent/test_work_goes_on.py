@@ -98,6 +98,8 @@ async def test_a_server_that_gives_more_time_after_a_restart_is_believed(tmp_pat
         link = await server.link()
         await link.give(a_task(id=task.id, seconds=6000.0))
         await link.give(waits := a_task(seconds=0.1))  # one that waits its turn has its own time
+        await link.say(ping={})
+        await link.hear("pong")  # all that was said before is read
         await until(lambda: not list(agent.store.folder.glob(f"{waits.id}*")), "nobody waits for it")
         assert agent._timers[task.id].when() > asyncio.get_running_loop().time() + 3000
         agent.worker.may.set()
