@@ -103,7 +103,7 @@ LOCK = $(BIN)/uv pip compile - -c constraints.txt --universal --python-version 3
 	--upgrade --custom-compile-command "make lock" --quiet --output-file
 lock: $(VENV)/installed
 	$(BIN)/python -c "import re, tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
-	print(*(name for name in project['dependencies'] if not re.match('torch|matplotlib', name)), 'setuptools>=77', \
+	print(*(name for name in project['dependencies'] + project['optional-dependencies']['server'] if not re.match('torch|matplotlib', name)), 'setuptools>=77', \
 	*'$(TORCH_NEEDS)'.split(), sep='\n')" | $(LOCK) requirements.lock
 	echo matplotlib | $(LOCK) requirements-report.lock
 

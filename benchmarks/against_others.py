@@ -28,11 +28,11 @@ from typing import Any
 
 import numpy as np
 
-from client.data.loading import ClientData, part_of
-from common.model.build import initial_model, state_vector
-from common.settings import Settings, load_settings
-from experiments.simulation.run import simulate
-from strategies.mathematics.initialisation import random_models
+from bouquet.client.data.loading import ClientData, part_of
+from bouquet.common.model.build import initial_model, state_vector
+from bouquet.common.settings import Settings, load_settings
+from bouquet.experiments.simulation.run import simulate
+from bouquet.strategies.mathematics.initialisation import random_models
 
 INSIDE = Path(__file__).with_name("inside_others.py")
 TWO_CLASSES = ["data.partition=pathological", "data.classes_per_client=2", "data.clients=20"]

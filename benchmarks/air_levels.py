@@ -12,7 +12,7 @@ import lzma
 import sys
 from pathlib import Path
 
-from client.data.table_reader import GAPS, table_files
+from bouquet.client.data.table_reader import GAPS, table_files
 
 MOST = 75.0  # µg/m³, the 24-hour mean that China's GB 3095-2012 allows in towns
 

@@ -15,11 +15,11 @@ from functools import partial
 
 import torch
 
-from client.training import sgd
-from client.training.transforms import augmentation, standardising
-from common.model.architectures import build_model
-from common.model.card import ModelCard
-from common.settings.sections import ModelSettings
+from bouquet.client.training import sgd
+from bouquet.client.training.transforms import augmentation, standardising
+from bouquet.common.model.architectures import build_model
+from bouquet.common.model.card import ModelCard
+from bouquet.common.settings.sections import ModelSettings
 
 KINDS = (("crop",), ("flip",), ("color",), ("crop", "flip", "color"))
 

@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from client.data.loading import load_partition
-from common import model_selection
-from common.model_selection import Posterior
+from bouquet.client.data.loading import load_partition
+from bouquet.common import model_selection
+from bouquet.common.model_selection import Posterior
 
 PARTITIONS: list[tuple[str, dict[str, Any]]] = [
     ("iid", {}),

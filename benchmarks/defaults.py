@@ -14,9 +14,9 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from common.model.architectures import model_names
-from common.settings import load_settings
-from experiments.simulation.run import simulate
+from bouquet.common.model.architectures import model_names
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.run import simulate
 
 IMAGES = ("digits", "mnist", "fashion-mnist")
 SENSORS = ("uci-har",)

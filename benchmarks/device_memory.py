@@ -38,9 +38,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from processes import cpu_seconds, memory_bytes, name_of, proportional, tree
 from wire import Link, programs
 
+from bouquet.common.system.ports import free_port
+from bouquet.common.system.processes import ending_in_order
 from bouquet.keys.store import add_device, init_keys
-from common.system.ports import free_port
-from common.system.processes import ending_in_order
 
 # name → settings: the digits' MLP with 90 samples a device, LeNet with 500 images of 32×32
 MODELS = {
@@ -58,7 +58,7 @@ LINK = 105  # of the network namespaces that benchmarks make
 def program(pid: int) -> str:
     """What a process of a device is."""
     with contextlib.suppress(OSError):
-        if b"client.agent.task" in Path(f"/proc/{pid}/cmdline").read_bytes():  # --cold
+        if b"bouquet.client.agent.task" in Path(f"/proc/{pid}/cmdline").read_bytes():  # --cold
             return "task"
     return {"bouquet-train": "trainer", "bouquet-task": "task"}.get(name := name_of(pid), name)
 
@@ -193,11 +193,11 @@ def at_rest(minutes: float, cold: bool, away: bool, folder: Path) -> dict[str, f
 
 def photo_step(model: str, side: int, batch: int, frozen: str) -> None:
     """In a process of its own: train on two mini-batches of bytes, test, and print the peak and the time of a step."""
-    from client.training import evaluation, sgd
-    from client.training.transforms import standardising
-    from common.model.build import initial_model
-    from common.model.card import ModelCard
-    from common.settings import load_settings
+    from bouquet.client.training import evaluation, sgd
+    from bouquet.client.training.transforms import standardising
+    from bouquet.common.model.build import initial_model
+    from bouquet.common.model.card import ModelCard
+    from bouquet.common.settings import load_settings
 
     torch.set_num_threads(1)
     own = ["data.dataset=own", "data.classes=a,b,c,d,e", f"data.input_shape=3,{side},{side}", f"model.name={model}"]

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import numpy as np
 
-from client.data.loading import part_of
-from common.data.heterogeneity import label_counts, label_kld_matrix
-from common.settings import Settings, load_settings
-from experiments.simulation.run import simulate
-from server.record.reader import read_run
-from strategies.dcpfl.grouping import model_discrepancy
-from strategies.dcpfl.strategy import DCPFL
-from strategies.mathematics.meetings import add_meeting, mean_distances
+from bouquet.client.data.loading import part_of
+from bouquet.common.data.heterogeneity import label_counts, label_kld_matrix
+from bouquet.common.settings import Settings, load_settings
+from bouquet.experiments.simulation.run import simulate
+from bouquet.server.record.reader import read_run
+from bouquet.strategies.dcpfl.grouping import model_discrepancy
+from bouquet.strategies.dcpfl.strategy import DCPFL
+from bouquet.strategies.mathematics.meetings import add_meeting, mean_distances
 
 KINDS = ("l1", "l1-own", "cosine")
 DEFAULTS = [

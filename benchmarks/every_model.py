@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from common.errors import BouquetError
-from common.methods import METHODS, outside_methods
-from common.model.build import initial_model
-from common.settings import Settings, load_settings
-from experiments.simulation.run import simulate
+from bouquet.common.errors import BouquetError
+from bouquet.common.methods import METHODS, outside_methods
+from bouquet.common.model.build import initial_model
+from bouquet.common.settings import Settings, load_settings
+from bouquet.experiments.simulation.run import simulate
 
 MODELS = {
     "mlp": ("model.name=mlp",),

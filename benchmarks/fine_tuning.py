@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from client.training import evaluation, sgd
-from client.training.sgd import SGDOptions
-from common.data.datasets import load_dataset
-from common.model.architectures import build_model
-from common.model.card import OWN_MEAN, OWN_STD, standardise_bytes
-from common.settings import load_settings
-from experiments.simulation.run import simulate
+from bouquet.client.training import evaluation, sgd
+from bouquet.client.training.sgd import SGDOptions
+from bouquet.common.data.datasets import load_dataset
+from bouquet.common.model.architectures import build_model
+from bouquet.common.model.card import OWN_MEAN, OWN_STD, standardise_bytes
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.run import simulate
 
 BEFORE, FLEET = range(5), range(5, 10)
 SHAPE, MODEL = (1, 28, 28), "cnn-dcpfl"
@@ -123,7 +123,7 @@ def outcome(run: Path) -> tuple[list[float], float, float, float]:
     rounds = [json.loads(text) for text in (run / "rounds.jsonl").read_text().splitlines()]
     # A line tells of the models that its round began with.
     accuracies = [rounds[after]["accuracy_macro"] for after in (1, 3, 5)] + [summary["accuracy_macro"]]
-    from common.metrics import adjusted_rand_index
+    from bouquet.common.metrics import adjusted_rand_index
 
     names = sorted(summary["assignment"])
     halves = np.array([int(name.rpartition("-")[2]) % 2 for name in names])

@@ -31,10 +31,10 @@ from typing import Any
 
 from benchmarks.processes import cpu_seconds, most_resident, resident
 from benchmarks.wire import programs, written_lines
+from bouquet.common.system.ports import free_port
+from bouquet.common.system.processes import ending_in_order
 from bouquet.keys.store import add_device, init_keys
-from common.system.ports import free_port
-from common.system.processes import ending_in_order
-from server.service.open_files import raise_open_files
+from bouquet.server.service.open_files import raise_open_files
 
 STEP_SECONDS = 0.1
 PATIENCE_SECONDS = 1800.0
@@ -144,8 +144,8 @@ class Devices:
     """The devices of one process. Where all send the ``same``, the first of a round makes it."""
 
     def __init__(self, server: str, sets: list[str], same: bool) -> None:
-        from common.model.build import initial_model, state_vector
-        from common.settings import load_settings
+        from bouquet.common.model.build import initial_model, state_vector
+        from bouquet.common.settings import load_settings
 
         self.server, self.same = server, same
         self.layout, _ = state_vector(initial_model(load_settings(None, sets)))
@@ -157,7 +157,7 @@ class Devices:
         """One device, until this process is ended."""
         import grpc
 
-        from experiments.simulation.inline_grid import scripted_client
+        from bouquet.experiments.simulation.inline_grid import scripted_client
 
         name = f"device-{number:05d}"
         handle = scripted_client(name, self.layout, lambda model, _: model + 0.001 * (number % 7 + 1))
@@ -172,8 +172,8 @@ class Devices:
     async def _connection(self, credentials: Any, session: bytes, handle: Callable[[Any], Any]) -> None:
         import grpc
 
-        from common.wire.fleet_pb2 import DeviceFrame, ServerFrame
-        from common.wire.transfer import CHUNK_BYTES, MAJOR, METHOD, content_of
+        from bouquet.common.wire.fleet_pb2 import DeviceFrame, ServerFrame
+        from bouquet.common.wire.transfer import CHUNK_BYTES, MAJOR, METHOD, content_of
 
         replies: dict[str, bytes] = {}
         coming: dict[str, tuple[Any, list[bytes]]] = {}
@@ -233,7 +233,7 @@ class Devices:
         return self.makers[key] == task.id
 
     async def _reply(self, task: Any, content: bytes, node: int, handle: Callable[[Any], Any]) -> bytes:
-        from common.wire.flower import content_bytes, instruction
+        from bouquet.common.wire.flower import content_bytes, instruction
 
         key = task.type, task.group
         if not self._makes(task):

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
-from client.data.loading import ClientData
-from client.data.own import load_table
-from client.data.table_reader import table_files
-from common.settings import parse_settings
-from experiments.comparison.grid import load_table as read_grid
+from bouquet.client.data.loading import ClientData
+from bouquet.client.data.own import load_table
+from bouquet.client.data.table_reader import table_files
+from bouquet.common.settings import parse_settings
+from bouquet.experiments.comparison.grid import load_table as read_grid
 
 TABLE = Path(__file__).parents[1] / "experiments" / "tables" / "air.toml"
 

@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 
-from common.settings import Settings, load_settings
-from experiments.simulation.run import simulate
-from server.record.reader import read_run
-from strategies.fedtsdp.hopkins import hopkins_statistic
-from strategies.fedtsdp.strategy import HOPKINS_STREAM, FedTSDP
+from bouquet.common.settings import Settings, load_settings
+from bouquet.experiments.simulation.run import simulate
+from bouquet.server.record.reader import read_run
+from bouquet.strategies.fedtsdp.hopkins import hopkins_statistic
+from bouquet.strategies.fedtsdp.strategy import HOPKINS_STREAM, FedTSDP
 
 PARTITIONS = {
     "IID": ["data.partition=iid"],

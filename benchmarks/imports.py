@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 
-from client.agent.trainer import IMPORTED
+from bouquet.client.agent.trainer import IMPORTED
 
 STEP = """
 import importlib, json, sys, time
@@ -32,8 +32,8 @@ print(json.dumps(found))
 """
 TIMES = 3
 PROCESSES = {
-    "agent": ["client.agent.main", "client.agent.agent"],
-    "trainer": ["client.agent.trainer", *IMPORTED, "client.agent.task"],
+    "agent": ["bouquet.client.agent.main", "bouquet.client.agent.agent"],
+    "trainer": ["bouquet.client.agent.trainer", *IMPORTED, "bouquet.client.agent.task"],
 }
 
 

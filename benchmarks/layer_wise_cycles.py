@@ -9,7 +9,7 @@ trial, or next to one, sends whole models for it and is counted apart. From the 
 import argparse
 from pathlib import Path
 
-from server.record.reader import read_run
+from bouquet.server.record.reader import read_run
 
 
 def cycles(folder: Path, rounds: int, factor: int) -> tuple[list[float], list[float], float]:

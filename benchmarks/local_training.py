@@ -2,10 +2,10 @@
 
     python benchmarks/local_training.py --threads 1 2 --models cnn-dcpfl torchvision:mobilenet_v3_small
 
-Both train the same model on the same mini-batches of random images: `client.training.sgd.train`, on a model laid out
-as a device's, and the loop of PyTorch's tutorial, with `torch.optim.SGD`, once in PyTorch's own layout and once in
-channels-last, of which the one with the lower median counts. They take turns, in another order each time; shown are
-the medians, and the median of what ours took by what the loop took in the same turn, with the load; also of the CPU
+Both train the same model on the same mini-batches of random images: `bouquet.client.training.sgd.train`, on a model
+laid out as a device's, and the loop of PyTorch's tutorial, with `torch.optim.SGD`, once in PyTorch's own layout and
+once in channels-last, of which the one with the lower median counts. They take turns, in another order each time; shown
+are the medians, and the median of what ours took by what the loop took in the same turn, with the load; also of the CPU
 time, which others on the machine lengthen less.
 """
 
@@ -21,10 +21,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from client.training import sgd
-from client.training.sgd import SGDOptions
-from common.model.build import initial_model
-from common.settings import load_settings
+from bouquet.client.training import sgd
+from bouquet.client.training.sgd import SGDOptions
+from bouquet.common.model.build import initial_model
+from bouquet.common.settings import load_settings
 
 SIDES = {"cnn-dcpfl": (3, 32, 32)}
 PHOTO = (3, 224, 224)

@@ -15,14 +15,14 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from client.data.loading import part_of
-from client.rounds.model import Built
-from client.training.evaluation import test
-from client.training.sgd import SGDOptions, sgd_options, train
-from common.parameters.layout import Vector
-from common.settings import Settings, load_settings
-from strategies.fesem.matching import match_rows
-from strategies.mathematics.aggregation import weighted_mean
+from bouquet.client.data.loading import part_of
+from bouquet.client.rounds.model import Built
+from bouquet.client.training.evaluation import test
+from bouquet.client.training.sgd import SGDOptions, sgd_options, train
+from bouquet.common.parameters.layout import Vector
+from bouquet.common.settings import Settings, load_settings
+from bouquet.strategies.fesem.matching import match_rows
+from bouquet.strategies.mathematics.aggregation import weighted_mean
 
 MODELS = {"mlp 64-64": ["model.name=mlp", "model.hidden=[64,64]"], "LeNet": ["model.name=cnn-dcpfl"]}
 STARTS = ("one for all", "its own")

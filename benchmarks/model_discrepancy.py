@@ -16,7 +16,7 @@ import time
 import numpy as np
 from scipy.spatial.distance import pdist
 
-from strategies.dcpfl.grouping import model_discrepancy, sampled_columns
+from bouquet.strategies.dcpfl.grouping import model_discrepancy, sampled_columns
 
 PARAMETERS = 44426  # cnn-dcpfl on FashionMNIST
 SAMPLE = 4096

@@ -21,15 +21,15 @@ os.environ.setdefault("FLWR_LOG_LEVEL", "ERROR")
 
 from flwr.app import ArrayRecord, Context, Message, MessageType, RecordDict
 
-from client import context as device_context
-from client.app import make_client_app
-from common import protocol
-from common.model.build import initial_model, state_vector
-from common.protocol.records import records_of
-from common.settings import parse_settings
-from experiments.simulation import run as simulation
-from experiments.simulation.inline_grid import InlineGrid
-from server.app import make_server_app
+from bouquet.client import context as device_context
+from bouquet.client.app import make_client_app
+from bouquet.common import protocol
+from bouquet.common.model.build import initial_model, state_vector
+from bouquet.common.protocol.records import records_of
+from bouquet.common.settings import parse_settings
+from bouquet.experiments.simulation import run as simulation
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.server.app import make_server_app
 
 ATTACKS = ("none", "sign", "hundredfold", "labels")
 PROTECTIONS = {

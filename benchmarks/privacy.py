@@ -16,8 +16,8 @@ import numpy as np
 
 os.environ.setdefault("FLWR_LOG_LEVEL", "ERROR")
 
-from common.settings import parse_settings
-from experiments.simulation.run import simulate
+from bouquet.common.settings import parse_settings
+from bouquet.experiments.simulation.run import simulate
 
 STRATEGIES = ("fedavg", "fesem", "dc-pfl")
 NOISE = (None, 0.0, 0.003, 0.01, 0.03, 0.1, 1.0)  # multiples of the clipping norm; None: without [privacy]

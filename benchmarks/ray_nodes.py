@@ -16,9 +16,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from common.settings import load_settings
-from common.system.ports import free_port
-from experiments.simulation.run import simulate
+from bouquet.common.settings import load_settings
+from bouquet.common.system.ports import free_port
+from bouquet.experiments.simulation.run import simulate
 
 
 def start_node(log: Path, *arguments: str) -> subprocess.Popen[bytes]:

@@ -19,13 +19,13 @@ import numpy as np
 from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 
-from common import protocol
-from common.model.build import initial_model, state_vector
-from common.settings import load_settings
-from experiments.simulation.inline_grid import InlineGrid, scripted_client
-from server.record.writer import RunRecord
-from server.run.build import build_strategy
-from server.run.loop import run_rounds
+from bouquet.common import protocol
+from bouquet.common.model.build import initial_model, state_vector
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.inline_grid import InlineGrid, scripted_client
+from bouquet.server.record.writer import RunRecord
+from bouquet.server.run.build import build_strategy
+from bouquet.server.run.loop import run_rounds
 
 LAYERS = 10
 ROUNDS = 2

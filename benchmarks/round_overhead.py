@@ -33,8 +33,8 @@ import tomli_w
 sys.path.insert(0, str(Path(__file__).parent))
 from processes import cpu_seconds, tree
 
-from common.system.ports import free_port, wait_for_port
-from common.system.processes import ending_in_order
+from bouquet.common.system.ports import free_port, wait_for_port
+from bouquet.common.system.processes import ending_in_order
 
 BIN = Path(sys.executable).parent
 KINDS = ("stock", "cold", "warm")
@@ -81,9 +81,9 @@ def main(grid, context):
 """
 STOCK_TRAINING = f"""
 import torch
-from client.training import sgd
-from client.data.loading import load_partition
-from common.model.architectures import build_model
+from bouquet.client.training import sgd
+from bouquet.client.data.loading import load_partition
+from bouquet.common.model.architectures import build_model
 
 def model():
     return build_model("mlp", (1, 8, 8), 10, 0, hidden=[64])
@@ -275,8 +275,9 @@ def photos(options: argparse.Namespace) -> None:
     """Seconds to have a device's photos ready, for the first message and for later ones, in processes of their own."""
     code = (
         "import sys,time;started=time.perf_counter();from types import SimpleNamespace;"
-        "from client.context import ClientContext;"
-        "from common.settings import parse_settings;import client.data.cache,torch;imported=time.perf_counter();"
+        "from bouquet.client.context import ClientContext;"
+        "from bouquet.common.settings import parse_settings;import bouquet.client.data.cache,torch;"
+        "imported=time.perf_counter();"
         "values={'data.dataset':'own','data.classes':'[\"a\",\"b\"]','data.input_shape':'[3,64,64]'};"
         "c=SimpleNamespace(node_config={'state-dir':sys.argv[1],'data':sys.argv[2]});"
         "data=ClientContext(parse_settings({},values),c).data;s=float(data.train_x.sum(dtype='float64'));"

@@ -12,10 +12,10 @@ import time
 import numpy as np
 import torch
 
-from common.model.architectures import build_model
-from common.model.build import state_vector
-from server.public_data.inference import Inference
-from server.public_data.samples import PublicSamples
+from bouquet.common.model.architectures import build_model
+from bouquet.common.model.build import state_vector
+from bouquet.server.public_data.inference import Inference
+from bouquet.server.public_data.samples import PublicSamples
 
 SHAPES = {"resnet18": (3, 32, 32)}
 GREY = (1, 28, 28)

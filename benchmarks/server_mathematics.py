@@ -22,11 +22,11 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 from scipy.spatial.distance import pdist
 from sklearn.decomposition import PCA
 
-from strategies.dcpfl.grouping import model_discrepancy
-from strategies.fedac.reduction import fit_map
-from strategies.mathematics.aggregation import cluster_means
-from strategies.mathematics.clustering import assign_to_nearest
-from strategies.mathematics.similarity import cosine_similarity, cosine_to, l1_discrepancy
+from bouquet.strategies.dcpfl.grouping import model_discrepancy
+from bouquet.strategies.fedac.reduction import fit_map
+from bouquet.strategies.mathematics.aggregation import cluster_means
+from bouquet.strategies.mathematics.clustering import assign_to_nearest
+from bouquet.strategies.mathematics.similarity import cosine_similarity, cosine_to, l1_discrepancy
 
 CLUSTERS = 10
 LAYERS = 10

@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from processes import proportional, tree
 from wire import programs, written_lines
 
-from common.system.ports import free_port
-from common.system.processes import ending_in_order
+from bouquet.common.system.ports import free_port
+from bouquet.common.system.processes import ending_in_order
 
 SETTINGS = {
     "run.rounds": 6,

@@ -26,11 +26,11 @@ COLOUR = (3, 32, 32)
 
 def export_all(folder: Path, models: list[str], mixed: list[int]) -> None:
     """Write each model, and mixtures of so many of it, as both kinds of file, and a list of them."""
+    from bouquet.common.model.card import ModelCard
+    from bouquet.common.settings import load_settings
+    from bouquet.common.task.task import make_task
     from bouquet.models.export import export
     from bouquet.models.kept import KeptModel, Mixture
-    from common.model.card import ModelCard
-    from common.settings import load_settings
-    from common.task.task import make_task
 
     folder.mkdir(parents=True, exist_ok=True)
     shapes = {}

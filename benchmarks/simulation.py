@@ -26,11 +26,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from common.model.build import initial_model
-from common.settings import Settings, load_settings
-from common.system.resources import available_cores
-from experiments.simulation.batched_sgd import CPU_BYTES
-from experiments.simulation.run import simulate
+from bouquet.common.model.build import initial_model
+from bouquet.common.settings import Settings, load_settings
+from bouquet.common.system.resources import available_cores
+from bouquet.experiments.simulation.batched_sgd import CPU_BYTES
+from bouquet.experiments.simulation.run import simulate
 
 Clock = Callable[[], float]
 MODELS = {
@@ -63,7 +63,7 @@ def seconds_of_rounds(settings: Settings, clock: Clock = time.perf_counter) -> l
 
 def bare_rounds(settings: Settings, clock: Clock) -> list[float]:
     """The loop's seconds a round, after one that warms up."""
-    from client.data.loading import part_of
+    from bouquet.client.data.loading import part_of
 
     train = settings.train
     parts = [part_of(settings, i) for i in range(settings.data.clients)]

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.processes import name_of, resident, tree
-from common.settings import Settings, parse_settings
-from common.system.ports import free_port
+from bouquet.common.settings import Settings, parse_settings
+from bouquet.common.system.ports import free_port
 
 LOOK_SECONDS = 0.1
 TRAINER = "bouquet-train"
@@ -71,7 +71,7 @@ def size(folder: Path) -> int:
 
 def simulation(options: argparse.Namespace) -> list[dict[str, float]]:
     """All in this process."""
-    from experiments.simulation.run import simulate
+    from bouquet.experiments.simulation.run import simulate
 
     samples: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:

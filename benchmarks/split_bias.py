@@ -14,8 +14,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.datasets import load_dataset
-from common.data.partition_rules import apportion, apportion_at_random
+from bouquet.common.data.datasets import load_dataset
+from bouquet.common.data.partition_rules import apportion, apportion_at_random
 
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]

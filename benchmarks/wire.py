@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.system.ports import free_port
+from bouquet.common.system.ports import free_port
 
 STEP_SECONDS = 0.1
 PATIENCE_SECONDS = 1800

@@ -1,34 +1,51 @@
-"""The command line `bouquet`."""
+"""Clustered, personalised federated learning on real devices, on Flower.
 
-import importlib.util
-import sys
-from pathlib import Path
+What the author of a method or an app needs has a short name here: ``bouquet.FeSEM``, ``bouquet.around``,
+``bouquet.simulate``. A name is imported when it is asked for: ``import bouquet`` loads neither PyTorch nor Flower.
+"""
 
-PACKAGES = ("client", "common", "experiments", "server", "strategies")
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bouquet.client.mod import around as around
+    from bouquet.client.mod import penalty as penalty
+    from bouquet.client.rounds.session import Session as Session
+    from bouquet.common.errors import BouquetError as BouquetError
+    from bouquet.common.settings import Settings as Settings
+    from bouquet.common.settings import load_settings as load_settings
+    from bouquet.experiments.simulation.inline_grid import InlineGrid as InlineGrid
+    from bouquet.experiments.simulation.inline_grid import scripted_client as scripted_client
+    from bouquet.experiments.simulation.run import simulate as simulate
+    from bouquet.server.record.reader import read_run as read_run
+    from bouquet.strategies import *  # noqa: F403
+
+_HOMES = {
+    "BouquetError": "bouquet.common.errors",
+    "InlineGrid": "bouquet.experiments.simulation.inline_grid",
+    "Session": "bouquet.client.rounds.session",
+    "Settings": "bouquet.common.settings",
+    "around": "bouquet.client.mod",
+    "load_settings": "bouquet.common.settings",
+    "penalty": "bouquet.client.mod",
+    "read_run": "bouquet.server.record.reader",
+    "scripted_client": "bouquet.experiments.simulation.inline_grid",
+    "simulate": "bouquet.experiments.simulation.run",
+}
 
 
-def hidden_packages() -> dict[str, str]:
-    """Which of Bouquet's packages something else hides, and where that lies.
+def __getattr__(name: str) -> Any:
+    import bouquet.strategies as strategies
 
-    A file ``common.py`` or a folder ``client`` in the user's own folder does, wherever Python looks there first: with
-    ``python -m bouquet``, or with that folder on PYTHONPATH.
-    """
-    home = Path(__file__).resolve().parents[1]
-    found = {}
-    for package in PACKAGES:
-        spec = importlib.util.find_spec(package)
-        # A folder without __init__.py has no origin.
-        places = [] if spec is None else [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
-        if places and places[0] and Path(places[0]).resolve() != home / package / "__init__.py":
-            found[package] = str(places[0])
-    return found
+    home = _HOMES.get(name) or strategies.home_of(name)
+    if home is None:
+        raise AttributeError(f"module 'bouquet' has no attribute {name!r}")
+    return getattr(importlib.import_module(home), name)
 
 
-if _hidden := hidden_packages():
-    _said = ", ".join(f"{where} hides Bouquet's package {package!r}" for package, where in _hidden.items())
-    print(
-        f"bouquet: {_said}. Rename it, or start the program 'bouquet' without its folder on PYTHONPATH; a strategy in "
-        "a file needs no path: --strategy ./file.py:Class.",
-        file=sys.stderr,
-    )
-    sys.exit(2)
+def __dir__() -> list[str]:
+    import bouquet.strategies as strategies
+
+    return sorted([*globals(), *_HOMES, *dir(strategies)])

@@ -15,10 +15,10 @@ from rich.text import Text
 
 from bouquet.commands import fleet, models, options
 from bouquet.commands.keys import keys_app
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings import Settings
+from bouquet.common.task.task import task_of
 from bouquet.console import console, errors
-from common.errors import BouquetError
-from common.settings import Settings
-from common.task.task import task_of
 
 app = typer.Typer(
     name="bouquet",
@@ -29,6 +29,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.add_typer(keys_app)
+SERVERS_OWN = {"fastapi", "jinja2", "matplotlib", "prometheus_client", "scipy", "sklearn", "tomli_w", "uvicorn"}
 INTERRUPTED = 130  # as shells count an end by SIGINT
 
 
@@ -63,11 +64,11 @@ def simulate(
 
     Example: bouquet simulate --strategy fesem --dataset digits --partition rotated --clients 20 --groups 4 --rounds 15
     """
+    from bouquet.experiments.report.run_report import report_line
+    from bouquet.experiments.report.tracking import TensorBoard
+    from bouquet.experiments.simulation.run import simulate as run
     from bouquet.monitor.round_table import RoundTable, print_summary
-    from experiments.report.run_report import report_line
-    from experiments.report.tracking import TensorBoard
-    from experiments.simulation.run import simulate as run
-    from server.record.reader import run_title
+    from bouquet.server.record.reader import run_title
 
     folder = out or Path("runs") / chosen.run.name
     title = run_title(chosen)
@@ -101,9 +102,9 @@ def demo(
     The clients hold handwritten digits, turned by 0, 120 or 240 degrees; with --task forecast tables of the level in a
     tank, which a valve fills or drains. Nobody tells the server which is which.
     """
+    from bouquet.common.settings import parse_settings
     from bouquet.federation.demo import DEMO, run_demo, unused_folder
     from bouquet.federation.demo_sensors import FORECAST
-    from common.settings import parse_settings
 
     demo_ = FORECAST if task == "forecast" else DEMO
     given = [f"{key}={value}" for key, value in (("run.rounds", rounds), ("run.seed", seed)) if value is not None]
@@ -140,7 +141,7 @@ def server(
     from bouquet.federation.run import check_folder
     from bouquet.federation.serve import Options, serve
     from bouquet.keys.store import server_keys
-    from server.record.writer import holds_rounds
+    from bouquet.server.record.writer import holds_rounds
 
     folder = out or Path("runs") / chosen.run.name
     if resume:  # before anything else that may be wrong: a run that is not there cannot go on
@@ -187,14 +188,14 @@ def client(
     The device's data and personal layers stay in its folders; what is sent is what the strategy asks for. It connects
     again by itself when the server was restarted. It runs no code from the server but Bouquet's own, as installed here.
     """
+    from bouquet.client.agent.main import become_agent
+    from bouquet.client.agent.settings import DeviceSettings
+    from bouquet.client.trust.policy import CodeTrust
+    from bouquet.client.trust.rollback import ROLLOUT_FILE
+    from bouquet.common.system.log_file import stamp
+    from bouquet.common.trust.signature import read_signer
     from bouquet.device.config import device_config
     from bouquet.keys.store import device_keys
-    from client.agent.main import become_agent
-    from client.agent.settings import DeviceSettings
-    from client.trust.policy import CodeTrust
-    from client.trust.rollback import ROLLOUT_FILE
-    from common.system.log_file import stamp
-    from common.trust.signature import read_signer
 
     config = device_config(
         data,
@@ -270,11 +271,11 @@ def compare(
     A comparison that was stopped goes on where it was when it is started again. With --row, --column or --seed only a
     part is run and shown; what is written is of the whole table. A table that says what to tune is tuned first.
     """
-    from experiments.comparison.cell_process import ForkRunner
-    from experiments.comparison.grid import load_table
-    from experiments.comparison.tables import print_results, write_results
-    from experiments.comparison.tuning import run_comparison
-    from experiments.simulation.run import check_elsewhere
+    from bouquet.experiments.comparison.cell_process import ForkRunner
+    from bouquet.experiments.comparison.grid import load_table
+    from bouquet.experiments.comparison.tables import print_results, write_results
+    from bouquet.experiments.comparison.tuning import run_comparison
+    from bouquet.experiments.simulation.run import check_elsewhere
 
     loaded = load_table(table)
     folder = out or Path("runs") / loaded.name
@@ -295,7 +296,7 @@ def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, finished or not.")],
 ) -> None:
     """Write report.html, with plots, into a run folder."""
-    from experiments.report.run_report import write_report
+    from bouquet.experiments.report.run_report import write_report
 
     console.print(f"report   {write_report(folder)}", soft_wrap=True)
 
@@ -322,6 +323,12 @@ def main() -> None:
         if error.filename is None or "--verbose" in sys.argv or "-v" in sys.argv:
             raise
         errors.print(Text(f"bouquet: {error.filename}: {error.strerror}."), style="red", soft_wrap=True)
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        if module not in SERVERS_OWN:
+            raise
+        errors.print(f"bouquet: this needs {module}: pip install 'bouquet-fl[server]'.", style="red", markup=False)
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
         status = INTERRUPTED

@@ -9,10 +9,10 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 
-from client.owner.conditions import When
-from common.methods import METHODS
-from common.settings import Settings, section_class
-from strategies.registry import hyper_parameters, strategy_class
+from bouquet.client.owner.conditions import When
+from bouquet.common.methods import METHODS
+from bouquet.common.settings import Settings, section_class
+from bouquet.strategies.registry import hyper_parameters, strategy_class
 
 INTRODUCTION = (
     "One TOML file holds the settings of a run; `--set section.key=value` lays over it, and `flwr run --run-config`",

@@ -1,4 +1,4 @@
-"""The ClientApp: Flower's entry points on a device, ``client.app:app``."""
+"""The ClientApp: Flower's entry points on a device, ``bouquet.client.app:app``."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from flwr.app import Context, Message, MessageType
 from flwr.clientapp import ClientApp
 
-from client import device_log
-from client.context import ClientContext
-from common import protocol
-from common.errors import SAYS_MORE, BouquetError, NotNow
-from common.protocol.error_replies import OwnerRefusal, refusal
-from common.protocol.records import config_of
-from common.settings import Settings
-from common.texts import plain
+from bouquet.client import device_log
+from bouquet.client.context import ClientContext
+from bouquet.common import protocol
+from bouquet.common.errors import SAYS_MORE, BouquetError, NotNow
+from bouquet.common.protocol.error_replies import OwnerRefusal, refusal
+from bouquet.common.protocol.records import config_of
+from bouquet.common.settings import Settings
+from bouquet.common.texts import plain
 
 LONGEST_NOTICE = 500
 Answer = Callable[[Message, ClientContext], Message]
@@ -58,20 +58,20 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
         if (later := node.watch.refusal()) is not None:  # also where the SuperNode is not ours, and did not ask
             raise later
         node.watch.be_nice()
-        from client.training.pauses import pausing
+        from bouquet.client.training.pauses import pausing
 
         with pausing(node.watch.between_batches):
             return unwatched(message, node)
 
     def unwatched(message: Message, node: ClientContext) -> Message:
         # Imported here, because saying who one is must not cost the import of PyTorch.
-        from client.procedures.registry import check_measured, procedure
-        from client.rounds.beside import Comparing
-        from client.rounds.blank_session import BlankSession
-        from client.rounds.mixture import Mixing
-        from client.rounds.model_selection import Choosing
-        from client.rounds.session import Session
-        from client.trust.policy import ALLOWED_PROCEDURES, allowed_procedures
+        from bouquet.client.procedures.registry import check_measured, procedure
+        from bouquet.client.rounds.beside import Comparing
+        from bouquet.client.rounds.blank_session import BlankSession
+        from bouquet.client.rounds.mixture import Mixing
+        from bouquet.client.rounds.model_selection import Choosing
+        from bouquet.client.rounds.session import Session
+        from bouquet.client.trust.policy import ALLOWED_PROCEDURES, allowed_procedures
 
         trains = message.metadata.message_type == MessageType.TRAIN
         node.check_privacy(uploads=trains)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context
 
-from client.node_config import (
+from bouquet.client.node_config import (
     DATA,
     LEAST_NOISE,
     LEAVE_OUT,
@@ -30,24 +30,24 @@ from client.node_config import (
     THREADS,
     WHEN,
 )
-from client.owner.watch import Watch
-from client.state.device_state import DeviceState
-from client.state.store import ContextStore, FolderStore
-from client.uploads.privacy_budget import Budget
-from common import protocol
-from common.data.catalog import dataset_info, is_images
-from common.data.datasets import DATA_DIR_VARIABLE
-from common.errors import SAYS_MORE, BouquetError
-from common.model.card import ModelCard
-from common.protocol.error_replies import OwnerRefusal
-from common.settings import Settings
-from common.settings.sections import OWN_DATA
-from common.system.resources import idle_cores
-from common.task.task import Task, task_of
-from common.trust.code import DISTRIBUTION
+from bouquet.client.owner.watch import Watch
+from bouquet.client.state.device_state import DeviceState
+from bouquet.client.state.store import ContextStore, FolderStore
+from bouquet.client.uploads.privacy_budget import Budget
+from bouquet.common import protocol
+from bouquet.common.data.catalog import dataset_info, is_images
+from bouquet.common.data.datasets import DATA_DIR_VARIABLE
+from bouquet.common.errors import SAYS_MORE, BouquetError
+from bouquet.common.model.card import ModelCard
+from bouquet.common.protocol.error_replies import OwnerRefusal
+from bouquet.common.settings import Settings
+from bouquet.common.settings.sections import OWN_DATA
+from bouquet.common.system.resources import idle_cores
+from bouquet.common.task.task import Task, task_of
+from bouquet.common.trust.code import DISTRIBUTION
 
 if TYPE_CHECKING:
-    from client.data.loading import ClientData
+    from bouquet.client.data.loading import ClientData
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ class ClientContext:
         state_dir = self.config.get(STATE_DIR)
         if self.folder is not None or not state_dir:
             return make(*given)
-        from client.data.cache import files_below, prepared
+        from bouquet.client.data.cache import files_below, prepared
 
         settings = {"seed": self.settings.run.seed, **self.settings.data.model_dump(), "given": given[1:]}
         settings |= {"task": self.settings.task.model_dump(), "table": self.settings.table.model_dump()}
@@ -226,7 +226,7 @@ class ClientContext:
 
     def _folder(self, partition_id: int) -> Path:
         """A simulated client's folder of data of its own."""
-        from client.data.folder import client_folders
+        from bouquet.client.data.folder import client_folders
 
         folders = client_folders(self.settings.data.data_dir)
         if not 0 <= partition_id < len(folders):
@@ -262,7 +262,7 @@ def client_name(partition_id: int, num_partitions: int) -> str:
 
 @lru_cache(maxsize=256)
 def _part(settings: Settings, partition_id: int, num_partitions: int) -> ClientData:
-    from client.data.loading import part_of
+    from bouquet.client.data.loading import part_of
 
     return part_of(settings, partition_id, num_partitions)
 
@@ -273,7 +273,7 @@ def own_data(settings: Settings, folder: str, leave_out: bool = False) -> Client
 
     Raises `BouquetError`, with the file, for what does not fit.
     """
-    from client.data.own import load_folder, load_table
+    from bouquet.client.data.own import load_folder, load_table
 
     if settings.table.inputs:
         return load_table(folder, settings, leave_out)

@@ -2,7 +2,7 @@
 
 A device stands where nobody looks for months, so its log must answer by itself: is it connected, what did it train
 on, what came of it, what went wrong. Printed by the process that does the work; times are put before the lines where
-they come together (`common.system.log_file.stamp`).
+they come together (`bouquet.common.system.log_file.stamp`).
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.app import Message, MessageType
 
-from common import protocol
-from common.errors import BouquetError
-from common.metrics import written
-from common.model_selection import served, served_text
-from common.protocol.records import config_of
-from common.task.score import Score
-from common.texts import plain
+from bouquet.common import protocol
+from bouquet.common.errors import BouquetError
+from bouquet.common.metrics import written
+from bouquet.common.model_selection import served, served_text
+from bouquet.common.protocol.records import config_of
+from bouquet.common.task.score import Score
+from bouquet.common.texts import plain
 
 if TYPE_CHECKING:
-    from client.context import ClientContext
+    from bouquet.client.context import ClientContext
 
 Say = Callable[[str], None]
 SHOWN_CLASSES = 20

@@ -1,12 +1,12 @@
-"""A Flower ClientApp of somebody else's, made fit for methods that need more of it: ``client.mod.around(app)``.
+"""A Flower ClientApp of somebody else's, made fit for methods that need more of it: ``bouquet.client.mod.around(app)``.
 
 The app trains and tests by its own functions, on its own data, with its own model. Around them a device keeps a model,
 or layers of it, between rounds, and answers the server as Bouquet's own ClientApp does, by the same procedures
-(`client.procedures`). Two things only the app itself can do: tell the training loss of a model, which is given as
-``training_loss``, and add the method's proximal terms to the loss that it trains on, by a call of `penalty`.
+(`bouquet.client.procedures`). Two things only the app itself can do: tell the training loss of a model, which is given
+as ``training_loss``, and add the method's proximal terms to the loss that it trains on, by a call of `penalty`.
 
 It is put around the app, and not among its ``mods``: Flower runs no mod for a message that the app has no function for,
-and the question what a device offers (`common.protocol.offers`) is one.
+and the question what a device offers (`bouquet.common.protocol.offers`) is one.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
-from client.context import ClientContext
-from client.procedures.registry import procedure
-from client.rounds.model import Built
-from client.rounds.session import Session
-from client.state.device_state import Arrays
-from client.training.objective import ProximalTerm, Term
-from client.uploads.compression import CopyMemory
-from common import protocol
-from common.errors import BouquetError
-from common.parameters.layout import ParameterLayout, Vector
-from common.protocol.error_replies import LostBackboneError, refusal
-from common.protocol.names import INITIAL, OFFERS, PROCEDURE, RUN, START, UPLOAD
-from common.protocol.offers import LAYERS, LOSS, TERMS
-from common.protocol.records import config_of, records_of
-from common.settings import Settings
+from bouquet.client.context import ClientContext
+from bouquet.client.procedures.registry import procedure
+from bouquet.client.rounds.model import Built
+from bouquet.client.rounds.session import Session
+from bouquet.client.state.device_state import Arrays
+from bouquet.client.training.objective import ProximalTerm, Term
+from bouquet.client.uploads.compression import CopyMemory
+from bouquet.common import protocol
+from bouquet.common.errors import BouquetError
+from bouquet.common.parameters.layout import ParameterLayout, Vector
+from bouquet.common.protocol.error_replies import LostBackboneError, refusal
+from bouquet.common.protocol.names import INITIAL, OFFERS, PROCEDURE, RUN, START, UPLOAD
+from bouquet.common.protocol.offers import LAYERS, LOSS, TERMS
+from bouquet.common.protocol.records import config_of, records_of
+from bouquet.common.settings import Settings
 
 TrainingLoss = Callable[[Message, Context], float]
 

@@ -19,7 +19,7 @@ from functools import lru_cache
 from importlib.metadata import EntryPoint
 from typing import Any
 
-from common.errors import BouquetError
+from bouquet.common.errors import BouquetError
 
 GROUP = "bouquet.methods"  # of entry points
 
@@ -42,11 +42,11 @@ class Method:
 
 
 def _own(folder: str, name: str, class_name: str, device: bool = False, plots: bool = False, **presets: Any) -> Method:
-    package = f"strategies.{folder}"
+    package = f"bouquet.strategies.{folder}"
     return Method(
         strategy=f"{package}.strategy:{class_name}",
         procedures={name: f"{package}.device"} if device else {},
-        plots=f"experiments.plots.methods.{folder}" if plots else "",
+        plots=f"bouquet.experiments.plots.methods.{folder}" if plots else "",
         presets=presets,
     )
 
@@ -65,24 +65,24 @@ METHODS: dict[str, Method] = {
     "fedtsdp": _own("fedtsdp", "fedtsdp", "FedTSDP", plots=True),
     "fedac": _own("fedac", "fedac", "FedAC", device=True, plots=True),
     "dc-pfl": _own("dcpfl", "dc-pfl", "DCPFL", device=True, plots=True),
-    "cfl": Method("strategies.baselines.cfl:CFL"),
-    "fl-hc": Method("strategies.baselines.fl_hc:FLHC"),
-    "fedgroup": Method("strategies.baselines.fedgroup:FedGroup"),
-    "clusterfl": Method("strategies.baselines.clusterfl:ClusterFL"),
+    "cfl": Method("bouquet.strategies.baselines.cfl:CFL"),
+    "fl-hc": Method("bouquet.strategies.baselines.fl_hc:FLHC"),
+    "fedgroup": Method("bouquet.strategies.baselines.fedgroup:FedGroup"),
+    "clusterfl": Method("bouquet.strategies.baselines.clusterfl:ClusterFL"),
     "cgpfl": _own("cgpfl", "cgpfl", "CGPFL", device=True),
-    "robust-tkm": Method("strategies.baselines.robust_tkm:RobustTKM"),
+    "robust-tkm": Method("bouquet.strategies.baselines.robust_tkm:RobustTKM"),
     "hypocluster": _own("hypocluster", "hypocluster", "HypoCluster", device=True),
     "ditto": _own("ditto", "ditto", "Ditto", device=True),
     "anchored": _own("anchored", "anchored", "Anchored", device=True),
     "per-fedavg": _own("perfedavg", "per-fedavg", "PerFedAvg", device=True),
     "feddane": _own("feddane", "feddane", "FedDANE", device=True),
-    "fedper": Method("strategies.baselines.fedper:FedPer"),
-    "fedavg": Method("strategies.baselines.fedavg:FedAvg"),
-    "fedprox": Method("strategies.baselines.fedprox:FedProx"),
-    "fedsgd": Method("strategies.baselines.fedsgd:FedSGD"),
-    "feddist": Method("strategies.baselines.feddist:FedDist"),
-    "feddws": Method("strategies.baselines.feddist:FedDist", presets={"weighting": "examples"}),
-    "standalone": Method("strategies.baselines.standalone:Standalone"),
+    "fedper": Method("bouquet.strategies.baselines.fedper:FedPer"),
+    "fedavg": Method("bouquet.strategies.baselines.fedavg:FedAvg"),
+    "fedprox": Method("bouquet.strategies.baselines.fedprox:FedProx"),
+    "fedsgd": Method("bouquet.strategies.baselines.fedsgd:FedSGD"),
+    "feddist": Method("bouquet.strategies.baselines.feddist:FedDist"),
+    "feddws": Method("bouquet.strategies.baselines.feddist:FedDist", presets={"weighting": "examples"}),
+    "standalone": Method("bouquet.strategies.baselines.standalone:Standalone"),
 }
 
 
@@ -118,7 +118,7 @@ def _method_of(entry: EntryPoint) -> Method:
     if not isinstance(method, Method):
         raise BouquetError(
             f"The entry point {entry.name!r} of {GROUP} is a {type(method).__name__}; it must be a "
-            "common.methods.Method."
+            "bouquet.common.methods.Method."
         )
     return method
 

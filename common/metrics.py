@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from common.errors import BouquetError
+from bouquet.common.errors import BouquetError
 
 Values = Sequence[float | None]
 

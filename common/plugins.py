@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from common.errors import SAYS_MORE, BouquetError
+from bouquet.common.errors import SAYS_MORE, BouquetError
 
 
 def is_loaded(name: str) -> bool:

@@ -4,8 +4,8 @@
 models, cannot tell from the uploads which of any two data sets the device holds, but for (ε, δ). That is local
 differential privacy at the level of the client, against a server that knows the noise's scale, all messages of all
 others, and chooses what the device is sent. A device's upload is f(data) + noise, f clipped to a ball of radius C
-(`client.uploads.privacy`). Two data sets move f by the ball's diameter, Δ = 2 C: what is told of ε by those who take C
-compares a device's update with none at all, and is the ε of twice the noise multiplier here.
+(`bouquet.client.uploads.privacy`). Two data sets move f by the ball's diameter, Δ = 2 C: what is told of ε by those who
+take C compares a device's update with none at all, and is the ε of twice the noise multiplier here.
 
 **The accountant.** A release by the Gaussian mechanism with deviation σ = z C is μ-Gaussian differentially private,
 μ = Δ / σ = 2 / z, and T of them, each chosen after the ones before, are √T·μ together: exactly, nothing is lost (Dong,
@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import math
 
-from common.errors import BouquetError
-from common.parameters.layout import ParameterLayout
+from bouquet.common.errors import BouquetError
+from bouquet.common.parameters.layout import ParameterLayout
 
 RELEASES = "privacy-releases"  # in a reply: how many uploads of this run the device has made, this one included
 SENSITIVITY = 2.0  # Δ in multiples of the clipping norm

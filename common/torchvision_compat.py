@@ -16,7 +16,7 @@ from functools import cache
 from importlib.util import find_spec
 from types import ModuleType
 
-from common.errors import BouquetError
+from bouquet.common.errors import BouquetError
 
 TORCHVISION = "torchvision:"  # before the name of a model of its own
 _BUILT_FROM_IT = "resnet18"  # of Bouquet's own models

@@ -30,30 +30,30 @@ IMPORTS = [
     ("client", "common"),
 ]
 ENDS = {
-    "server.run.loop": 110,
+    "bouquet.server.run.loop": 110,
     "strategies": 300,
-    "server.service": 490,
-    "client.agent": 740,
-    "client.app": 960,
+    "bouquet.server.service": 490,
+    "bouquet.client.agent": 740,
+    "bouquet.client.app": 960,
     "procedure": 1150,
 }
 # From, to (the same: a note), what.
 STEPS = [
-    ("server.run.loop", "strategies", "configure_train"),
+    ("bouquet.server.run.loop", "strategies", "configure_train"),
     ("strategies", "strategies", "sample clients, plan(state), encode"),
-    ("server.run.loop", "server.service", "FleetGrid.push_messages"),
-    ("server.service", "client.agent", "Task, chunks: gRPC, mutual TLS"),
-    ("client.agent", "client.app", "the trainer forks for it"),
-    ("client.app", "procedure", "Session: model, data, state"),
+    ("bouquet.server.run.loop", "bouquet.server.service", "FleetGrid.push_messages"),
+    ("bouquet.server.service", "bouquet.client.agent", "Task, chunks: gRPC, mutual TLS"),
+    ("bouquet.client.agent", "bouquet.client.app", "the trainer forks for it"),
+    ("bouquet.client.app", "procedure", "Session: model, data, state"),
     ("procedure", "procedure", "test, train, keep"),
-    ("procedure", "client.app", "parameters, numbers"),
-    ("client.app", "client.agent", "a file; the fork ends"),
-    ("client.agent", "server.service", "Reply, chunks"),
-    ("server.service", "client.agent", "Received"),
-    ("server.service", "server.run.loop", "as it arrives, until the deadline"),
-    ("server.run.loop", "strategies", "aggregate_train"),
+    ("procedure", "bouquet.client.app", "parameters, numbers"),
+    ("bouquet.client.app", "bouquet.client.agent", "a file; the fork ends"),
+    ("bouquet.client.agent", "bouquet.server.service", "Reply, chunks"),
+    ("bouquet.server.service", "bouquet.client.agent", "Received"),
+    ("bouquet.server.service", "bouquet.server.run.loop", "as it arrives, until the deadline"),
+    ("bouquet.server.run.loop", "strategies", "aggregate_train"),
     ("strategies", "strategies", "check, update(state, replies)"),
-    ("server.run.loop", "server.run.loop", "record a line, checkpoint"),
+    ("bouquet.server.run.loop", "bouquet.server.run.loop", "record a line, checkpoint"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""The ServerApp, ``server.app:app``: Flower's entry point, for Flower's own processes and simulation."""
+"""The ServerApp, ``bouquet.server.app:app``: Flower's entry point, for Flower's own processes and simulation."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from common.settings import Settings
-from server.record.status import note_failure
-from server.record.writer import RunRecord
-from server.run.loop import Follow, run_rounds
-from server.run.stop import RunStopped
+from bouquet.common.settings import Settings
+from bouquet.server.record.status import note_failure
+from bouquet.server.record.writer import RunRecord
+from bouquet.server.run.loop import Follow, run_rounds
+from bouquet.server.run.stop import RunStopped
 
 
 def make_server_app(
@@ -30,7 +30,7 @@ def make_server_app(
         own = settings or Settings.from_run_config(context.run_config)
         target = folder or Path("runs") / own.run.name
         try:
-            from server.initial_model.torch_model import starting_point  # PyTorch
+            from bouquet.server.initial_model.torch_model import starting_point  # PyTorch
 
             start = starting_point(own, target if resume else None)
             run_rounds(grid, own, start.record, RunRecord(target), resume, follow, None, start)

@@ -9,15 +9,15 @@ from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from common.errors import BouquetError
-from common.methods import find_method
-from common.plugins import load_object
-from strategies.base.sampling import Sampling
-from strategies.base.strategy import MethodStrategy
+from bouquet.common.errors import BouquetError
+from bouquet.common.methods import find_method
+from bouquet.common.plugins import load_object
+from bouquet.strategies.base.sampling import Sampling
+from bouquet.strategies.base.strategy import MethodStrategy
 
 
 def strategy_class(name: str) -> tuple[type[MethodStrategy[Any]], dict[str, Any]]:
-    """The class behind a name (`common.methods.find_method`), with the options the name stands for."""
+    """The class behind a name (`bouquet.common.methods.find_method`), with the options the name stands for."""
     method = find_method(name)
     kind = load_object(method.strategy, "Strategy")
     if not (isinstance(kind, type) and issubclass(kind, MethodStrategy)):

@@ -13,12 +13,12 @@ from flwr.app import ArrayRecord, ConfigRecord
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
-from common import protocol
-from common.data.datasets import DATA_DIR_VARIABLE
-from common.parameters.layout import ParameterLayout
-from common.system import ports
-from experiments.simulation.inline_grid import Handler, InlineGrid, scripted_client
-from strategies.base.exchange import exchange
+from bouquet.common import protocol
+from bouquet.common.data.datasets import DATA_DIR_VARIABLE
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.common.system import ports
+from bouquet.experiments.simulation.inline_grid import Handler, InlineGrid, scripted_client
+from bouquet.strategies.base.exchange import exchange
 from tests.helpers.made_runs import edit_round as edit_round
 from tests.helpers.made_runs import write_run as write_run
 

@@ -1,7 +1,6 @@
-"""The arrows of the house: which package may import which, which room of it which, and in a method's folder, which
-file.
+"""The arrows of the house: which package may import which, in a method's folder which file which; none in a circle.
 
-A room is a folder of a package, and so is each file at a package's root.
+A package is one of the folders at the top. A room is a folder of a package, and so is each file at a package's root.
 """
 
 import ast
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from common.methods import METHODS
+from bouquet.common.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
 MAY_IMPORT = {
@@ -25,81 +24,22 @@ MAY_IMPORT = {
     "experiments": {"common", "strategies", "client", "server"},
     "bouquet": {"common", "strategies", "client", "server", "experiments"},
 }
-# Which rooms of its own package a room imports. What every room of a package may import is not said: `EVERYWHERE`.
-EVERYWHERE = {
-    "common.errors",
-    "common.plugins",
-    "common.torchvision_compat",
-    "common.texts",
-    "server.run_folder",
-}
-ARROWS = {
-    "bouquet.__main__": ["bouquet.cli"],
-    "bouquet.cli": [
-        "bouquet.commands",
-        "bouquet.console",
-        "bouquet.device",
-        "bouquet.federation",
-        "bouquet.keys",
-        "bouquet.monitor",
-    ],
-    "bouquet.commands": [
-        "bouquet.console",
-        "bouquet.device",
-        "bouquet.federation",
-        "bouquet.keys",
-        "bouquet.models",
-        "bouquet.monitor",
-    ],
-    "bouquet.device": ["bouquet.keys"],
-    "bouquet.federation": ["bouquet.keys", "bouquet.monitor"],
-    "bouquet.monitor": ["bouquet.keys"],
-    "client.agent": ["client.app", "client.node_config", "client.owner", "client.procedures", "client.trust"],
-    "client.app": [
-        "client.context",
-        "client.device_log",
-        "client.procedures",
-        "client.rounds",
-        "client.training",
-        "client.trust",
-    ],
-    "client.context": ["client.data", "client.node_config", "client.owner", "client.state", "client.uploads"],
-    "client.data": ["client.state"],
-    "client.mod": [
-        "client.context",
-        "client.procedures",
-        "client.rounds",
-        "client.state",
-        "client.training",
-        "client.uploads",
-    ],
-    "client.procedures": ["client.rounds"],
-    "client.rounds": ["client.context", "client.node_config", "client.state", "client.training", "client.uploads"],
-    "client.uploads": ["client.state"],
-    "common.compression": ["common.parameters"],
-    "common.data": ["common.system"],
-    "common.model": ["common.data", "common.parameters", "common.settings", "common.task"],
-    "common.privacy_accounting": ["common.parameters"],
-    "common.protocol": ["common.compression", "common.parameters"],
-    "common.settings": ["common.compression", "common.data"],
-    "common.task": ["common.metrics"],
-    "experiments.comparison": ["experiments.plots", "experiments.report", "experiments.simulation"],
-    "experiments.plots.methods": ["experiments.plots"],
-    "experiments.report": ["experiments.plots"],
-    "server.app": ["server.initial_model", "server.record", "server.run"],
-    "server.fleet": ["server.service"],
-    "server.initial_model": ["server.record"],
-    "server.record": ["server.fleet", "server.monitoring"],
-    "server.run": ["server.fleet", "server.initial_model", "server.monitoring", "server.public_data", "server.record"],
-    "strategies.base": ["strategies.base.filters", "strategies.mathematics"],
-    "strategies.baselines": ["strategies.base", "strategies.mathematics"],
-    "strategies.registry": ["strategies.base"],
-}
 # Folders of methods have arrows of their own: the base, the mathematics, and methods that they extend.
-METHODS_MAY_IMPORT = {"strategies.base", "strategies.mathematics", "strategies.baselines", "strategies.fesem"}
+METHODS_MAY_IMPORT = {
+    "bouquet.strategies.base",
+    "bouquet.strategies.mathematics",
+    "bouquet.strategies.baselines",
+    "bouquet.strategies.fesem",
+}
 MOST_FILES = 16
 # Packages whose __init__ is more than a sentence: faces, and lazy names.
-FACES = {"common.protocol", "common.settings", "strategies", "strategies.mathematics", "bouquet"}
+FACES = {
+    "bouquet.common.protocol",
+    "bouquet.common.settings",
+    "bouquet.strategies",
+    "bouquet.strategies.mathematics",
+    "bouquet",
+}
 
 # In a method's folder a file's name says what else it may import, and what it must do without.
 ALSO = {"device.py": {"client"}}
@@ -120,17 +60,19 @@ def tree_of(file):
 def modules():
     """Module → file, of all packages."""
     files = [file for package in MAY_IMPORT for file in (ROOT / package).rglob("*.py")]
-    named = {".".join(file.relative_to(ROOT).with_suffix("").parts): file for file in files}
-    return {name.removesuffix(".__init__"): file for name, file in named.items()}
+    return {name_of(file.with_suffix("")).removesuffix(".__init__"): file for file in files}
 
 
-def for_types_only(file):
-    return {
-        id(inner)
-        for node in ast.walk(tree_of(file))
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
+def name_of(path):
+    """What a file or folder is imported as."""
+    return ".".join(("bouquet", *path.relative_to(ROOT).parts)).replace("bouquet.bouquet", "bouquet")
+
+
+def package_of(module):
+    """The package of ours that a module is in; of others, their first name."""
+    first, _, rest = module.partition(".")
+    second = rest.partition(".")[0]
+    return second if first == "bouquet" and second in MAY_IMPORT else first
 
 
 def imported(file):
@@ -142,11 +84,8 @@ def imported(file):
 
 
 def imported_modules(file):
-    """The modules of ours that a file imports when it runs, also inside of its functions."""
-    skipped = for_types_only(file)
+    """The modules of ours that a file imports, also inside of its functions or for a type checker alone."""
     for node in ast.walk(tree_of(file)):
-        if id(node) in skipped:
-            continue
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -166,18 +105,18 @@ def hidden_imports(file):
             yield ast.unparse(node)  # and then flwr.any.private.name
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
             name = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else ""
-            if name.partition(".")[0] in {*MAY_IMPORT, "flwr"}:
+            if name.partition(".")[0] in {"bouquet", "flwr"}:
                 yield ast.unparse(node)
 
 
 def room_of(module):
-    if modules()[module].name == "__init__.py" or module.count(".") == 1:
+    if modules()[module].name == "__init__.py" or modules()[module].parent.parent == ROOT:
         return module
     return module.rpartition(".")[0]
 
 
 def packages(file):
-    return {name.partition(".")[0] for name in imported(file)}
+    return {package_of(name) for name in imported(file)}
 
 
 def circles(graph):
@@ -207,39 +146,43 @@ def test_no_import_is_hidden_from_these_tests():
     assert {module: found for module, file in modules().items() if (found := [*hidden_imports(file)])} == {}
 
 
+def test_nothing_is_imported_by_the_name_of_a_folder_alone():
+    """Else a module were loaded twice, under two names; and a user's own client.py would be loaded in its place."""
+    ours = [file for place in (*MAY_IMPORT, "benchmarks", "examples", "tests") for file in (ROOT / place).rglob("*.py")]
+    folders = set(MAY_IMPORT) - {"bouquet"}
+    wrong = {file: found for file in ours if (found := folders & {name.partition(".")[0] for name in imported(file)})}
+    assert wrong == {}
+
+
 def arrows():
     found = defaultdict(set)
     for module, file in modules().items():
         for other in imported_modules(file):
             ours, theirs = room_of(module), room_of(other)
-            if ours != theirs and ours.partition(".")[0] == theirs.partition(".")[0]:
+            if ours != theirs and package_of(ours) == package_of(theirs):
                 found[ours].add(theirs)
     return found
 
 
-def test_a_room_imports_only_the_rooms_of_its_package_that_it_may():
-    """Also none that it no longer imports: the table says what is."""
-    found = {room: rooms - EVERYWHERE - {room.partition(".")[0]} for room, rooms in arrows().items()}
-    found = {room: rooms for room, rooms in found.items() if rooms and "." in room}
-    methods = {f"strategies.{file.parent.name}" for file in (ROOT / "strategies").glob("*/strategy.py")} - {
-        "strategies.base"
-    }
-    assert {room: sorted(rooms) for room, rooms in found.items() if room not in methods} == ARROWS
-    for method in methods:
-        assert found.get(method, set()) <= METHODS_MAY_IMPORT, method
+def test_a_method_imports_the_base_the_mathematics_and_what_it_extends():
+    rooms = arrows()
+    for file in (ROOT / "strategies").glob("*/strategy.py"):
+        method = name_of(file.parent)
+        if method != "bouquet.strategies.base":
+            assert rooms[method] - {"bouquet.strategies"} <= METHODS_MAY_IMPORT, method
 
 
 def test_no_arrow_goes_in_a_circle():
     between_modules = {module: set(imported_modules(file)) - {module} for module, file in modules().items()}
     # What a package's __init__ imports when it is asked for a name leads nowhere.
-    lazy = {"strategies", "strategies.mathematics"}
+    lazy = {"bouquet", "bouquet.strategies", "bouquet.strategies.mathematics"}
     assert circles({m: set() if m in lazy else targets for m, targets in between_modules.items()}) == []
     assert circles(arrows()) == []
 
 
 def test_a_room_is_small_and_says_what_lives_there():
     for folder in sorted({file.parent for file in modules().values()}):
-        room = ".".join(folder.relative_to(ROOT).parts)
+        room = name_of(folder)
         file = folder / "__init__.py"
         assert file.exists(), room
         assert len([f for f in folder.glob("*.py") if f.name != "__init__.py"]) <= MOST_FILES, room
@@ -261,25 +204,23 @@ def test_a_procedure_knows_its_own_wire_and_nothing_else_of_the_strategies():
     files = list((ROOT / "strategies").rglob("device.py"))
     assert len(files) >= 4
     for file in files:
-        own = f"strategies.{file.parent.relative_to(ROOT / 'strategies').as_posix().replace('/', '.')}.wire"
-        assert {name for name in imported(file) if name.startswith("strategies")} <= {own}, file
+        own = f"{name_of(file.parent)}.wire"
+        assert {name for name in imported(file) if package_of(name) == "strategies"} <= {own}, file
 
 
 def test_the_mathematics_knows_nothing_of_flower_or_of_a_method():
     for file in (ROOT / "strategies" / "mathematics").glob("*.py"):
         names = set(imported(file))
         assert "flwr" not in {name.partition(".")[0] for name in names}, file
-        strangers = {name for name in names if name.startswith("strategies") and ".mathematics" not in name}
+        strangers = {name for name in names if package_of(name) == "strategies" and ".mathematics" not in name}
         assert strangers == set(), file
 
 
 def test_nothing_of_a_method_is_imported_before_it_is_asked_for():
     modules = {method.strategy.partition(":")[0] for method in METHODS.values()}
     devices = {module for method in METHODS.values() for module in method.procedures.values()}
-    program = (
-        "import sys, strategies, strategies.mathematics, strategies.registry, client.procedures.registry\n"
-        "print(*sorted(name for name in sys.modules))"
-    )
+    asked = "bouquet.strategies.mathematics", "bouquet.strategies.registry", "bouquet.client.procedures.registry"
+    program = f"import sys, {', '.join(asked)}\nprint(*sorted(sys.modules))"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
     loaded = set(run.stdout.split())
     assert not loaded & (modules | devices | {"torch", "scipy", "sklearn", "matplotlib"})
@@ -287,9 +228,9 @@ def test_nothing_of_a_method_is_imported_before_it_is_asked_for():
 
 def test_an_agent_loads_nothing_that_a_model_needs():
     """It stays on a device for months, beside the training."""
-    program = "import sys, client.agent.main, client.agent.agent\nprint(*sys.modules)"
+    program = "import sys, bouquet.client.agent.main, bouquet.client.agent.agent\nprint(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
-    heavy = {"torch", "flwr", "numpy", "pydantic", "PIL", "cryptography", "client.app"}
+    heavy = {"torch", "flwr", "numpy", "pydantic", "PIL", "cryptography", "bouquet.client.app"}
     assert not {*run.stdout.split()} & heavy
 
 
@@ -323,12 +264,18 @@ def test_a_device_loads_its_own_procedure_and_neither_scipy_nor_another_method(m
     """Each registered module is there, and importing it brings nothing that a device should not pay for."""
     loaded = loaded_by[module]
     assert module in loaded
-    assert not loaded & {"scipy", "sklearn", "matplotlib", "strategies.base.strategy", "strategies.registry"}
+    assert not loaded & {
+        "scipy",
+        "sklearn",
+        "matplotlib",
+        "bouquet.strategies.base.strategy",
+        "bouquet.strategies.registry",
+    }
     assert not loaded & (set(DEVICES) - {module})
 
 
 def test_a_device_is_sent_nothing_that_only_a_server_draws_or_a_simulation_batches():
-    from common.trust.code import code_files
+    from bouquet.common.trust.code import code_files
 
     sent = {name for name in code_files() if name.endswith(".py")}
     assert len(sent) > 100
@@ -336,8 +283,8 @@ def test_a_device_is_sent_nothing_that_only_a_server_draws_or_a_simulation_batch
 
 
 def test_importing_a_package_by_name_gives_its_classes():
-    import strategies
-    from strategies import mathematics
+    from bouquet import strategies
+    from bouquet.strategies import mathematics
 
     for method in METHODS.values():
         name = method.strategy.partition(":")[2]

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from bouquet.common.data.catalog import DATASETS
+from bouquet.common.data.partitions import PARTITIONS
+from bouquet.common.methods import METHODS
+from bouquet.common.model.architectures import model_names
+from bouquet.common.model.build import initial_model
+from bouquet.common.settings import Settings, load_settings, section_class
+from bouquet.experiments.report.units import human_bytes
+from bouquet.experiments.simulation.run import simulate
 from bouquet.models.export import INPUT, OUTPUT
 from bouquet.settings_reference import settings_reference
-from common.data.catalog import DATASETS
-from common.data.partitions import PARTITIONS
-from common.methods import METHODS
-from common.model.architectures import model_names
-from common.model.build import initial_model
-from common.settings import Settings, load_settings, section_class
-from experiments.report.units import human_bytes
-from experiments.simulation.run import simulate
-from strategies.registry import hyper_parameters, strategy_class
+from bouquet.strategies.registry import hyper_parameters, strategy_class
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
-from experiments.simulation.inline_grid import InlineGrid, app_handlers
+from bouquet.experiments.simulation.inline_grid import InlineGrid, app_handlers
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "drop_in"
 
@@ -41,7 +41,7 @@ def test_the_same_app_with_flowers_fedavg_cannot_fit_both(example):
     from flwr.app import ArrayRecord
     from flwr.serverapp.strategy import FedAvg
 
-    from strategies import FeSEM
+    from bouquet.strategies import FeSEM
 
     losses = {}
     for strategy in (FedAvg(), FeSEM(num_clusters=2, proximal_weight=0)):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.comparison.grid import load_table
+from bouquet.experiments.comparison.grid import load_table
 from tests.helpers.citations import CITATION, blocks, lookup, sections, wrong_figures
 
 DOCS = Path(__file__).parents[1] / "docs"

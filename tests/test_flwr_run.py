@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from common.system.ports import free_port
+from bouquet.common.system.ports import free_port
 from tests.helpers.waiting_for import eventually
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(900)]

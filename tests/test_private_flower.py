@@ -8,7 +8,7 @@ import ast
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from common.wire import flower
+from bouquet.common.wire import flower
 from tests.test_architecture import modules, tree_of
 
 # What Flower says is for everybody; the rest may be gone with its next release.
@@ -36,10 +36,10 @@ def _is_public(name):
 def test_one_file_takes_few_private_names_and_says_why():
     found = {module: {*private_names(tree_of(file))} for module, file in modules().items()}
     found = {module: names for module, names in found.items() if names}
-    assert set(found) == {"common.wire.flower"}
-    names = found["common.wire.flower"]
+    assert set(found) == {"bouquet.common.wire.flower"}
+    names = found["bouquet.common.wire.flower"]
     assert len(names) <= MOST_NAMES
-    reasons = ast.get_docstring(tree_of(modules()["common.wire.flower"]))
+    reasons = ast.get_docstring(tree_of(modules()["bouquet.common.wire.flower"]))
     assert [name for name in names if name.removeprefix("Proto") not in reasons] == []
 
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from common.errors import BouquetError
-from common.methods import METHODS
-from common.protocol.offers import TRAINING
-from strategies.base.replies import PublicData
-from strategies.registry import create_strategy, option_names
+from bouquet.common.errors import BouquetError
+from bouquet.common.methods import METHODS
+from bouquet.common.protocol.offers import TRAINING
+from bouquet.strategies.base.replies import PublicData
+from bouquet.strategies.registry import create_strategy, option_names
 from tests.helpers.stock_app import DEVICES, grid_of, initial, own_app, play, stock_app
 
 PLAIN = {"fesem": {"proximal_weight": 0.0}, "fesem-ma": {"proximal_weight": 0.0}, "fedprox": {"proximal_mu": 0.0}}
@@ -36,7 +36,7 @@ def test_it_is_refused_by_name_before_anything_is_trained(name, options):
         play(strategy, stock_app(), 3, asked)
     assert set(asked) == {"query.identify"}
     assert str(refused.value).startswith(type(strategy).__name__)
-    assert 'clientapp = "client.app:app"' in str(refused.value)
+    assert 'clientapp = "bouquet.client.app:app"' in str(refused.value)
     assert "No query function registered with name 'identify'" in str(refused.value)
 
 

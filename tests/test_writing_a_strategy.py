@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from common.system.ports import free_port
+from bouquet.common.system.ports import free_port
 
 PAGE = (Path(__file__).parents[1] / "docs" / "writing-a-strategy.md").read_text(encoding="utf-8")
 PROGRAM = str(Path(sys.executable).with_name("bouquet"))

@@ -24,12 +24,12 @@ import tomli_w
 from benchmarks.faults.schedule import DEVICES, ROUNDS
 from benchmarks.processes import name_of
 from benchmarks.wire import Link
+from bouquet.client.agent.store import NODE_CONFIG, TASKS
+from bouquet.common.data.datasets import load_dataset
+from bouquet.common.settings import Settings, parse_settings
+from bouquet.common.system.ports import free_port
 from bouquet.keys.store import add_device, init_keys
-from client.agent.store import NODE_CONFIG, TASKS
-from common.data.datasets import load_dataset
-from common.settings import Settings, parse_settings
-from common.system.ports import free_port
-from server.run_folder import CONNECTIONS, SERVICE
+from bouquet.server.run_folder import CONNECTIONS, SERVICE
 
 TAG = "BOUQUET_FAULTS"  # in the environment of every process, so that one that is left is found
 CLASSES = [str(digit) for digit in range(10)]

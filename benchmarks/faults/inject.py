@@ -16,8 +16,8 @@ from pathlib import Path
 
 from benchmarks.faults.fleet import FILLER, Device, Fleet
 from benchmarks.faults.schedule import TRANSFERS, Fault
-from client.agent.store import TASKS
-from server.record.status import TESTING, TRAINING, read_status
+from bouquet.client.agent.store import TASKS
+from bouquet.server.record.status import TESTING, TRAINING, read_status
 
 LOOK_SECONDS, LINE_SECONDS = 0.05, 0.003
 CHUNK = 1 << 16

@@ -15,16 +15,16 @@ from safetensors.numpy import load_file
 from benchmarks.faults.fleet import Device, Fleet
 from benchmarks.faults.inject import lines
 from benchmarks.faults.schedule import Schedule
-from client.agent.store import MOST_REPLIES, TASKS
-from client.context import own_data
-from client.state.device_state import PERSONAL, DeviceState, Kept
-from client.state.store import FolderStore
-from client.training import evaluation
-from common.model.build import initial_model
-from common.settings import Settings
-from common.system.files import TEMPORARY
-from server.record.status import FINISHED, read_status
-from server.run.checkpoint import load_checkpoint
+from bouquet.client.agent.store import MOST_REPLIES, TASKS
+from bouquet.client.context import own_data
+from bouquet.client.state.device_state import PERSONAL, DeviceState, Kept
+from bouquet.client.state.store import FolderStore
+from bouquet.client.training import evaluation
+from bouquet.common.model.build import initial_model
+from bouquet.common.settings import Settings
+from bouquet.common.system.files import TEMPORARY
+from bouquet.server.record.status import FINISHED, read_status
+from bouquet.server.run.checkpoint import load_checkpoint
 
 SLOWEST_ROUND = 150.0  # seconds; the settings' deadlines are 45 s for each of its up to three exchanges
 ON_ITS_WAY = (".content", ".reply", ".error", ".part")

@@ -23,8 +23,8 @@ from benchmarks.faults import inject
 from benchmarks.faults.fleet import Fleet, fleet, run_settings
 from benchmarks.faults.run import follow, wait_for_first, warm_up
 from benchmarks.faults.schedule import EVENTS, Fault, Schedule
+from bouquet.common.errors import BouquetError
 from bouquet.federation.queue import NextRun, enqueue
-from common.errors import BouquetError
 
 STRATEGIES = ("dc-pfl", "fedac", "fedtsdp", "gradient-loss")
 ROUNDS = 6

@@ -22,11 +22,11 @@ from benchmarks.faults import inject, invariants
 from benchmarks.faults.fleet import Fleet, command, fleet, run_settings
 from benchmarks.faults.schedule import DEVICES, NEEDS_ROOT, STRATEGIES, Schedule, draw
 from benchmarks.processes import name_of
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings import Settings
+from bouquet.common.system.locks import is_locked
 from bouquet.federation.queue import NextRun, enqueue
-from common.errors import BouquetError
-from common.settings import Settings
-from common.system.locks import is_locked
-from server.record.status import FINISHED, read_status
+from bouquet.server.record.status import FINISHED, read_status
 
 PATIENCE_SECONDS = 900.0  # of a run, which takes 15 s on two quiet cores without a fault, and 315 s at a load of 20
 RESTART_SECONDS = 1.0

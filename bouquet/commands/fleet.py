@@ -94,9 +94,9 @@ def run(
 
     Devices need no restart. The settings are checked here, at once.
     """
+    from bouquet.common.settings import load_settings
     from bouquet.federation.queue import NextRun, enqueue, waiting_server
-    from common.settings import load_settings
-    from server.run.build import build_strategy
+    from bouquet.server.run.build import build_strategy
 
     settings = load_settings(chosen, overrides or [])
     build_strategy(settings)
@@ -115,9 +115,9 @@ def stop(
 
     A server with --keep-waiting then waits for the next run.
     """
+    from bouquet.common.errors import BouquetError
     from bouquet.monitor.status import collect, is_alive, newest_run
-    from common.errors import BouquetError
-    from server.run.stop import ask_to_stop
+    from bouquet.server.run.stop import ask_to_stop
 
     folder = folder or newest_run()
     status = collect(folder)["run"]

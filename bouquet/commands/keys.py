@@ -68,8 +68,8 @@ def add(
     For --request make on the device: openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes
     -keyout device.key -subj /CN=NAME -out device.csr
     """
+    from bouquet.common.errors import BouquetError
     from bouquet.keys.store import add_device
-    from common.errors import BouquetError
 
     if request is not None and len(devices) > 1:
         raise BouquetError("--request is that of one device; give one name.")
@@ -92,8 +92,8 @@ def renew(
 
     The one before stays good until it expires, older ones do not.
     """
+    from bouquet.common.errors import BouquetError
     from bouquet.keys.store import list_devices, renew_device
-    from common.errors import BouquetError
 
     if bool(devices) == all_:
         raise BouquetError("Name the devices, or give --all for every one that is registered.")
@@ -142,8 +142,8 @@ def signer(dir_: Signer = Path("signer")) -> None:
 
     Devices that were started with --trust-signer signer.pub run what it signed.
     """
+    from bouquet.common.trust.signature import fingerprint
     from bouquet.keys.signing import SIGNER_PUBLIC_KEY, make_signer
-    from common.trust.signature import fingerprint
 
     text = make_signer(dir_)
     console.print(f"made     {dir_}/signer.key, signer.pub  {fingerprint(text)}", soft_wrap=True, highlight=False)

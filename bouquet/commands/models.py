@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from common.errors import BouquetError
+from bouquet.common.errors import BouquetError
 
 if TYPE_CHECKING:
     from bouquet.models.kept import KeptModel

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from bouquet.common.settings import Settings, load_settings, parse_settings
+from bouquet.common.settings.sections import StrategySettings
 from bouquet.console import errors
-from common.settings import Settings, load_settings, parse_settings
-from common.settings.sections import StrategySettings
 
 SettingsFile = Annotated[
     Path | None, typer.Option("--settings", "-s", metavar="FILE", help="Settings of the run, a TOML file.")
@@ -197,7 +197,7 @@ def read_settings(
 
 
 def _without_foreign_options(settings: Settings, explicit: list[str]) -> Settings:
-    from strategies.registry import option_names
+    from bouquet.strategies.registry import option_names
 
     name, options = settings.strategy.name, settings.strategy.options
     known = {*option_names(name), *(text.partition("=")[0].strip().removeprefix("strategy.") for text in explicit)}

@@ -16,12 +16,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from bouquet.common.data.images import IMAGE_SUFFIXES, is_clutter
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings import Settings, load_settings
+from bouquet.common.settings.sections import OWN_DATA
+from bouquet.common.system.resources import available_bytes, available_cores, peak_bytes, reset_peak
 from bouquet.keys.store import CA_CERTIFICATE, DEFAULT, device_keys
-from common.data.images import IMAGE_SUFFIXES, is_clutter
-from common.errors import BouquetError
-from common.settings import Settings, load_settings
-from common.settings.sections import OWN_DATA
-from common.system.resources import available_bytes, available_cores, peak_bytes, reset_peak
 
 OK, WARNING, WRONG = "ok", "look", "WRONG"
 LEAST_DISK_MB = 200  # for the state folder: models, and what is on its way
@@ -100,7 +100,7 @@ def _data(path: Path | None, settings: Settings | None, leave_out: bool) -> Iter
 
 def _whole_data(path: Path, settings: Settings, leave_out: bool) -> Iterator[Line]:
     """The data as a round would read them."""
-    from client.context import own_data
+    from bouquet.client.context import own_data
 
     classes, table = settings.data.classes, settings.table
     clock = time.monotonic()
@@ -131,11 +131,11 @@ def _whole_data(path: Path, settings: Settings, leave_out: bool) -> Iterator[Lin
 
 def _photos(path: Path) -> Iterator[Line]:
     """What can be said of a folder of photos without the federation's classes: every one is opened."""
-    from client.data.folder import npz_of
-    from client.data.loading import MINIMUM_TRAIN
-    from client.data.table_reader import table_files
-    from common.data.class_folders import find_photos
-    from common.data.images import read_image
+    from bouquet.client.data.folder import npz_of
+    from bouquet.client.data.loading import MINIMUM_TRAIN
+    from bouquet.client.data.table_reader import table_files
+    from bouquet.common.data.class_folders import find_photos
+    from bouquet.common.data.images import read_image
 
     if not path.exists():
         yield Line("data", WRONG, f"The data {path} are not there.")
@@ -202,7 +202,7 @@ def _keys(directory: Path | None, insecure: bool) -> Iterator[Line]:
 
 def _valid(certificate: Path) -> Line:
     """Until when the device is admitted, as far as its own certificate says."""
-    from common.trust.certificates import expires, read
+    from bouquet.common.trust.certificates import expires, read
 
     ends = expires(read(certificate)[0])
     left = (ends - datetime.now(UTC)).days
@@ -264,12 +264,12 @@ def _step(settings: Settings, path: Path | None, leave_out: bool) -> Iterator[Li
     import numpy as np
     import torch
 
-    from client.training import evaluation, sgd
-    from client.training.memory import check_fits
-    from client.training.precision import Precision
-    from client.training.sgd import sgd_options
-    from common.model.build import initial_model, model_shape
-    from common.task.task import task_of
+    from bouquet.client.training import evaluation, sgd
+    from bouquet.client.training.memory import check_fits
+    from bouquet.client.training.precision import Precision
+    from bouquet.client.training.sgd import sgd_options
+    from bouquet.common.model.build import initial_model, model_shape
+    from bouquet.common.task.task import task_of
 
     train = settings.train
     try:
@@ -324,8 +324,8 @@ def _step(settings: Settings, path: Path | None, leave_out: bool) -> Iterator[Li
 
 def _when(file: Path, state_dir: Path) -> Line:
     """Whether the owner's conditions hold now; a reading that the machine does not give is a reason, too."""
-    from client.owner.conditions import read_when
-    from client.owner.watch import Watch
+    from bouquet.client.owner.conditions import read_when
+    from bouquet.client.owner.watch import Watch
 
     try:
         read_when(file)
@@ -339,9 +339,9 @@ def _privacy(owner: Mapping[str, float], settings: Settings | None, state_dir: P
     """Whether the run protects the device as its owner demands, and what is spent of its budget."""
     from flwr.app import Context, RecordDict
 
-    from client.context import ClientContext
-    from client.node_config import MOST_EPSILON, STATE_DIR
-    from client.uploads.privacy_budget import Budget
+    from bouquet.client.context import ClientContext
+    from bouquet.client.node_config import MOST_EPSILON, STATE_DIR
+    from bouquet.client.uploads.privacy_budget import Budget
 
     spent = f"{Budget(state_dir, owner.get(MOST_EPSILON)).told()}."
     if settings is None:
@@ -355,14 +355,14 @@ def _privacy(owner: Mapping[str, float], settings: Settings | None, state_dir: P
 
 def _samples(path: Path, settings: Settings, leave_out: bool) -> int:
     """How many samples of its own the device would train on."""
-    from client.context import own_data
+    from bouquet.client.context import own_data
 
     return len(own_data(settings, str(path), leave_out).train_y)
 
 
 def _server(address: str, directory: Path | None, insecure: bool) -> Iterator[Line]:
-    from client.agent.proxy import find_proxy
-    from client.agent.reachability import check_server
+    from bouquet.client.agent.proxy import find_proxy
+    from bouquet.client.agent.reachability import check_server
 
     own = None
     with contextlib.suppress(BouquetError):  # said above
@@ -384,7 +384,7 @@ def _server(address: str, directory: Path | None, insecure: bool) -> Iterator[Li
 
 def _asked(address: str, authority: Path | None, certificate: Path | None, private_key: Path | None) -> str:
     """What the server says to this device, which only asks. Raises `BouquetError` where it would not take it."""
-    command = [sys.executable, "-P", "-m", "client.agent.probe", address]
+    command = [sys.executable, "-P", "-m", "bouquet.client.agent.probe", address]
     command += [str(file) for file in (authority, certificate, private_key) if file is not None]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     said = (done.stdout or done.stderr).strip()

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from client.node_config import (
+from bouquet.client.node_config import (
     DATA,
     LEAST_NOISE,
     LEAVE_OUT,
@@ -19,9 +19,9 @@ from client.node_config import (
     TAGS,
     WHEN,
 )
-from client.owner.conditions import read_when
-from common.errors import BouquetError
-from common.texts import MOST_TAGS, TAG
+from bouquet.client.owner.conditions import read_when
+from bouquet.common.errors import BouquetError
+from bouquet.common.texts import MOST_TAGS, TAG
 
 
 def device_config(

@@ -9,27 +9,27 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bouquet.client.agent.settings import DeviceSettings
+from bouquet.client.node_config import NUM_PARTITIONS, PARTITION_ID, STATE_DIR, THREADS
+from bouquet.client.trust.policy import ANY_PROCEDURE, CodeTrust
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings import Settings
+from bouquet.common.system.locks import locked
+from bouquet.common.system.ports import free_port
+from bouquet.common.system.processes import ending_in_order
+from bouquet.common.task.score import Score
+from bouquet.common.task.task import task_of
+from bouquet.experiments.report.run_report import report_line
+from bouquet.experiments.report.units import human_bytes
+from bouquet.experiments.simulation.run import check, simulate
 from bouquet.federation.demo_sensors import FORECAST, write_tables
 from bouquet.federation.devices import local_devices
 from bouquet.federation.run import check_folder, clear_service, do_run
 from bouquet.monitor.round_table import RoundTable, print_summary
-from client.agent.settings import DeviceSettings
-from client.node_config import NUM_PARTITIONS, PARTITION_ID, STATE_DIR, THREADS
-from client.trust.policy import ANY_PROCEDURE, CodeTrust
-from common.errors import BouquetError
-from common.settings import Settings
-from common.system.locks import locked
-from common.system.ports import free_port
-from common.system.processes import ending_in_order
-from common.task.score import Score
-from common.task.task import task_of
-from experiments.report.run_report import report_line
-from experiments.report.units import human_bytes
-from experiments.simulation.run import check, simulate
-from server.initial_model.torch_model import starting_point
-from server.record.reader import run_title
-from server.run_folder import SINGLE_MODEL, STATE_FOLDER
-from server.service.running import serving
+from bouquet.server.initial_model.torch_model import starting_point
+from bouquet.server.record.reader import run_title
+from bouquet.server.run_folder import SINGLE_MODEL, STATE_FOLDER
+from bouquet.server.service.running import serving
 
 DEMO = {
     "run.name": "demo",

@@ -11,10 +11,10 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from client.agent.main import command
-from client.agent.settings import DeviceSettings
-from client.agent.worker import SMALL
-from common.system.files import make_folder
+from bouquet.client.agent.main import command
+from bouquet.client.agent.settings import DeviceSettings
+from bouquet.client.agent.worker import SMALL
+from bouquet.common.system.files import make_folder
 
 GRACE_SECONDS = 5.0
 
@@ -30,7 +30,7 @@ def local_devices(devices: Sequence[DeviceSettings]) -> Iterator[list[subprocess
     started: list[subprocess.Popen[bytes]] = []
     try:
         numbers = [theirs.fileno() for _, theirs in pairs]
-        trainer = [sys.executable, "-P", "-m", "client.agent.trainer", *map(str, numbers)]
+        trainer = [sys.executable, "-P", "-m", "bouquet.client.agent.trainer", *map(str, numbers)]
         log = make_folder(devices[0].state_dir.parent, "the folder of the devices") / "trainer.log"
         with log.open("ab") as output:
             started.append(

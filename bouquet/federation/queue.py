@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.errors import BouquetError
-from common.settings import Settings, parse_settings
-from common.system.files import make_folder, write_json
-from common.system.locks import is_locked
-from server.record.status import STOPPED, read_status
-from server.record.writer import holds_rounds
-from server.run_folder import QUEUE, SUMMARY
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings import Settings, parse_settings
+from bouquet.common.system.files import make_folder, write_json
+from bouquet.common.system.locks import is_locked
+from bouquet.server.record.status import STOPPED, read_status
+from bouquet.server.record.writer import holds_rounds
+from bouquet.server.run_folder import QUEUE, SUMMARY
 
 CURRENT = "current.json"
 # As long as anybody waits, in a number that every format can hold.

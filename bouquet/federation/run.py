@@ -13,24 +13,24 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings import Settings
+from bouquet.common.system.log_file import LogFile
+from bouquet.common.trust.code import archive, code_files, own_code, owners_signature, release
+from bouquet.common.wire.fleet_pb2 import Run
+from bouquet.common.wire.transfer import content_in
 from bouquet.keys.store import ServerKeys
-from common.errors import BouquetError
-from common.settings import Settings
-from common.system.log_file import LogFile
-from common.trust.code import archive, code_files, own_code, owners_signature, release
-from common.wire.fleet_pb2 import Run
-from common.wire.transfer import content_in
-from server.fleet.names import Names
-from server.record.status import note_failure
-from server.record.writer import RunRecord, check_new
-from server.run.loop import Follow, Show, run_rounds
-from server.run_folder import SERVER_LOG, SERVICE, SUMMARY, holds_run
-from server.service.grid import FleetGrid
-from server.service.service import BUNDLE
+from bouquet.server.fleet.names import Names
+from bouquet.server.record.status import note_failure
+from bouquet.server.record.writer import RunRecord, check_new
+from bouquet.server.run.loop import Follow, Show, run_rounds
+from bouquet.server.run_folder import SERVER_LOG, SERVICE, SUMMARY, holds_run
+from bouquet.server.service.grid import FleetGrid
+from bouquet.server.service.service import BUNDLE
 
 if TYPE_CHECKING:
-    from server.initial_model.seed_model import PlainStart
-    from server.initial_model.torch_model import Start
+    from bouquet.server.initial_model.seed_model import PlainStart
+    from bouquet.server.initial_model.torch_model import Start
 
 
 def is_finished(folder: Path, settings: Settings) -> bool:

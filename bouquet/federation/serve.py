@@ -13,6 +13,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from bouquet.common.errors import BouquetError
+from bouquet.common.system.locks import locked
+from bouquet.common.system.processes import ending_in_order
+from bouquet.common.task.task import task_of
+from bouquet.common.trust.code import owners_signature
 from bouquet.federation.queue import (
     CURRENT,
     WITHOUT_LIMIT,
@@ -28,16 +33,11 @@ from bouquet.federation.queue import (
 from bouquet.federation.run import check_folder, clear_service, do_run, is_finished, live_page
 from bouquet.keys.store import ServerKeys, expiring
 from bouquet.monitor.round_table import RoundTable, print_summary
-from common.errors import BouquetError
-from common.system.locks import locked
-from common.system.processes import ending_in_order
-from common.task.task import task_of
-from common.trust.code import owners_signature
-from server.run.stop import RunStopped
-from server.run.torch_worker import Checked, check_settings, starting_point
-from server.run_folder import REPORT, SUMMARY
-from server.service.grid import FleetGrid
-from server.service.running import serving
+from bouquet.server.run.stop import RunStopped
+from bouquet.server.run.torch_worker import Checked, check_settings, starting_point
+from bouquet.server.run_folder import REPORT, SUMMARY
+from bouquet.server.service.grid import FleetGrid
+from bouquet.server.service.running import serving
 
 HINT = "A run has one server; another run needs another --out."
 LOOK_SECONDS = 1.0
@@ -222,6 +222,8 @@ def _wait_for_next(server: Path, console: Console) -> NextRun:
 
 
 def _report_line(folder: Path) -> str:
-    from experiments.report.run_report import report_line  # matplotlib, which is needed at the end of a run only
+    from bouquet.experiments.report.run_report import (
+        report_line,  # matplotlib, which is needed at the end of a run only
+    )
 
     return report_line(folder)

@@ -13,10 +13,10 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from common.errors import BouquetError
-from common.system.files import make_folder, write_atomically, write_secret
-from common.trust.code import DISTRIBUTION, own_code
-from common.trust.signature import LARGEST_SERIAL, Statement, now, public_text, sign
+from bouquet.common.errors import BouquetError
+from bouquet.common.system.files import make_folder, write_atomically, write_secret
+from bouquet.common.trust.code import DISTRIBUTION, own_code
+from bouquet.common.trust.signature import LARGEST_SERIAL, Statement, now, public_text, sign
 
 SIGNER_KEY = "signer.key"
 SIGNER_PUBLIC_KEY = "signer.pub"

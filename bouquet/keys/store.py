@@ -22,6 +22,9 @@ from pathlib import Path
 
 from cryptography import x509
 
+from bouquet.common.errors import BouquetError
+from bouquet.common.system.files import write_atomically, write_secret
+from bouquet.common.trust.certificates import check_renewal, common_name, expires, fingerprint, read, registered
 from bouquet.keys.certificates import (
     ALWAYS_NAMED,
     Authority,
@@ -32,10 +35,7 @@ from bouquet.keys.certificates import (
     requested_key,
     shown_name,
 )
-from common.errors import BouquetError
-from common.system.files import write_atomically, write_secret
-from common.trust.certificates import check_renewal, common_name, expires, fingerprint, read, registered
-from server.service.certificates import Certificates
+from bouquet.server.service.certificates import Certificates
 
 CA_CERTIFICATE = "ca.crt"
 CA_KEY = "ca.key"

@@ -15,17 +15,17 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from bouquet.client.data.cache import kept_data
+from bouquet.client.data.loading import ClientData
+from bouquet.client.training import evaluation, sgd
+from bouquet.client.training.evaluation import Judge
+from bouquet.client.training.sgd import SGDOptions, TrainingLoss
+from bouquet.client.training.transforms import standardising
+from bouquet.common.errors import BouquetError
+from bouquet.common.model.freezing import freeze
+from bouquet.common.system.files import write_atomically
 from bouquet.models.export import exported
 from bouquet.models.kept import KeptModel, Mixture, Scaled
-from client.data.cache import kept_data
-from client.data.loading import ClientData
-from client.training import evaluation, sgd
-from client.training.evaluation import Judge
-from client.training.sgd import SGDOptions, TrainingLoss
-from client.training.transforms import standardising
-from common.errors import BouquetError
-from common.model.freezing import freeze
-from common.system.files import write_atomically
 
 # No settings: with these the one model was at most .009 below the mixture (docs/decisions/mixture.md). The step is
 # small because it begins where training ended.

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bouquet.common.errors import BouquetError
+from bouquet.common.system.files import write_atomically
 from bouquet.models.kept import KeptModel
-from common.errors import BouquetError
-from common.system.files import write_atomically
 
 DESCRIPTION = "bouquet.json"  # TorchScript's extra file, ONNX's metadata key
 INPUT, OUTPUT = "x", "logits"

@@ -14,17 +14,17 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
 from torch import Tensor, nn
 
-from client.data.cache import FOLDER as DATA
-from client.rounds.serving import served_models
-from client.state.device_state import PERSONAL, DeviceState
-from client.state.store import FolderStore
-from common.data.scaling import Scaling
-from common.errors import BouquetError
-from common.methods import METHODS, outside_methods
-from common.model.card import ModelCard
-from common.settings import Settings, parse_settings
-from common.task.task import Task, make_task, task_of
-from server.run_folder import MODELS, SETTINGS
+from bouquet.client.data.cache import FOLDER as DATA
+from bouquet.client.rounds.serving import served_models
+from bouquet.client.state.device_state import PERSONAL, DeviceState
+from bouquet.client.state.store import FolderStore
+from bouquet.common.data.scaling import Scaling
+from bouquet.common.errors import BouquetError
+from bouquet.common.methods import METHODS, outside_methods
+from bouquet.common.model.card import ModelCard
+from bouquet.common.settings import Settings, parse_settings
+from bouquet.common.task.task import Task, make_task, task_of
+from bouquet.server.run_folder import MODELS, SETTINGS
 
 
 class Mixture(nn.Module):
@@ -70,7 +70,8 @@ class Scaled(nn.Module):
 class KeptModel:
     """A model that can be used: built and loaded, with its card and a few words on where it comes from.
 
-    ``data`` is the file of this device that keeps what it was trained on (`client.data.cache`); None where none does.
+    ``data`` is the file of this device that keeps what it was trained on (`bouquet.client.data.cache`); None where none
+    does.
     """
 
     model: nn.Module
@@ -166,7 +167,9 @@ def _on_devices_only(name: str) -> bool:
     """As the method's class says; False for code that a record names by its place, which is not run here."""
     if name not in METHODS and name not in outside_methods():
         return False
-    from strategies.registry import strategy_class  # with Flower's server, which a device's own model does not need
+    from bouquet.strategies.registry import (
+        strategy_class,  # with Flower's server, which a device's own model does not need
+    )
 
     return strategy_class(name)[0].models_on_devices_only
 

@@ -13,15 +13,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bouquet.client.data.arrays import check_labels, check_numbers, check_samples
+from bouquet.client.data.table import Samples, samples_of
+from bouquet.client.data.table_reader import Table, read_table, table_files
+from bouquet.common.data.images import IMAGE_MODES, IMAGE_SUFFIXES, image_files, read_image
+from bouquet.common.data.readers import read_arrays
+from bouquet.common.errors import BouquetError
+from bouquet.common.model.card import ModelCard
+from bouquet.common.settings.sections import TableSettings
 from bouquet.models.kept import KeptModel
-from client.data.arrays import check_labels, check_numbers, check_samples
-from client.data.table import Samples, samples_of
-from client.data.table_reader import Table, read_table, table_files
-from common.data.images import IMAGE_MODES, IMAGE_SUFFIXES, image_files, read_image
-from common.data.readers import read_arrays
-from common.errors import BouquetError
-from common.model.card import ModelCard
-from common.settings.sections import TableSettings
 
 BATCH = 64  # samples that are read and held in memory at once
 

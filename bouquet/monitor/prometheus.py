@@ -9,9 +9,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from common.task.score import Score
-from server.record.beside import ALONE, OWN, RECEIVED
-from server.record.status import FAILED, FINISHED, STOPPED, TESTING, TRAINING, WAITING
+from bouquet.common.task.score import Score
+from bouquet.server.record.beside import ALONE, OWN, RECEIVED
+from bouquet.server.record.status import FAILED, FINISHED, STOPPED, TESTING, TRAINING, WAITING
 
 STATES = (WAITING, TRAINING, TESTING, FINISHED, FAILED, STOPPED)
 MODELS = {OWN: "in_use", ALONE: "alone", RECEIVED: "received"}  # that a device compares: values of the label

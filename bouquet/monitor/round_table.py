@@ -11,17 +11,17 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from common.metrics import written
-from common.system.log_file import stamp
-from common.task.score import ACCURACY, Score
-from experiments.report.units import human_bytes, human_seconds
-from server.monitoring.diagnosis import failures
-from server.record.beside import HEADS as BESIDE_HEADS
-from server.record.beside import Beside
-from server.record.beside import cells as beside_cells
-from server.record.beside import sentence as sentence_of
-from server.record.reader import natural_order, untested
-from server.record.status import TESTING, TRAINING, WAITING, sentence
+from bouquet.common.metrics import written
+from bouquet.common.system.log_file import stamp
+from bouquet.common.task.score import ACCURACY, Score
+from bouquet.experiments.report.units import human_bytes, human_seconds
+from bouquet.server.monitoring.diagnosis import failures
+from bouquet.server.record.beside import HEADS as BESIDE_HEADS
+from bouquet.server.record.beside import Beside
+from bouquet.server.record.beside import cells as beside_cells
+from bouquet.server.record.beside import sentence as sentence_of
+from bouquet.server.record.reader import natural_order, untested
+from bouquet.server.record.status import TESTING, TRAINING, WAITING, sentence
 
 MOST_DEVICES = 40  # of which each is shown
 

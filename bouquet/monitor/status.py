@@ -19,14 +19,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from bouquet.common.errors import BouquetError
+from bouquet.common.system.locks import is_locked
 from bouquet.keys.store import expiring
-from common.errors import BouquetError
-from common.system.locks import is_locked
-from server.fleet.names import Names
-from server.monitoring.diagnosis import failures, other_releases
-from server.record.beside import sentence as sentence_of
-from server.record.reader import Run, natural_order, not_tested, read_run
-from server.record.status import (
+from bouquet.server.fleet.names import Names
+from bouquet.server.monitoring.diagnosis import failures, other_releases
+from bouquet.server.record.beside import sentence as sentence_of
+from bouquet.server.record.reader import Run, natural_order, not_tested, read_run
+from bouquet.server.record.status import (
     FAILED,
     FINISHED,
     STOPPED,
@@ -38,7 +38,7 @@ from server.record.status import (
     read_status,
     sentence,
 )
-from server.run_folder import CONNECTIONS, SETTINGS
+from bouquet.server.run_folder import CONNECTIONS, SETTINGS
 
 RECENT_ROUNDS = 5  # whose mean length tells how long the rest will take
 FETCH_SECONDS = 30.0

@@ -9,12 +9,12 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from bouquet.common.task.score import Score
+from bouquet.experiments.report.units import human_bytes, human_seconds
 from bouquet.monitor.status import is_alive
-from common.task.score import Score
-from experiments.report.units import human_bytes, human_seconds
-from server.record.beside import HEADS
-from server.record.beside import cells as beside_cells
-from server.record.status import WAITING
+from bouquet.server.record.beside import HEADS
+from bouquet.server.record.beside import cells as beside_cells
+from bouquet.server.record.status import WAITING
 
 TEXT_COLUMNS = 3  # to the left; what follows are numbers
 

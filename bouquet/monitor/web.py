@@ -22,19 +22,19 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse
 
+from bouquet.common.errors import BouquetError
+from bouquet.common.system.files import make_folder, write_secret
+from bouquet.common.system.ports import check_port_free, split_address
+from bouquet.experiments.plots.run import plots_of
+from bouquet.experiments.report.pages import embed
+from bouquet.experiments.report.run_report import render_report
 from bouquet.monitor.page_door import BriefConnection, listeners
 from bouquet.monitor.prometheus import metrics_text
 from bouquet.monitor.status import collect
 from bouquet.monitor.status_table import columns, headline, not_now
-from common.errors import BouquetError
-from common.system.files import make_folder, write_secret
-from common.system.ports import check_port_free, split_address
-from experiments.plots.run import plots_of
-from experiments.report.pages import embed
-from experiments.report.run_report import render_report
-from server.monitoring.diagnosis import all_warnings
-from server.record.reader import read_run
-from server.service.certificates import Certificates
+from bouquet.server.monitoring.diagnosis import all_warnings
+from bouquet.server.record.reader import read_run
+from bouquet.server.service.certificates import Certificates
 
 TOKEN_VARIABLE = "BOUQUET_WEB_TOKEN"
 TOKEN_FILE = "web.token"

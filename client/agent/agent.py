@@ -21,23 +21,33 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from client.agent.reachability import ServerMismatch, ServerUnreachable, check_server
-from client.agent.settings import DeviceSettings
-from client.agent.store import NODE_CONFIG, TASKS, NoRoom, TaskStore
-from client.agent.trainer import settle
-from client.agent.worker import Worker
-from client.node_config import TAGS, WHEN
-from client.trust.policy import LARGEST_CODE_BYTES, CodeRefused, unpack, unpacked
-from common.errors import BouquetError
-from common.system.files import write_atomically
-from common.texts import plain
-from common.torchvision_compat import wants_torchvision
-from common.trust.certificates import fingerprint
-from common.trust.code import own_code, release
-from common.wire.fleet_pb2 import DeviceFrame, Hello, Refused, Run, ServerFrame, Task
-from common.wire.transfer import FRAME_BYTES, MAJOR, METHOD, MINOR, Incoming, Outbox, Outgoing, WireError, is_whole
+from bouquet.client.agent.reachability import ServerMismatch, ServerUnreachable, check_server
+from bouquet.client.agent.settings import DeviceSettings
+from bouquet.client.agent.store import NODE_CONFIG, TASKS, NoRoom, TaskStore
+from bouquet.client.agent.trainer import settle
+from bouquet.client.agent.worker import Worker
+from bouquet.client.node_config import TAGS, WHEN
+from bouquet.client.trust.policy import LARGEST_CODE_BYTES, CodeRefused, unpack, unpacked
+from bouquet.common.errors import BouquetError
+from bouquet.common.system.files import write_atomically
+from bouquet.common.texts import plain
+from bouquet.common.torchvision_compat import wants_torchvision
+from bouquet.common.trust.certificates import fingerprint
+from bouquet.common.trust.code import own_code, release
+from bouquet.common.wire.fleet_pb2 import DeviceFrame, Hello, Refused, Run, ServerFrame, Task
+from bouquet.common.wire.transfer import (
+    FRAME_BYTES,
+    MAJOR,
+    METHOD,
+    MINOR,
+    Incoming,
+    Outbox,
+    Outgoing,
+    WireError,
+    is_whole,
+)
 
-KEEPALIVE_SECONDS, KEEPALIVE_ANSWER_SECONDS = 50, 20  # as the server's (`server.service.connections`)
+KEEPALIVE_SECONDS, KEEPALIVE_ANSWER_SECONDS = 50, 20  # as the server's (`bouquet.server.service.connections`)
 WELCOME_SECONDS = 60.0
 RETRY_SECONDS = 2.0
 RECONNECT_SECONDS = 5.0  # a server that is back is found again so late at most
@@ -77,7 +87,7 @@ class Agent:
         self.admitted = False
         self._watch: Any = None
         if when := settings.node_config.get(WHEN):
-            from client.owner.watch import Watch  # pydantic, which is for nothing else here
+            from bouquet.client.owner.watch import Watch  # pydantic, which is for nothing else here
 
             self._watch = Watch(Path(str(when)), settings.state_dir)
         self._lost = ""  # why the connection was lost, as it was said
@@ -508,7 +518,7 @@ class Agent:
         self._coming.clear()
 
     def _on_certificate(self, renewed: Any) -> None:
-        from common.trust.certificates import check_renewal
+        from bouquet.common.trust.certificates import check_renewal
 
         given, authority = self._certificate(), self.settings.authority
         if given is None or authority is None:

@@ -13,12 +13,12 @@ import signal
 import sys
 from typing import NoReturn
 
-from client.agent.proxy import grpc_environment
-from client.agent.settings import DeviceSettings
-from common.errors import BouquetError
-from common.system.locks import locked
-from common.system.log_file import stamp
-from common.system.processes import end_with_parent
+from bouquet.client.agent.proxy import grpc_environment
+from bouquet.client.agent.settings import DeviceSettings
+from bouquet.common.errors import BouquetError
+from bouquet.common.system.locks import locked
+from bouquet.common.system.log_file import stamp
+from bouquet.common.system.processes import end_with_parent
 
 INTERRUPTED = 130
 HINT = "It is another client's; give each client on this machine a --state-dir of its own."
@@ -34,12 +34,12 @@ def become_agent(settings: DeviceSettings) -> NoReturn:
 def command(settings: DeviceSettings) -> list[str]:
     """The command line of an agent."""
     # -P: a folder named client where the user happens to be must not be taken for ours.
-    return [sys.executable, "-P", "-m", "client.agent.main", settings.to_json()]
+    return [sys.executable, "-P", "-m", "bouquet.client.agent.main", settings.to_json()]
 
 
 async def serve(settings: DeviceSettings) -> int:
     """Run a device until SIGTERM or SIGINT; the exit status."""
-    from client.agent.agent import Agent  # gRPC, whose environment is set by now
+    from bouquet.client.agent.agent import Agent  # gRPC, whose environment is set by now
 
     agent = Agent(settings, lambda line: print(stamp(line), flush=True))
     ended_by: list[int] = []
@@ -56,7 +56,7 @@ async def serve(settings: DeviceSettings) -> int:
         loop.add_signal_handler(number, end, number)
     health = None
     if settings.health is not None:
-        from common.wire.health import Health
+        from bouquet.common.wire.health import Health
 
         health = Health(lambda: not running.done())
         try:

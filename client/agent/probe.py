@@ -1,4 +1,4 @@
-"""Asks a server whether it would take this device, and goes: ``python -m client.agent.probe ADDRESS [FILES]``.
+"""Asks a server whether it would take this device, and goes: ``python -m bouquet.client.agent.probe ADDRESS [FILES]``.
 
 FILES are the authority, the certificate and the private key; without them the network is trusted. A process of its own,
 because gRPC's environment has to be set before it is imported.
@@ -10,9 +10,9 @@ import os
 import sys
 from pathlib import Path
 
-from client.agent.proxy import grpc_environment
-from common.texts import plain
-from common.trust.code import own_code, release
+from bouquet.client.agent.proxy import grpc_environment
+from bouquet.common.texts import plain
+from bouquet.common.trust.code import own_code, release
 
 SECONDS = 20.0
 
@@ -23,8 +23,8 @@ def main(address: str, *files: str) -> int:
     import grpc
     from google.protobuf.message import DecodeError
 
-    from common.wire.fleet_pb2 import DeviceFrame, Hello, ServerFrame
-    from common.wire.transfer import MAJOR, METHOD, MINOR
+    from bouquet.common.wire.fleet_pb2 import DeviceFrame, Hello, ServerFrame
+    from bouquet.common.wire.transfer import MAJOR, METHOD, MINOR
 
     hello = Hello(major=MAJOR, minor=MINOR, release=release(), session=os.urandom(16), code=own_code(), probe=True)
     if files:

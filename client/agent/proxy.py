@@ -20,8 +20,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes
 
-from common.errors import BouquetError
-from common.system.ports import split_address
+from bouquet.common.errors import BouquetError
+from bouquet.common.system.ports import split_address
 
 # HTTPS_PROXY and NO_PROXY stand where `grpc_environment` puts them. HTTP_PROXY is missing: gRPC does not look at it.
 PROXIES = ("grpc_proxy", "https_proxy", "HTTPS_PROXY", "http_proxy")

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from client.agent.proxy import FORM, Proxy, find_proxy, passed_over
-from common.errors import BouquetError
-from common.system.ports import split_address
+from bouquet.client.agent.proxy import FORM, Proxy, find_proxy, passed_over
+from bouquet.common.errors import BouquetError
+from bouquet.common.system.ports import split_address
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 FRAME_HEADER_BYTES = 9
@@ -56,7 +56,7 @@ def check_server(
     ``authority`` is the PEM file of who signed the server's certificate; without it the system's authorities count.
     ``certificate`` and ``private_key`` are this device's own, shown in the handshake; a server that refuses them does
     not pass. With ``insecure`` no file is looked at. The way is gRPC's: through the proxy of this process's
-    environment, where there is one (`client.agent.proxy`), which then looks up the server's name.
+    environment, where there is one (`bouquet.client.agent.proxy`), which then looks up the server's name.
 
     Raises `ServerUnreachable` when nothing answers, each step given ``timeout`` seconds, `ServerMismatch` when the two
     sides, or the proxy, do not fit, `BouquetError` for an address, a file or a proxy's URL that cannot be used.

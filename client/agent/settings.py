@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from client.trust.policy import CodeTrust
+from bouquet.client.trust.policy import CodeTrust
 
 _PATHS = ("state_dir", "authority", "certificate", "private_key")
 _SETS = ("hashes", "models", "data", "procedures", "signers")  # of a `CodeTrust`
@@ -23,8 +23,8 @@ class DeviceSettings:
     (``host:port``) serves gRPC's health protocol. ``trust`` says which code the server may have this device run.
     ``wait`` is how many seconds to look for the server at first; None for ever. ``cold`` starts a fresh Python for each
     task, in place of a fork of a process that stays: slower, for devices with little memory. ``trainer`` is a
-    descriptor that leads to a `client.agent.trainer` which somebody else has started; ``with_parent`` ends the device
-    with whoever started it.
+    descriptor that leads to a `bouquet.client.agent.trainer` which somebody else has started; ``with_parent`` ends the
+    device with whoever started it.
     """
 
     server: str

@@ -14,11 +14,11 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.errors import BouquetError
-from common.system.files import make_folder, write_atomically
-from common.system.resources import available_bytes
-from common.wire.fleet_pb2 import Error, Reply, Run, Task
-from common.wire.transfer import Incoming, content_in
+from bouquet.common.errors import BouquetError
+from bouquet.common.system.files import make_folder, write_atomically
+from bouquet.common.system.resources import available_bytes
+from bouquet.common.wire.fleet_pb2 import Error, Reply, Run, Task
+from bouquet.common.wire.transfer import Incoming, content_in
 
 TASKS = "tasks"  # in the state folder
 NODE_CONFIG = "node-config.json"  # there: what the ClientApp is told

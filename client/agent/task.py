@@ -1,6 +1,7 @@
 """One task: a message, the ClientApp, and its reply, all of them files. It runs in a process that ends with it.
 
-``python -m client.agent.task FOLDER ID`` is such a process; a warm device forks it instead (`client.agent.trainer`).
+``python -m bouquet.client.agent.task FOLDER ID`` is such a process; a warm device forks it instead
+(`bouquet.client.agent.trainer`).
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import signal
 import sys
 from pathlib import Path
 
-from client.agent.store import NODE_CONFIG, TaskStore
-from common.system.files import write_atomically
-from common.system.processes import end_with_parent
+from bouquet.client.agent.store import NODE_CONFIG, TaskStore
+from bouquet.common.system.files import write_atomically
+from bouquet.common.system.processes import end_with_parent
 
 
 def answer(store: TaskStore, identifier: str) -> None:
@@ -21,10 +22,10 @@ def answer(store: TaskStore, identifier: str) -> None:
     # Not before: a fresh process is to end with the agent from its first moment on, and these take seconds.
     from flwr.app import Context, RecordDict
 
-    from client.app import app
-    from common.protocol import CONFIG, ROUND
-    from common.protocol.records import config_of
-    from common.wire.flower import content_bytes, instruction
+    from bouquet.client.app import app
+    from bouquet.common.protocol import CONFIG, ROUND
+    from bouquet.common.protocol.records import config_of
+    from bouquet.common.wire.flower import content_bytes, instruction
 
     about = json.loads((store.folder / f"{identifier}.json").read_text(encoding="utf-8"))
     run_config = json.loads(store.run_file(about["run"]).read_text(encoding="utf-8"))

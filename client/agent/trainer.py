@@ -1,4 +1,4 @@
-"""The process that has PyTorch imported, and forks another for each task: ``python -m client.agent.trainer FD``.
+"""Has PyTorch imported, and forks a process for each task: ``python -m bouquet.client.agent.trainer FD``.
 
 It has neither threads nor gRPC, so that it may fork. The agent, which holds the connection to the server, speaks with
 it over a pair of sockets, whose other end it was started with: a JSON object a packet. What a task leaks, breaks or
@@ -24,17 +24,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from client.agent.store import TaskStore
-from common.system.processes import end_with_parent, ended_children
+from bouquet.client.agent.store import TaskStore
+from bouquet.common.system.processes import end_with_parent, ended_children
 
 IMPORTED = (
     "torch",
     "PIL",
-    "client.rounds.session",
-    "client.data.cache",
-    "common.model.architectures",
-    "client.app",
-    "common.wire.flower",
+    "bouquet.client.rounds.session",
+    "bouquet.client.data.cache",
+    "bouquet.common.model.architectures",
+    "bouquet.client.app",
+    "bouquet.common.wire.flower",
 )
 UNUSED = "httpx._main"  # the command line that httpx has where rich and click can be imported; Flower imports httpx
 LARGEST_PACKET = 64 * 1024
@@ -88,7 +88,7 @@ class Trainer:
             # Once for all tasks: its import takes seconds on a small device. Not at the start, for most models do
             # without. What is wrong with it is said by the task that needs it.
             with contextlib.suppress(Exception):
-                from common.torchvision_compat import import_torchvision
+                from bouquet.common.torchvision_compat import import_torchvision
 
                 import_torchvision()
         sys.stdout.flush()
@@ -114,7 +114,7 @@ class Trainer:
             self.link.close()
             import numpy as np
 
-            from client.agent.task import answer
+            from bouquet.client.agent.task import answer
 
             np.random.seed()  # each process starts with numbers of its own; Python sees to its generator itself
             answer(TaskStore(Path(asked["folder"])), asked["task"])
@@ -183,9 +183,9 @@ def main(descriptors: list[str]) -> NoReturn:
     sys.modules.setdefault(UNUSED, None)  # type: ignore[arg-type]  # as where it cannot be imported
     for module in IMPORTED:
         importlib.import_module(module)
-    import client.agent.task  # noqa: F401
-    from client.procedures.registry import procedure
-    from common.protocol import STANDARD
+    import bouquet.client.agent.task  # noqa: F401
+    from bouquet.client.procedures.registry import procedure
+    from bouquet.common.protocol import STANDARD
 
     procedure(STANDARD)  # a method's own is imported when a task asks for it
     settle()

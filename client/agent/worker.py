@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from client.agent.trainer import LARGEST_PACKET, ended
-from common.texts import CONTROLS
+from bouquet.client.agent.trainer import LARGEST_PACKET, ended
+from bouquet.common.texts import CONTROLS
 
 LONGEST_PAUSE_SECONDS = 60.0
 STEADY_SECONDS = 10.0
@@ -47,7 +47,7 @@ class Worker:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
                 number = theirs.fileno()
-                self._process = await self._spawn("client.agent.trainer", str(number), descriptors=(number,))
+                self._process = await self._spawn("bouquet.client.agent.trainer", str(number), descriptors=(number,))
             self._link, self._started = ours, asyncio.get_running_loop().time()
         self._link.setblocking(False)
 
@@ -88,7 +88,7 @@ class Worker:
     async def do(self, identifier: str, code: Path | None, torchvision: bool) -> str:
         """Have a task done; why it was not, empty where it was. ``code`` is where code lies that is not installed."""
         if self.cold or code is not None:
-            process = await self._spawn("client.agent.task", str(self.folder), identifier, code=code)
+            process = await self._spawn("bouquet.client.agent.task", str(self.folder), identifier, code=code)
             try:
                 return ended(await process.wait())
             except asyncio.CancelledError:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client.data.table_reader import LATEST, Floats, seconds_of
-from common.data.readers import read_arrays
-from common.errors import BouquetError
-from common.settings.sections import TableSettings
+from bouquet.client.data.table_reader import LATEST, Floats, seconds_of
+from bouquet.common.data.readers import read_arrays
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings.sections import TableSettings
 
 NPZ_KEYS = ("x", "y", "segment", "x_test", "y_test", "time", "start")
 BY_TIME = "data.split = 'time'"

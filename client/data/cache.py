@@ -1,9 +1,9 @@
 """A device's data as its model takes them, kept between messages: decoded, scaled and divided once.
 
-Each message is a process of its own, which would decode all photos again. What `client.data.loading` made of them lies
-in one file of the state folder, under a key of all that it depends on: the files' names, sizes and times, the settings,
-and the code that prepares. The arrays are mapped into memory. The file is written beside, synced and renamed; one that
-is damaged, or of another key, is made again.
+Each message is a process of its own, which would decode all photos again. What `bouquet.client.data.loading` made of
+them lies in one file of the state folder, under a key of all that it depends on: the files' names, sizes and times, the
+settings, and the code that prepares. The arrays are mapped into memory. The file is written beside, synced and renamed;
+one that is damaged, or of another key, is made again.
 
 The layout is that of safetensors (a length, a JSON header, the tensors), each array on a multiple of 64 bytes.
 """
@@ -23,11 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from client.data.loading import ClientData
-from client.state.room import check_room
-from common.data.scaling import Scaling
-from common.errors import BouquetError
-from common.system.files import replacing, sweep
+from bouquet.client.data.loading import ClientData
+from bouquet.client.state.room import check_room
+from bouquet.common.data.scaling import Scaling
+from bouquet.common.errors import BouquetError
+from bouquet.common.system.files import replacing, sweep
 
 FOLDER = "prepared"
 ALIGNMENT = 64

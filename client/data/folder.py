@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from client.data.arrays import OwnData, read_npz
-from client.data.table_reader import table_files
-from common.data.class_folders import Report, find_photos, read_photos
-from common.data.images import IMAGE_MODES, IMAGE_SUFFIXES
-from common.errors import BouquetError
-from common.settings.sections import TableSettings
+from bouquet.client.data.arrays import OwnData, read_npz
+from bouquet.client.data.table_reader import table_files
+from bouquet.common.data.class_folders import Report, find_photos, read_photos
+from bouquet.common.data.images import IMAGE_MODES, IMAGE_SUFFIXES
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings.sections import TableSettings
 
 NO_TABLE = TableSettings()
 

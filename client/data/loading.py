@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.datasets import Dataset, Floats, Labels, hold_out, load_dataset, reserve
-from common.data.partition_rules import apportion_at_random, deal
-from common.data.partitions import ClientPart, split_train_test
-from common.data.partitions import partition as partition_by_rule
-from common.data.scaling import Scaling
-from common.errors import BouquetError
-from common.settings import Settings
+from bouquet.common.data.datasets import Dataset, Floats, Labels, hold_out, load_dataset, reserve
+from bouquet.common.data.partition_rules import apportion_at_random, deal
+from bouquet.common.data.partitions import ClientPart, split_train_test
+from bouquet.common.data.partitions import partition as partition_by_rule
+from bouquet.common.data.scaling import Scaling
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings import Settings
 
 MINIMUM_TRAIN = 2
 
@@ -42,7 +42,7 @@ class ClientData:
             units, and what each is called.
         in_order: samples are in the order of their time, the oldest first.
         span: from when to when is trained on and tested, for people; empty where samples have no time.
-        kept_as: the file that keeps them between messages (`client.data.cache`), empty where none does.
+        kept_as: the file that keeps them between messages (`bouquet.client.data.cache`), empty where none does.
 
     Where there are no classes, ``num_classes`` is 0 and ``train_y``, ``test_y`` are (n, targets) float32.
     """
@@ -114,8 +114,8 @@ def load_partition(
     """A client's part of a shared data set.
 
     Args:
-        dataset: a name that `common.data.catalog.dataset_info` knows, or one's own as ``module:function``.
-        partition: a name in `common.data.partitions.PARTITIONS`, or one's own as ``module:function``.
+        dataset: a name that `bouquet.common.data.catalog.dataset_info` knows, or one's own as ``module:function``.
+        partition: a name in `bouquet.common.data.partitions.PARTITIONS`, or one's own as ``module:function``.
         partition_id: which part, from 0.
         num_partitions: how many parts there are.
         seed: of the partition and the split; every client and the server must use the same.
@@ -124,9 +124,9 @@ def load_partition(
         test_fraction: share of the client's samples that it tests on, and never trains on.
         test_samples: it tests on at most so many fresh samples instead, see `_fresh`; what it trains on is the same.
         public_fraction: share that the server holds out as public data where there is no official test part.
-        reserved_fraction: share to take ``test_samples`` from, whatever the seed (`common.data.datasets.reserve`).
-        standardise: False leaves images from 0 to 1.
-        options: the keyword arguments of `common.data.partitions.partition`, hashable.
+        reserved_fraction: share to take ``test_samples`` from, whatever the seed
+        (`bouquet.common.data.datasets.reserve`). standardise: False leaves images from 0 to 1.
+        options: the keyword arguments of `bouquet.common.data.partitions.partition`, hashable.
 
     Raises `BouquetError` for settings that the data do not allow.
     """

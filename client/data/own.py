@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client.data.folder import NO_TABLE, read_folder
-from client.data.loading import MINIMUM_TRAIN, ClientData, check_enough, split
-from client.data.table import Timed, divide, jumped, samples_of, scaling_of, span
-from client.data.table_reader import read_table
-from common.model.card import OWN_MEAN, OWN_STD, standardise_bytes
-from common.settings import Settings
-from common.settings.sections import TableSettings
-from common.task.task import task_of
+from bouquet.client.data.folder import NO_TABLE, read_folder
+from bouquet.client.data.loading import MINIMUM_TRAIN, ClientData, check_enough, split
+from bouquet.client.data.table import Timed, divide, jumped, samples_of, scaling_of, span
+from bouquet.client.data.table_reader import read_table
+from bouquet.common.model.card import OWN_MEAN, OWN_STD, standardise_bytes
+from bouquet.common.settings import Settings
+from bouquet.common.settings.sections import TableSettings
+from bouquet.common.task.task import task_of
 
 ASSUMED_APART = (
     "Neither x_test nor segment: a random part is tested, as if no samples overlapped. Windows of one recording do, "
@@ -42,8 +42,8 @@ def load_folder(
 ) -> ClientData:
     """A device's own data: an .npz file, or a folder that holds ``data.npz`` or a folder of images for each class.
 
-    `client.data.folder.read_folder` says what each may hold. Bytes are divided by 255 and standardised; floats are
-    taken as they are. Without a test part of its own, ``test_fraction`` of the samples is set aside for it.
+    `bouquet.client.data.folder.read_folder` says what each may hold. Bytes are divided by 255 and standardised; floats
+    are taken as they are. Without a test part of its own, ``test_fraction`` of the samples is set aside for it.
 
     Where there are no classes, targets and floats are scaled as those of a table.
 
@@ -104,7 +104,7 @@ def load_folder(
 
 
 def load_table(path: Path | str, settings: Settings, leave_out: bool = False) -> ClientData:
-    """A device's own table (`client.data.table`): a CSV file, or a folder of them.
+    """A device's own table (`bouquet.client.data.table`): a CSV file, or a folder of them.
 
     With times the newest part is tested, without them a random one. Everything is standardised by what is trained on.
     With ``leave_out`` rows that do not fit are left out and counted.

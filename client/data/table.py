@@ -9,11 +9,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from client.data.table_reader import Floats, Table, seconds_of
-from common.data.scaling import Scaling
-from common.errors import BouquetError
-from common.settings.sections import TableSettings
-from common.system.resources import available_bytes
+from bouquet.client.data.table_reader import Floats, Table, seconds_of
+from bouquet.common.data.scaling import Scaling
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings.sections import TableSettings
+from bouquet.common.system.resources import available_bytes
 
 DAY = 86_400.0
 COPIES = 3  # of all windows, that are in memory while they are scaled and divided

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import BouquetError
-from common.settings.sections import TableSettings
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings.sections import TableSettings
 
 SUFFIXES = (".csv", ".csv.gz", ".csv.xz")
 OTHERS = {".parquet": "pandas.read_parquet(FILE).to_csv('data.csv', index=False)"}

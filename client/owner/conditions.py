@@ -16,8 +16,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from client.owner.sensors import Sensors
-from common.errors import BouquetError
+from bouquet.client.owner.sensors import Sensors
+from bouquet.common.errors import BouquetError
 
 HOURS = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)\s*[-–]\s*([01]?\d|2[0-3]):([0-5]\d)")
 DAY = 24 * 60  # minutes

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from client.owner.conditions import HEAT, ONLY_BEFORE, When, outside_hours, read_when, readings
-from client.owner.sensors import Sensors
-from common.errors import BouquetError, NotNow
-from common.system.files import write_json
+from bouquet.client.owner.conditions import HEAT, ONLY_BEFORE, When, outside_hours, read_when, readings
+from bouquet.client.owner.sensors import Sensors
+from bouquet.common.errors import BouquetError, NotNow
+from bouquet.common.system.files import write_json
 
 MEMORY = "not-now.json"  # in the state folder: why the device does not work, where it does not
 LONGEST_REST = 10.0  # seconds, until it is looked whether the device may work still

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.protocol import ProtocolError, Received
+from bouquet.common.protocol import ProtocolError, Received
 
 
 def number(received: Received, key: str) -> float:

@@ -1,11 +1,11 @@
 """What a device can be asked to do in a round, by name.
 
-A procedure is a module with two functions of a `client.rounds.session.Session`: ``train``, which answers a train
-message, and ``evaluate``, which answers an evaluate message. Most methods need only the standard one; that of a method
-lies in its own folder, ``strategies/METHOD/device.py``, and is imported when it is asked for.
+A procedure is a module with two functions of a `bouquet.client.rounds.session.Session`: ``train``, which answers a
+train message, and ``evaluate``, which answers an evaluate message. Most methods need only the standard one; that of a
+method lies in its own folder, ``strategies/METHOD/device.py``, and is imported when it is asked for.
 
 A method of somebody else's has its own: by a name that an installed package offers (an entry point, see
-`common.methods`), or as ``package.module``. That is not Bouquet's code, so the device's owner has to allow it.
+`bouquet.common.methods`), or as ``package.module``. That is not Bouquet's code, so the device's owner has to allow it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import importlib
 from collections.abc import Container
 from types import ModuleType
 
-from common.errors import SAYS_MORE, BouquetError
-from common.methods import outside_procedure, procedure_modules
-from common.protocol import STANDARD, ProtocolError, Received
-from common.protocol.error_replies import OwnerRefusal
+from bouquet.common.errors import SAYS_MORE, BouquetError
+from bouquet.common.methods import outside_procedure, procedure_modules
+from bouquet.common.protocol import STANDARD, ProtocolError, Received
+from bouquet.common.protocol.error_replies import OwnerRefusal
 
 
 def check_measured(module: ModuleType, received: Received) -> None:
@@ -41,7 +41,7 @@ def procedure(name: str, allowed: Container[str] | None = ()) -> ModuleType:
     Raises `ProtocolError` for one that this device does not know or may not run, and `BouquetError` for one that
     cannot be imported.
     """
-    known = {STANDARD: "client.procedures.standard", **procedure_modules()}
+    known = {STANDARD: "bouquet.client.procedures.standard", **procedure_modules()}
     if name in known:
         return importlib.import_module(known[name])
     # What to do comes first: the server takes 300 characters of it.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from flwr.app import Message
 
-from client.rounds.session import Session
-from common.parameters.layout import Vector
+from bouquet.client.rounds.session import Session
+from bouquet.common.parameters.layout import Vector
 
 
 def train(session: Session) -> Message:

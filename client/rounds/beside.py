@@ -20,20 +20,20 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from client.rounds.observer import Observer
-from client.rounds.serving import Aside, Serving
-from client.state.device_state import PERSONAL, Kept
-from client.training.evaluation import Scores
-from common.errors import BouquetError, NotNow
-from common.model_selection import REFERENCE
-from common.parameters.layout import Vector
-from common.protocol import Scalar
+from bouquet.client.rounds.observer import Observer
+from bouquet.client.rounds.serving import Aside, Serving
+from bouquet.client.state.device_state import PERSONAL, Kept
+from bouquet.client.training.evaluation import Scores
+from bouquet.common.errors import BouquetError, NotNow
+from bouquet.common.model_selection import REFERENCE
+from bouquet.common.parameters.layout import Vector
+from bouquet.common.protocol import Scalar
 
 # Of `server.round_timeout`: where the round's own work took more, one more training may make the reply too late.
 SHARE_OF_ROUND = 1 / 3
 
 if TYPE_CHECKING:
-    from client.rounds.session import Session
+    from bouquet.client.rounds.session import Session
 
 
 class Comparing(Serving):

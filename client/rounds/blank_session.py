@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from client.rounds.samples import RoundSamples, Samples
-from client.rounds.session import Session
-from client.training import evaluation, sgd
-from client.training.objective import Term
-from client.training.sgd import SGDOptions, TrainingLoss
-from common import protocol
-from common.model.build import model_shape
-from common.parameters.layout import Vector
+from bouquet.client.rounds.samples import RoundSamples, Samples
+from bouquet.client.rounds.session import Session
+from bouquet.client.training import evaluation, sgd
+from bouquet.client.training.objective import Term
+from bouquet.client.training.sgd import SGDOptions, TrainingLoss
+from bouquet.common import protocol
+from bouquet.common.model.build import model_shape
+from bouquet.common.parameters.layout import Vector
 
 
 class _BlankSamples(RoundSamples):

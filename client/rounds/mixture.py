@@ -15,12 +15,12 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from client.rounds.serving import LEFT_OUT, Aside, Serving
-from client.training import evaluation
-from client.training.evaluation import Scores
-from common.model_selection import MIXED, MIXTURE, REFERENCE, mixed_bits
-from common.parameters.layout import Vector
-from common.protocol import Scalar
+from bouquet.client.rounds.serving import LEFT_OUT, Aside, Serving
+from bouquet.client.training import evaluation
+from bouquet.client.training.evaluation import Scores
+from bouquet.common.model_selection import MIXED, MIXTURE, REFERENCE, mixed_bits
+from bouquet.common.parameters.layout import Vector
+from bouquet.common.protocol import Scalar
 
 
 class Mixing(Serving):

@@ -13,17 +13,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from client.context import ClientContext
-from client.state.device_state import DeviceState
-from client.training.transforms import standardising
-from common.model.build import initial_model, state_arrays, state_vector
-from common.model.card import ModelCard
-from common.model.freezing import frozen_names, load_trained, trained_state
-from common.parameters.layout import ParameterLayout, Vector
-from common.protocol import Backbone, ProtocolError
-from common.protocol.error_replies import LostBackboneError
-from common.settings import Settings
-from common.torchvision_compat import TORCHVISION
+from bouquet.client.context import ClientContext
+from bouquet.client.state.device_state import DeviceState
+from bouquet.client.training.transforms import standardising
+from bouquet.common.model.build import initial_model, state_arrays, state_vector
+from bouquet.common.model.card import ModelCard
+from bouquet.common.model.freezing import frozen_names, load_trained, trained_state
+from bouquet.common.parameters.layout import ParameterLayout, Vector
+from bouquet.common.protocol import Backbone, ProtocolError
+from bouquet.common.protocol.error_replies import LostBackboneError
+from bouquet.common.settings import Settings
+from bouquet.common.torchvision_compat import TORCHVISION
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """``[personal] serve = "best"``: after each round a device keeps, and serves, the best model it has.
 
 A part of its training data is held out of everything that a method trains here. On it the device judges, by the rule of
-`common.model_selection`, the model it received, that after local training, the method's personal one, the one that it
-kept before, and, as what all are compared with, one that it trained alone: two models, of which one was trained on all
-of its training data and is used, and the other without the held-out part and is judged in its place. So a device whose
-choice falls on it has the very model that ``standalone`` would have given it.
+`bouquet.common.model_selection`, the model it received, that after local training, the method's personal one, the one
+that it kept before, and, as what all are compared with, one that it trained alone: two models, of which one was trained
+on all of its training data and is used, and the other without the held-out part and is judged in its place. So a device
+whose choice falls on it has the very model that ``standalone`` would have given it.
 
 What it keeps lies beside the method's own state, which is as without the option; nothing here is uploaded, but which
 model was kept, a few differences of scores, and the accuracies of the record.
@@ -17,15 +17,15 @@ from functools import cached_property
 
 import numpy as np
 
-from client.rounds.samples import Samples
-from client.rounds.serving import SERVED, Aside, Serving
-from client.state.device_state import PERSONAL
-from client.training import evaluation
-from client.training.evaluation import Scores
-from common import model_selection
-from common.model_selection import KINDS, REFERENCE
-from common.parameters.layout import Vector
-from common.protocol import Scalar
+from bouquet.client.rounds.samples import Samples
+from bouquet.client.rounds.serving import SERVED, Aside, Serving
+from bouquet.client.state.device_state import PERSONAL
+from bouquet.client.training import evaluation
+from bouquet.client.training.evaluation import Scores
+from bouquet.common import model_selection
+from bouquet.common.model_selection import KINDS, REFERENCE
+from bouquet.common.parameters.layout import Vector
+from bouquet.common.protocol import Scalar
 
 _ALONE, _ALONE_JUDGED, _SERVED_JUDGED = REFERENCE, "alone-judged", "served-judged"
 

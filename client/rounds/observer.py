@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from client.training.evaluation import Scores
-from common.parameters.layout import Vector
-from common.protocol import Scalar
+from bouquet.client.training.evaluation import Scores
+from bouquet.common.parameters.layout import Vector
+from bouquet.common.protocol import Scalar
 
 
 class Observer:

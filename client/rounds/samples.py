@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from common.errors import BouquetError
+from bouquet.common.errors import BouquetError
 
 if TYPE_CHECKING:
-    from client.data.loading import ClientData
+    from bouquet.client.data.loading import ClientData
 
 Samples = tuple[Tensor, Tensor]
 

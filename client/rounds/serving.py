@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from client.rounds.observer import Observer
-from client.rounds.samples import Samples
-from client.state.device_state import Arrays, DeviceState
-from client.training.evaluation import Scores
-from common import model_selection
-from common.errors import BouquetError, NotNow
-from common.model_selection import MIXTURE, REFERENCE, SERVED_NAMES
-from common.parameters.layout import Vector
-from common.protocol import ARRAYS
+from bouquet.client.rounds.observer import Observer
+from bouquet.client.rounds.samples import Samples
+from bouquet.client.state.device_state import Arrays, DeviceState
+from bouquet.client.training.evaluation import Scores
+from bouquet.common import model_selection
+from bouquet.common.errors import BouquetError, NotNow
+from bouquet.common.model_selection import MIXTURE, REFERENCE, SERVED_NAMES
+from bouquet.common.parameters.layout import Vector
+from bouquet.common.protocol import ARRAYS
 
 if TYPE_CHECKING:
-    from client.rounds.session import Session
+    from bouquet.client.rounds.session import Session
 
 SERVED = "served"  # what is kept aside in each round, with the one model of this slot where it is no mixture
 LEFT_OUT = "left-out"  # the slot of the model alone where it is not in the mixture

@@ -13,27 +13,28 @@ import torch
 from flwr.app import Message, MessageType
 from torch import Tensor, nn
 
-from client.context import ClientContext
-from client.rounds.model import Built
-from client.rounds.observer import Observer
-from client.rounds.reply import class_counts, score_metrics, told, train_reply
-from client.rounds.samples import RoundSamples, Samples
-from client.rounds.start_model import starting_model
-from client.state.device_state import PERSONAL, Arrays, Kept
-from client.training import evaluation, sgd
-from client.training.delegate import Task, trainer
-from client.training.memory import check_fits
-from client.training.objective import ProximalTerm, Term
-from client.training.precision import FULL, Precision
-from client.training.sgd import SGDOptions, TrainingLoss, sgd_options
-from client.training.transforms import augmentation, class_weights
-from client.uploads.compression import CopyMemory
-from client.uploads.privacy import PrivateUploads
-from common import protocol
-from common.errors import BouquetError
-from common.model.card import ModelCard
-from common.parameters.layout import ParameterLayout, Vector
-from common.protocol import ARRAYS, Payload, Received
+from bouquet.client.context import ClientContext
+from bouquet.client.rounds.model import Built
+from bouquet.client.rounds.observer import Observer
+from bouquet.client.rounds.reply import class_counts, metrics_that_leave, score_metrics
+from bouquet.client.rounds.samples import RoundSamples, Samples
+from bouquet.client.rounds.start_model import starting_model
+from bouquet.client.state.device_state import PERSONAL, Arrays, Kept
+from bouquet.client.training import evaluation, sgd
+from bouquet.client.training.delegate import Task, trainer
+from bouquet.client.training.memory import check_fits
+from bouquet.client.training.objective import ProximalTerm, Term
+from bouquet.client.training.precision import FULL, Precision
+from bouquet.client.training.sgd import SGDOptions, TrainingLoss, sgd_options
+from bouquet.client.training.transforms import augmentation, class_weights
+from bouquet.client.uploads.compression import CopyMemory
+from bouquet.client.uploads.privacy import PrivateUploads
+from bouquet.common import protocol
+from bouquet.common.errors import BouquetError
+from bouquet.common.model.card import ModelCard
+from bouquet.common.parameters.layout import ParameterLayout, Vector
+from bouquet.common.protocol import ARRAYS, Payload, Received
+from bouquet.common.protocol.compressed import reply_config
 
 
 @dataclass
@@ -145,11 +146,11 @@ class Session:
         return self.built.initial.copy()
 
     def start(self) -> Vector:
-        """The model (d,) that the instruction starts from (`client.rounds.start_model`).
+        """The model (d,) that the instruction starts from (`bouquet.client.rounds.start_model`).
 
         The reply will say whether layers of the device's own that belong to it are lost.
         """
-        vector, lost = starting_model(self)
+        vector, lost = starting_model(self.received, self.recall, self.initial, self.layout)
         self.metrics[protocol.STATE_LOST] = int(lost)
         return vector
 
@@ -217,7 +218,7 @@ class Session:
     def options(self, **changes: Any) -> SGDOptions:
         """Hyper-parameters of local training: what the server sent, else the settings; ``changes`` replace fields.
 
-        Raises `BouquetError` for one that is no field of `client.training.sgd.SGDOptions`.
+        Raises `BouquetError` for one that is no field of `bouquet.client.training.sgd.SGDOptions`.
         """
         known = [f.name for f in fields(SGDOptions)]
         if unknown := [name for name in changes if name not in known]:
@@ -343,7 +344,21 @@ class Session:
         began with what was received although the instruction's ``start`` is the personal model; ``base`` names the
         record that it began with, where that is not the first.
         """
-        return train_reply(self, trained, config or {}, is_model, from_received, base)
+        received, arrays = self.received, None
+        config = {**(config or {}), **self.observer.on_reply(trained if is_model else None), **self.by_class}
+        if trained is not None and received.upload:
+            trained = self.release(trained, base if is_model else None, received.upload)
+        if self.private is not None:
+            config |= self.private.remember(received, self.initial)
+        if received.unpacked is not None:
+            seed = self.node.seed(received.round)
+            packed, copies = self.copies.answer(self.run, received, trained, is_model, seed, from_received)
+            config |= reply_config(self.layout, packed, copies)
+        elif trained is not None and received.upload:
+            arrays = protocol.to_record(self.layout, trained, received.upload, received.joined)
+        return protocol.reply(
+            self.message, self.node.client, metrics_that_leave(self.metrics, self.node), arrays, config
+        )
 
     def release(self, trained: Vector, base: str | None = ARRAYS, layers: Sequence[str] | None = None) -> Vector:
         """What may leave of a model (d,): itself, or with `[privacy]` clipped and noised (`client.uploads.privacy`).
@@ -359,4 +374,4 @@ class Session:
         """Test a model and reply with its scores; ``num-examples`` are those it was tested on."""
         scores = self.observer.on_test(vector) or self.test(vector)
         self.metrics |= score_metrics(scores, self.node.task.score) | {protocol.NUM_EXAMPLES: scores.examples}
-        return protocol.reply(self.message, self.node.client, told(self))
+        return protocol.reply(self.message, self.node.client, metrics_that_leave(self.metrics, self.node))

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from client.state.device_state import PERSONAL, Kept
-from common import protocol
-from common.parameters.layout import ParameterLayout, Vector
-from common.protocol import ARRAYS, Payload, Received
-
-if TYPE_CHECKING:
-    from client.rounds.session import Session
+from bouquet.client.state.device_state import PERSONAL, Kept
+from bouquet.common import protocol
+from bouquet.common.parameters.layout import ParameterLayout, Vector
+from bouquet.common.protocol import ARRAYS, Payload, Received
 
 
-def starting_model(session: Session) -> tuple[Vector, bool]:
+def starting_model(
+    received: Received, recall: Callable[[], Kept | None], initial: Vector, layout: ParameterLayout
+) -> tuple[Vector, bool]:
     """`compose` for a message; what the device kept is read only where something of it is needed."""
-    received, layout = session.received, session.layout
     payload = received.models.get(ARRAYS)
     if payload is not None and received.start == "received" and _layers(payload, layout) == layout.layers:
         return payload.vector.copy(), False
-    return compose(received, session.recall(), session.initial, layout)
+    return compose(received, recall(), initial, layout)
 
 
 def compose(received: Received, kept: Kept | None, initial: Vector, layout: ParameterLayout) -> tuple[Vector, bool]:

@@ -1,9 +1,9 @@
 """What the device keeps: its identity, and its own model of the last three rounds of a run.
 
-Each run has a folder of its own (`client.state.kept_runs`), with one safetensors file a round, written to a temporary
-file, synced and renamed, so that a device that loses power in the middle of a round comes back to the round before. The
-round before the last stays too: a server that was restarted repeats its last round, and the device then starts where
-it started the first time.
+Each run has a folder of its own (`bouquet.client.state.kept_runs`), with one safetensors file a round, written to a
+temporary file, synced and renamed, so that a device that loses power in the middle of a round comes back to the round
+before. The round before the last stays too: a server that was restarted repeats its last round, and the device then
+starts where it started the first time.
 
 Nothing of this leaves the device but what an instruction asks to upload.
 """
@@ -24,10 +24,10 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
-from client.state.kept_runs import KeptRuns
-from client.state.store import ContextStore, FolderStore, Store
-from common.errors import BouquetError
-from common.parameters.layout import contiguous
+from bouquet.client.state.kept_runs import KeptRuns
+from bouquet.client.state.store import ContextStore, FolderStore, Store
+from bouquet.common.errors import BouquetError
+from bouquet.common.parameters.layout import contiguous
 
 __all__ = ["PERSONAL", "Arrays", "ContextStore", "DeviceState", "FolderStore", "Kept"]
 
@@ -46,9 +46,9 @@ _LARGEST_NUMBER = 10**9
 class Kept:
     """What the device kept of a round: slots of tensors (``personal`` is its own model) and small facts.
 
-    ``card`` is the JSON of the model's `common.model.card.ModelCard`, empty where an older release kept it.
+    ``card`` is the JSON of the model's `bouquet.common.model.card.ModelCard`, empty where an older release kept it.
     ``backbone`` is the digest of what `DeviceState.keep_backbone` wrote of the same model, empty where there is none.
-    ``data`` is the file that keeps what it was trained on (`client.data.cache`), empty where none does.
+    ``data`` is the file that keeps what it was trained on (`bouquet.client.data.cache`), empty where none does.
     """
 
     round: int

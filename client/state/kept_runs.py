@@ -12,7 +12,7 @@ import json
 import re
 import time
 
-from client.state.store import Store
+from bouquet.client.state.store import Store
 
 _INDEX = "runs.json"  # folder → when the device began with the run, and when it last kept something; the latest last
 _FOLDER = re.compile(r"run-[0-9a-f]{16}")

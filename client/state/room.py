@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from common.errors import SAYS_MORE, BouquetError
+from bouquet.common.errors import SAYS_MORE, BouquetError
 
 # Of smaller files no more than a few dozen are ever kept.
 _SMALL_BYTES = 1 << 20

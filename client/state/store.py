@@ -11,10 +11,10 @@ from typing import Protocol
 
 from flwr.app import ConfigRecord, RecordDict
 
-from client.state.room import check_room
-from common.errors import BouquetError
-from common.protocol.records import records_of
-from common.system.files import sweep, sync_folder, temporary_beside
+from bouquet.client.state.room import check_room
+from bouquet.common.errors import BouquetError
+from bouquet.common.protocol.records import records_of
+from bouquet.common.system.files import sweep, sync_folder, temporary_beside
 
 
 class Store(Protocol):

@@ -1,7 +1,7 @@
 """Where a session's local training can be taken over, to be done together with that of other clients.
 
 A real device trains alone. A simulation that trains many clients in one batched program
-(`experiments.simulation.batched_engine`) sets `trainer` while it answers a client's message.
+(`bouquet.experiments.simulation.batched_engine`) sets `trainer` while it answers a client's message.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from client.training.objective import Term
-from client.training.sgd import SGDOptions
-from common.parameters.layout import ParameterLayout, Vector
+from bouquet.client.training.objective import Term
+from bouquet.client.training.sgd import SGDOptions
+from bouquet.common.parameters.layout import ParameterLayout, Vector
 
 
 @dataclass(frozen=True, eq=False)

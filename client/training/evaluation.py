@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from client.training.pauses import pause
-from common.data.scaling import Scaling
-from common.errors import BouquetError
-from common.metrics import accuracy, macro_f1
-from common.settings.sections import TaskSettings
-from common.task.task import Classification, Task
+from bouquet.client.training.pauses import pause
+from bouquet.common.data.scaling import Scaling
+from bouquet.common.errors import BouquetError
+from bouquet.common.metrics import accuracy, macro_f1
+from bouquet.common.settings.sections import TaskSettings
+from bouquet.common.task.task import Classification, Task
 
 TEST_BATCH = 512
 _TEST_VALUES = TEST_BATCH * 3 * 32 * 32  # of the samples that are tested at once: photos take more memory than digits

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from common.errors import BouquetError
-from common.system.resources import available_bytes
+from bouquet.common.errors import BouquetError
+from bouquet.common.system.resources import available_bytes
 
 LARGE = 3 * 64 * 64  # values of a sample from which on it is asked: digits fit everywhere
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from common.errors import BouquetError
+from bouquet.common.errors import BouquetError
 
 SCALE = 2.0**10  # to begin with; each message begins anew, and a step at too large a one is lost
 GROWS_AFTER = 200  # steps of finite gradients

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.sgd import sgd
 
-from client.training.objective import Term, objective
-from client.training.pauses import pause
-from client.training.precision import FULL, Precision
-from common.errors import BouquetError
-from common.model.freezing import training_mode
-from common.settings.sections import TrainSettings
+from bouquet.client.training.objective import Term, objective
+from bouquet.client.training.pauses import pause
+from bouquet.client.training.precision import FULL, Precision
+from bouquet.common.errors import BouquetError
+from bouquet.common.model.freezing import training_mode
+from bouquet.common.settings.sections import TrainSettings
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from common.errors import BouquetError
-from common.model.card import ModelCard
-from common.torchvision_compat import import_torchvision
+from bouquet.common.errors import BouquetError
+from bouquet.common.model.card import ModelCard
+from bouquet.common.torchvision_compat import import_torchvision
 
 SHIFT = 8  # an eighth of a side is what "crop" shifts by, at most
 COLOUR = 0.2  # "color" multiplies brightness, contrast and saturation by 0.8 to 1.2
@@ -33,7 +33,8 @@ def standardising(card: ModelCard) -> Callable[[nn.Module, tuple[Any, ...]], tup
         x = inputs[0]
         if x.dtype != torch.uint8:
             return None
-        # To the bit what `common.model.card.standardise_bytes` gives, which would not pass through `torch.vmap`.
+        # To the bit what `bouquet.common.model.card.standardise_bytes` gives, which would not pass through
+        # `torch.vmap`.
         mean, std = _channels(card.mean, x), _channels(card.std, x)
         return ((x.float() / 255 - mean) / std, *inputs[1:])
 

@@ -3,7 +3,7 @@
 Whoever runs the server, or breaks into it, would otherwise run code on every device. `CodeTrust` decides by a digest
 and a signature, before anything of the server's code is fetched; by default only the same code as is installed here is
 accepted, and it is the installed one that runs. Beside it, where the owner says so, one that a key of the owner's has
-signed (`common.trust.signature`).
+signed (`bouquet.common.trust.signature`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
-from client.trust.rollback import Memory
-from common.errors import BouquetError
-from common.torchvision_compat import TORCHVISION
-from common.trust.code import digest_of, own_code, release
-from common.trust.signature import NOT_SIGNED, PUBLIC_KEY, SignatureError, fingerprint, verify
+from bouquet.client.trust.rollback import Memory
+from bouquet.common.errors import BouquetError
+from bouquet.common.torchvision_compat import TORCHVISION
+from bouquet.common.trust.code import digest_of, own_code, release
+from bouquet.common.trust.signature import NOT_SIGNED, PUBLIC_KEY, SignatureError, fingerprint, verify
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 NAME = re.compile(r"(?!\.+(/|$))[\w.-]+(/(?!\.+(/|$))[\w.-]+)*", re.ASCII)  # of a file in an archive
@@ -66,8 +66,9 @@ class CodeTrust:
     ``hashes`` are digests of other code, in hexadecimal; ``anything`` accepts all, with every model, data set,
     partition and procedure. Of code that is the owner's own, the server may ask for ``models`` and tasks, for
     ``data`` (sets and partitions), names ``package.module:function``, and for ``procedures``, by name or as
-    ``package.module``. ``signers`` are public keys (`common.trust.signature.PUBLIC_KEY`) whose code is run, none older
-    than the newest, which the file ``memory`` holds. Raises `BouquetError` for a hash, name or key of another form.
+    ``package.module``. ``signers`` are public keys (`bouquet.common.trust.signature.PUBLIC_KEY`) whose code is run,
+    none older than the newest, which the file ``memory`` holds. Raises `BouquetError` for a hash, name or key of
+    another form.
     """
 
     hashes: frozenset[str] = frozenset()

@@ -10,9 +10,9 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from common.errors import BouquetError
-from common.system.files import sync_folder, write_json
-from common.trust.signature import SignatureError, Statement
+from bouquet.common.errors import BouquetError
+from bouquet.common.system.files import sync_folder, write_json
+from bouquet.common.trust.signature import SignatureError, Statement
 
 ROLLOUT_FILE = "rollout.json"  # in the state folder
 

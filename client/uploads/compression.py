@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from client.state.device_state import Arrays, DeviceState
-from common.compression.delta import Copy, PackedModel, nearest, pack_model
-from common.parameters.layout import ParameterLayout, Vector
-from common.protocol import ARRAYS, Received
-from common.protocol.compressed import UPLOADED
+from bouquet.client.state.device_state import Arrays, DeviceState
+from bouquet.common.compression.delta import Copy, PackedModel, nearest, pack_model
+from bouquet.common.parameters.layout import ParameterLayout, Vector
+from bouquet.common.protocol import ARRAYS, Received
+from bouquet.common.protocol.compressed import UPLOADED
 
 _NAME = "copies"
 _STEPS = 16  # messages to a device in one round, at most

@@ -21,12 +21,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from client.state.device_state import DeviceState
-from client.uploads.privacy_budget import Budget
-from common.parameters.layout import ParameterLayout, Vector
-from common.privacy_accounting import RELEASES, check_model
-from common.protocol import ARRAYS, SPARE, Received
-from common.settings.sections import PrivacySettings
+from bouquet.client.state.device_state import DeviceState
+from bouquet.client.uploads.privacy_budget import Budget
+from bouquet.common.parameters.layout import ParameterLayout, Vector
+from bouquet.common.privacy_accounting import RELEASES, check_model
+from bouquet.common.protocol import ARRAYS, SPARE, Received
+from bouquet.common.settings.sections import PrivacySettings
 
 Read = Callable[[int], bytes]  # so many random bytes
 

@@ -1,9 +1,9 @@
 """What a device's owner lets leave in all (`--most-epsilon`): every noised upload counts, of whichever run and server.
 
 The releases of all runs are one composition of Gaussian mechanisms, Σ μ² with μ = 2 / noise multiplier of each
-(`common.privacy_accounting`), and δ is the owner's: a server that names another cannot stretch the budget. The sum lies
-in the state folder and grows, on the disk, before a release is made: one that a power cut swallows has been spent.
-Messages are processes of their own and can overlap, so a lock is held while it grows.
+(`bouquet.common.privacy_accounting`), and δ is the owner's: a server that names another cannot stretch the budget. The
+sum lies in the state folder and grows, on the disk, before a release is made: one that a power cut swallows has been
+spent. Messages are processes of their own and can overlap, so a lock is held while it grows.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from client.state.store import FolderStore
-from common.errors import BouquetError
-from common.privacy_accounting import SENSITIVITY, epsilon_at
-from common.protocol.error_replies import OwnerRefusal
+from bouquet.client.state.store import FolderStore
+from bouquet.common.errors import BouquetError
+from bouquet.common.privacy_accounting import SENSITIVITY, epsilon_at
+from bouquet.common.protocol.error_replies import OwnerRefusal
 
 DELTA = 1e-5  # the owner's δ
 _FILE = "privacy-spent"  # Σ μ² and its CRC-32

@@ -30,7 +30,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import BouquetError
+from bouquet.common.errors import BouquetError
 
 Method = Literal["float32", "float16", "int8", "int4", "ternary", "topk"]
 METHODS: tuple[Method, ...] = get_args(Method)

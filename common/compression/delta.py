@@ -21,9 +21,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from common.compression.codecs import Codec, CodecError, decode
-from common.errors import BouquetError
-from common.parameters.layout import ParameterLayout, TensorSpec, Vector
+from bouquet.common.compression.codecs import Codec, CodecError, decode
+from bouquet.common.errors import BouquetError
+from bouquet.common.parameters.layout import ParameterLayout, TensorSpec, Vector
 
 WHOLE: Codec = Codec("float16")
 _EXACT = Codec("float32")

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from common.errors import BouquetError
-from common.plugins import load_object
+from bouquet.common.errors import BouquetError
+from bouquet.common.plugins import load_object
 
 Loader = TypeVar("Loader", bound=Callable[..., Any])
 
@@ -59,7 +59,7 @@ def dataset_info(name: str, classes: tuple[str, ...] = (), input_shape: tuple[in
         if not isinstance(info, DatasetInfo):
             raise BouquetError(
                 f"Data set {name!r} does not say what it holds: decorate the function with "
-                "common.data.datasets.described(DatasetInfo(input_shape=…, num_classes=…))."
+                "bouquet.common.data.datasets.described(DatasetInfo(input_shape=…, num_classes=…))."
             )
         return info
     if name not in DATASETS:

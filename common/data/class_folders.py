@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.images import IMAGE_SUFFIXES, is_clutter, read_image, sorted_files
-from common.errors import BouquetError
-from common.system.resources import available_cores
+from bouquet.common.data.images import IMAGE_SUFFIXES, is_clutter, read_image, sorted_files
+from bouquet.common.errors import BouquetError
+from bouquet.common.system.resources import available_cores
 
 MANY_IMAGES = 100
 Report = Callable[[str], None]

@@ -24,13 +24,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.catalog import DatasetInfo, dataset_info, is_images
-from common.data.catalog import described as described
-from common.data.image_set import read_image_set
-from common.data.partitions import split_train_test
-from common.data.readers import DatasetFileError, read_published
-from common.errors import SAYS_MORE, BouquetError
-from common.plugins import load_object
+from bouquet.common.data.catalog import DatasetInfo, dataset_info, is_images
+from bouquet.common.data.catalog import described as described
+from bouquet.common.data.image_set import read_image_set
+from bouquet.common.data.partitions import split_train_test
+from bouquet.common.data.readers import DatasetFileError, read_published
+from bouquet.common.errors import SAYS_MORE, BouquetError
+from bouquet.common.plugins import load_object
 
 DATA_DIR_VARIABLE = "BOUQUET_DATA_DIR"
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import BouquetError
+from bouquet.common.errors import BouquetError
 
 LEVELS = ("low", "mid", "high")
 

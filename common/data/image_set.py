@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from common.data.catalog import DatasetInfo
-from common.data.class_folders import find_photos, read_photos
-from common.data.images import IMAGE_MODES, sorted_files
-from common.data.readers import Arrays, DatasetFileError, read_arrays
-from common.errors import BouquetError
-from common.system.files import replacing
+from bouquet.common.data.catalog import DatasetInfo
+from bouquet.common.data.class_folders import find_photos, read_photos
+from bouquet.common.data.images import IMAGE_MODES, sorted_files
+from bouquet.common.data.readers import Arrays, DatasetFileError, read_arrays
+from bouquet.common.errors import BouquetError
+from bouquet.common.system.files import replacing
 
 CACHE = "bouquet"
 PARTS = {"train": ("x", "y"), "test": ("test_x", "test_y")}

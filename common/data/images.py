@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import BouquetError
+from bouquet.common.errors import BouquetError
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 CLUTTER = ("__MACOSX", "lost+found", "System Volume Information", "Thumbs.db", "desktop.ini")

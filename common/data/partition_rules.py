@@ -1,4 +1,4 @@
-"""The rules by which samples are shared among clients; `common.data.partitions.partition` calls them by name.
+"""The rules by which samples are shared among clients; `bouquet.common.data.partitions.partition` calls them by name.
 
 Each takes the labels (N,) of all samples and a seed and gives one sorted index array a client, no sample in two.
 Most are a matrix of counts, clients × classes, which is then dealt from each class's shuffled samples.
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.heterogeneity import draw_at_level, heterogeneity_of_counts
-from common.errors import BouquetError
+from bouquet.common.data.heterogeneity import draw_at_level, heterogeneity_of_counts
+from bouquet.common.errors import BouquetError
 
 Indices = NDArray[np.int64]
 Counts = NDArray[np.int64]

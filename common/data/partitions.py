@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data import partition_rules as rules
-from common.errors import SAYS_MORE, BouquetError
-from common.plugins import accepted, load_object
+from bouquet.common.data import partition_rules as rules
+from bouquet.common.errors import SAYS_MORE, BouquetError
+from bouquet.common.plugins import accepted, load_object
 
 Indices = NDArray[np.int64]
 
@@ -86,8 +86,8 @@ def partition(
     """Share a data set among clients, no sample to two of them.
 
     Args:
-        name: one of `PARTITIONS`, of which `common.data.partition_rules` says what each does and where it is from, or
-        one's
+        name: one of `PARTITIONS`, of which `bouquet.common.data.partition_rules` says what each does and where it is
+        from, or one's
             own as ``module:function``.
         labels: (N,) label of each sample, from 0.
         num_clients: number of clients.

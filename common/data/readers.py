@@ -16,8 +16,8 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import BouquetError
-from common.torchvision_compat import import_torchvision
+from bouquet.common.errors import BouquetError
+from bouquet.common.torchvision_compat import import_torchvision
 
 _IDX_TYPES = {0x08: ">u1", 0x0C: ">i4"}
 _HAR_SIGNALS = tuple(f"{signal}_{axis}" for signal in ("body_acc", "body_gyro", "total_acc") for axis in "xyz")

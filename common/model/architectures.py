@@ -1,7 +1,7 @@
 """The models of the papers, and the user's own, by name.
 
 Each is built deterministically from a seed and holds its layers in the order from input to output, which is the
-order in which `common.parameters.layout` numbers them and in which strategies call layers shared or personal.
+order in which `bouquet.common.parameters.layout` numbers them and in which strategies call layers shared or personal.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from common.errors import SAYS_MORE, BouquetError
-from common.model.torchvision_models import build_torchvision
-from common.plugins import accepted, load_object
-from common.torchvision_compat import TORCHVISION, import_torchvision
+from bouquet.common.errors import SAYS_MORE, BouquetError
+from bouquet.common.model.torchvision_models import build_torchvision
+from bouquet.common.plugins import accepted, load_object
+from bouquet.common.torchvision_compat import TORCHVISION, import_torchvision
 
 Shape = tuple[int, ...]
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from common.data.catalog import dataset_info
-from common.parameters.layout import SUPPORTED, LayoutError, ParameterLayout, Vector, check_dtype
-from common.settings import Settings
-from common.settings.sections import OWN_DATA
-from common.task.task import task_of
+from bouquet.common.data.catalog import dataset_info
+from bouquet.common.parameters.layout import SUPPORTED, LayoutError, ParameterLayout, Vector, check_dtype
+from bouquet.common.settings import Settings
+from bouquet.common.settings.sections import OWN_DATA
+from bouquet.common.task.task import task_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -32,12 +32,12 @@ def model_shape(settings: Settings) -> tuple[tuple[int, ...], int]:
 def initial_model(settings: Settings, seed: int | None = None, tried: bool = True) -> nn.Module:
     """Build and initialise the model, from the run's seed by default, and freeze the layers that are to be frozen.
 
-    ``tried`` is `common.model.architectures.build_model`'s. Raises `BouquetError` when it does not fit the data, or has
-    tensors that
+    ``tried`` is `bouquet.common.model.architectures.build_model`'s. Raises `BouquetError` when it does not fit the
+    data, or has tensors that
     cannot be sent.
     """
-    from common.model.architectures import build_model
-    from common.model.freezing import freeze
+    from bouquet.common.model.architectures import build_model
+    from bouquet.common.model.freezing import freeze
 
     shape, classes = model_shape(settings)
     model = settings.model
@@ -55,7 +55,7 @@ def state_vector(model: nn.Module) -> tuple[ParameterLayout, Vector]:
     Floats of 16 and 64 bits pass through float32. Raises `LayoutError`, naming the tensor, for what a vector of
     float32 cannot hold.
     """
-    from common.model.freezing import trained_state
+    from bouquet.common.model.freezing import trained_state
 
     arrays = state_arrays(trained_state(model))
     layout = ParameterLayout.of(arrays, parameter_names(model))

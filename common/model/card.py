@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from common.data.catalog import dataset_info
-from common.data.datasets import Floats, standardise
-from common.data.scaling import Scaling
-from common.errors import BouquetError
-from common.model.build import model_shape
-from common.settings import Settings
-from common.settings.sections import OWN_DATA, ModelSettings, TableSettings, TaskSettings
-from common.task.task import task_of
+from bouquet.common.data.catalog import dataset_info
+from bouquet.common.data.datasets import Floats, standardise
+from bouquet.common.data.scaling import Scaling
+from bouquet.common.errors import BouquetError
+from bouquet.common.model.build import model_shape
+from bouquet.common.settings import Settings
+from bouquet.common.settings.sections import OWN_DATA, ModelSettings, TableSettings, TaskSettings
+from bouquet.common.task.task import task_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -94,7 +94,7 @@ class ModelCard(BaseModel):
 
     def build(self) -> nn.Module:
         """The model, with initial weights. Raises `BouquetError` when it is the user's own and cannot be imported."""
-        from common.model.architectures import build_model
+        from bouquet.common.model.architectures import build_model
 
         model = self.model
         shape, hidden = self.input_shape, model.hidden or None

@@ -2,7 +2,8 @@
 
 What is frozen keeps its parameters, its running statistics and its mode of evaluation: batch normalisation neither
 normalises by the mini-batch nor learns from it, dropout and stochastic depth are off. The layout of a model
-(`common.model.build.state_vector`) is that of the other layers alone, so that distances, clusters and bytes are theirs.
+(`bouquet.common.model.build.state_vector`) is that of the other layers alone, so that distances, clusters and bytes are
+theirs.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from torch import Tensor, nn
 
-from common.errors import BouquetError
+from bouquet.common.errors import BouquetError
 
 ALL_BUT_HEAD = "all-but-head"
 # Attributes of a model: its frozen tensors, and the modules of which all tensors are frozen.

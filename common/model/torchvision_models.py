@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from common.errors import BouquetError
-from common.torchvision_compat import TORCHVISION, import_torchvision
+from bouquet.common.errors import BouquetError
+from bouquet.common.torchvision_compat import TORCHVISION, import_torchvision
 
 Shape = tuple[int, ...]
 

@@ -12,7 +12,7 @@ method compares are the parameters (`ParameterLayout.parameters_of`), because a 
 the amount of their data.
 
 A float takes one column, of float32 whatever its own dtype is: float16 comes back exactly, float64 rounded. An integer
-takes as many as it needs to come back exactly (`common.parameters.integer_columns`).
+takes as many as it needs to come back exactly (`bouquet.common.parameters.integer_columns`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import BouquetError
-from common.parameters import integer_columns
+from bouquet.common.errors import BouquetError
+from bouquet.common.parameters import integer_columns
 
 Vector = NDArray[np.float32]
 Rows = TypeVar("Rows", bound=NDArray[Any])

@@ -3,7 +3,7 @@
 The room's other modules are what this is made of, and what few need by themselves.
 """
 
-from common.protocol.decoding import (
+from bouquet.common.protocol.decoding import (
     Asked,
     Found,
     about,
@@ -18,9 +18,17 @@ from common.protocol.decoding import (
     separate_of,
     tensor_bytes,
 )
-from common.protocol.encoding import Encoder, holding_out, reply, to_record
-from common.protocol.messages import Backbone, ClientReply, Instruction, Payload, ProtocolError, Proximal, Received
-from common.protocol.names import (
+from bouquet.common.protocol.encoding import Encoder, holding_out, reply, to_record
+from bouquet.common.protocol.messages import (
+    Backbone,
+    ClientReply,
+    Instruction,
+    Payload,
+    ProtocolError,
+    Proximal,
+    Received,
+)
+from bouquet.common.protocol.names import (
     ACCURACY,
     ACCURACY_TRAINED,
     AGAIN_IN,

@@ -8,11 +8,11 @@ from typing import Any
 
 from flwr.app import ArrayRecord, Message
 
-from common.protocol.compressed import packed_blocks
-from common.protocol.decoding import about
-from common.protocol.error_replies import Rest, owners_refusal, rest_of
-from common.protocol.names import CLIENT, CLIENT_ID, REFUSES
-from common.protocol.records import records_of
+from bouquet.common.protocol.compressed import packed_blocks
+from bouquet.common.protocol.decoding import about
+from bouquet.common.protocol.error_replies import Rest, owners_refusal, rest_of
+from bouquet.common.protocol.names import CLIENT, CLIENT_ID, REFUSES
+from bouquet.common.protocol.records import records_of
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""The part of `common.protocol` for runs that compress: what a message holds in place of arrays.
+"""The part of `bouquet.common.protocol` for runs that compress: what a message holds in place of arrays.
 
-One block of bytes (`common.compression.delta`) in the ConfigRecord, because Flower moves each record, and each array,
-by calls of its own: a model of ten tensors costs more of them than of a compressed model.
+One block of bytes (`bouquet.common.compression.delta`) in the ConfigRecord, because Flower moves each record, and each
+array, by calls of its own: a model of ten tensors costs more of them than of a compressed model.
 
 Server → device: the models, how the device is to pack its own, and which of the round's messages to it this is.
 Device → server: its model, and which copies of which records it now holds.
@@ -16,8 +16,8 @@ from typing import Any
 from flwr.app import ConfigRecord, RecordDict
 from flwr.app.typing import ConfigRecordValues
 
-from common.compression.codecs import Codec
-from common.compression.delta import (
+from bouquet.common.compression.codecs import Codec
+from bouquet.common.compression.delta import (
     MOST_MODELS,
     Copy,
     Find,
@@ -27,8 +27,8 @@ from common.compression.delta import (
     to_bytes,
     unpack_model,
 )
-from common.parameters.layout import ParameterLayout, Vector
-from common.protocol.records import records_of
+from bouquet.common.parameters.layout import ParameterLayout, Vector
+from bouquet.common.protocol.records import records_of
 
 _BLOCK = "packed"  # in the config, and in the reply's: the models
 _CODEC = "codec"  # a method, and for the sparse ones the share that they keep

@@ -10,17 +10,17 @@ from typing import Any, ParamSpec, TypeVar
 from flwr.app import Array, ArrayRecord, Message
 from numpy.typing import NDArray
 
-from common.compression.delta import MOST_MODELS, Copy
-from common.errors import BouquetError
-from common.parameters.layout import HEADER_BYTES, LayoutError, ParameterLayout, Vector
-from common.protocol import compressed, names, tensors
-from common.protocol.messages import Backbone, Payload, ProtocolError, Proximal, Received
-from common.protocol.names import Scalar
-from common.protocol.records import config_of, records_of, size_of
-from common.protocol.tensors import Part
-from common.texts import plain, plain_values
+from bouquet.common.compression.delta import MOST_MODELS, Copy
+from bouquet.common.errors import BouquetError
+from bouquet.common.parameters.layout import HEADER_BYTES, LayoutError, ParameterLayout, Vector
+from bouquet.common.protocol import compressed, names, tensors
+from bouquet.common.protocol.messages import Backbone, Payload, ProtocolError, Proximal, Received
+from bouquet.common.protocol.names import Scalar
+from bouquet.common.protocol.records import config_of, records_of, size_of
+from bouquet.common.protocol.tensors import Part
+from bouquet.common.texts import plain, plain_values
 
-# How `client.trust.policy` says what is installed on a device that does not run the server's app.
+# How `bouquet.client.trust.policy` says what is installed on a device that does not run the server's app.
 _INSTALLED = re.compile(r"the code of its own installation \(bouquet-fl ([^\s(),]{1,64})[,)]")
 
 # Bytes of all that is no model in a message, whatever the model: the counts of 10,000 classes are a quarter of it.

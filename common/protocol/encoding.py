@@ -8,11 +8,11 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from common.parameters.layout import ParameterLayout, Vector
-from common.protocol import compressed, names, tensors
-from common.protocol.compressed import Packing
-from common.protocol.messages import Backbone, Instruction, Payload
-from common.protocol.names import Scalar
+from bouquet.common.parameters.layout import ParameterLayout, Vector
+from bouquet.common.protocol import compressed, names, tensors
+from bouquet.common.protocol.compressed import Packing
+from bouquet.common.protocol.messages import Backbone, Instruction, Payload
+from bouquet.common.protocol.names import Scalar
 
 
 class Encoder:

@@ -9,10 +9,10 @@ from typing import Any
 
 from flwr.app import Error, Message
 
-from common.compression.delta import LostCopyError
-from common.errors import BouquetError, NotNow
-from common.protocol.decoding import about
-from common.protocol.names import AGAIN_IN, NOT_NOW, REFUSES
+from bouquet.common.compression.delta import LostCopyError
+from bouquet.common.errors import BouquetError, NotNow
+from bouquet.common.protocol.decoding import about
+from bouquet.common.protocol.names import AGAIN_IN, NOT_NOW, REFUSES
 
 _CLIENT_APP_ERROR = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 _APP_REFUSED, _APP_CRASHED = 7, 8  # INVALID_FAB and CLIENT_APP_CRASHED of the same

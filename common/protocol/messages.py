@@ -8,11 +8,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from common.compression.delta import Copy
-from common.errors import BouquetError
-from common.parameters.layout import Vector
-from common.protocol.compressed import Unpacked
-from common.protocol.names import ARRAYS, STANDARD, Scalar
+from bouquet.common.compression.delta import Copy
+from bouquet.common.errors import BouquetError
+from bouquet.common.parameters.layout import Vector
+from bouquet.common.protocol.compressed import Unpacked
+from bouquet.common.protocol.names import ARRAYS, STANDARD, Scalar
 
 
 class ProtocolError(BouquetError):
@@ -54,8 +54,8 @@ class Instruction:
     ``start`` is the model that local training begins with: ``"received"`` takes the layers of ``arrays`` and, for
     layers that are not there, the device's own; ``"personal"`` takes the device's own model of the round before.
     ``upload`` names the layers that come back, None for all, an empty tuple for none. ``procedure`` is what the device
-    does (`client.procedures.registry`). ``newcomer`` says that the server has had no reply of this device: what it
-    does not have, it has not lost.
+    does (`bouquet.client.procedures.registry`). ``newcomer`` says that the server has had no reply of this device: what
+    it does not have, it has not lost.
     """
 
     models: Mapping[str, Payload] = field(default_factory=dict)

@@ -1,15 +1,15 @@
 """What a ClientApp offers beyond training, and testing, a whole model that it is sent.
 
-A method says what it needs of that (`strategies.base.method.MethodHooks.device_needs`), a ClientApp what it offers,
-when it is asked who it is. Bouquet's own says nothing and offers all; one that does not answer offers nothing.
+A method says what it needs of that (`bouquet.strategies.base.method.MethodHooks.device_needs`), a ClientApp what it
+offers, when it is asked who it is. Bouquet's own says nothing and offers all; one that does not answer offers nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from common.protocol.arrival import Arrival
-from common.protocol.names import OFFERS
+from bouquet.common.protocol.arrival import Arrival
+from bouquet.common.protocol.names import OFFERS
 
 LAYERS, TERMS, LOSS, TRAINING = "layers", "terms", "loss", "training"
 MEANING = {

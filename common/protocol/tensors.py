@@ -19,7 +19,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
-from common.parameters.layout import contiguous
+from bouquet.common.parameters.layout import contiguous
 
 _JOINED, _BETWEEN = "bouquet.joined", ","  # the kind of an array that holds others, and what is between their names
 _NUMPY, _NPY_1_0 = "numpy.ndarray", b"\x93NUMPY\x01\x00"  # flwr.app.message's SType.NUMPY; magic and version

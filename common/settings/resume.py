@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from common.errors import BouquetError
+from bouquet.common.errors import BouquetError
 
 MAY_CHANGE = {
     "run.name": "the report's title",

@@ -1,6 +1,6 @@
 """The sections of the settings: every key with its type, default, range and description.
 
-`common.settings` puts them together, reads files and texts into them and explains what does not fit.
+`bouquet.common.settings` puts them together, reads files and texts into them and explains what does not fit.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from common.compression.codecs import Method
-from common.data.catalog import is_images
-from common.data.partitions import PARTITIONS
-from common.texts import MOST_TAGS, TAG
+from bouquet.common.compression.codecs import Method
+from bouquet.common.data.catalog import is_images
+from bouquet.common.data.partitions import PARTITIONS
+from bouquet.common.texts import MOST_TAGS, TAG
 
 TASK_KINDS = ("classification", "regression", "forecast")
 OWN_DATA = "own"  # each device brings its own folder or .npz

@@ -2,7 +2,7 @@
 
 Every key is validated here, at the edge. `load_settings` reads a file and overrides; `Settings.to_run_config`
 and `Settings.from_run_config` carry the same settings through Flower, whose run config holds only flat scalars.
-The hyper-parameters of a strategy are free keys of the section ``strategy``: `strategies.registry` checks
+The hyper-parameters of a strategy are free keys of the section ``strategy``: `bouquet.strategies.registry` checks
 them against the constructor of the strategy, so that a new strategy needs no change here.
 """
 
@@ -16,9 +16,9 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError, model_validator
 
-from common.errors import BouquetError
-from common.settings import resume
-from common.settings.sections import (
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings import resume
+from bouquet.common.settings.sections import (
     OWN_DATA,
     DataSettings,
     ModelSettings,
@@ -66,7 +66,7 @@ class Settings(Section):
         return self
 
     def fingerprint(self) -> str:
-        """A hash of everything that may not change when a run goes on (`common.settings.resume`)."""
+        """A hash of everything that may not change when a run goes on (`bouquet.common.settings.resume`)."""
         return resume.fingerprint(self.model_dump(mode="json"))
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Settings:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from common.errors import BouquetError
+from bouquet.common.errors import BouquetError
 
 TEMPORARY = re.compile(r"\..+\.(\d+)")  # .NAME.PID, beside what it is to become
 

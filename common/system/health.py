@@ -1,4 +1,4 @@
-"""Is the program on this machine well? ``python -m common.system.health [HOST:PORT]`` asks gRPC's health service.
+"""Is the program here well? ``python -m bouquet.common.system.health [HOST:PORT]`` asks gRPC's health service.
 
 Server and agent offer it when they are started with ``bouquet server`` or ``bouquet client`` and ``--health
 HOST:PORT`` (or ``BOUQUET_HEALTH``). The exit status is what Docker's HEALTHCHECK and a systemd watchdog want: 0 when

@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from common.errors import BouquetError
-from common.system.files import make_folder
+from bouquet.common.errors import BouquetError
+from bouquet.common.system.files import make_folder
 
 LOCK = ".lock"
 LOOKS, LOOK_SECONDS = 4, 0.05

@@ -14,8 +14,8 @@ from datetime import datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from common.errors import BouquetError
-from common.system.files import make_folder
+from bouquet.common.errors import BouquetError
+from bouquet.common.system.files import make_folder
 
 VARIABLE = "BOUQUET_LOG"
 JSON = "json"

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from common.errors import BouquetError
+from bouquet.common.errors import BouquetError
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from common.system.log_file import OWN_TIME
-from common.texts import CONTROLS
+from bouquet.common.system.log_file import OWN_TIME
+from bouquet.common.texts import CONTROLS
 
 ANSI_SEQUENCE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 

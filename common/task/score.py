@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from common.metrics import written
+from bouquet.common.metrics import written
 
 
 @dataclass(frozen=True)

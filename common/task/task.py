@@ -11,15 +11,15 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
-from common.errors import BouquetError
-from common.plugins import load_object
-from common.task.score import ACCURACY, Score
+from bouquet.common.errors import BouquetError
+from bouquet.common.plugins import load_object
+from bouquet.common.task.score import ACCURACY, Score
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from common.settings import Settings
-    from common.settings.sections import TaskSettings
+    from bouquet.common.settings import Settings
+    from bouquet.common.settings.sections import TaskSettings
 
 
 class Task:
@@ -138,7 +138,7 @@ def make_task(settings: TaskSettings) -> Task:
         return TASKS[kind](settings)
     found = load_object(kind, "Task")
     if not (isinstance(found, type) and issubclass(found, Task)):
-        raise BouquetError(f"Setting task.kind = {kind!r} is no class derived from common.task.task.Task.")
+        raise BouquetError(f"Setting task.kind = {kind!r} is no class derived from bouquet.common.task.task.Task.")
     if issubclass(found, Classification):  # whose loss and accuracy are worked out in several places
         raise BouquetError(
             f"Setting task.kind = {kind!r} is derived from Classification, whose loss and score are its own: derive it "

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common.errors import BouquetError
+from bouquet.common.errors import BouquetError
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate

@@ -1,25 +1,25 @@
 """The code of an installation: what runs on a server and on its devices, by its digest and as an archive.
 
 A device runs what is installed there. Its digest says whether that is what the server has; a signed newer release can
-come as an archive (`client.trust`). Files are read from the *installed* packages, so that a wheel and a checkout of the
-same code have the same digest.
+come as an archive (`bouquet.client.trust`). Files are read from the *installed* packages, so that a wheel and a
+checkout of the same code have the same digest.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import importlib.util
 import zipfile
 from functools import cache
 from io import BytesIO
 from pathlib import Path
 
-from common.errors import BouquetError
-from common.trust.signature import SignatureError, files_digest, fingerprint, read_signature, verify
+from bouquet.common.errors import BouquetError
+from bouquet.common.trust.signature import SignatureError, files_digest, fingerprint, read_signature, verify
 
 DISTRIBUTION = "bouquet-fl"
-PACKAGES = ("client", "common", "server", "strategies")
+HOME = Path(__file__).parents[2]  # the package `bouquet`
+PACKAGES = ("client", "common", "server", "strategies")  # of it: what runs on server and devices
 
 
 def release() -> str:
@@ -32,11 +32,10 @@ def release() -> str:
 
 def code_files() -> dict[str, bytes]:
     """The files of this installation's code, path → content, and its release."""
-    files = {"RELEASE": f"{release()}\n".encode()}
+    files = {"RELEASE": f"{release()}\n".encode(), "bouquet/__init__.py": (HOME / "__init__.py").read_bytes()}
     for package in PACKAGES:
-        source = package_folder(package)
-        for file in sorted(source.rglob("*.py")):
-            files[f"{package}/{file.relative_to(source).as_posix()}"] = file.read_bytes()
+        for file in sorted((HOME / package).rglob("*.py")):
+            files[f"bouquet/{file.relative_to(HOME).as_posix()}"] = file.read_bytes()
     return files
 
 
@@ -47,7 +46,7 @@ def own_code() -> str:
 
 
 def digest_of(files: dict[str, bytes]) -> str:
-    """SHA-256, in hexadecimal, over files; `common.trust.signature.files_digest` says of what."""
+    """SHA-256, in hexadecimal, over files; `bouquet.common.trust.signature.files_digest` says of what."""
     return files_digest({name: hashlib.sha256(content).digest() for name, content in files.items()})
 
 
@@ -79,11 +78,3 @@ def owners_signature(file: Path | None) -> tuple[bytes, str]:
             "(bouquet keys sign, where it is installed), or take the file away."
         ) from None
     return content, f"{statement}, by {fingerprint(signer)}"
-
-
-def package_folder(package: str) -> Path:
-    """The folder an installed package lies in."""
-    spec = importlib.util.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        raise BouquetError(f"The package {package!r} is not installed; install {DISTRIBUTION} (pip install .).")
-    return Path(next(iter(spec.submodule_search_locations)))

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.errors import BouquetError
-from common.wire.fleet_pb2 import Chunk, Content, Credit
+from bouquet.common.errors import BouquetError
+from bouquet.common.wire.fleet_pb2 import Chunk, Content, Credit
 
 MAJOR, MINOR = 1, 0
 METHOD = "/bouquet.fleet.v1.Fleet/Connect"

@@ -19,19 +19,19 @@ from typing import IO, Protocol
 
 import tomli_w
 
-from common.errors import BouquetError
-from common.settings import Settings, load_settings, section_class
-from common.system.files import write_atomically
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings import Settings, load_settings, section_class
+from bouquet.common.system.files import write_atomically
 
 LOG_LINES = 20
 LEAD_SECONDS = 15.0  # at most, for a forked cell to lead a group
 # What a cell needs whatever it is; loading it takes longer than a small cell's rounds.
 PRELOADED = [
-    "experiments.simulation.run",
-    "client.rounds.session",
-    "client.procedures.standard",
-    "client.procedures.registry",
-    "client.data.loading",
+    "bouquet.experiments.simulation.run",
+    "bouquet.client.rounds.session",
+    "bouquet.client.procedures.standard",
+    "bouquet.client.procedures.registry",
+    "bouquet.client.data.loading",
     "sklearn.cluster",
 ]
 
@@ -204,7 +204,7 @@ def _run_cell(settings: Path, out: Path, resume: bool, log: Path, led: Connectio
     with log.open("ab", buffering=0) as output:
         for stream in (1, 2):
             os.dup2(output.fileno(), stream)
-    from experiments.simulation.run import simulate  # preloaded
+    from bouquet.experiments.simulation.run import simulate  # preloaded
 
     try:
         simulate(load_settings(settings), out, resume)

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.metrics import worst_decile
-from experiments.comparison.grid import Table
-from experiments.comparison.measures import accuracies
-from experiments.comparison.run import Results
-from experiments.comparison.significance import (
+from bouquet.common.metrics import worst_decile
+from bouquet.experiments.comparison.measures import accuracies
+from bouquet.experiments.comparison.run import Results
+from bouquet.experiments.comparison.significance import (
     CONFIDENCE,
     Claim,
     Difference,
@@ -23,6 +22,7 @@ from experiments.comparison.significance import (
     paired_difference,
     ranks,
 )
+from bouquet.experiments.comparison.table import Table
 
 REFERENCES = ("standalone", "fedavg")  # rows that every other is compared with, by strategy
 

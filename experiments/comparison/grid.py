@@ -2,7 +2,7 @@
 
 The format: docs/comparing.md. A cell's settings are the base, then the data, the partition and the strategy laid over
 it, then its seed. A row that differs from another only in what is tested is read from the same cells, unless each has
-values of its own chosen for it (`experiments.comparison.tuning`).
+values of its own chosen for it (`bouquet.experiments.comparison.tuning`).
 """
 
 from __future__ import annotations
@@ -10,136 +10,34 @@ from __future__ import annotations
 import re
 import tomllib
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from common.errors import BouquetError
-from common.settings import Settings, SettingsError, parse_settings
-from common.settings.sections import DataSettings
-from common.task.score import Score
-from common.task.task import task_of
-from experiments.comparison.measures import Metric, parse_metric
-from experiments.comparison.paper_figures import PaperFigures
-from experiments.comparison.tuning_grids import Choice, Grid, Tune, TuneSection, parse_grid, read_tune, tuning_table
-from experiments.simulation.own_data import one_client_a_folder
-from strategies.registry import create_strategy
-
-STANDARD_ROWS: tuple[Mapping[str, Any], ...] = (
-    {"label": "Standalone", "name": "standalone"},
-    {"label": "FedAvg", "name": "fedavg"},
-    {"label": "FedAvg, after local training", "name": "fedavg", "tested": "trained"},
-    {"label": "FedPer", "name": "fedper"},
-    {"label": "Ditto", "name": "ditto"},
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings import Settings, SettingsError, parse_settings
+from bouquet.common.settings.sections import DataSettings
+from bouquet.common.task.task import task_of
+from bouquet.experiments.comparison.measures import parse_metric
+from bouquet.experiments.comparison.paper_figures import PaperFigures
+from bouquet.experiments.comparison.table import (
+    STANDARD_ROWS,
+    Cell,
+    Check,
+    Row,
+    Table,
+    TableError,
+    listed,
+    tuning_table,
 )
-Tested = Literal["method", "trained"]
-Check = Callable[[Settings], object]
+from bouquet.experiments.comparison.tuning_grids import Entry, Tested, TuneSection, parse_grid, read_tune
+from bouquet.experiments.simulation.own_data import one_client_a_folder
+from bouquet.strategies.registry import create_strategy
+
 Seed = Annotated[int, Field(ge=0)]
-
-
-class TableError(BouquetError):
-    """A table file that is not what it should be."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One strategy, data set or partition of the grid: its label and what it sets, as ``section.key`` → value."""
-
-    label: str
-    overrides: Mapping[str, Any]
-    tested: Tested = "method"
-    grid: Grid = field(default_factory=dict)  # of its own, beside that of all rows
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of the tables: ``cells`` is the strategy of its cells, its own label or another row's."""
-
-    label: str
-    cells: str
-    tested: Tested = "method"
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One run of the grid; ``slug`` is the name of its folder."""
-
-    strategy: str
-    data: str
-    seed: int
-    slug: str
-    settings: Settings
-
-
-@dataclass(frozen=True)
-class Table:
-    """A grid, validated. ``data`` are the columns: data sets, or data sets times partitions.
-
-    ``panels`` has them by partition, each column with the label of its data set; one unnamed panel without partitions.
-    ``cells`` go seed by seed, so that a whole table of one seed is there first. With ``tune`` their settings lack what
-    is to be chosen, until `chosen_for` has it: ``choices`` by row and column. ``claims`` are rows of which it is asked
-    how far they are ahead of every other in the mean of the columns.
-    """
-
-    name: str
-    seeds: tuple[int, ...]
-    metrics: tuple[Metric, ...]
-    strategies: tuple[str, ...]
-    data: tuple[str, ...]
-    cells: tuple[Cell, ...]
-    rows: tuple[Row, ...]
-    paper: tuple[PaperFigures, ...] = ()
-    panels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    tune: Tune | None = None
-    choices: Mapping[tuple[str, str], Choice] = field(default_factory=dict)
-    claims: tuple[str, ...] = ()
-
-    @property
-    def score(self) -> Score:
-        """The figure that its runs are judged by."""
-        return task_of(self.cells[0].settings).score
-
-    def row(self, label: str) -> Row:
-        """The row of a label."""
-        return next(row for row in self.rows if row.label == label)
-
-    def part(self, rows: Sequence[str] = (), columns: Sequence[str] = (), seeds: Sequence[int] = ()) -> frozenset[str]:
-        """The slugs of the cells that some rows, columns and seeds are read from; of an empty one, all.
-
-        Raises `TableError` for what the table does not have.
-        """
-        for kind, asked, known in (
-            ("row", rows, tuple(row.label for row in self.rows)),
-            ("column", columns, self.data),
-            ("seed", seeds, self.seeds),
-        ):
-            for one in asked:
-                if one not in known:
-                    raise TableError(f"The table {self.name} has no {kind} {one!r}; it has {_listed(known)}.")
-        strategies = {self.row(label).cells for label in rows or self.strategies}
-        data, numbers = columns or self.data, seeds or self.seeds
-        wanted = (cell for cell in self.cells if cell.data in data and cell.seed in numbers)
-        return frozenset(cell.slug for cell in wanted if cell.strategy in strategies)
-
-    def narrowed(self, rows: Sequence[str], columns: Sequence[str], seeds: Sequence[int]) -> Table:
-        """The table of these rows, columns and seeds alone, of an empty one all; without what a paper reports."""
-        kept = self.part(rows, columns, seeds)
-        data = tuple(one for one in self.data if one in (columns or self.data))
-        panels = {name: {c: label for c, label in found.items() if c in data} for name, found in self.panels.items()}
-        return replace(
-            self,
-            seeds=tuple(one for one in self.seeds if one in (seeds or self.seeds)),
-            strategies=tuple(one for one in self.strategies if one in (rows or self.strategies)),
-            data=data,
-            cells=tuple(cell for cell in self.cells if cell.slug in kept),
-            rows=tuple(row for row in self.rows if not rows or row.label in rows),
-            claims=tuple(row for row in self.claims if not rows or row in rows),
-            paper=(),
-            panels={name: found for name, found in panels.items() if found},
-        )
 
 
 class _File(BaseModel):
@@ -202,9 +100,7 @@ def _build(file: _File, check: Check) -> Table:
     if tune is not None:
         rows = [replace(row, cells=row.label) for row in rows]
     if unknown := [label for label in file.claims if label not in {row.label for row in rows}]:
-        raise TableError(
-            f"claims holds {unknown[0]!r}, which is no row; the rows are {_listed(r.label for r in rows)}."
-        )
+        raise TableError(f"claims holds {unknown[0]!r}, which is no row; the rows are {listed(r.label for r in rows)}.")
     if repeated := _repeated(file.claims):
         raise TableError(f"claims holds {repeated[0]!r} twice.")
     for figures in file.paper:
@@ -241,20 +137,11 @@ def _build(file: _File, check: Check) -> Table:
     )
     scores = {task_of(cell.settings).score for cell in table.cells}
     if len(scores) > 1:
-        named = _listed(sorted({score.of("macro") for score in scores}))
+        named = listed(sorted({score.of("macro") for score in scores}))
         raise TableError(f"The columns are judged by {named}; a table has one task, so make a file of each.")
     if tune is not None:
         tuning_table(table, check)
     return table
-
-
-def missing_rows(table: Table) -> list[str]:
-    """The standard rows that a table does not have, by what they run and test."""
-    names = {
-        cell.strategy: cell.settings.strategy.name for cell in table.cells if cell.settings.personal.serve == "own"
-    }
-    there = {(names.get(row.cells), row.tested) for row in table.rows}
-    return [str(r["label"]) for r in STANDARD_ROWS if (r["name"], r.get("tested", "method")) not in there]
 
 
 def _strategies(file: _File) -> list[Entry]:
@@ -391,7 +278,3 @@ def _explain(item: Any) -> str:
         return f"The key {key!r} is missing; {what} has {allowed}."
     message = item["msg"]
     return f"{key} = {item['input']!r}: {message[0].lower()}{message[1:]}."
-
-
-def _listed(values: Iterable[object]) -> str:
-    return ", ".join(repr(value) for value in values)

@@ -15,9 +15,9 @@ from typing import Literal
 
 import numpy as np
 
-from common import metrics
-from common.errors import BouquetError
-from server.record.reader import Run, is_number
+from bouquet.common import metrics
+from bouquet.common.errors import BouquetError
+from bouquet.server.record.reader import Run, is_number
 
 Kind = Literal["fraction", "count", "megabytes", "seconds", "number"]
 

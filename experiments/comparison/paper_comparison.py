@@ -1,5 +1,5 @@
 """Ours beside what the papers report, where a table file holds their figures
-(`experiments.comparison.paper_figures`).
+(`bouquet.experiments.comparison.paper_figures`).
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ import statistics
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.comparison.measures import NEVER, Metric, parse_metric
-from experiments.comparison.paper_figures import PaperFigures
-from experiments.comparison.run import Results
+from bouquet.experiments.comparison.measures import NEVER, Metric, parse_metric
+from bouquet.experiments.comparison.paper_figures import PaperFigures
+from bouquet.experiments.comparison.run import Results
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-"""What a paper reports, as data in a table file: `experiments.comparison.grid` reads it,
-`experiments.comparison.paper_comparison` prints it.
+"""What a paper reports, as data in a table file: `bouquet.experiments.comparison.grid` reads it,
+`bouquet.experiments.comparison.paper_comparison` prints it.
 
     [[paper]]
     source = "DC-PFL (Liu et al. 2025), Table II"
@@ -21,8 +21,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat
 
-from common.errors import BouquetError
-from experiments.comparison.measures import parse_metric
+from bouquet.common.errors import BouquetError
+from bouquet.experiments.comparison.measures import parse_metric
 
 
 def _pair(value: Any) -> Any:

@@ -10,9 +10,9 @@ from typing import Literal
 import numpy as np
 from matplotlib.figure import Figure
 
-from common.task.score import ACCURACY, Score
-from experiments.comparison.significance import BySeed, Difference
-from experiments.plots.style import (
+from bouquet.common.task.score import ACCURACY, Score
+from bouquet.experiments.comparison.significance import BySeed, Difference
+from bouquet.experiments.plots.style import (
     GRID,
     PALETTE,
     SMALL,
@@ -24,7 +24,7 @@ from experiments.plots.style import (
     new_figure,
     titled_figure,
 )
-from server.record.reader import Run
+from bouquet.server.record.reader import Run
 
 COLUMN_WIDTH = 0.6  # inches, of a column of a map with numbers in it
 PANELS_ACROSS = 2
@@ -86,7 +86,7 @@ def gain_map(
 ) -> Figure | None:
     """Rows against data sets, a panel a partition: how much a row gains, in points; in brackets what is within noise.
 
-    ``panels``: title → column of ``gains`` → its label there (`experiments.comparison.grid.Table.panels`).
+    ``panels``: title → column of ``gains`` → its label there (`bouquet.experiments.comparison.grid.Table.panels`).
     """
     drawn = {column for _, column in gains}
     panels = {name: {c: label for c, label in columns.items() if c in drawn} for name, columns in panels.items()}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from common.settings import Settings
-from experiments.comparison.grid import Row, Table
-from strategies.base.strategy import MethodStrategy
-from strategies.registry import create_strategy
+from bouquet.common.settings import Settings
+from bouquet.experiments.comparison.table import Row, Table
+from bouquet.strategies.base.strategy import MethodStrategy
+from bouquet.strategies.registry import create_strategy
 
 
 def tested_text(settings: Settings, row: Row, method: MethodStrategy[Any]) -> str:

@@ -24,17 +24,17 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from common.errors import BouquetError
-from common.settings import Settings
-from common.system.files import make_folder, write_json
-from common.system.locks import locked
-from common.system.resources import available_cores
-from experiments.comparison.cell_process import CellFailed, Runner
-from experiments.comparison.grid import Cell, Table
-from experiments.comparison.measures import Metric
-from experiments.report.units import human_seconds
-from server import run_folder
-from server.record.reader import RecordError, Run, read_run
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings import Settings
+from bouquet.common.system.files import make_folder, write_json
+from bouquet.common.system.locks import locked
+from bouquet.common.system.resources import available_cores
+from bouquet.experiments.comparison.cell_process import CellFailed, Runner
+from bouquet.experiments.comparison.measures import Metric
+from bouquet.experiments.comparison.table import Cell, Table
+from bouquet.experiments.report.units import human_seconds
+from bouquet.server import run_folder
+from bouquet.server.record.reader import RecordError, Run, read_run
 
 MOST_SHOWN = 3  # running cells that the progress names
 # A second comparison would remove the cells that the first is running.

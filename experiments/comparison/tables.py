@@ -14,8 +14,8 @@ from rich.table import Column
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from common.system.files import write_atomically, write_json
-from experiments.comparison.claims import (
+from bouquet.common.system.files import write_atomically, write_json
+from bouquet.experiments.comparison.claims import (
     by_seed,
     claims_json,
     difference_text,
@@ -29,15 +29,15 @@ from experiments.comparison.claims import (
     row_ranks,
     worst_tenth,
 )
-from experiments.comparison.grid import missing_rows
-from experiments.comparison.measures import Metric
-from experiments.comparison.paper_comparison import paper_rows, paper_tables
-from experiments.comparison.plots import compared_by_client, gain_map, score_by_effort
-from experiments.comparison.row_notes import protocol
-from experiments.comparison.run import Results
-from experiments.comparison.tuning import choice_table, tuned_json, tuning_notes
-from experiments.plots.run import compared_by_round
-from experiments.report.pages import COMPARISON, embed, render
+from bouquet.experiments.comparison.measures import Metric
+from bouquet.experiments.comparison.paper_comparison import paper_rows, paper_tables
+from bouquet.experiments.comparison.plots import compared_by_client, gain_map, score_by_effort
+from bouquet.experiments.comparison.row_notes import protocol
+from bouquet.experiments.comparison.run import Results
+from bouquet.experiments.comparison.table import missing_rows
+from bouquet.experiments.comparison.tuning import choice_table, tuned_json, tuning_notes
+from bouquet.experiments.plots.run import compared_by_round
+from bouquet.experiments.report.pages import COMPARISON, embed, render
 
 # How differences are to be read.
 HOW = "paired by client and seed, 95 % interval over seeds; ≈ no claim after Holm"

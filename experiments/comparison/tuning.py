@@ -14,17 +14,17 @@ from typing import Any
 
 from rich.console import Console
 
-from common.data.datasets import load_dataset
-from common.errors import BouquetError
-from common.settings import Settings
-from common.settings.sections import OWN_DATA, DataSettings
-from common.system.files import write_json
-from experiments.comparison.cell_process import Runner
-from experiments.comparison.grid import Table
-from experiments.comparison.measures import parse_metric
-from experiments.comparison.run import Results, check_cells, run_table
-from experiments.comparison.tuning_grids import Choice, choose, combinations, label_of, tuning_table
-from server.run_folder import SUMMARY
+from bouquet.common.data.datasets import load_dataset
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings import Settings
+from bouquet.common.settings.sections import OWN_DATA, DataSettings
+from bouquet.common.system.files import write_json
+from bouquet.experiments.comparison.cell_process import Runner
+from bouquet.experiments.comparison.measures import parse_metric
+from bouquet.experiments.comparison.run import Results, check_cells, run_table
+from bouquet.experiments.comparison.table import Table, tuning_table
+from bouquet.experiments.comparison.tuning_grids import Choice, choose, combinations, label_of
+from bouquet.server.run_folder import SUMMARY
 
 Choices = Mapping[tuple[str, str], Choice]
 

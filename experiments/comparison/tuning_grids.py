@@ -1,28 +1,35 @@
 """`[tune]` of a table file: the values that each row may take, and the seeds on which one of them is chosen.
 
-The format: docs/comparing.md. What is run for it, and what is chosen: `experiments.comparison.tuning`.
+The format: docs/comparing.md. What is run for it, and what is chosen: `bouquet.experiments.comparison.tuning`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from common.errors import BouquetError
-from common.settings import Settings
-
-if TYPE_CHECKING:
-    from experiments.comparison.grid import Entry, Table
+from bouquet.common.errors import BouquetError
 
 # Rounds, data and model are what rows are compared on.
 SECTIONS = ("train", "strategy")
 Grid = Mapping[str, tuple[Any, ...]]  # section.key → values, numbers in ascending order
 Values = Mapping[str, Any]  # one value for each key of a grid
+Tested = Literal["method", "trained"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One strategy, data set or partition of the grid: its label and what it sets, as ``section.key`` → value."""
+
+    label: str
+    overrides: Mapping[str, Any]
+    tested: Tested = "method"
+    grid: Grid = field(default_factory=dict)  # of its own, beside that of all rows
 
 
 class TuneSection(BaseModel):
@@ -129,51 +136,6 @@ def label_of(row: str, values: Values) -> str:
     return ", ".join([row, *(f"{key} = {value}" for key, value in values.items())])
 
 
-def tuning_table(table: Table, check: Callable[[Settings], object] = lambda settings: None) -> Table:
-    """The table of what is tried: each row with each of its values, in all columns, on the tune seeds.
-
-    Its cells are tested on what the devices held out of their training samples, never on ``data.test_samples``, nor on
-    what is of ``table.cut`` or later: they read the rows before it only, and test on the newest of those.
-    ``check`` is called with the settings of each row. Raises `BouquetError` for a value that a row cannot have.
-    """
-    tune = table.tune
-    assert tune is not None
-    cells, slugs = [], set()
-    for seed in tune.seeds:
-        for cell in (one for one in table.cells if one.seed == table.seeds[0]):
-            for values in combinations(tune.grids[cell.strategy]) if tune.cells[cell.strategy] == cell.strategy else ():
-                label = label_of(cell.strategy, values)
-                slug = f"{cell.slug.removesuffix(f'-s{cell.seed}')}-{_slug(values)}-s{seed}"
-                overrides = {**values, "run.seed": seed, "run.name": slug, "data.test_samples": None}
-                if cut := cell.settings.table.cut:
-                    overrides |= {"table.until": cut, "table.cut": ""}
-                try:
-                    settings = cell.settings.with_overrides(overrides)
-                    if seed == tune.seeds[0] and cell.data == table.data[0]:
-                        check(settings)
-                except BouquetError as error:
-                    raise BouquetError(f"[tune] of {label!r}, data {cell.data!r}: {error}") from None
-                if slug in slugs:
-                    raise BouquetError(f"[tune]: two cells would be kept in the folder {slug!r}; try other values.")
-                slugs.add(slug)
-                cells.append(replace(cell, strategy=label, seed=seed, slug=slug, settings=settings))
-    rows = [
-        replace(row, label=label_of(row.label, values), cells=label_of(tune.cells[row.label], values))
-        for row in table.rows
-        for values in combinations(tune.grids[row.label])
-    ]
-    return replace(
-        table,
-        name=f"{table.name}, tuning",
-        seeds=tune.seeds,
-        strategies=tuple(row.label for row in rows),
-        cells=tuple(cells),
-        rows=tuple(rows),
-        paper=(),
-        tune=None,
-    )
-
-
 def choose(
     grid: Grid, tried: Sequence[tuple[Values, Sequence[float | None]]], higher_is_better: bool = True
 ) -> Choice | None:
@@ -194,7 +156,8 @@ def choose(
     return Choice(values, at_end, tried)
 
 
-def _slug(values: Values) -> str:
+def slug_of(values: Values) -> str:
+    """What the folder of a cell with these values has in its name."""
     text = " ".join(f"{key.partition('.')[2]} {value}" for key, value in values.items())
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from experiments.plots.style import (
+from bouquet.experiments.plots.style import (
     GRID,
     MISSING,
     PALETTE,
@@ -26,7 +26,7 @@ from experiments.plots.style import (
     new_figure,
     thinned,
 )
-from server.record.reader import Run
+from bouquet.server.record.reader import Run
 
 MOST_LEGEND_ENTRIES = 12
 MOST_SEPARATORS = 24

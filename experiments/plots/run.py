@@ -1,8 +1,8 @@
 """The plots of a run: plain functions from a `Run` to a figure, or to None where the record has nothing to draw.
 
-A method adds its own: a module ``plots`` in its folder, named where the method is registered (`common.methods`), with
-``PLOTS``, functions of the same kind, each of which gives its figure a title (`experiments.plots.style.new_figure`
-does). Plots by client are in `experiments.plots.clients`.
+A method adds its own: a module ``plots`` in its folder, named where the method is registered
+(`bouquet.common.methods`), with ``PLOTS``, functions of the same kind, each of which gives its figure a title
+(`bouquet.experiments.plots.style.new_figure` does). Plots by client are in `bouquet.experiments.plots.clients`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from common.errors import BouquetError
-from common.methods import find_method
-from common.plugins import is_loaded, load_object
-from experiments.plots.clients import bytes_by_layer, identity_by_round, score_by_client, similarity_map
-from experiments.plots.style import PALETTE, bytes_figure, dots, legend_of, line_style, new_figure, rounds_axis
-from server.record.reader import Points, Run
+from bouquet.common.errors import BouquetError
+from bouquet.common.methods import find_method
+from bouquet.common.plugins import is_loaded, load_object
+from bouquet.experiments.plots.clients import bytes_by_layer, identity_by_round, score_by_client, similarity_map
+from bouquet.experiments.plots.style import PALETTE, bytes_figure, dots, legend_of, line_style, new_figure, rounds_axis
+from bouquet.server.record.reader import Points, Run
 
 PlotFunction = Callable[[Run], Figure | None]
 

@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
-from experiments.plots.style import data_uri
+from bouquet.experiments.plots.style import data_uri
 
 RUN, COMPARISON = "run.html", "comparison.html"
 
@@ -24,6 +24,6 @@ def embed(figures: Sequence[Figure]) -> list[dict[str, str]]:
 
 def render(template: str, figures: Sequence[Mapping[str, str]], **values: Any) -> str:
     """Fill one of the files in ``templates/`` with what `embed` drew; every value is escaped."""
-    loader = PackageLoader("experiments.report")
+    loader = PackageLoader("bouquet.experiments.report")
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
     return environment.get_template(template).render(figures=figures, **values)

@@ -10,20 +10,20 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from common.settings import Settings, parse_settings
-from common.settings.sections import OWN_DATA
-from common.system.files import write_atomically
-from common.texts import plain
-from experiments.plots.clients import cluster_colours
-from experiments.plots.run import plots_of
-from experiments.report.pages import RUN, embed, render
-from experiments.report.units import human_bytes, human_seconds
-from server.monitoring.diagnosis import all_warnings, failures
-from server.record.beside import HEADS
-from server.record.beside import cells as beside_cells
-from server.record.beside import sentence as sentence_of
-from server.record.reader import Run, natural_order, read_run, untested
-from server.run_folder import REPORT
+from bouquet.common.settings import Settings, parse_settings
+from bouquet.common.settings.sections import OWN_DATA
+from bouquet.common.system.files import write_atomically
+from bouquet.common.texts import plain
+from bouquet.experiments.plots.clients import cluster_colours
+from bouquet.experiments.plots.run import plots_of
+from bouquet.experiments.report.pages import RUN, embed, render
+from bouquet.experiments.report.units import human_bytes, human_seconds
+from bouquet.server.monitoring.diagnosis import all_warnings, failures
+from bouquet.server.record.beside import HEADS
+from bouquet.server.record.beside import cells as beside_cells
+from bouquet.server.record.beside import sentence as sentence_of
+from bouquet.server.record.reader import Run, natural_order, read_run, untested
+from bouquet.server.run_folder import REPORT
 
 SHORT_OPTIONS = {
     "strategy.name": "--strategy",
@@ -45,7 +45,7 @@ UNKNOWN = "—"
 def write_report(folder: Path) -> Path:
     """Write ``report.html`` into a run folder and return its path; what was there is replaced in one step.
 
-    Raises `server.record.reader.RecordError` for a folder that is not a run or a record that cannot be read.
+    Raises `bouquet.server.record.reader.RecordError` for a folder that is not a run or a record that cannot be read.
     """
     path = folder / REPORT
     write_atomically(path, render_report(read_run(folder)).encode())
@@ -219,7 +219,7 @@ def reproduce(settings: Settings, folder: Path) -> dict[str, str]:
 
 
 def arguments(settings: Settings, short: bool = True) -> list[str]:
-    """Command line arguments that `common.settings.load_settings` reads back as these very settings."""
+    """Command line arguments that `bouquet.common.settings.load_settings` reads back as these very settings."""
     defaults, values = _flat(Settings()), _flat(settings)
     words: list[str] = []
     for key in [*SHORT_OPTIONS, *(key for key in values if key not in SHORT_OPTIONS)]:

@@ -8,10 +8,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from common.errors import BouquetError
-from server.record.reader import is_number
-from server.record.writer import RunRecord
-from server.run_folder import SUMMARY
+from bouquet.common.errors import BouquetError
+from bouquet.server.record.reader import is_number
+from bouquet.server.record.writer import RunRecord
+from bouquet.server.run_folder import SUMMARY
 
 FOLDER = "tensorboard"
 
@@ -20,16 +20,14 @@ class TensorBoard:
     """Every number of a round's line at its round, and of the summary after the last one, in ``RUN/tensorboard``.
 
     What was written before is replaced by what the record holds, so that a run that goes on has each round once.
-    Raises `BouquetError` without the extra 'tensorboard'.
+    Raises `BouquetError` without TensorBoard.
     """
 
     def __init__(self, folder: Path) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise BouquetError(
-                "--track tensorboard needs the extra 'tensorboard': in a clone of Bouquet pip install '.[tensorboard]'."
-            ) from None
+            raise BouquetError("--track tensorboard needs TensorBoard: pip install 'bouquet-fl[research]'.") from None
         self._writer = SummaryWriter
         self.folder = folder
         self.events: Any = None

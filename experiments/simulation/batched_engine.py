@@ -1,9 +1,9 @@
 """Simulating clients whose local training is one batched program: the engine ``batched``.
 
 Each client's message is answered by the code that a device runs, in a thread of its own. Where it comes to local SGD it
-stops, until all others have come so far or have ended; then `experiments.simulation.batched_sgd.train_many` trains for
-all of them, and they go on. Only one thread runs at any time, so that clients see each other as little as when they
-come one by one.
+stops, until all others have come so far or have ended; then `bouquet.experiments.simulation.batched_sgd.train_many`
+trains for all of them, and they go on. Only one thread runs at any time, so that clients see each other as little as
+when they come one by one.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Generic, TypeVar
 
 from flwr.common.logger import log
 
-from client.training import delegate
-from client.training.delegate import Task, Trained
-from common.errors import BouquetError
-from experiments.simulation.batched_sgd import knows_terms, train_many, why_not
+from bouquet.client.training import delegate
+from bouquet.client.training.delegate import Task, Trained
+from bouquet.common.errors import BouquetError
+from bouquet.experiments.simulation.batched_sgd import knows_terms, train_many, why_not
 
 Result = TypeVar("Result")
 

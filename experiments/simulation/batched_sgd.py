@@ -1,11 +1,11 @@
 """Local SGD of many models at once: their parameters stacked, each step one batched step (a simulation's clients).
 
-Each model takes the steps of `client.training.sgd.train` on the same mini-batches, which its own generator draws; the
-results differ by the order of the sums alone. n products of a layer become one batched product: most of a small model's
-step on a CPU is the overhead of its many operations, and a GPU needs large ones. Linear layers and ReLU are written out
-(`experiments.simulation.batched_layers`); other models go through `torch.vmap` over `torch.func.functional_call`. One
-that holds more than parameters (batch normalisation), draws random numbers (dropout) or is not made of PyTorch's own
-modules is not trained so: `why_not`.
+Each model takes the steps of `bouquet.client.training.sgd.train` on the same mini-batches, which its own generator
+draws; the results differ by the order of the sums alone. n products of a layer become one batched product: most of a
+small model's step on a CPU is the overhead of its many operations, and a GPU needs large ones. Linear layers and ReLU
+are written out (`bouquet.experiments.simulation.batched_layers`); other models go through `torch.vmap` over
+`torch.func.functional_call`. One that holds more than parameters (batch normalisation), draws random numbers (dropout)
+or is not made of PyTorch's own modules is not trained so: `why_not`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from torch.nn import functional as F
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.utils.rnn import pad_sequence
 
-from client.training.delegate import Task, Trained
-from client.training.objective import LinearTerm, ProximalTerm
-from client.training.sgd import check_finite, mini_batches
-from common.errors import BouquetError
-from experiments.simulation.batched_layers import Gradient, Layers, Whole, like
+from bouquet.client.training.delegate import Task, Trained
+from bouquet.client.training.objective import LinearTerm, ProximalTerm
+from bouquet.client.training.sgd import check_finite, mini_batches
+from bouquet.common.errors import BouquetError
+from bouquet.experiments.simulation.batched_layers import Gradient, Layers, Whole, like
 
 # Bytes of parameters that are trained together on a CPU: more of them no longer fit into its cache.
 CPU_BYTES = 2**22
@@ -177,7 +177,7 @@ def _gradients_of(model: nn.Module, names: Sequence[str]) -> Gradients:
 def _differentiated(
     model: nn.Module, names: Sequence[str], parameters: Mapping[str, Tensor], x: Tensor, y: Tensor, shares: Tensor
 ) -> tuple[Tensor, dict[str, Gradient]]:
-    """As `experiments.simulation.batched_layers.Layers.step`, of any model, by automatic differentiation."""
+    """As `bouquet.experiments.simulation.batched_layers.Layers.step`, of any model, by automatic differentiation."""
     leaves = {name: value.detach().requires_grad_(name in names) for name, value in parameters.items()}
     each = F.cross_entropy(_outputs(model, leaves, x).flatten(0, 1), y.flatten(), reduction="none")
     loss = (each.view(y.shape) * shares).sum(dim=1)

@@ -1,4 +1,4 @@
-"""The partitioners of Flower Datasets, by their names: ``experiments.simulation.flower_partitioners:NAME``.
+"""The partitioners of Flower Datasets, by their names: ``bouquet.experiments.simulation.flower_partitioners:NAME``.
 
 They need the package ``flwr-datasets``, which is in no extra: its newest release (0.6) asks for an older rich than
 Flower does. docs/simulating.md says how it is installed.
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import BouquetError
+from bouquet.common.errors import BouquetError
 
 Rule = Callable[..., list[NDArray[np.int64]]]
 

@@ -18,10 +18,10 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from common import protocol
-from common.parameters.layout import ParameterLayout, Vector
-from common.protocol import Received
-from common.wire.flower import empty_run, sent, speak_as_server
+from bouquet.common import protocol
+from bouquet.common.parameters.layout import ParameterLayout, Vector
+from bouquet.common.protocol import Received
+from bouquet.common.wire.flower import empty_run, sent, speak_as_server
 
 Handler = Callable[[Message], Message | None]
 Work = Callable[[], Message | None]

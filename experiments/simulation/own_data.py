@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from client.data.folder import client_folders
-from common.errors import BouquetError
-from common.settings import Settings
-from common.settings.sections import OWN_DATA
+from bouquet.client.data.folder import client_folders
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings import Settings
+from bouquet.common.settings.sections import OWN_DATA
 
 
 def one_client_a_folder(settings: Settings) -> Settings:

@@ -13,28 +13,28 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from client.app import make_client_app
-from client.context import own_data
-from client.data.folder import client_folders
-from client.node_config import NUM_PARTITIONS, PARTITION_ID
-from common.errors import BouquetError, RunFailed
-from common.settings import Settings
-from common.settings.sections import OWN_DATA
-from common.system.locks import locked
-from common.system.resources import available_cores
-from common.wire.flower import SERVER_NODE
-from experiments.simulation.inline_grid import InlineGrid, app_handlers
-from experiments.simulation.own_data import one_client_a_folder
-from server.app import make_server_app
-from server.initial_model.torch_model import starting_point
-from server.record.reader import untested
-from server.record.status import STOPPED, read_status
-from server.record.writer import RunRecord
-from server.run.build import build_strategy
-from server.run.loop import Follow
-from server.run.stop import RunStopped
-from server.run_folder import STATE_FOLDER, SUMMARY
-from strategies.base.sampling import fewest_replies, sample_size
+from bouquet.client.app import make_client_app
+from bouquet.client.context import own_data
+from bouquet.client.data.folder import client_folders
+from bouquet.client.node_config import NUM_PARTITIONS, PARTITION_ID
+from bouquet.common.errors import BouquetError, RunFailed
+from bouquet.common.settings import Settings
+from bouquet.common.settings.sections import OWN_DATA
+from bouquet.common.system.locks import locked
+from bouquet.common.system.resources import available_cores
+from bouquet.common.wire.flower import SERVER_NODE
+from bouquet.experiments.simulation.inline_grid import InlineGrid, app_handlers
+from bouquet.experiments.simulation.own_data import one_client_a_folder
+from bouquet.server.app import make_server_app
+from bouquet.server.initial_model.torch_model import starting_point
+from bouquet.server.record.reader import untested
+from bouquet.server.record.status import STOPPED, read_status
+from bouquet.server.record.writer import RunRecord
+from bouquet.server.run.build import build_strategy
+from bouquet.server.run.loop import Follow
+from bouquet.server.run.stop import RunStopped
+from bouquet.server.run_folder import STATE_FOLDER, SUMMARY
+from bouquet.strategies.base.sampling import fewest_replies, sample_size
 
 FIRST_NODE = SERVER_NODE + 1
 _read: set[str] = set()  # settings of devices' own data that were found to fit
@@ -73,7 +73,7 @@ def simulate(settings: Settings, folder: Path, resume: bool = False, follow: Fol
 
 def check(settings: Settings, resumed: Path | None = None) -> None:
     """Build everything once, so that what does not fit is said before the run begins or goes on."""
-    from client.data.loading import part_of  # imports SciPy only for what it needs
+    from bouquet.client.data.loading import part_of  # imports SciPy only for what it needs
 
     data = settings.data
     if settings.server.min_clients > data.clients:
@@ -130,7 +130,7 @@ def _run_inline(settings: Settings, server_app: ServerApp, client_app: ClientApp
     }
     batch = None
     if simulation.engine == "batched":
-        from experiments.simulation.batched_engine import Batch  # imports PyTorch
+        from bouquet.experiments.simulation.batched_engine import Batch  # imports PyTorch
 
         batch = Batch[Message | None](settings.train.threads or available_cores())
     grid = InlineGrid(app_handlers(client_app, contexts), together=batch, at_once=simulation.at_once if batch else 1)
@@ -150,7 +150,7 @@ def _run_ray(settings: Settings, server_app: ServerApp, client_app: ClientApp) -
         from flwr.simulation import run_simulation
     except ImportError:
         raise BouquetError(
-            "Simulation on Ray needs the extra 'simulation' (in a clone of Bouquet pip install '.[simulation]'); "
+            "Simulation on Ray needs the extra 'simulation' (pip install 'bouquet-fl[simulation]'); "
             "or take --set simulation.engine=inline."
         ) from None
     simulation = settings.simulation

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common import protocol
-from common.system.files import write_json
-from common.texts import tags_of
-from common.trust.code import DISTRIBUTION
-from server.run_folder import NAMES
-from server.service.devices import Device
-from server.service.grid import FleetGrid
+from bouquet.common import protocol
+from bouquet.common.system.files import write_json
+from bouquet.common.texts import tags_of
+from bouquet.common.trust.code import DISTRIBUTION
+from bouquet.server.run_folder import NAMES
+from bouquet.server.service.devices import Device
+from bouquet.server.service.grid import FleetGrid
 
 TWIN_SECONDS = 90.0  # after which a connection whose device is gone is known to be lost
 

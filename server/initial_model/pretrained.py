@@ -19,9 +19,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
 from torch import Tensor, nn
 
-from common.errors import BouquetError
-from common.model.freezing import head_layer
-from common.model.torchvision_models import AUXILIARY
+from bouquet.common.errors import BouquetError
+from bouquet.common.model.freezing import head_layer
+from bouquet.common.model.torchvision_models import AUXILIARY
 
 SUFFIXES = (".safetensors", ".pt", ".pth")
 _INSIDE = ("state_dict", "model_state_dict", "model")  # under which training scripts commonly keep it

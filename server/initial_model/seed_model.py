@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
-from common.parameters.layout import ParameterLayout, Vector, contiguous
-from common.settings import Settings
+from bouquet.common.parameters.layout import ParameterLayout, Vector, contiguous
+from bouquet.common.settings import Settings
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,13 +41,13 @@ class PlainStart:
     @cached_property
     def model(self) -> nn.Module:
         """The model itself."""
-        from common.model.build import initial_model
+        from bouquet.common.model.build import initial_model
 
         return initial_model(self.settings)
 
     def draw(self, seed: int) -> Vector:
         """Another starting model, from another seed (d,)."""
-        from server.initial_model.torch_model import Start
+        from bouquet.server.initial_model.torch_model import Start
 
         return Start(self.settings, self.model).draw(seed)
 

@@ -21,16 +21,16 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 from torch import nn
 
-from common.errors import BouquetError
-from common.model.build import initial_model, parameter_names, state_arrays, state_vector
-from common.model.freezing import frozen_names, layers_of, trained_state
-from common.parameters.layout import ParameterLayout, Vector, contiguous
-from common.settings import Settings
-from common.system.files import write_atomically, write_json
-from server.initial_model.pretrained import WeightsFile, read_weights, take_weights
-from server.record.writer import RunRecord
-from server.run_folder import START, START_ARRAYS
-from strategies.base.filters.delivery import Delivery
+from bouquet.common.errors import BouquetError
+from bouquet.common.model.build import initial_model, parameter_names, state_arrays, state_vector
+from bouquet.common.model.freezing import frozen_names, layers_of, trained_state
+from bouquet.common.parameters.layout import ParameterLayout, Vector, contiguous
+from bouquet.common.settings import Settings
+from bouquet.common.system.files import write_atomically, write_json
+from bouquet.server.initial_model.pretrained import WeightsFile, read_weights, take_weights
+from bouquet.server.record.writer import RunRecord
+from bouquet.server.run_folder import START, START_ARRAYS
+from bouquet.strategies.base.filters.delivery import Delivery
 
 # Of the root mean square of each tensor: how far the models of several clusters begin apart that all are to begin with
 # the same weights. Chosen by measurement: with a tenth clusters stayed mixed, with the whole of it

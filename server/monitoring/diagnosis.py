@@ -1,7 +1,7 @@
 """What is wrong with a run, told from the lines of its record.
 
 Training that diverges, stands still or gets worse; rounds without replies; clusters that were asked for and never came;
-single devices that stand out (`server.monitoring.outliers`), or have another release installed.
+single devices that stand out (`bouquet.server.monitoring.outliers`), or have another release installed.
 
 Pure functions of the lines, so that the live table, the report and the summary say the same.
 """
@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from common.metrics import written
-from common.task.score import ACCURACY, Score
-from server.monitoring.outliers import WINDOW, always_last, misplaced, other_unit
+from bouquet.common.metrics import written
+from bouquet.common.task.score import ACCURACY, Score
+from bouquet.server.monitoring.outliers import WINDOW, always_last, misplaced, other_unit
 
 LOOK_BACK = 3  # rounds that a judgement of the loss rests on
 PATIENCE = 5  # rounds in which training and clustering must have begun to show

@@ -1,5 +1,5 @@
-"""Devices that stand out, told from the lines of a run's record: pure functions, as `server.monitoring.diagnosis` has
-them.
+"""Devices that stand out, told from the lines of a run's record: pure functions, as
+`bouquet.server.monitoring.diagnosis` has them.
 
 Each rule looks at several rounds and at the other devices, and has a margin, so that a small test set, a busy minute or
 data that differ from device to device are no warning.
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
 
-from common.task.score import Score
+from bouquet.common.task.score import Score
 
 ROUNDS = 3  # of a device's own, that a judgement of it rests on
 WINDOW = 5  # last rounds of the run in which they are looked for, and in each of which a device must be the last one

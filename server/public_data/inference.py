@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from common.model.build import initial_model, state_vector
-from common.model.freezing import load_trained
-from common.settings import Settings
-from server.public_data.samples import PublicSamples, load_public_samples
-from strategies.base.replies import Matrix, PublicData
+from bouquet.common.model.build import initial_model, state_vector
+from bouquet.common.model.freezing import load_trained
+from bouquet.common.settings import Settings
+from bouquet.server.public_data.samples import PublicSamples, load_public_samples
+from bouquet.strategies.base.replies import Matrix, PublicData
 
 # Models times samples that go through a layer together; fewer for convolutions on a CPU.
 OUTPUTS_AT_ONCE = 2048

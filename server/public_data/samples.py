@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.datasets import Floats, hold_out, load_dataset, reserve
-from common.data.images import IMAGE_MODES, IMAGE_SUFFIXES, image_files, read_image
-from common.data.readers import read_arrays
-from common.errors import BouquetError
-from common.model.build import model_shape
-from common.model.card import ModelCard
-from common.settings import Settings
-from common.settings.sections import OWN_DATA
+from bouquet.common.data.datasets import Floats, hold_out, load_dataset, reserve
+from bouquet.common.data.images import IMAGE_MODES, IMAGE_SUFFIXES, image_files, read_image
+from bouquet.common.data.readers import read_arrays
+from bouquet.common.errors import BouquetError
+from bouquet.common.model.build import model_shape
+from bouquet.common.model.card import ModelCard
+from bouquet.common.settings import Settings
+from bouquet.common.settings.sections import OWN_DATA
 
 
 @dataclass(frozen=True)

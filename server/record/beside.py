@@ -1,14 +1,14 @@
 """Whether the federation was worth it to each device: its own figure beside that alone, and that of the model received.
 
-Of devices that compare (`personal.compare`); what is compared is told in `client.rounds.beside`.
+Of devices that compare (`personal.compare`); what is compared is told in `bouquet.client.rounds.beside`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from common import metrics
-from common.task.score import Score
+from bouquet.common import metrics
+from bouquet.common.task.score import Score
 
 OWN, ALONE, RECEIVED = "own", "alone", "received"
 HEADS = ("in use", "alone", "received")  # of columns with the three

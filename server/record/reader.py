@@ -1,7 +1,7 @@
 """Reading a run folder: its settings, its rounds, and its outcome if the run came to an end.
 
-What is written there, and by whom, is described in the module `server.record.writer`. Reading is forgiving where a run
-that was stopped leaves traces (no summary, a half-written last line) and strict everywhere else.
+What is written there, and by whom, is described in the module `bouquet.server.record.writer`. Reading is forgiving
+where a run that was stopped leaves traces (no summary, a half-written last line) and strict everywhere else.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import BouquetError
-from common.model_selection import served_text
-from common.settings import Settings, SettingsError, parse_settings
-from common.settings.sections import OWN_DATA
-from common.system.locks import is_locked
-from common.task.score import Score
-from server.monitoring.diagnosis import failures
-from server.record.status import FAILED, read_status
-from server.run_folder import ROUNDS, SETTINGS, SIMILARITY, START, SUMMARY
+from bouquet.common.errors import BouquetError
+from bouquet.common.model_selection import served_text
+from bouquet.common.settings import Settings, SettingsError, parse_settings
+from bouquet.common.settings.sections import OWN_DATA
+from bouquet.common.system.locks import is_locked
+from bouquet.common.task.score import Score
+from bouquet.server.monitoring.diagnosis import failures
+from bouquet.server.record.status import FAILED, read_status
+from bouquet.server.run_folder import ROUNDS, SETTINGS, SIMILARITY, START, SUMMARY
 
 Points = tuple[NDArray[np.float64], NDArray[np.float64]]
 

@@ -15,12 +15,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from common.errors import BouquetError, RunStopped
-from common.settings import Settings
-from common.system.files import write_json
-from common.trust.code import DISTRIBUTION
-from server.fleet.names import Names, registered_names
-from server.run_folder import STATUS
+from bouquet.common.errors import BouquetError, RunStopped
+from bouquet.common.settings import Settings
+from bouquet.common.system.files import write_json
+from bouquet.common.trust.code import DISTRIBUTION
+from bouquet.server.fleet.names import Names, registered_names
+from bouquet.server.run_folder import STATUS
 
 WAITING, TRAINING, TESTING = "waiting", "training", "testing"
 FINISHED, FAILED, STOPPED = "finished", "failed", "stopped"

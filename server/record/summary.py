@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common import metrics, model_selection, protocol
-from common.settings import Settings
-from common.task.score import ACCURACY, Score
-from common.task.task import task_of
-from server.monitoring.diagnosis import all_warnings
-from server.record.beside import of_device
-from server.record.traffic import Bytes
-from strategies.base.filters.privacy import PrivacyLedger
-from strategies.base.reply_checks import read_classes
-from strategies.base.strategy import MethodStrategy
+from bouquet.common import metrics, model_selection, protocol
+from bouquet.common.settings import Settings
+from bouquet.common.task.score import ACCURACY, Score
+from bouquet.common.task.task import task_of
+from bouquet.server.monitoring.diagnosis import all_warnings
+from bouquet.server.record.beside import of_device
+from bouquet.server.record.traffic import Bytes
+from bouquet.strategies.base.filters.privacy import PrivacyLedger
+from bouquet.strategies.base.reply_checks import read_classes
+from bouquet.strategies.base.strategy import MethodStrategy
 
 
 def round_line(

@@ -8,14 +8,14 @@ from contextlib import suppress
 import numpy as np
 from flwr.app import ArrayRecord, Message, RecordDict
 
-from common.compression import delta
-from common.compression.delta import PackedModel
-from common.errors import BouquetError
-from common.parameters.layout import ParameterLayout
-from common.protocol import tensor_bytes
-from common.protocol.compressed import packed_blocks
-from common.protocol.records import records_of
-from common.wire.flower import wire_bytes
+from bouquet.common.compression import delta
+from bouquet.common.compression.delta import PackedModel
+from bouquet.common.errors import BouquetError
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.common.protocol import tensor_bytes
+from bouquet.common.protocol.compressed import packed_blocks
+from bouquet.common.protocol.records import records_of
+from bouquet.common.wire.flower import wire_bytes
 
 _NPY_HEADER = 128  # bytes of NumPy's own before each array that is not packed
 

@@ -16,14 +16,14 @@ from typing import Any
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from common.errors import BouquetError
-from common.parameters.layout import contiguous
-from common.settings import Settings
-from common.settings.resume import check_continues
-from common.system.files import make_folder, sweep, write_atomically, write_json
-from server import run_folder
-from server.run_folder import CHECKPOINTS, MODELS, ROUNDS, SETTINGS, SIMILARITY, SUMMARY, holds_run
-from strategies.base.strategy import MethodStrategy
+from bouquet.common.errors import BouquetError
+from bouquet.common.parameters.layout import contiguous
+from bouquet.common.settings import Settings
+from bouquet.common.settings.resume import check_continues
+from bouquet.common.system.files import make_folder, sweep, write_atomically, write_json
+from bouquet.server import run_folder
+from bouquet.server.run_folder import CHECKPOINTS, MODELS, ROUNDS, SETTINGS, SIMILARITY, SUMMARY, holds_run
+from bouquet.strategies.base.strategy import MethodStrategy
 
 
 def holds_rounds(folder: Path) -> bool:

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from common.compression.codecs import Codec
-from common.errors import BouquetError
-from common.model.build import model_shape
-from common.parameters.layout import ParameterLayout
-from common.privacy_accounting import check_model
-from common.settings import Settings
-from common.task.task import task_of
-from server.monitoring.diagnosis import Expected
-from strategies.base.exchange import Patience
-from strategies.base.filters.compression import Compression
-from strategies.base.filters.privacy import PrivacyLedger
-from strategies.base.late_replies import LateReplies
-from strategies.base.protection import Protection
-from strategies.base.sampling import fewest_replies, sample_size
-from strategies.base.strategy import MethodStrategy
-from strategies.mathematics.robust import Aggregation
-from strategies.registry import create_strategy
+from bouquet.common.compression.codecs import Codec
+from bouquet.common.errors import BouquetError
+from bouquet.common.model.build import model_shape
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.common.privacy_accounting import check_model
+from bouquet.common.settings import Settings
+from bouquet.common.task.task import task_of
+from bouquet.server.monitoring.diagnosis import Expected
+from bouquet.strategies.base.exchange import Patience
+from bouquet.strategies.base.filters.compression import Compression
+from bouquet.strategies.base.filters.privacy import PrivacyLedger
+from bouquet.strategies.base.late_replies import LateReplies
+from bouquet.strategies.base.protection import Protection
+from bouquet.strategies.base.sampling import fewest_replies, sample_size
+from bouquet.strategies.base.strategy import MethodStrategy
+from bouquet.strategies.mathematics.robust import Aggregation
+from bouquet.strategies.registry import create_strategy
 
 if TYPE_CHECKING:
-    from server.initial_model.seed_model import PlainStart
-    from server.initial_model.torch_model import Start
+    from bouquet.server.initial_model.seed_model import PlainStart
+    from bouquet.server.initial_model.torch_model import Start
 
 
 def build_strategy(settings: Settings, start: Start | PlainStart | None = None) -> MethodStrategy[Any]:
@@ -54,7 +54,7 @@ def build_strategy(settings: Settings, start: Start | PlainStart | None = None) 
             f"{reason}"
         )
     if strategy.wants_public_data:
-        from server.public_data.inference import public_data  # imports PyTorch
+        from bouquet.server.public_data.inference import public_data  # imports PyTorch
 
         strategy.public = public_data(settings, start.model)
     strategy.parameter_names = start.parameters
@@ -92,8 +92,8 @@ def check_private(method: MethodStrategy[Any], settings: Settings, layout: Param
 
 
 def plain_starting_point(settings: Settings) -> Start:
-    """`server.initial_model.torch_model.starting_point`, which imports PyTorch, of a run that begins."""
-    from server.initial_model.torch_model import starting_point
+    """`bouquet.server.initial_model.torch_model.starting_point`, which imports PyTorch, of a run that begins."""
+    from bouquet.server.initial_model.torch_model import starting_point
 
     return starting_point(settings)
 

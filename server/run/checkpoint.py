@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from common.errors import BouquetError
-from common.parameters.layout import ParameterLayout, contiguous
-from common.system.files import temporary_beside, write_atomically
+from bouquet.common.errors import BouquetError
+from bouquet.common.parameters.layout import ParameterLayout, contiguous
+from bouquet.common.system.files import temporary_beside, write_atomically
 
 VERSION = 1  # of the format
 SUMS = "SHA256SUMS"

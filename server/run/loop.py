@@ -14,27 +14,27 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from common import protocol
-from common.errors import BouquetError, RunFailed
-from common.settings import Settings
-from common.task.score import Score
-from common.task.task import task_of
-from server.fleet.names import Names
-from server.monitoring.diagnosis import Expected, add, diagnose, new_warnings
-from server.record.status import FINISHED, TESTING, TRAINING, WAITING, Progress, expected
-from server.record.summary import round_line, summarise
-from server.record.traffic import Bytes
-from server.record.writer import RunRecord
-from server.run.build import build_strategy, plain_starting_point, too_few, what_to_expect
-from server.run.resume import Remembered, open_run, save_run
-from server.run.round_config import fleet_prior, train_config
-from server.run.stop import check_stop, take_back
-from strategies.base.exchange import abandon, exchange, replies_to
-from strategies.base.strategy import MethodStrategy
+from bouquet.common import protocol
+from bouquet.common.errors import BouquetError, RunFailed
+from bouquet.common.settings import Settings
+from bouquet.common.task.score import Score
+from bouquet.common.task.task import task_of
+from bouquet.server.fleet.names import Names
+from bouquet.server.monitoring.diagnosis import Expected, add, diagnose, new_warnings
+from bouquet.server.record.status import FINISHED, TESTING, TRAINING, WAITING, Progress, expected
+from bouquet.server.record.summary import round_line, summarise
+from bouquet.server.record.traffic import Bytes
+from bouquet.server.record.writer import RunRecord
+from bouquet.server.run.build import build_strategy, plain_starting_point, too_few, what_to_expect
+from bouquet.server.run.resume import Remembered, open_run, save_run
+from bouquet.server.run.round_config import fleet_prior, train_config
+from bouquet.server.run.stop import check_stop, take_back
+from bouquet.strategies.base.exchange import abandon, exchange, replies_to
+from bouquet.strategies.base.strategy import MethodStrategy
 
 if TYPE_CHECKING:
-    from server.initial_model.seed_model import PlainStart
-    from server.initial_model.torch_model import Start
+    from bouquet.server.initial_model.seed_model import PlainStart
+    from bouquet.server.initial_model.torch_model import Start
 
 NOTICE_SECONDS = 600.0
 LOOK_SECONDS = 0.2
@@ -58,9 +58,9 @@ def run_rounds(
     """Train for ``settings.run.rounds`` rounds, evaluate every device, and return the summary.
 
     ``follow`` is called with each round's line, ``show`` with the status whenever it changes; ``names`` knows what the
-    nodes are called; ``initial`` is of ``start``, by default `server.initial_model.torch_model.starting_point`'s.
-    Raises `BouquetError` when fewer than ``server.min_clients`` nodes
-    connect in time, and for a run folder or checkpoint that does not fit.
+    nodes are called; ``initial`` is of ``start``, by default
+    `bouquet.server.initial_model.torch_model.starting_point`'s. Raises `BouquetError` when fewer than
+    ``server.min_clients`` nodes connect in time, and for a run folder or checkpoint that does not fit.
     """
     start = start or plain_starting_point(settings)
     strategy = build_strategy(settings, start)

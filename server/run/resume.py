@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from common.errors import BouquetError
-from common.settings import Settings
-from server.record.writer import RunRecord
-from server.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from strategies.base.exclusion import Exclusion
-from strategies.base.filters.privacy import PrivacyLedger
-from strategies.base.strategy import MethodStrategy
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings import Settings
+from bouquet.server.record.writer import RunRecord
+from bouquet.server.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from bouquet.strategies.base.exclusion import Exclusion
+from bouquet.strategies.base.filters.privacy import PrivacyLedger
+from bouquet.strategies.base.strategy import MethodStrategy
 
 
 @dataclass

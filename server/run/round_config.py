@@ -7,9 +7,9 @@ from typing import Any
 
 from flwr.app import ConfigRecord
 
-from common import model_selection
-from common.settings import Settings
-from strategies.base.replies import Replies
+from bouquet.common import model_selection
+from bouquet.common.settings import Settings
+from bouquet.strategies.base.replies import Replies
 
 
 def train_config(settings: Settings, round_: int, prior: Sequence[float] = ()) -> ConfigRecord:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from common.errors import RunStopped
-from common.system.files import write_atomically
-from server.run_folder import STOP
+from bouquet.common.errors import RunStopped
+from bouquet.common.system.files import write_atomically
+from bouquet.server.run_folder import STOP
 
 
 def ask_to_stop(folder: Path) -> None:

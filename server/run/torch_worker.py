@@ -1,6 +1,6 @@
 """What needs PyTorch for a moment, in a process of its own that ends: a server that waits for months does without.
 
-``python -m server.run.torch_worker check`` and ``initial`` read settings as JSON and answer with a pickle;
+``python -m bouquet.server.run.torch_worker check`` and ``initial`` read settings as JSON and answer with a pickle;
 `check_settings` and `initial_parameters` start them.
 """
 
@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from common.errors import BouquetError
-from common.settings import Settings, parse_settings
-from server.run_folder import START
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings import Settings, parse_settings
+from bouquet.server.run_folder import START
 
 if TYPE_CHECKING:
-    from server.initial_model.seed_model import PlainStart
-    from server.initial_model.torch_model import Start
+    from bouquet.server.initial_model.seed_model import PlainStart
+    from bouquet.server.initial_model.torch_model import Start
 
 
 Parameters = tuple[dict[str, NDArray[Any]], frozenset[str]]
@@ -42,10 +42,12 @@ def starting_point(settings: Settings, resumed: Path | None, made: Parameters | 
 
     ``made`` is what a check of the same settings has made of it.
     """
-    from server.initial_model.seed_model import PlainStart  # Flower, which the worker for the model does without
+    from bouquet.server.initial_model.seed_model import (
+        PlainStart,  # Flower, which the worker for the model does without
+    )
 
     if not _is_of_the_seed(settings, resumed):
-        from server.initial_model import torch_model
+        from bouquet.server.initial_model import torch_model
 
         return torch_model.starting_point(settings, resumed)
     return PlainStart(settings, *(made or initial_parameters(settings)))
@@ -71,7 +73,7 @@ def _ask(what: str, settings: Settings, *more: str) -> Any:
     # The same modules as here: those of an app that Flower has unpacked, or of a user's folder.
     paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "server.run.torch_worker", what, *more],
+        [sys.executable, "-P", "-m", "bouquet.server.run.torch_worker", what, *more],
         input=settings.model_dump_json().encode(),
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": paths},
@@ -87,14 +89,14 @@ def _ask(what: str, settings: Settings, *more: str) -> Any:
 
 def _answer(settings: Settings, what: str, resumed: str = "") -> Any:
     if what == "check":
-        from server.initial_model import torch_model
-        from server.run.build import build_strategy
+        from bouquet.server.initial_model import torch_model
+        from bouquet.server.run.build import build_strategy
 
         goes_on = Path(resumed) if resumed else None
         begun = torch_model.starting_point(settings, goes_on)
         build_strategy(settings, begun)
         return None if goes_on or not _is_of_the_seed(settings, None) else (begun.arrays, begun.parameters)
-    from common.model.build import initial_model, parameter_names, state_arrays
+    from bouquet.common.model.build import initial_model, parameter_names, state_arrays
 
     model = initial_model(settings)
     return state_arrays(model.state_dict()), parameter_names(model)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.errors import BouquetError
-from common.trust.certificates import fingerprint, read
+from bouquet.common.errors import BouquetError
+from bouquet.common.trust.certificates import fingerprint, read
 
 LOOK_SECONDS = 1.0
 

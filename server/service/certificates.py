@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.errors import BouquetError
+from bouquet.common.errors import BouquetError
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ import urllib.parse
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 
-from common.wire.transfer import FRAME_BYTES
-from server.service.open_files import most_connections
+from bouquet.common.wire.transfer import FRAME_BYTES
+from bouquet.server.service.open_files import most_connections
 
 STREAMS_OF_A_CONNECTION = 2  # a device has one
 STRANGERS = 512  # connections on which no device has been welcomed

@@ -14,16 +14,16 @@ from typing import Any
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from common import protocol
-from common.parameters.layout import ParameterLayout
-from common.protocol.error_replies import UNREADABLE_ERROR
-from common.protocol.records import config_of
-from common.wire import fleet_pb2
-from common.wire.fleet_pb2 import Task
-from common.wire.flower import content_bytes, empty_run, error_reply, reply_to, sent, speak_as_server
-from server.service.devices import Device, Dispatch
-from server.service.reply_size import Room, UnreadableReply
-from server.service.service import Service
+from bouquet.common import protocol
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.common.protocol.error_replies import UNREADABLE_ERROR
+from bouquet.common.protocol.records import config_of
+from bouquet.common.wire import fleet_pb2
+from bouquet.common.wire.fleet_pb2 import Task
+from bouquet.common.wire.flower import content_bytes, empty_run, error_reply, reply_to, sent, speak_as_server
+from bouquet.server.service.devices import Device, Dispatch
+from bouquet.server.service.reply_size import Room, UnreadableReply
+from bouquet.server.service.service import Service
 
 
 class FleetGrid(Grid):

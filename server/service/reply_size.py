@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from common.errors import BouquetError
-from common.parameters.layout import ParameterLayout
+from bouquet.common.errors import BouquetError
+from bouquet.common.parameters.layout import ParameterLayout
 
 _BESIDE = 2**20  # bytes
 _BESIDE_EACH = 1024  # and for each tensor: a name, a type and a shape

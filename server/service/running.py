@@ -11,14 +11,14 @@ from typing import Any
 
 import grpc
 
-from common.errors import BouquetError
-from common.system.ports import check_port_free, split_address
-from common.wire.health import Health
-from server.service.admission import Admission
-from server.service.certificates import Certificates
-from server.service.grid import FleetGrid
-from server.service.open_files import raise_open_files, watch
-from server.service.service import Door, Service
+from bouquet.common.errors import BouquetError
+from bouquet.common.system.ports import check_port_free, split_address
+from bouquet.common.wire.health import Health
+from bouquet.server.service.admission import Admission
+from bouquet.server.service.certificates import Certificates
+from bouquet.server.service.grid import FleetGrid
+from bouquet.server.service.open_files import raise_open_files, watch
+from bouquet.server.service.service import Door, Service
 
 ENDS = "The server ends."
 

@@ -16,19 +16,19 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from common.errors import BouquetError
-from common.protocol.error_replies import NOT_NOW_ERROR, UNREADABLE_ERROR
-from common.system.files import write_json
-from common.texts import plain
-from common.trust.certificates import fingerprint
-from common.wire import fleet_pb2
-from common.wire.fleet_pb2 import DeviceFrame, Hello, Refused
-from common.wire.transfer import INLINE_BYTES, MAJOR, METHOD, MINOR, Incoming, Outgoing, WireError, is_whole
-from server.run_folder import CONNECTIONS
-from server.service.admission import LOOK_SECONDS, Admission
-from server.service.connections import Connections, Refusals, door_options, peer_named
-from server.service.devices import Contents, Device, Dispatch, Reply, Stream, node_of
-from server.service.reply_size import Room
+from bouquet.common.errors import BouquetError
+from bouquet.common.protocol.error_replies import NOT_NOW_ERROR, UNREADABLE_ERROR
+from bouquet.common.system.files import write_json
+from bouquet.common.texts import plain
+from bouquet.common.trust.certificates import fingerprint
+from bouquet.common.wire import fleet_pb2
+from bouquet.common.wire.fleet_pb2 import DeviceFrame, Hello, Refused
+from bouquet.common.wire.transfer import INLINE_BYTES, MAJOR, METHOD, MINOR, Incoming, Outgoing, WireError, is_whole
+from bouquet.server.run_folder import CONNECTIONS
+from bouquet.server.service.admission import LOOK_SECONDS, Admission
+from bouquet.server.service.connections import Connections, Refusals, door_options, peer_named
+from bouquet.server.service.devices import Contents, Device, Dispatch, Reply, Stream, node_of
+from bouquet.server.service.reply_size import Room
 
 HELLO_SECONDS = 15.0
 PING_SECONDS = 5.0  # in which a device answers that is there

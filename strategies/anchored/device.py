@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from flwr.app import Message
 
-from client.procedures import config, standard
-from client.rounds.session import Session
-from client.training.objective import ProximalTerm
-from common.protocol import ARRAYS
-from strategies.anchored.wire import ANCHOR_WEIGHT
+from bouquet.client.procedures import config, standard
+from bouquet.client.rounds.session import Session
+from bouquet.client.training.objective import ProximalTerm
+from bouquet.common.protocol import ARRAYS
+from bouquet.strategies.anchored.wire import ANCHOR_WEIGHT
 
 evaluate = standard.evaluate
 

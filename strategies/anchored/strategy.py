@@ -8,16 +8,17 @@ with Ditto. With one cluster it is like Ditto, but that the global model is a pl
 FeSEM's proximal weight. With a strong pull it is FeSEM.
 
 The number of clusters is chosen by the silhouette, as FeSEM's is: where no K has one of 0.25, the devices come in no
-groups, and one center serves all (`strategies.mathematics.clustering.choose_num_clusters`).
+groups, and one center serves all (`bouquet.strategies.mathematics.clustering.choose_num_clusters`).
 
 Others have joined clusters and personal models, too. MAPPER (Mansour et al. 2020, https://arxiv.org/abs/2002.10619) and
 APFL (Deng et al. 2020, https://arxiv.org/abs/2003.13461) weigh a device's own model and the global one. FedSoft (Ruan,
 Joe-Wong 2021, https://arxiv.org/abs/2112.06053) pulls a device towards all cluster models at once. CGPFL (Tang et al.
-2022, https://arxiv.org/abs/2106.13044, `strategies.cgpfl`) holds personal models near a cluster's, and clusters copies
-that follow them. FedEM (Marfoq et al. 2021, https://arxiv.org/abs/2108.10252) mixes all cluster models on the device,
-kNN-Per (Marfoq et al. 2022, https://arxiv.org/abs/2111.09360) the global one and the device's memory. Here the models
-that are clustered are trained on the data, as FeSEM's are, and nothing that follows the personal model is sent. Beside
-Ditto it gains where devices come in groups (docs/results/mixture.md, two columns of eight), and hardly elsewhere.
+2022, https://arxiv.org/abs/2106.13044, `bouquet.strategies.cgpfl`) holds personal models near a cluster's, and clusters
+copies that follow them. FedEM (Marfoq et al. 2021, https://arxiv.org/abs/2108.10252) mixes all cluster models on the
+device, kNN-Per (Marfoq et al. 2022, https://arxiv.org/abs/2111.09360) the global one and the device's memory. Here the
+models that are clustered are trained on the data, as FeSEM's are, and nothing that follows the personal model is sent.
+Beside Ditto it gains where devices come in groups (docs/results/mixture.md, two columns of eight), and hardly
+elsewhere.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from common.protocol import Instruction
-from common.protocol.offers import LAYERS, TERMS
-from strategies.anchored.wire import ANCHOR_WEIGHT, PROCEDURE
-from strategies.base.options import Weight
-from strategies.fesem.state import FeSEMState
-from strategies.fesem.strategy import FeSEM, NumClusters, Selection
+from bouquet.common.protocol import Instruction
+from bouquet.common.protocol.offers import LAYERS, TERMS
+from bouquet.strategies.anchored.wire import ANCHOR_WEIGHT, PROCEDURE
+from bouquet.strategies.base.options import Weight
+from bouquet.strategies.fesem.state import FeSEMState
+from bouquet.strategies.fesem.strategy import FeSEM, NumClusters, Selection
 
 _WHY = "beside the model of all there is a personal one, held near it."
 
@@ -53,9 +54,9 @@ class Anchored(FeSEM):
     proximal_weight : float, default 0.001
         FeSEM's λ/m, for the center as a device trains it.
     restarts, weighting, warmup_rounds, candidates
-        See `strategies.fesem.strategy.FeSEM`.
+        See `bouquet.strategies.fesem.strategy.FeSEM`.
     **sampling
-        See `strategies.base.sampling.Sampling`.
+        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     tested_model = "personal"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from common.texts import plain
+from bouquet.common.texts import plain
 
 FIRST_POLL = 0.05  # seconds; doubles up to LAST_POLL, so that short rounds are not rounded up to long ones
 LAST_POLL = 0.5

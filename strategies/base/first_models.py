@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from common.parameters.layout import Vector
-from strategies.base.replies import Matrix, stacked
+from bouquet.common.parameters.layout import Vector
+from bouquet.strategies.base.replies import Matrix, stacked
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from common.protocol import Instruction
+from bouquet.common.protocol import Instruction
 
 
 @dataclass

@@ -2,7 +2,8 @@
 
 A method is a state transition. Its state is one dataclass; nothing else survives a round, and a checkpoint holds just
 that. Three hooks carry the algorithm (``initial_state``, ``plan``, ``update``); all others have defaults. How the hooks
-become messages, and replies the rows of a matrix, is in `strategies.base.strategy`; nothing here knows of Flower.
+become messages, and replies the rows of a matrix, is in `bouquet.strategies.base.strategy`; nothing here knows of
+Flower.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from common import protocol
-from common.parameters.layout import ParameterLayout, Vector
-from common.protocol import Instruction, Payload
-from strategies.base.replies import Matrix, PublicData, Replies
-from strategies.mathematics.robust import Aggregation
+from bouquet.common import protocol
+from bouquet.common.parameters.layout import ParameterLayout, Vector
+from bouquet.common.protocol import Instruction, Payload
+from bouquet.strategies.base.replies import Matrix, PublicData, Replies
+from bouquet.strategies.mathematics.robust import Aggregation
 
 State = TypeVar("State")
 Ask = Callable[[Mapping[str, Instruction]], Replies]
@@ -63,7 +64,8 @@ class MethodHooks(ABC, Generic[State]):
     tested_model: str = "received"
     clusters_chosen_on: str = "–"
     trainings: str = "1"
-    # Functions from a run's record to a figure, of a method that is not registered (`common.methods.Method.plots`).
+    # Functions from a run's record to a figure, of a method that is not registered
+    # (`bouquet.common.methods.Method.plots`).
     plots: ClassVar[Sequence[Callable[..., Any]]] = ()
 
     seed: int
@@ -113,11 +115,11 @@ class MethodHooks(ABC, Generic[State]):
         return self.plan(state, round_ + 1, clients)
 
     def needs_exact(self, down: str) -> str:
-        """Why a device must be sent exact models, not ones coded by ``down`` (`common.compression.codecs`); '' where it
-        need not.
+        """Why a device must be sent exact models, not ones coded by ``down`` (`bouquet.common.compression.codecs`); ''
+        where it need not.
 
         The device starts from, and compares, what it makes of them; a method whose records are not models marks them
-        as `common.protocol.Payload.exact` instead.
+        as `bouquet.common.protocol.Payload.exact` instead.
         """
         return ""
 
@@ -138,8 +140,8 @@ class MethodHooks(ABC, Generic[State]):
     def device_needs(self) -> Mapping[str, str]:
         """What it needs of a device beyond training, and testing, a whole model that it is sent, with these options.
 
-        Words of `common.protocol.offers`, each with why, as a sentence that may name the option that does without it.
-        Devices are asked what they offer before they are sent anything.
+        Words of `bouquet.common.protocol.offers`, each with why, as a sentence that may name the option that does
+        without it. Devices are asked what they offer before they are sent anything.
         """
         return {}
 
@@ -162,5 +164,5 @@ def count_moved(before: Mapping[str, int], after: Mapping[str, int]) -> int:
 
 
 def one_model(vector: Vector, **instruction: Any) -> Instruction:
-    """The instruction that sends one whole model (d,); keywords are those of `common.protocol.Instruction`."""
+    """The instruction that sends one whole model (d,); keywords are those of `bouquet.common.protocol.Instruction`."""
     return Instruction(models={protocol.ARRAYS: Payload(vector)}, **instruction)

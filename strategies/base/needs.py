@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from common.protocol.offers import MEANING, TRAINING
+from bouquet.common.protocol.offers import MEANING, TRAINING
 
-_OWN = 'take Bouquet\'s own ClientApp (clientapp = "client.app:app")'
+_OWN = 'take Bouquet\'s own ClientApp (clientapp = "bouquet.client.app:app")'
 _AROUND = "put client.mod.around() around yours (docs/drop-in.md)"
 
 

@@ -12,14 +12,14 @@ from flwr.app import Message, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from common import protocol
-from common.errors import BouquetError
-from common.protocol.arrival import Arrival
-from common.protocol.error_replies import has_crashed, refuses_app
-from common.protocol.offers import MEANING, meaning, offered
-from common.texts import plain, tags_of
-from strategies.base import reply_checks
-from strategies.base.exchange import Patience, exchange
+from bouquet.common import protocol
+from bouquet.common.errors import BouquetError
+from bouquet.common.protocol.arrival import Arrival
+from bouquet.common.protocol.error_replies import has_crashed, refuses_app
+from bouquet.common.protocol.offers import MEANING, meaning, offered
+from bouquet.common.texts import plain, tags_of
+from bouquet.strategies.base import reply_checks
+from bouquet.strategies.base.exchange import Patience, exchange
 
 IDENTIFY_TIMEOUT = 120.0  # seconds; a node that does not say who it is sits the round out
 # Times that a node which refused and has been silent since, or whose owner refused, is not asked.
@@ -93,7 +93,8 @@ class Nodes:
     ``outside``: they are sent nothing, count as no failure, and are asked again now and then, because their owners may
     have given them others. ``inside`` are those that have said one, in this process or before the server was restarted.
 
-    ``needs`` are what a ClientApp must offer (`common.protocol.offers`): one that does not is ``refusing``, too.
+    ``needs`` are what a ClientApp must offer (`bouquet.common.protocol.offers`): one that does not is ``refusing``,
+    too.
     """
 
     clients: dict[int, str] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from functools import cache
 from numbers import Integral
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from common.errors import BouquetError
+from bouquet.common.errors import BouquetError
 
 Rule = tuple[str, Any, str, bool]  # the option, its value, what is allowed, and whether the value is
 

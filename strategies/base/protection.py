@@ -1,6 +1,6 @@
 """What the server does about replies that are well-formed and bad: refuse the absurd, limit the large.
 
-The aggregation that a minority cannot move far is `strategies.mathematics.robust`.
+The aggregation that a minority cannot move far is `bouquet.strategies.mathematics.robust`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.base.replies import Replies
-from strategies.mathematics.robust import Aggregation, norm_limits
+from bouquet.strategies.base.replies import Replies
+from bouquet.strategies.mathematics.robust import Aggregation, norm_limits
 
 # An update so many times as large as the round's median is not training. Uneven data make factors of ten to a hundred.
 ABSURD_FACTOR = 1000.0

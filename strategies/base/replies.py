@@ -10,8 +10,8 @@ import numpy as np
 from flwr.app import MetricRecord
 from numpy.typing import NDArray
 
-from common.parameters.layout import ParameterLayout
-from common.protocol import ARRAYS, STATE_LOST, ClientReply, Instruction
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.common.protocol import ARRAYS, STATE_LOST, ClientReply, Instruction
 
 Matrix = NDArray[np.float32]
 Columns = slice | NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""What arrives at the server, checked before a method sees it: see `common.protocol` for the names.
+"""What arrives at the server, checked before a method sees it: see `bouquet.common.protocol` for the names.
 
 Each check raises a `BouquetError` that names the tensor or metric and the reason; the caller leaves that client out of
 the round, and nothing else is lost.
@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
 
-from common.compression.delta import Find
-from common.errors import BouquetError
-from common.parameters.layout import ParameterLayout, Vector
-from common.protocol import (
+from bouquet.common.compression.delta import Find
+from bouquet.common.errors import BouquetError
+from bouquet.common.parameters.layout import ParameterLayout, Vector
+from bouquet.common.protocol import (
     ARRAYS,
     CLASS_FOUND,
     CLASS_SAMPLES,
@@ -31,11 +31,11 @@ from common.protocol import (
     read_model,
     refusing,
 )
-from common.protocol.arrival import Arrival
-from common.protocol.error_replies import cannot_be_read
-from common.protocol.records import config_of, records_of
-from common.task.score import ACCURACY
-from common.texts import MOST_VALUES, plain
+from bouquet.common.protocol.arrival import Arrival
+from bouquet.common.protocol.error_replies import cannot_be_read
+from bouquet.common.protocol.records import config_of, records_of
+from bouquet.common.task.score import ACCURACY
+from bouquet.common.texts import MOST_VALUES, plain
 
 # What no honest device sends. A loss that overflowed is reported as the largest float32.
 MOST_EXAMPLES = 10**9

@@ -9,8 +9,8 @@ from typing import Annotated, TypedDict
 
 import numpy as np
 
-from common.protocol import ARRAYS, CONFIG, NUM_EXAMPLES
-from strategies.base.options import Above0, Allowed, Count, Share, WholeNumber, check_fields, is_count
+from bouquet.common.protocol import ARRAYS, CONFIG, NUM_EXAMPLES
+from bouquet.strategies.base.options import Above0, Allowed, Count, Share, WholeNumber, check_fields, is_count
 
 TRAIN_STREAM, EVALUATE_STREAM = 0, 1  # of the seed
 

@@ -21,37 +21,38 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
-from common import protocol
-from common.errors import BouquetError
-from common.parameters.layout import ParameterLayout
-from common.protocol import ClientReply, Encoder, Instruction
-from common.protocol.arrival import Arrival
-from common.protocol.error_replies import cannot_be_read
-from strategies.base.exchange import Patience, exchange
-from strategies.base.exclusion import Exclusion
-from strategies.base.filters.filter import Filter, Outgoing
-from strategies.base.filters.initial import InitialModel
-from strategies.base.late_replies import LateReplies
-from strategies.base.method import MethodHooks, Outcome, State
-from strategies.base.needs import cannot_work, undeclared
-from strategies.base.nodes import NameOf, Nodes, Resting, wait_for_nodes
-from strategies.base.protection import Protection
-from strategies.base.replies import Replies, Rows, mean_metrics
-from strategies.base.reply_checks import read_metrics, read_reply, refused
-from strategies.base.sampling import EVALUATE_STREAM, TRAIN_STREAM, Sampled, fewest_replies, sample_clients
-from strategies.base.state_io import dump_state, load_state
-from strategies.mathematics.aggregation import mean_of_centers
-from strategies.mathematics.robust import Aggregation
+from bouquet.common import protocol
+from bouquet.common.errors import BouquetError
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.common.protocol import ClientReply, Encoder, Instruction
+from bouquet.common.protocol.arrival import Arrival
+from bouquet.common.protocol.error_replies import cannot_be_read
+from bouquet.strategies.base.exchange import Patience, exchange
+from bouquet.strategies.base.exclusion import Exclusion
+from bouquet.strategies.base.filters.filter import Filter, Outgoing
+from bouquet.strategies.base.filters.initial import InitialModel
+from bouquet.strategies.base.late_replies import LateReplies
+from bouquet.strategies.base.method import MethodHooks, Outcome, State
+from bouquet.strategies.base.needs import cannot_work, undeclared
+from bouquet.strategies.base.nodes import NameOf, Nodes, Resting, wait_for_nodes
+from bouquet.strategies.base.protection import Protection
+from bouquet.strategies.base.replies import Replies, Rows, mean_metrics
+from bouquet.strategies.base.reply_checks import read_metrics, read_reply, refused
+from bouquet.strategies.base.sampling import EVALUATE_STREAM, TRAIN_STREAM, Sampled, fewest_replies, sample_clients
+from bouquet.strategies.base.state_io import dump_state, load_state
+from bouquet.strategies.mathematics.aggregation import mean_of_centers
+from bouquet.strategies.mathematics.robust import Aggregation
 
 Kind = TypeVar("Kind", bound=Filter)
 
 
 @dataclass(eq=False, repr=False)
 class MethodStrategy(MethodHooks[State], Sampled, Strategy):
-    """A Flower strategy made of a state and the hooks of `strategies.base.method.MethodHooks`.
+    """A Flower strategy made of a state and the hooks of `bouquet.strategies.base.method.MethodHooks`.
 
     Subclasses define `initial_state`, `plan` and `update`, those with clusters also `centers` and `assignment`, and the
-    class attribute ``state_class``; the other hooks have defaults. Parameters: see `strategies.base.sampling.Sampling`.
+    class attribute ``state_class``; the other hooks have defaults. Parameters: see
+    `bouquet.strategies.base.sampling.Sampling`.
     """
 
     def __post_init__(self) -> None:

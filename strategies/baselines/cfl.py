@@ -35,15 +35,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from common.parameters.layout import ParameterLayout, Vector
-from common.protocol import Instruction
-from strategies.base.method import Similarity, one_model
-from strategies.base.options import Above0, Count, Share
-from strategies.base.replies import Matrix, Replies
-from strategies.base.strategy import MethodStrategy
-from strategies.mathematics.aggregation import Assignment, mean_of_centers
-from strategies.mathematics.clustering import hierarchical_clusters
-from strategies.mathematics.similarity import Distances, cosine_similarity, cosine_to
+from bouquet.common.parameters.layout import ParameterLayout, Vector
+from bouquet.common.protocol import Instruction
+from bouquet.strategies.base.method import Similarity, one_model
+from bouquet.strategies.base.options import Above0, Count, Share
+from bouquet.strategies.base.replies import Matrix, Replies
+from bouquet.strategies.base.strategy import MethodStrategy
+from bouquet.strategies.mathematics.aggregation import Assignment, mean_of_centers
+from bouquet.strategies.mathematics.clustering import hierarchical_clusters
+from bouquet.strategies.mathematics.similarity import Distances, cosine_similarity, cosine_to
 
 SETTLED, IN_CONFLICT = 0.25, 0.75  # ε₁ and ε₂, as parts of the greatest norm of a mean update so far
 
@@ -97,7 +97,7 @@ class CFL(MethodStrategy[CFLState]):
     memory : int, default 5
         Rounds for which an update counts, where not all clients are asked in each round.
     **sampling
-        See `strategies.base.sampling.Sampling`.
+        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     state_class = CFLState

@@ -32,16 +32,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.parameters.layout import ParameterLayout, Vector
-from common.protocol import ARRAYS, Instruction, Proximal
-from common.protocol.offers import LAYERS, TERMS, TRAINING
-from strategies.base.method import Similarity, count_moved, one_model
-from strategies.base.options import Count, Weight
-from strategies.base.replies import Matrix, Replies
-from strategies.base.strategy import MethodStrategy
-from strategies.mathematics.aggregation import Assignment, mean_of_centers
-from strategies.mathematics.clustering import kmeans
-from strategies.mathematics.similarity import euclidean_distances
+from bouquet.common.parameters.layout import ParameterLayout, Vector
+from bouquet.common.protocol import ARRAYS, Instruction, Proximal
+from bouquet.common.protocol.offers import LAYERS, TERMS, TRAINING
+from bouquet.strategies.base.method import Similarity, count_moved, one_model
+from bouquet.strategies.base.options import Count, Weight
+from bouquet.strategies.base.replies import Matrix, Replies
+from bouquet.strategies.base.strategy import MethodStrategy
+from bouquet.strategies.mathematics.aggregation import Assignment, mean_of_centers
+from bouquet.strategies.mathematics.clustering import kmeans
+from bouquet.strategies.mathematics.similarity import euclidean_distances
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class ClusterFL(MethodStrategy[ClusterFLState]):
     restarts : int, default 20
         Random restarts of k-means.
     **sampling
-        See `strategies.base.sampling.Sampling`.
+        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     state_class = ClusterFLState

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.serverapp import strategy as flower
 
-from common import protocol
-from common.parameters.layout import ParameterLayout, Vector
-from common.protocol import Instruction
-from common.protocol.tensors import HeldArray, record_of
-from strategies.base.method import one_model
-from strategies.base.replies import Matrix, Replies
-from strategies.base.strategy import MethodStrategy
+from bouquet.common import protocol
+from bouquet.common.parameters.layout import ParameterLayout, Vector
+from bouquet.common.protocol import Instruction
+from bouquet.common.protocol.tensors import HeldArray, record_of
+from bouquet.strategies.base.method import one_model
+from bouquet.strategies.base.replies import Matrix, Replies
+from bouquet.strategies.base.strategy import MethodStrategy
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from strategies.base.options import Above0To1, Weighting
-from strategies.baselines.global_model import GlobalModel
+from bouquet.strategies.base.options import Above0To1, Weighting
+from bouquet.strategies.baselines.global_model import GlobalModel
 
 
 @dataclass(eq=False, repr=False)
@@ -28,7 +28,7 @@ class FedDist(GlobalModel):
     weighting : {"uniform", "examples"}, default "uniform"
         ``"uniform"`` is FedDist; ``"examples"``, by the clients' numbers of samples, is FedDWS.
     **sampling
-        See `strategies.base.sampling.Sampling`.
+        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     step_size: Above0To1 = 0.5

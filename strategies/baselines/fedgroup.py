@@ -12,7 +12,7 @@ the sum of its weights, as in the authors' code (morningD/FedGroup, ``inter_grou
 
 Where this differs from the paper: nothing is centred or reweighed, but pre-training takes ``train.local_epochs``, as
 every round does; and where only some clients are asked in a round, it goes on for several
-(`strategies.baselines.one_shot`).
+(`bouquet.strategies.baselines.one_shot`).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.base.options import Count, Weight
-from strategies.base.replies import Matrix, Replies
-from strategies.baselines.one_shot import OneShotClustering, OneShotState
-from strategies.mathematics.aggregation import Assignment
-from strategies.mathematics.clustering import kmeans
-from strategies.mathematics.similarity import gram_matrix
+from bouquet.strategies.base.options import Count, Weight
+from bouquet.strategies.base.replies import Matrix, Replies
+from bouquet.strategies.baselines.one_shot import OneShotClustering, OneShotState
+from bouquet.strategies.mathematics.aggregation import Assignment
+from bouquet.strategies.mathematics.clustering import kmeans
+from bouquet.strategies.mathematics.similarity import gram_matrix
 
 
 @dataclass(eq=False, repr=False)
@@ -48,7 +48,7 @@ class FedGroup(OneShotClustering):
     gather_rounds : int | None, default None
         Rounds of pre-training; none is one where all clients are asked, else 2 / ``fraction_train``.
     **sampling
-        See `strategies.base.sampling.Sampling`.
+        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     num_clusters: Count = 4

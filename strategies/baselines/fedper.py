@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from common.errors import BouquetError
-from common.parameters.layout import ParameterLayout, Vector
-from common.protocol import ARRAYS, Instruction, Payload
-from common.protocol.offers import LAYERS
-from strategies.base.replies import Replies
-from strategies.base.strategy import MethodStrategy
-from strategies.baselines.fedavg import GlobalState
+from bouquet.common.errors import BouquetError
+from bouquet.common.parameters.layout import ParameterLayout, Vector
+from bouquet.common.protocol import ARRAYS, Instruction, Payload
+from bouquet.common.protocol.offers import LAYERS
+from bouquet.strategies.base.replies import Replies
+from bouquet.strategies.base.strategy import MethodStrategy
+from bouquet.strategies.baselines.fedavg import GlobalState
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class FedPer(MethodStrategy[FedPerState]):
     personal_layers : int | tuple[str, ...], default 1
         K_P, so many layers at the output, or the names of the layers.
     **sampling
-        See `strategies.base.sampling.Sampling`.
+        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     state_class = FedPerState

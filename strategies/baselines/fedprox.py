@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from flwr.serverapp import strategy as flower
 
-from common.protocol import Instruction
-from common.protocol.offers import TERMS
-from strategies.base.method import one_model
-from strategies.base.options import Weight
-from strategies.baselines.fedavg import FedAvg, GlobalState
+from bouquet.common.protocol import Instruction
+from bouquet.common.protocol.offers import TERMS
+from bouquet.strategies.base.method import one_model
+from bouquet.strategies.base.options import Weight
+from bouquet.strategies.baselines.fedavg import FedAvg, GlobalState
 
 
 @dataclass(eq=False, repr=False)
@@ -28,7 +28,7 @@ class FedProx(FedAvg):
     proximal_mu : float, default 0.01
         μ; the device minimises its loss + (μ/2)·‖w − w_t‖².
     **sampling
-        See `strategies.base.sampling.Sampling`.
+        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     proximal_mu: Weight = 0.01

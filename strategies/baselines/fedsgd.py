@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from common.protocol import Instruction
-from common.protocol.offers import TRAINING
-from strategies.base.method import one_model
-from strategies.baselines.fedavg import FedAvg, GlobalState
+from bouquet.common.protocol import Instruction
+from bouquet.common.protocol.offers import TRAINING
+from bouquet.strategies.base.method import one_model
+from bouquet.strategies.baselines.fedavg import FedAvg, GlobalState
 
 ALL_SAMPLES = 2**31 - 1  # B = ∞, as a batch size that Flower's records can hold
 
@@ -30,7 +30,7 @@ class FedSGD(FedAvg):
     Parameters
     ----------
     **sampling
-        See `strategies.base.sampling.Sampling`.
+        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     takes_late_replies = False  # a step of the model before would not be one of this model's gradient

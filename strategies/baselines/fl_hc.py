@@ -9,7 +9,7 @@ clustering with a distance (L1, L2, cosine), a linkage, and a distance threshold
 Where this differs from the paper: a threshold belongs to a model and its data, so that here the number of clusters is
 given unless a threshold is; and the paper has no newcomers, who here train w first and join the cluster whose mean
 update is nearest, by the same distance. How updates are gathered where only some clients are asked:
-`strategies.baselines.one_shot`.
+`bouquet.strategies.baselines.one_shot`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,18 @@ from typing import Any, Literal
 import numpy as np
 from scipy.spatial.distance import cdist
 
-from strategies.base.options import Count, Weight, WholeNumber, check_options
-from strategies.base.replies import Matrix
-from strategies.baselines.one_shot import OneShotClustering
-from strategies.mathematics.aggregation import Assignment
-from strategies.mathematics.clustering import hierarchical_clusters
-from strategies.mathematics.similarity import Distances, cosine_similarity, cosine_to, distances_to, euclidean_distances
+from bouquet.strategies.base.options import Count, Weight, WholeNumber, check_options
+from bouquet.strategies.base.replies import Matrix
+from bouquet.strategies.baselines.one_shot import OneShotClustering
+from bouquet.strategies.mathematics.aggregation import Assignment
+from bouquet.strategies.mathematics.clustering import hierarchical_clusters
+from bouquet.strategies.mathematics.similarity import (
+    Distances,
+    cosine_similarity,
+    cosine_to,
+    distances_to,
+    euclidean_distances,
+)
 
 Distance = Literal["l2", "l1", "cosine"]
 Linkage = Literal["ward", "complete", "average", "single"]
@@ -50,7 +56,7 @@ class FLHC(OneShotClustering):
     gather_rounds : int | None, default None
         Rounds in which updates are gathered; none is one where all clients are asked, else 2 / ``fraction_train``.
     **sampling
-        See `strategies.base.sampling.Sampling`.
+        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     num_clusters: Count = 4

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from common.parameters.layout import ParameterLayout, Vector
-from common.protocol import Instruction
-from strategies.base.method import one_model
-from strategies.base.options import Weighting
-from strategies.base.replies import Replies
-from strategies.base.strategy import MethodStrategy
-from strategies.baselines.fedavg import GlobalState
-from strategies.mathematics.aggregation import reptile_step
+from bouquet.common.parameters.layout import ParameterLayout, Vector
+from bouquet.common.protocol import Instruction
+from bouquet.strategies.base.method import one_model
+from bouquet.strategies.base.options import Weighting
+from bouquet.strategies.base.replies import Replies
+from bouquet.strategies.base.strategy import MethodStrategy
+from bouquet.strategies.baselines.fedavg import GlobalState
+from bouquet.strategies.mathematics.aggregation import reptile_step
 
 
 class GlobalModel(MethodStrategy[GlobalState]):

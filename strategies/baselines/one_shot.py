@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from common.parameters.layout import ParameterLayout, Vector
-from common.protocol import Instruction, Scalar
-from strategies.base.first_models import FirstModels
-from strategies.base.method import one_model
-from strategies.base.options import Count, WholeNumber
-from strategies.base.replies import Matrix, Replies
-from strategies.base.strategy import MethodStrategy
-from strategies.mathematics.aggregation import Assignment, mean_of_centers
-from strategies.mathematics.similarity import cosine_to
+from bouquet.common.parameters.layout import ParameterLayout, Vector
+from bouquet.common.protocol import Instruction, Scalar
+from bouquet.strategies.base.first_models import FirstModels
+from bouquet.strategies.base.method import one_model
+from bouquet.strategies.base.options import Count, WholeNumber
+from bouquet.strategies.base.replies import Matrix, Replies
+from bouquet.strategies.base.strategy import MethodStrategy
+from bouquet.strategies.mathematics.aggregation import Assignment, mean_of_centers
+from bouquet.strategies.mathematics.similarity import cosine_to
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class OneShotClustering(MethodStrategy[OneShotState]):
         Rounds of gathering; none is one where all clients are asked, else 2 / ``fraction_train``, after which 92 of 100
         have been asked if half of them are each time.
     **sampling
-        See `strategies.base.sampling.Sampling`.
+        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     state_class = OneShotState

@@ -11,7 +11,7 @@ Where this differs from the paper: the local risk minimisers of a network are ma
 common model and train it for ``erm_epochs``; trimmed k-means is that of Cuesta-Albertos et al. (1997), which in each
 step leaves out the models farthest from their centers; and in the third stage devices send models trained for
 ``train.local_epochs`` in place of gradients, which the paper's analysis asks for. How models are gathered where only
-some devices are asked: `strategies.baselines.one_shot`.
+some devices are asked: `bouquet.strategies.baselines.one_shot`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from common.parameters.layout import Vector
-from common.protocol import Scalar
-from common.protocol.offers import TRAINING
-from strategies.base.options import Allowed, Count
-from strategies.base.replies import Matrix
-from strategies.baselines.one_shot import OneShotClustering, OneShotState
-from strategies.mathematics.aggregation import Assignment
-from strategies.mathematics.similarity import distances_to
-from strategies.mathematics.trimming import trimmed_kmeans, trimmed_mean
+from bouquet.common.parameters.layout import Vector
+from bouquet.common.protocol import Scalar
+from bouquet.common.protocol.offers import TRAINING
+from bouquet.strategies.base.options import Allowed, Count
+from bouquet.strategies.base.replies import Matrix
+from bouquet.strategies.baselines.one_shot import OneShotClustering, OneShotState
+from bouquet.strategies.mathematics.aggregation import Assignment
+from bouquet.strategies.mathematics.similarity import distances_to
+from bouquet.strategies.mathematics.trimming import trimmed_kmeans, trimmed_mean
 
 
 @dataclass(eq=False, repr=False)
@@ -52,7 +52,7 @@ class RobustTKM(OneShotClustering):
     gather_rounds : int | None, default None
         Rounds of the first stage; none is one where all devices are asked, else 2 / ``fraction_train``.
     **sampling
-        See `strategies.base.sampling.Sampling`.
+        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     num_clusters: Count = 4

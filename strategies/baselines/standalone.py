@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from common.parameters.layout import ParameterLayout, Vector
-from common.protocol import Instruction
-from common.protocol.offers import LAYERS
-from strategies.base.replies import Replies
-from strategies.base.strategy import MethodStrategy
+from bouquet.common.parameters.layout import ParameterLayout, Vector
+from bouquet.common.protocol import Instruction
+from bouquet.common.protocol.offers import LAYERS
+from bouquet.strategies.base.replies import Replies
+from bouquet.strategies.base.strategy import MethodStrategy
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from __future__ import annotations
 import numpy as np
 from flwr.app import Message
 
-from client.procedures import standard
-from client.rounds.session import Session
-from client.training.objective import ProximalTerm
-from client.training.sgd import sgd_options
-from common.protocol import ARRAYS, Payload
-from strategies.cgpfl.wire import Envelope
+from bouquet.client.procedures import standard
+from bouquet.client.rounds.session import Session
+from bouquet.client.training.objective import ProximalTerm
+from bouquet.client.training.sgd import sgd_options
+from bouquet.common.protocol import ARRAYS, Payload
+from bouquet.strategies.cgpfl.wire import Envelope
 
 
 def train(session: Session) -> Message:

@@ -14,13 +14,13 @@ Where this differs from the paper:
 
 - The contexts begin at k-means of the clients' ω from one common start; then every round is one step of k-means, from
   the contexts as they are. How the first ω are gathered where only some clients are asked:
-  `strategies.baselines.one_shot`.
+  `bouquet.strategies.baselines.one_shot`.
 - θ_i goes on from mini-batch to mini-batch and from round to round: the minimiser changes little, and is found sooner.
 - η λ is one option. The values common for pFedMe, λ = 15 and η λ about 0.1, take far more rounds than other methods:
   after three rounds on rotated digits personal models were at .27 with λ = 1 and η λ = 0.1, at .80 with these defaults.
 - K is given; the paper's CGPFL-Heur, which chooses it, is left out.
 
-The device's part is `strategies.cgpfl.device`.
+The device's part is `bouquet.strategies.cgpfl.device`.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from common.protocol import ARRAYS, Instruction, Proximal
-from common.protocol.offers import TRAINING
-from strategies.base.method import count_moved, one_model
-from strategies.base.options import Above0, Above0To1, Count
-from strategies.base.replies import Matrix, Replies
-from strategies.baselines.one_shot import OneShotClustering, OneShotState
-from strategies.cgpfl.wire import PROCEDURE, Envelope
-from strategies.mathematics.aggregation import Assignment, mean_of_centers
-from strategies.mathematics.clustering import assign_to_nearest, kmeans
+from bouquet.common.protocol import ARRAYS, Instruction, Proximal
+from bouquet.common.protocol.offers import TRAINING
+from bouquet.strategies.base.method import count_moved, one_model
+from bouquet.strategies.base.options import Above0, Above0To1, Count
+from bouquet.strategies.base.replies import Matrix, Replies
+from bouquet.strategies.baselines.one_shot import OneShotClustering, OneShotState
+from bouquet.strategies.cgpfl.wire import PROCEDURE, Envelope
+from bouquet.strategies.mathematics.aggregation import Assignment, mean_of_centers
+from bouquet.strategies.mathematics.clustering import assign_to_nearest, kmeans
 
 
 @dataclass(eq=False, repr=False)
@@ -67,7 +67,7 @@ class CGPFL(OneShotClustering):
     gather_rounds : int | None, default None
         Rounds of the common start; none is one where all clients are asked, else 2 / ``fraction_train``.
     **sampling
-        See `strategies.base.sampling.Sampling`.
+        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     tested_model = "personal"

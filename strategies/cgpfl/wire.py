@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from common.protocol import ProtocolError, Received, Scalar
+from bouquet.common.protocol import ProtocolError, Received, Scalar
 
 PROCEDURE = "cgpfl"
 _STEPS = "personal-steps"

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 from flwr.app import Message
 
-from client.rounds.session import Session
-from client.rounds.start_model import compose
-from client.state.device_state import PERSONAL, Kept
-from common import protocol
-from common.errors import BouquetError, NotNow
-from common.parameters.layout import Vector
-from common.protocol import Received
-from strategies.dcpfl.wire import DIVERGED, LOSS_NEW, LOSS_OLD, NEW, TAKE, WHOLE_ROUND
+from bouquet.client.rounds.session import Session
+from bouquet.client.rounds.start_model import compose
+from bouquet.client.state.device_state import PERSONAL, Kept
+from bouquet.common import protocol
+from bouquet.common.errors import BouquetError, NotNow
+from bouquet.common.parameters.layout import Vector
+from bouquet.common.protocol import Received
+from bouquet.strategies.dcpfl.wire import DIVERGED, LOSS_NEW, LOSS_OLD, NEW, TAKE, WHOLE_ROUND
 
 TRIED = "tried"  # a fact: the slots whose models a trial has trained; one that diverged is not among them
 _METRICS = {PERSONAL: "metrics-old", NEW: "metrics-new"}  # facts: what the second reply reports, by slot

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import ClusterNode, to_tree
 
-from strategies.base.replies import Replies
-from strategies.dcpfl.state import DCPFLState, Group
-from strategies.mathematics.aggregation import Assignment, Matrix, Vector
-from strategies.mathematics.clustering import canonical_labels, groups_at, linkage_matrix
-from strategies.mathematics.meetings import add_meeting, mean_distances
-from strategies.mathematics.similarity import Distances, cosine_similarity, cosine_to, l1_discrepancy
+from bouquet.strategies.base.replies import Replies
+from bouquet.strategies.dcpfl.state import DCPFLState, Group
+from bouquet.strategies.mathematics.aggregation import Assignment, Matrix, Vector
+from bouquet.strategies.mathematics.clustering import canonical_labels, groups_at, linkage_matrix
+from bouquet.strategies.mathematics.meetings import add_meeting, mean_distances
+from bouquet.strategies.mathematics.similarity import Distances, cosine_similarity, cosine_to, l1_discrepancy
 
 Discrepancy = Literal["l1", "l1-own", "cosine"]
 Columns = NDArray[np.int64]

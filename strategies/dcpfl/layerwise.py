@@ -9,14 +9,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from common.parameters.layout import ParameterLayout
-from common.protocol import ARRAYS, Instruction, Payload, Scalar
-from strategies.base.method import one_model
-from strategies.base.replies import Replies
-from strategies.dcpfl.state import DCPFLState, rows_of, verdict_of
-from strategies.dcpfl.wire import PROCEDURE, WHOLE_ROUND
-from strategies.mathematics.aggregation import Matrix, Vector, column_blocks
-from strategies.mathematics.robust import Aggregation
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.common.protocol import ARRAYS, Instruction, Payload, Scalar
+from bouquet.strategies.base.method import one_model
+from bouquet.strategies.base.replies import Replies
+from bouquet.strategies.dcpfl.state import DCPFLState, rows_of, verdict_of
+from bouquet.strategies.dcpfl.wire import PROCEDURE, WHOLE_ROUND
+from bouquet.strategies.mathematics.aggregation import Matrix, Vector, column_blocks
+from bouquet.strategies.mathematics.robust import Aggregation
 
 Scaling = Literal["model", "layer"]
 Scales = tuple[NDArray[np.float64], NDArray[np.float64]]  # of each row: its minimum, and 1 / (its range)

@@ -2,7 +2,7 @@
 
 A rapid decrease period lasts while the loss falls fast, and ends at the elbow of its curve, where the radius of
 curvature is least. Then a split is tried on the devices. Those whose group it would leave as it is take no part,
-because their two losses are equal. Whether a split is kept is `strategies.dcpfl.state.Verdict.accepted`.
+because their two losses are equal. Whether a split is kept is `bouquet.strategies.dcpfl.state.Verdict.accepted`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from common.protocol import ARRAYS, Instruction, Payload, Scalar
-from strategies.base.replies import Matrix, Replies
-from strategies.base.sampling import fewest_replies
-from strategies.dcpfl.grouping import by_client, divided, graph_of, groups_of, next_split, parents
-from strategies.dcpfl.state import DCPFLState, Group, Proposal, Verdict, rows_of
-from strategies.dcpfl.wire import LOSS_NEW, LOSS_OLD, NEW, PROCEDURE
-from strategies.mathematics.robust import Aggregation
+from bouquet.common.protocol import ARRAYS, Instruction, Payload, Scalar
+from bouquet.strategies.base.replies import Matrix, Replies
+from bouquet.strategies.base.sampling import fewest_replies
+from bouquet.strategies.dcpfl.grouping import by_client, divided, graph_of, groups_of, next_split, parents
+from bouquet.strategies.dcpfl.state import DCPFLState, Group, Proposal, Verdict, rows_of
+from bouquet.strategies.dcpfl.wire import LOSS_NEW, LOSS_OLD, NEW, PROCEDURE
+from bouquet.strategies.mathematics.robust import Aggregation
 
 UNDECIDED_TRIALS = 3  # in a row, after which the next one is put off
 _ROUNDING = 1e-12  # of the loss: a bend below it is that of a straight line

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.parameters.layout import Vector
-from strategies.base.replies import Matrix
-from strategies.dcpfl.wire import DIVERGED
-from strategies.mathematics.aggregation import weighted_mean
-from strategies.mathematics.similarity import Distances
+from bouquet.common.parameters.layout import Vector
+from bouquet.strategies.base.replies import Matrix
+from bouquet.strategies.dcpfl.wire import DIVERGED
+from bouquet.strategies.mathematics.aggregation import weighted_mean
+from bouquet.strategies.mathematics.similarity import Distances
 
 
 @dataclass(frozen=True)

@@ -27,19 +27,19 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from common import protocol
-from common.parameters.layout import ParameterLayout, Vector
-from common.protocol import Instruction
-from common.protocol.offers import LAYERS, LOSS, TRAINING
-from strategies.base.method import Ask, Similarity
-from strategies.base.options import Above0To1, Allowed, Count, Share
-from strategies.base.replies import Replies
-from strategies.base.strategy import MethodStrategy
-from strategies.dcpfl import grouping, layerwise, splitting
-from strategies.dcpfl.grouping import Discrepancy
-from strategies.dcpfl.layerwise import Scaling, instruction
-from strategies.dcpfl.state import DCPFLState, Group, rows_of, verdict_of
-from strategies.dcpfl.wire import PROCEDURE, TAKE
+from bouquet.common import protocol
+from bouquet.common.parameters.layout import ParameterLayout, Vector
+from bouquet.common.protocol import Instruction
+from bouquet.common.protocol.offers import LAYERS, LOSS, TRAINING
+from bouquet.strategies.base.method import Ask, Similarity
+from bouquet.strategies.base.options import Above0To1, Allowed, Count, Share
+from bouquet.strategies.base.replies import Replies
+from bouquet.strategies.base.strategy import MethodStrategy
+from bouquet.strategies.dcpfl import grouping, layerwise, splitting
+from bouquet.strategies.dcpfl.grouping import Discrepancy
+from bouquet.strategies.dcpfl.layerwise import Scaling, instruction
+from bouquet.strategies.dcpfl.state import DCPFLState, Group, rows_of, verdict_of
+from bouquet.strategies.dcpfl.wire import PROCEDURE, TAKE
 
 
 @dataclass(eq=False, repr=False)
@@ -65,7 +65,7 @@ class DCPFL(MethodStrategy[DCPFLState]):
     slow_ratio : float, default 0.65
         A layer is slow when D_{g,l} is below this fraction of their mean; 0.1 in the paper (Eq. 6).
     scaling : {"model", "layer"}, default "model"
-        What S of Eq. 5 runs over; see `strategies.dcpfl.layerwise.layer_discrepancies`.
+        What S of Eq. 5 runs over; see `bouquet.strategies.dcpfl.layerwise.layer_discrepancies`.
     layer_wise : bool, default True
         False sends all layers in every round (NoLA).
     fixed_gamma : float | None, default None
@@ -74,14 +74,14 @@ class DCPFL(MethodStrategy[DCPFLState]):
         Share of each device's training data that it never trains on, and on which a trial's losses are measured. 0
         measures them on the training data, as in the paper (docs/decisions/dc-pfl-trials.md).
     discrepancy : {"l1", "l1-own", "cosine"}, default "cosine"
-        The distance of clients; see `strategies.dcpfl.grouping.model_discrepancy`.
+        The distance of clients; see `bouquet.strategies.dcpfl.grouping.model_discrepancy`.
     discrepancy_sample : int | None, default None
         Number of random coordinates on which it is estimated; None for all. The error is bounded in
-        `strategies.dcpfl.grouping.sampled_columns`.
+        `bouquet.strategies.dcpfl.grouping.sampled_columns`.
     min_group_samples : int | None, default None
         Training samples that a group has at least; None, as in the paper, divides to single devices.
     **sampling
-        See `strategies.base.sampling.Sampling`.
+        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     state_class = DCPFLState

@@ -1,4 +1,4 @@
-"""The wire of DC-PFL: the part of `common.protocol` that only it needs.
+"""The wire of DC-PFL: the part of `bouquet.common.protocol` that only it needs.
 
 Server → device: in a trial, beside ``arrays`` (the group model of the old structure), the one of the ``new-structure``;
 then, in a second message, which of the two trained models to take. In other rounds, where layers are left out, the

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from flwr.app import Message
 
-from client.procedures import standard
-from client.rounds.session import Session
-from common.protocol import ARRAYS
+from bouquet.client.procedures import standard
+from bouquet.client.rounds.session import Session
+from bouquet.common.protocol import ARRAYS
 
 
 def train(session: Session) -> Message:

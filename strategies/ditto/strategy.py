@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from common.protocol import ARRAYS, Instruction, Proximal
-from common.protocol.offers import LAYERS, TERMS
-from strategies.base.method import one_model
-from strategies.base.options import Weight
-from strategies.baselines.fedavg import FedAvg, GlobalState
+from bouquet.common.protocol import ARRAYS, Instruction, Proximal
+from bouquet.common.protocol.offers import LAYERS, TERMS
+from bouquet.strategies.base.method import one_model
+from bouquet.strategies.base.options import Weight
+from bouquet.strategies.baselines.fedavg import FedAvg, GlobalState
 
 _WHY = "beside the model of all there is a personal one, held near it."
 
@@ -34,7 +34,7 @@ class Ditto(FedAvg):
     proximal_weight : float, default 1.0
         λ; 0 trains every device alone beside FedAvg.
     **sampling
-        See `strategies.base.sampling.Sampling`.
+        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     tested_model = "personal"

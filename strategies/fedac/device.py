@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from flwr.app import Message
 
-from client.procedures import standard
-from client.rounds.session import Session
-from common import protocol
-from strategies.fedac.wire import NUMBERS, LowRankMap, read_question
+from bouquet.client.procedures import standard
+from bouquet.client.rounds.session import Session
+from bouquet.common import protocol
+from bouquet.strategies.fedac.wire import NUMBERS, LowRankMap, read_question
 
 evaluate = standard.evaluate
 

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import BouquetError
-from strategies.fedac.wire import LowRankMap, Reduced
-from strategies.mathematics.aggregation import Assignment, Matrix, Vector, in_threads
-from strategies.mathematics.similarity import cosine_to, product_blocks
+from bouquet.common.errors import BouquetError
+from bouquet.strategies.fedac.wire import LowRankMap, Reduced
+from bouquet.strategies.mathematics.aggregation import Assignment, Matrix, Vector, in_threads
+from bouquet.strategies.mathematics.similarity import cosine_to, product_blocks
 
 # A variance below this share of the models' squared norms is the rounding of float32, not a direction.
 _ROUNDING = 1e-14

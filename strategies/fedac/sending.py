@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from common.protocol import ARRAYS, STANDARD, Instruction, Payload, Proximal
-from strategies.fedac.state import FedACState
-from strategies.fedac.wire import PROCEDURE, asking_for_numbers, sending_map
-from strategies.mathematics.aggregation import mean_of_centers
+from bouquet.common.protocol import ARRAYS, STANDARD, Instruction, Payload, Proximal
+from bouquet.strategies.fedac.state import FedACState
+from bouquet.strategies.fedac.wire import PROCEDURE, asking_for_numbers, sending_map
+from bouquet.strategies.mathematics.aggregation import mean_of_centers
 
 GLOBAL_EMBEDDING = "global-embedding"  # record that holds φ_g
 

@@ -7,12 +7,12 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from strategies.base.first_models import FirstModels
-from strategies.base.replies import Matrix
-from strategies.fedac.reduction import most_similar, unit_rows
-from strategies.fedac.state import FedACState, Uploads, remembered_centers
-from strategies.mathematics.clustering import assign_to_nearest, kmeans
-from strategies.mathematics.robust import Aggregation
+from bouquet.strategies.base.first_models import FirstModels
+from bouquet.strategies.base.replies import Matrix
+from bouquet.strategies.fedac.reduction import most_similar, unit_rows
+from bouquet.strategies.fedac.state import FedACState, Uploads, remembered_centers
+from bouquet.strategies.mathematics.clustering import assign_to_nearest, kmeans
+from bouquet.strategies.mathematics.robust import Aggregation
 
 Measure = Literal["low-rank", "l2"]
 

@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import BouquetError
-from common.parameters.layout import ParameterLayout, Vector
-from common.protocol import ProtocolError
-from strategies.base.replies import Matrix, Replies
-from strategies.fedac.reduction import Remembered, fit_map
-from strategies.fedac.tuning import Change, ratios
-from strategies.fedac.wire import LowRankMap, Reduced, read_numbers
-from strategies.mathematics.aggregation import Assignment
-from strategies.mathematics.robust import Aggregation
+from bouquet.common.errors import BouquetError
+from bouquet.common.parameters.layout import ParameterLayout, Vector
+from bouquet.common.protocol import ProtocolError
+from bouquet.strategies.base.replies import Matrix, Replies
+from bouquet.strategies.fedac.reduction import Remembered, fit_map
+from bouquet.strategies.fedac.tuning import Change, ratios
+from bouquet.strategies.fedac.wire import LowRankMap, Reduced, read_numbers
+from bouquet.strategies.mathematics.aggregation import Assignment
+from bouquet.strategies.mathematics.robust import Aggregation
 
 
 @dataclass(frozen=True)

@@ -22,16 +22,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from common.parameters.layout import ParameterLayout, Vector
-from common.protocol import Instruction
-from common.protocol.offers import LAYERS, TERMS, TRAINING
-from strategies.base.method import Outcome, Similarity, count_moved
-from strategies.base.options import Above0To1, Count, Weight, check_options
-from strategies.base.replies import Replies
-from strategies.base.strategy import MethodStrategy
-from strategies.fedac.sending import drawn_for_numbers, instruction, to_personal_model
-from strategies.fedac.similarity import SIMILARITIES, Measure, ModelSimilarity
-from strategies.fedac.state import (
+from bouquet.common.parameters.layout import ParameterLayout, Vector
+from bouquet.common.protocol import Instruction
+from bouquet.common.protocol.offers import LAYERS, TERMS, TRAINING
+from bouquet.strategies.base.method import Outcome, Similarity, count_moved
+from bouquet.strategies.base.options import Above0To1, Count, Weight, check_options
+from bouquet.strategies.base.replies import Replies
+from bouquet.strategies.base.strategy import MethodStrategy
+from bouquet.strategies.fedac.sending import drawn_for_numbers, instruction, to_personal_model
+from bouquet.strategies.fedac.similarity import SIMILARITIES, Measure, ModelSimilarity
+from bouquet.strategies.fedac.state import (
     FedACState,
     Uploads,
     embedding_layers,
@@ -41,8 +41,8 @@ from strategies.fedac.state import (
     with_numbers,
     with_ratios,
 )
-from strategies.fedac.tuning import Tuner
-from strategies.mathematics.similarity import cosine_similarity
+from bouquet.strategies.fedac.tuning import Tuner
+from bouquet.strategies.mathematics.similarity import cosine_similarity
 
 UPLOAD_STREAM = 2  # of the seed: whose model is uploaded
 
@@ -89,7 +89,7 @@ class FedAC(MethodStrategy[FedACState]):
     tested : {"personal", "center"}, default "personal"
         What a device tests after the last round, its ``"personal"`` model or the ``"center"`` of its cluster.
     **sampling
-        See `strategies.base.sampling.Sampling`.
+        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     state_class = FedACState

@@ -19,12 +19,12 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import BouquetError
-from strategies.fedac.reduction import unit_rows
-from strategies.fedac.wire import Reduced
-from strategies.mathematics.aggregation import Assignment
-from strategies.mathematics.clustering import kmeans, silhouette, silhouette_by_k
-from strategies.mathematics.similarity import distances_to, euclidean_distances
+from bouquet.common.errors import BouquetError
+from bouquet.strategies.fedac.reduction import unit_rows
+from bouquet.strategies.fedac.wire import Reduced
+from bouquet.strategies.mathematics.aggregation import Assignment
+from bouquet.strategies.mathematics.clustering import kmeans, silhouette, silhouette_by_k
+from bouquet.strategies.mathematics.similarity import distances_to, euclidean_distances
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def by_silhouette(
     they are, ``labels`` (n,), so that a bad grouping into the right number of clusters is put right too; one cluster,
     which has no silhouette, counts as ``min_silhouette``. When the best candidate is under ``min_silhouette``, there
     is nothing to tell apart: one cluster, or the fewest of ``candidates``. Where no candidate has a silhouette
-    (`strategies.mathematics.clustering.silhouette_by_k`), nothing changes.
+    (`bouquet.strategies.mathematics.clustering.silhouette_by_k`), nothing changes.
     """
     unit = unit_rows(reduced)
     scores = silhouette_by_k(unit, candidates, seed)

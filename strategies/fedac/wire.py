@@ -2,7 +2,7 @@
 
 Server → device: the version of the map by which the device is to reduce its model and, where the device does not have
 that version, its p directions as records of one model each and its p offsets. Device → server: p numbers and no model.
-`strategies.fedac.reduction` makes the map, `strategies.fedac.device` keeps it.
+`bouquet.strategies.fedac.reduction` makes the map, `bouquet.strategies.fedac.device` keeps it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from common.protocol import Payload, ProtocolError, Received, Scalar
+from bouquet.common.protocol import Payload, ProtocolError, Received, Scalar
 
 PROCEDURE = "fedac"
 NUMBERS = "reduced-model"  # key of the reply's config: the p numbers

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from flwr.app import Message
 
-from client.procedures import standard
-from client.rounds.session import Session
-from client.training.objective import LinearTerm
-from common import protocol
-from common.protocol import ARRAYS, Payload
-from strategies.feddane.wire import GRADIENT
+from bouquet.client.procedures import standard
+from bouquet.client.rounds.session import Session
+from bouquet.client.training.objective import LinearTerm
+from bouquet.common import protocol
+from bouquet.common.protocol import ARRAYS, Payload
+from bouquet.strategies.feddane.wire import GRADIENT
 
 evaluate = standard.evaluate
 

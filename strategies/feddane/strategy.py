@@ -14,16 +14,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from common.parameters.layout import ParameterLayout, Vector
-from common.protocol import ARRAYS, Instruction, Payload, Proximal
-from common.protocol.offers import TRAINING
-from strategies.base.method import Ask, one_model
-from strategies.base.options import Weight
-from strategies.base.replies import Matrix, Replies
-from strategies.base.sampling import fewest_replies
-from strategies.base.strategy import MethodStrategy
-from strategies.baselines.fedavg import GlobalState
-from strategies.feddane.wire import GRADIENT, PROCEDURE
+from bouquet.common.parameters.layout import ParameterLayout, Vector
+from bouquet.common.protocol import ARRAYS, Instruction, Payload, Proximal
+from bouquet.common.protocol.offers import TRAINING
+from bouquet.strategies.base.method import Ask, one_model
+from bouquet.strategies.base.options import Weight
+from bouquet.strategies.base.replies import Matrix, Replies
+from bouquet.strategies.base.sampling import fewest_replies
+from bouquet.strategies.base.strategy import MethodStrategy
+from bouquet.strategies.baselines.fedavg import GlobalState
+from bouquet.strategies.feddane.wire import GRADIENT, PROCEDURE
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class FedDANE(MethodStrategy[FedDANEState]):
     proximal_weight : float, default 0.1
         μ.
     **sampling
-        See `strategies.base.sampling.Sampling`.
+        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     state_class = FedDANEState

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from common.parameters.layout import ParameterLayout
-from strategies.mathematics.aggregation import Assignment, Matrix
-from strategies.mathematics.clustering import canonical_labels
-from strategies.mathematics.similarity import Distances, euclidean_distances
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.strategies.mathematics.aggregation import Assignment, Matrix
+from bouquet.strategies.mathematics.clustering import canonical_labels
+from bouquet.strategies.mathematics.similarity import Distances, euclidean_distances
 
 UNKNOWN = -1
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)

@@ -1,6 +1,6 @@
 """The Hopkins statistic of client models' outputs, and the weights by which public samples are drawn.
 
-FedTSDP (cited in `strategies.fedtsdp.strategy`), section "Hopkins amended sampling", Eq. 6 to 8.
+FedTSDP (cited in `bouquet.strategies.fedtsdp.strategy`), section "Hopkins amended sampling", Eq. 6 to 8.
 
 Models of clients whose data are all alike have an H of 0.58 to 0.67, not 0.5, in B·C dimensions (FashionMNIST, IID, 20
 clients, B = 64), and a threshold has to be above that. Neither B nor the draws are why: with B from 16 to 2,000, H is
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 from scipy.special import entr
 
-from strategies.mathematics.similarity import euclidean_distances
+from bouquet.strategies.mathematics.similarity import euclidean_distances
 
 Weights = NDArray[np.float64]
 

@@ -1,12 +1,12 @@
-"""The state of FedTSDP (`strategies.fedtsdp.strategy`), and whose layers are lost."""
+"""The state of FedTSDP (`bouquet.strategies.fedtsdp.strategy`), and whose layers are lost."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from strategies.base.replies import Matrix, Replies
-from strategies.fedtsdp.hopkins import Weights
-from strategies.mathematics.similarity import Distances
+from bouquet.strategies.base.replies import Matrix, Replies
+from bouquet.strategies.fedtsdp.hopkins import Weights
+from bouquet.strategies.mathematics.similarity import Distances
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import BouquetError
-from common.parameters.layout import ParameterLayout, Vector
-from common.protocol import ARRAYS, SPARE, Instruction, Payload
-from common.protocol.offers import LAYERS
-from strategies.base.method import Ask, Outcome, Similarity, one_model
-from strategies.base.options import Above0, Above0To1, Count, Share, Weight
-from strategies.base.replies import PublicData, Replies
-from strategies.base.strategy import MethodStrategy
-from strategies.fedtsdp.decoupling import (
+from bouquet.common.errors import BouquetError
+from bouquet.common.parameters.layout import ParameterLayout, Vector
+from bouquet.common.protocol import ARRAYS, SPARE, Instruction, Payload
+from bouquet.common.protocol.offers import LAYERS
+from bouquet.strategies.base.method import Ask, Outcome, Similarity, one_model
+from bouquet.strategies.base.options import Above0, Above0To1, Count, Share, Weight
+from bouquet.strategies.base.replies import PublicData, Replies
+from bouquet.strategies.base.strategy import MethodStrategy
+from bouquet.strategies.fedtsdp.decoupling import (
     QUANTILES,
     UNKNOWN,
     density_clusters,
@@ -36,12 +36,12 @@ from strategies.fedtsdp.decoupling import (
     weight_distances,
     whole_layers,
 )
-from strategies.fedtsdp.hopkins import draw_batch, entropy, hopkins_statistic, raise_weights, uniform_weights
-from strategies.fedtsdp.state import FedTSDPState, Observed, answered
-from strategies.mathematics.aggregation import Assignment, weighted_mean
-from strategies.mathematics.similarity import Distances, jensen_shannon_divergence
+from bouquet.strategies.fedtsdp.hopkins import draw_batch, entropy, hopkins_statistic, raise_weights, uniform_weights
+from bouquet.strategies.fedtsdp.state import FedTSDPState, Observed, answered
+from bouquet.strategies.mathematics.aggregation import Assignment, weighted_mean
+from bouquet.strategies.mathematics.similarity import Distances, jensen_shannon_divergence
 
-BATCH_STREAM, HOPKINS_STREAM = 2, 3  # of the seed, beside the streams of `strategies.base.sampling`
+BATCH_STREAM, HOPKINS_STREAM = 2, 3  # of the seed, beside the streams of `bouquet.strategies.base.sampling`
 
 Stages = Literal["both", "one", "two"]
 
@@ -56,7 +56,7 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
     of its own: one that is new, or said that it lost them, is sent all layers; one that failed to reply when it was
     last asked is sent the personal ones as a spare, in case that it comes back without its own.
 
-    Needs public, unlabelled data: `public` has to be set (`server.run.build.build_strategy` does).
+    Needs public, unlabelled data: `public` has to be set (`bouquet.server.run.build.build_strategy` does).
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
         What Eq. 7 adds to the weight of a public sample; None is its `|D_pub| / B`. As W is normalised, that puts
         nearly all of it on the one batch, which is then drawn again and again; 1 / B puts half of it there.
     **sampling
-        See `strategies.base.sampling.Sampling`.
+        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     state_class = FedTSDPState
@@ -256,7 +256,7 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
         if self.public is None:
             raise BouquetError(
                 "FedTSDP compares the clients' models on public, unlabelled data: set its attribute `public` "
-                "(server.public_data.inference.public_data makes one of the settings) before the first round."
+                "(bouquet.server.public_data.inference.public_data makes one of the settings) before the first round."
             )
         return self.public
 

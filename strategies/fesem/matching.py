@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import BouquetError
-from common.parameters.layout import ParameterLayout, TensorSpec
-from strategies.mathematics.aggregation import Matrix, Vector
+from bouquet.common.errors import BouquetError
+from bouquet.common.parameters.layout import ParameterLayout, TensorSpec
+from bouquet.strategies.mathematics.aggregation import Matrix, Vector
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from common.parameters.layout import ParameterLayout, Vector
-from strategies.base.replies import Matrix
-from strategies.mathematics.clustering import ClusterNumber, choose_num_clusters, elbow, kmeans
+from bouquet.common.parameters.layout import ParameterLayout, Vector
+from bouquet.strategies.base.replies import Matrix
+from bouquet.strategies.mathematics.clustering import ClusterNumber, choose_num_clusters, elbow, kmeans
 
 SELECTION_CLIENTS = 100  # at most so many sampled clients decide on K
 SELECTION_ROUNDS = 3  # communication rounds a candidate K is tried for

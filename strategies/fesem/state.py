@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from common.parameters.layout import Vector
-from strategies.base.replies import Matrix
-from strategies.fesem.num_clusters import Trial
+from bouquet.common.parameters.layout import Vector
+from bouquet.strategies.base.replies import Matrix
+from bouquet.strategies.fesem.num_clusters import Trial
 
 
 @dataclass(frozen=True)

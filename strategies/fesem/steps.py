@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from common.parameters.layout import ParameterLayout
-from strategies.base.replies import Matrix
-from strategies.mathematics.aggregation import Assignment
-from strategies.mathematics.clustering import assign_to_nearest
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.strategies.base.replies import Matrix
+from bouquet.strategies.mathematics.aggregation import Assignment
+from bouquet.strategies.mathematics.clustering import assign_to_nearest
 
 
 def expectation_step(layout: ParameterLayout, W: Matrix, matched: Matrix | None, centers: Matrix) -> Assignment:

@@ -17,17 +17,17 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from common import protocol
-from common.parameters.layout import ParameterLayout, Vector
-from common.protocol import ARRAYS, Instruction, Proximal
-from common.protocol.offers import TERMS, TRAINING
-from strategies.base.first_models import FirstModels
-from strategies.base.method import Similarity, count_moved, one_model
-from strategies.base.options import Allowed, Count, Weight, Weighting, check_options, is_count
-from strategies.base.replies import Matrix, Replies
-from strategies.base.strategy import MethodStrategy
-from strategies.fesem.matching import match_rows
-from strategies.fesem.num_clusters import (
+from bouquet.common import protocol
+from bouquet.common.parameters.layout import ParameterLayout, Vector
+from bouquet.common.protocol import ARRAYS, Instruction, Proximal
+from bouquet.common.protocol.offers import TERMS, TRAINING
+from bouquet.strategies.base.first_models import FirstModels
+from bouquet.strategies.base.method import Similarity, count_moved, one_model
+from bouquet.strategies.base.options import Allowed, Count, Weight, Weighting, check_options, is_count
+from bouquet.strategies.base.replies import Matrix, Replies
+from bouquet.strategies.base.strategy import MethodStrategy
+from bouquet.strategies.fesem.matching import match_rows
+from bouquet.strategies.fesem.num_clusters import (
     SELECTION_ROUNDS,
     VALIDATION_FRACTION,
     Selection,
@@ -36,11 +36,11 @@ from strategies.fesem.num_clusters import (
     drawn_for_choice,
     possible,
 )
-from strategies.fesem.state import FeSEMState
-from strategies.fesem.steps import expectation_step, matched_to, mean_distance
-from strategies.mathematics.aggregation import Assignment, mean_of_centers
-from strategies.mathematics.clustering import kmeans
-from strategies.mathematics.similarity import euclidean_distances
+from bouquet.strategies.fesem.state import FeSEMState
+from bouquet.strategies.fesem.steps import expectation_step, matched_to, mean_distance
+from bouquet.strategies.mathematics.aggregation import Assignment, mean_of_centers
+from bouquet.strategies.mathematics.clustering import kmeans
+from bouquet.strategies.mathematics.similarity import euclidean_distances
 
 NumClusters = Annotated[
     int | Literal["auto"],
@@ -78,7 +78,7 @@ class FeSEM(MethodStrategy[FeSEMState]):
     candidates : tuple of int, default (2, 3, 4, 5, 6)
         The K that ``"auto"`` chooses among.
     **sampling
-        See `strategies.base.sampling.Sampling`.
+        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     state_class = FeSEMState

@@ -7,11 +7,11 @@ from functools import partial
 
 import numpy as np
 
-from common import protocol
-from common.protocol import ClientReply
-from strategies.base.replies import Replies
-from strategies.gradient_loss import wire as choice
-from strategies.gradient_loss.state import Device, GradientLossState
+from bouquet.common import protocol
+from bouquet.common.protocol import ClientReply
+from bouquet.strategies.base.replies import Replies
+from bouquet.strategies.gradient_loss import wire as choice
+from bouquet.strategies.gradient_loss.state import Device, GradientLossState
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The device chooses its cluster by gradient and loss, then trains its model (joint gradient and loss, and IFCA).
 
 Lin, Chen, Yang, Wu, Liu: A Joint Gradient and Loss Based Clustered Federated Learning Design, section II-B. What the
-strategy does with it, and where this differs from the paper, is in `strategies.gradient_loss.strategy`.
+strategy does with it, and where this differs from the paper, is in `bouquet.strategies.gradient_loss.strategy`.
 
 The device keeps the models that it compared. When it compares again, how each of them moved since then (Δ_k) is
 computed here and need not be sent; over several rounds it is the mean step a round.
@@ -19,15 +19,15 @@ from flwr.app import Message
 from numpy.typing import NDArray
 from torch import Tensor
 
-from client.rounds.session import Session
-from client.state.device_state import Arrays, Kept
-from client.training import evaluation, sgd
-from client.training.sgd import sgd_options
-from common import protocol
-from common.model.freezing import training_mode
-from common.parameters.layout import Vector
-from common.protocol import Received
-from strategies.gradient_loss.wire import (
+from bouquet.client.rounds.session import Session
+from bouquet.client.state.device_state import Arrays, Kept
+from bouquet.client.training import evaluation, sgd
+from bouquet.client.training.sgd import sgd_options
+from bouquet.common import protocol
+from bouquet.common.model.freezing import training_mode
+from bouquet.common.parameters.layout import Vector
+from bouquet.common.protocol import Received
+from bouquet.strategies.gradient_loss.wire import (
     ALL_BATCHES,
     CHOSEN,
     HELD,

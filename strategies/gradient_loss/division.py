@@ -12,12 +12,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from strategies.mathematics.aggregation import Matrix
-from strategies.mathematics.clustering import hierarchical_clusters, silhouette
-from strategies.mathematics.meetings import add_meeting, mean_distances
-from strategies.mathematics.similarity import Distances, cosine_similarity
+from bouquet.strategies.mathematics.aggregation import Matrix
+from bouquet.strategies.mathematics.clustering import hierarchical_clusters, silhouette
+from bouquet.strategies.mathematics.meetings import add_meeting, mean_distances
+from bouquet.strategies.mathematics.similarity import Distances, cosine_similarity
 
-LEAST_SILHOUETTE = 0.25  # as `strategies.mathematics.clustering.choose_num_clusters` has it, measured again for steps
+LEAST_SILHOUETTE = (
+    0.25  # as `bouquet.strategies.mathematics.clustering.choose_num_clusters` has it, measured again for steps
+)
 # Of few devices the best of all divisions is clearer by chance: at least these two, the second over their number.
 OF_FEW, OVER_NUMBER = 0.2, 0.5
 LEAST_MEETINGS = 3.0  # rounds in which devices of the two halves trained one model, in the mean over their pairs

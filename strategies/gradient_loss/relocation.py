@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from strategies.gradient_loss.answers import Answers
-from strategies.gradient_loss.division import clearest, compare_steps, divide
-from strategies.gradient_loss.state import GradientLossState
+from bouquet.strategies.gradient_loss.answers import Answers
+from bouquet.strategies.gradient_loss.division import clearest, compare_steps, divide
+from bouquet.strategies.gradient_loss.state import GradientLossState
 
 
 def relocated(state: GradientLossState, answers: Answers, empty: Sequence[int]) -> tuple[GradientLossState, Answers]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from strategies.base.replies import Matrix
-from strategies.gradient_loss.division import Apart
-from strategies.gradient_loss.wire import Relocation
-from strategies.mathematics.similarity import Distances
+from bouquet.strategies.base.replies import Matrix
+from bouquet.strategies.gradient_loss.division import Apart
+from bouquet.strategies.gradient_loss.wire import Relocation
+from bouquet.strategies.mathematics.similarity import Distances
 
 
 @dataclass(frozen=True)

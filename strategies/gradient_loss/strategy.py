@@ -15,9 +15,9 @@ Efficient Framework for Clustered Federated Learning. NeurIPS 2020). Where this 
 - Nobody needs all K models once its identity is settled: ``broadcast="adaptive"``.
 - Two groups that begin on one model may stay there: the step of their 40 devices is less noisy, and so more like
   everybody's gradient, than that of a device that is told to train the empty cluster. ``empty_cluster="split"`` divides
-  the cluster (`strategies.gradient_loss.division`).
+  the cluster (`bouquet.strategies.gradient_loss.division`).
 
-The device's part is `strategies.gradient_loss.device`.
+The device's part is `bouquet.strategies.gradient_loss.device`.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from common import protocol
-from common.parameters.layout import ParameterLayout, Vector
-from common.protocol import Instruction, Payload
-from common.protocol.offers import TRAINING
-from strategies.base.method import Outcome, count_moved
-from strategies.base.options import Allowed, Count, Share, is_count
-from strategies.base.replies import Replies
-from strategies.base.strategy import MethodStrategy
-from strategies.gradient_loss import wire as choice
-from strategies.gradient_loss.answers import Answers, identified, mean_gap
-from strategies.gradient_loss.relocation import relocated
-from strategies.gradient_loss.state import GradientLossState
-from strategies.gradient_loss.wire import (
+from bouquet.common import protocol
+from bouquet.common.parameters.layout import ParameterLayout, Vector
+from bouquet.common.protocol import Instruction, Payload
+from bouquet.common.protocol.offers import TRAINING
+from bouquet.strategies.base.method import Outcome, count_moved
+from bouquet.strategies.base.options import Allowed, Count, Share, is_count
+from bouquet.strategies.base.replies import Replies
+from bouquet.strategies.base.strategy import MethodStrategy
+from bouquet.strategies.gradient_loss import wire as choice
+from bouquet.strategies.gradient_loss.answers import Answers, identified, mean_gap
+from bouquet.strategies.gradient_loss.relocation import relocated
+from bouquet.strategies.gradient_loss.state import GradientLossState
+from bouquet.strategies.gradient_loss.wire import (
     BatchLoss,
     Choice,
     LocalUpdate,
@@ -50,7 +50,7 @@ from strategies.gradient_loss.wire import (
     center_record,
     step_record,
 )
-from strategies.mathematics.initialisation import random_models
+from bouquet.strategies.mathematics.initialisation import random_models
 
 Broadcast = Literal["full", "adaptive"]
 EmptyCluster = Literal["tell", "split", "leave"]
@@ -105,7 +105,7 @@ class GradientLoss(MethodStrategy[GradientLossState]):
         rounds or more, is divided, and the empty one is where its smaller half is. The larger of two such clusters is
         divided first; without one, the empty cluster stays as it is.
     **sampling
-        See `strategies.base.sampling.Sampling`.
+        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     state_class = GradientLossState

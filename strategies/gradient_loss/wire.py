@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from common.compression.delta import MOST_MODELS
-from common.protocol import ProtocolError, Received, Scalar
+from bouquet.common.compression.delta import MOST_MODELS
+from bouquet.common.protocol import ProtocolError, Received, Scalar
 
 PROCEDURE = "gradient-loss"
 

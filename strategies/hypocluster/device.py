@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from flwr.app import Message
 
-from client.rounds.session import Session
-from client.training import evaluation
-from common.parameters.layout import Vector
-from common.protocol import Received
-from strategies.hypocluster.wire import CHOSEN, LOSS_GAP, center_record, offered
+from bouquet.client.rounds.session import Session
+from bouquet.client.training import evaluation
+from bouquet.common.parameters.layout import Vector
+from bouquet.common.protocol import Received
+from bouquet.strategies.hypocluster.wire import CHOSEN, LOSS_GAP, center_record, offered
 
 
 def chooses(received: Received) -> bool:

@@ -5,13 +5,13 @@ https://arxiv.org/abs/2002.10619
 
 Section 3, the stochastic EM form of its algorithm: in a round, each sampled device takes argmin_k L_i(h_k) over all of
 its training data and runs local SGD from that h_k; h_k becomes the mean of its devices' models, weighted by their
-numbers of samples. IFCA, which came at the same time (`strategies.gradient_loss`), judges by all training data, too;
-its means are plain.
+numbers of samples. IFCA, which came at the same time (`bouquet.strategies.gradient_loss`), judges by all training data,
+too; its means are plain.
 
 Where this differs from the paper: the hypotheses begin as q random initialisations; from one common model they would
 stay equal for ever.
 
-The device's part is `strategies.hypocluster.device`.
+The device's part is `bouquet.strategies.hypocluster.device`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from typing import Any
 
 import numpy as np
 
-from common.parameters.layout import ParameterLayout, Vector
-from common.protocol import Instruction, Payload
-from common.protocol.offers import LOSS
-from strategies.base.method import Outcome, count_moved
-from strategies.base.options import Count
-from strategies.base.replies import Matrix, Replies
-from strategies.base.strategy import MethodStrategy
-from strategies.hypocluster.wire import CHOSEN, LOSS_GAP, PROCEDURE, center_record
-from strategies.mathematics.initialisation import random_models
+from bouquet.common.parameters.layout import ParameterLayout, Vector
+from bouquet.common.protocol import Instruction, Payload
+from bouquet.common.protocol.offers import LOSS
+from bouquet.strategies.base.method import Outcome, count_moved
+from bouquet.strategies.base.options import Count
+from bouquet.strategies.base.replies import Matrix, Replies
+from bouquet.strategies.base.strategy import MethodStrategy
+from bouquet.strategies.hypocluster.wire import CHOSEN, LOSS_GAP, PROCEDURE, center_record
+from bouquet.strategies.mathematics.initialisation import random_models
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class HypoCluster(MethodStrategy[HypoClusterState]):
     num_clusters : int, default 4
         q, the number of hypotheses.
     **sampling
-        See `strategies.base.sampling.Sampling`.
+        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     state_class = HypoClusterState

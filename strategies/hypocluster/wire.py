@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from common.compression.delta import MOST_MODELS
-from common.protocol import ProtocolError, Received
+from bouquet.common.compression.delta import MOST_MODELS
+from bouquet.common.protocol import ProtocolError, Received
 
 PROCEDURE = "hypocluster"
 CHOSEN = "cluster"

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import ThreadpoolController
 
-from common.errors import BouquetError
-from common.system.resources import available_cores
+from bouquet.common.errors import BouquetError
+from bouquet.common.system.resources import available_cores
 
 Matrix = NDArray[np.floating[Any]]
 Vector = NDArray[np.floating[Any]]

@@ -18,9 +18,9 @@ from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 from threadpoolctl import threadpool_limits
 
-from common.errors import BouquetError
-from strategies.mathematics.aggregation import Assignment, Matrix, cluster_means, weighted_mean
-from strategies.mathematics.similarity import Distances, distances_to, euclidean_distances
+from bouquet.common.errors import BouquetError
+from bouquet.strategies.mathematics.aggregation import Assignment, Matrix, cluster_means, weighted_mean
+from bouquet.strategies.mathematics.similarity import Distances, distances_to, euclidean_distances
 
 LINKAGES = ("average", "single", "complete", "ward")
 
@@ -50,7 +50,8 @@ def kmeans(W: Matrix, num_clusters: int, seed: int, restarts: int = 20, compared
     """Group the rows of W (n × d) by k-means++, the best of ``restarts`` random starts (FeSEM starts from this).
 
     ``compared`` (n × p) is what the rows are grouped by where that is not W itself: a model's parameters, whose buffers
-    are averaged with it (`common.parameters.layout.ParameterLayout.parameters_of`). Centers are (K × d) all the same.
+    are averaged with it (`bouquet.common.parameters.layout.ParameterLayout.parameters_of`). Centers are (K × d) all the
+    same.
 
     Where d exceeds n, the search runs on n exact coordinates of the rows, recovered from their distances; centers
     are then means of the rows of W. When fewer than K rows are distinct, the surplus clusters stay empty and their

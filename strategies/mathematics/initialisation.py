@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from common.errors import BouquetError
-from common.parameters.layout import ParameterLayout, Vector
-from strategies.mathematics.aggregation import Matrix
+from bouquet.common.errors import BouquetError
+from bouquet.common.parameters.layout import ParameterLayout, Vector
+from bouquet.strategies.mathematics.aggregation import Matrix
 
 DrawModel = Callable[[int], Vector]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from strategies.mathematics.similarity import Distances
+from bouquet.strategies.mathematics.similarity import Distances
 
 
 def add_meeting(

@@ -15,8 +15,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from common.errors import BouquetError
-from strategies.mathematics.aggregation import Matrix, Vector, cluster_means, mean_without_ends
+from bouquet.common.errors import BouquetError
+from bouquet.strategies.mathematics.aggregation import Matrix, Vector, cluster_means, mean_without_ends
 
 Rule = Literal["mean", "median", "trimmed-mean", "krum"]
 
@@ -91,7 +91,7 @@ class Aggregation:
 
 def krum(W: Matrix, num_bad: int) -> int:
     """The row of W (n × d) whose squared distances to its n − f − 2 nearest others sum to least; f is ``num_bad``."""
-    from strategies.mathematics.similarity import euclidean_distances  # SciPy, which the others do without
+    from bouquet.strategies.mathematics.similarity import euclidean_distances  # SciPy, which the others do without
 
     squared = np.square(euclidean_distances(W))
     nearest = max(1, len(W) - num_bad - 2)

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import cdist, pdist, squareform
 from scipy.special import entr
 
-from common.errors import BouquetError
-from strategies.mathematics.aggregation import Matrix, Vector, column_blocks, column_slices, in_threads
+from bouquet.common.errors import BouquetError
+from bouquet.strategies.mathematics.aggregation import Matrix, Vector, column_blocks, column_slices, in_threads
 
 Distances = NDArray[np.float64]
 
@@ -137,7 +137,7 @@ def l1_discrepancy(
     distances: Callable[[NDArray[np.float64]], NDArray[Any]] = partial(pdist, metric="cityblock")
     threads: AbstractContextManager[None] = nullcontext()
     if len(total) * d >= _WORTH_PYTORCH:
-        from strategies.mathematics.torch_distances import cityblock, one_thread_each  # imports PyTorch
+        from bouquet.strategies.mathematics.torch_distances import cityblock, one_thread_each  # imports PyTorch
 
         distances, threads = cityblock, one_thread_each()
     with threads:

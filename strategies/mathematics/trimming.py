@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import BouquetError
-from strategies.mathematics.aggregation import Assignment, Matrix, Vector, mean_without_ends
-from strategies.mathematics.clustering import canonical_labels
-from strategies.mathematics.similarity import Distances, euclidean_distances
+from bouquet.common.errors import BouquetError
+from bouquet.strategies.mathematics.aggregation import Assignment, Matrix, Vector, mean_without_ends
+from bouquet.strategies.mathematics.clustering import canonical_labels
+from bouquet.strategies.mathematics.similarity import Distances, euclidean_distances
 
 MAX_STEPS = 100  # of Lloyd's algorithm, which ends long before
 

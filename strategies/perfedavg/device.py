@@ -14,12 +14,12 @@ import torch
 from flwr.app import Message
 from torch import Tensor
 
-from client.procedures import config
-from client.rounds.session import Session
-from client.training import sgd
-from common.parameters.layout import Vector
-from common.protocol import ARRAYS
-from strategies.perfedavg.wire import ADAPTATION_RATE, ADAPTATION_STEPS
+from bouquet.client.procedures import config
+from bouquet.client.rounds.session import Session
+from bouquet.client.training import sgd
+from bouquet.common.parameters.layout import Vector
+from bouquet.common.protocol import ARRAYS
+from bouquet.strategies.perfedavg.wire import ADAPTATION_RATE, ADAPTATION_STEPS
 
 Parameters = Sequence[Tensor]
 GradientAt = Callable[[Parameters, int], Parameters]

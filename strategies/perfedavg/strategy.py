@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from common.protocol import Instruction, Scalar
-from common.protocol.offers import TRAINING
-from strategies.base.method import one_model
-from strategies.base.options import Above0, Count
-from strategies.baselines.fedavg import GlobalState
-from strategies.baselines.global_model import GlobalModel
-from strategies.perfedavg.wire import ADAPTATION_RATE, ADAPTATION_STEPS, PROCEDURE
+from bouquet.common.protocol import Instruction, Scalar
+from bouquet.common.protocol.offers import TRAINING
+from bouquet.strategies.base.method import one_model
+from bouquet.strategies.base.options import Above0, Count
+from bouquet.strategies.baselines.fedavg import GlobalState
+from bouquet.strategies.baselines.global_model import GlobalModel
+from bouquet.strategies.perfedavg.wire import ADAPTATION_RATE, ADAPTATION_STEPS, PROCEDURE
 
 
 @dataclass(eq=False, repr=False)
@@ -39,7 +39,7 @@ class PerFedAvg(GlobalModel):
     adaptation_steps : int, default 1
         Gradient steps of adaptation before a test; 1 in the paper.
     **sampling
-        See `strategies.base.sampling.Sampling`.
+        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     tested_model = "received, then adapted by gradient steps"

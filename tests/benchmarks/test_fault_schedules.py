@@ -40,7 +40,7 @@ def finished(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT)
         from benchmarks.faults import fleet
-        from experiments.simulation.run import simulate
+        from bouquet.experiments.simulation.run import simulate
 
         folder = tmp_path_factory.mktemp("fleet")
         own = folder / "data"
@@ -53,7 +53,9 @@ def finished(tmp_path_factory):
         fleet.Fleet.write_data(made)
         values = {"data.data_dir": str(own), "simulation.engine": "inline", "data.clients": len(devices)}
         settings = fleet.run_settings("fesem", "run", made.public, **values)
-        patch.setattr("experiments.simulation.run.shutil.rmtree", lambda *_, **__: None)  # what devices keep is to stay
+        patch.setattr(
+            "bouquet.experiments.simulation.run.shutil.rmtree", lambda *_, **__: None
+        )  # what devices keep is to stay
         simulate(settings, folder / "run")
         (folder / "run" / "report.html").touch()
         (folder / "run" / "status.json").write_text(json.dumps({"state": "finished"}))

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from bouquet import cli
-from client.agent import main as agent
+from bouquet.client.agent import main as agent
 from tests.helpers.waiting_for import eventually
 
 INLINE = ("--set", "simulation.engine=inline")
@@ -29,7 +29,7 @@ def bouquet(folder, *arguments):
     ):
         patch.setattr(sys, "argv", ["bouquet", *arguments])
         # `bouquet client` becomes another program; here that would be the end of the tests.
-        patch.setattr("client.agent.main.os.execv", lambda _, given: sys.exit(agent.main(given[-1])))
+        patch.setattr("bouquet.client.agent.main.os.execv", lambda _, given: sys.exit(agent.main(given[-1])))
         with pytest.raises(SystemExit) as ended:
             cli.main()
     return SimpleNamespace(returncode=ended.value.code, stdout=stdout.getvalue(), stderr=stderr.getvalue())

@@ -1,4 +1,4 @@
-"""A file or folder of the user's that has the name of one of Bouquet's packages."""
+"""Files of the user's that have the names of Bouquet's folders, as Flower's tutorials taught ``client.py``."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 STRATEGY = """
-from strategies import FeSEM
+from bouquet.strategies import FeSEM
 
 
 class Mine(FeSEM):
@@ -17,44 +17,37 @@ class Mine(FeSEM):
 """
 
 
-def bouquet(folder, *arguments, module=False, path=False):
-    program = [sys.executable, "-m", "bouquet"] if module else [str(Path(sys.executable).with_name("bouquet"))]
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | ({"PYTHONPATH": "."} if path else {})
-    environment["RAY_memory_monitor_refresh_ms"] = "0"  # Ray would end clients of a machine whose memory is short
-    return subprocess.run(
-        [*program, *arguments], cwd=folder, capture_output=True, text=True, env=environment, check=False
-    )
-
-
 @pytest.fixture
 def folder(tmp_path):
-    (tmp_path / "common.py").write_text("raise SystemExit('mine')\n")
+    for name in ("client", "common", "experiments", "server", "strategies"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('mine')\n")
     (tmp_path / "mine.py").write_text(STRATEGY)
     return tmp_path
 
 
-@pytest.mark.parametrize("how", [{"module": True}, {"path": True}])
-def test_what_hides_a_package_is_named(folder, how):
-    done = bouquet(folder, "--version", **how)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"bouquet: {folder / 'common.py'} hides Bouquet's package 'common'. Rename it")
-    assert done.stderr.count("\n") == 1
-
-
-def test_the_program_itself_does_not_look_there_and_takes_a_strategy_by_its_file(folder):
+@pytest.mark.parametrize("engine", ["inline", "ray"])
+@pytest.mark.parametrize("program", [["-m", "bouquet"], [str(Path(sys.executable).with_name("bouquet"))]])
+def test_a_strategy_in_a_file_is_simulated_beside_them(folder, engine, program):
     words = ["simulate", "--strategy", "./mine.py:Mine", "--clients", "2", "--rounds", "1", "--out", "run"]
     words += ["--set", "strategy.num_clusters=2", "--set", "train.local_epochs=1"]
-    done = bouquet(folder, *words, "--set", "simulation.engine=inline")
-    assert done.returncode == 0, done.stderr
-    assert (folder / "run" / "summary.json").is_file()
-
-
-def test_nor_do_rays_processes_which_take_a_strategy_by_its_file(folder):
-    """Whose clients import client and common, and would run the user's."""
-    (folder / "client.py").write_text("raise SystemExit('mine')\n")
-    words = ["simulate", "--strategy", "./mine.py:Mine", "--clients", "2", "--rounds", "1", "--out", "run"]
-    words += ["--set", "strategy.num_clusters=2", "--set", "train.local_epochs=1"]
-    done = bouquet(folder, *words, "--set", "simulation.engine=ray")
+    words += ["--set", f"simulation.engine={engine}"]
+    environment = {**os.environ, "PYTHONPATH": ".", "RAY_memory_monitor_refresh_ms": "0"}
+    command = [sys.executable, *program, *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     summary = json.loads((folder / "run" / "summary.json").read_text())
     assert (summary["clients"], summary["strategy"]) == (2, "./mine.py:Mine")
+
+
+def test_the_front_door_loads_nothing_before_a_name_is_asked_for(folder):
+    program = (
+        "import sys, bouquet\n"
+        "assert not {'torch', 'flwr', 'numpy'} & {*sys.modules}\n"
+        "assert {'FeSEM', 'InlineGrid', 'MethodStrategy', 'around', 'simulate'} < {*dir(bouquet)}\n"
+        "names = 'FeSEM', 'InlineGrid', 'around', 'simulate'\n"
+        "assert all(getattr(bouquet, name).__name__ == name for name in names)\n"
+        "from bouquet import server\n"
+        "assert server.__name__ == 'bouquet.server'\n"
+        "assert not hasattr(bouquet, 'Nothing')\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=folder, check=True)

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-from client.app import make_client_app
-from client.owner.sensors import VARIABLE
-from client.owner.watch import Watch
-from client.rounds.start_model import compose
-from client.state.device_state import PERSONAL, Kept
-from common import protocol
-from common.model.build import initial_model, state_vector
-from common.protocol import ARRAYS, Encoder, Instruction, Payload, Proximal
-from common.protocol.error_replies import NOT_NOW_ERROR, NotNow
-from common.settings import load_settings
-from experiments.simulation.inline_grid import InlineGrid
-from strategies.base import reply_checks
+from bouquet.client.app import make_client_app
+from bouquet.client.owner.sensors import VARIABLE
+from bouquet.client.owner.watch import Watch
+from bouquet.client.rounds.start_model import compose
+from bouquet.client.state.device_state import PERSONAL, Kept
+from bouquet.common import protocol
+from bouquet.common.model.build import initial_model, state_vector
+from bouquet.common.protocol import ARRAYS, Encoder, Instruction, Payload, Proximal
+from bouquet.common.protocol.error_replies import NOT_NOW_ERROR, NotNow
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.strategies.base import reply_checks
 from tests.helpers.machine import Machine
 
 SETTINGS = load_settings(None, ["data.clients=10", "train.local_epochs=1", "data.partition=rotated", "data.groups=2"])
@@ -170,9 +170,9 @@ def test_who_it_is_costs_no_pytorch(tmp_path):
     code = """
 import sys
 from flwr.app import Context, Message, RecordDict
-from client.app import make_client_app
-from common.settings import Settings
-from experiments.simulation.inline_grid import InlineGrid
+from bouquet.client.app import make_client_app
+from bouquet.common.settings import Settings
+from bouquet.experiments.simulation.inline_grid import InlineGrid
 InlineGrid({})
 context = Context(1, 2, {"state-dir": sys.argv[1]}, RecordDict(), {})
 reply = make_client_app(Settings())(Message(RecordDict(), dst_node_id=2, message_type="query.identify"), context)

@@ -7,18 +7,18 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-from client.app import make_client_app
-from client.context import ClientContext
-from client.device_log import _numbers, connection_watcher
-from client.training.precision import Precision
-from common import protocol
-from common.model.build import initial_model, state_vector
-from common.model_selection import CHOSEN, MIXED, mixed_bits
-from common.protocol import ARRAYS, Encoder, Instruction, Payload
-from common.settings import load_settings
-from common.task.score import ACCURACY
-from experiments.simulation.inline_grid import InlineGrid
-from strategies.base import reply_checks
+from bouquet.client.app import make_client_app
+from bouquet.client.context import ClientContext
+from bouquet.client.device_log import _numbers, connection_watcher
+from bouquet.client.training.precision import Precision
+from bouquet.common import protocol
+from bouquet.common.model.build import initial_model, state_vector
+from bouquet.common.model_selection import CHOSEN, MIXED, mixed_bits
+from bouquet.common.protocol import ARRAYS, Encoder, Instruction, Payload
+from bouquet.common.settings import load_settings
+from bouquet.common.task.score import ACCURACY
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.strategies.base import reply_checks
 
 InlineGrid({})  # gives Flower's Message its sender
 SETTINGS = load_settings(
@@ -111,7 +111,7 @@ def test_why_it_is_left_out(device, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("client.state.store.os.replace", full)
+    monkeypatch.setattr("bouquet.client.state.store.os.replace", full)
     device("train", settings=SETTINGS.with_overrides({"run.seed": 5}))
     assert device.said[-1].endswith(f"state cannot be written to {tmp_path / 'state'}: No space left on device.")
     (tmp_path / "data.npz").write_bytes(b"torn")
@@ -120,7 +120,7 @@ def test_why_it_is_left_out(device, tmp_path, monkeypatch):
 
 
 def test_a_bug_is_in_the_log_too(device, monkeypatch):
-    monkeypatch.setattr("client.rounds.session.Session.open", lambda *_: 1 / 0)
+    monkeypatch.setattr("bouquet.client.rounds.session.Session.open", lambda *_: 1 / 0)
     assert device("train").error.reason == "ZeroDivisionError on the device. The device's log says more."
     assert device.said[-1].endswith("ZeroDivisionError: division by zero")
 

@@ -1,12 +1,12 @@
-"""client.mod.around a plain Flower ClientApp: each method is as with Bouquet's own ClientApp, or refused."""
+"""bouquet.client.mod.around a plain Flower ClientApp: each method is as with Bouquet's own ClientApp, or refused."""
 
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
 
-from client.mod import around, penalty
-from common.errors import BouquetError
-from common.protocol.offers import TRAINING
+from bouquet.client.mod import around, penalty
+from bouquet.common.errors import BouquetError
+from bouquet.common.protocol.offers import TRAINING
 from tests.helpers.stock_app import DEVICES, grid_of, initial, own_app, play, stock_app, training_loss
 from tests.test_stock_clients import CASES, made
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 
-from common.errors import BouquetError
-from common.metrics import (
+from bouquet.common.errors import BouquetError
+from bouquet.common.metrics import (
     accuracy,
     adjusted_rand_index,
     deviation,
@@ -20,7 +20,7 @@ from common.metrics import (
     worst_decile,
     written,
 )
-from common.task.score import Score
+from bouquet.common.task.score import Score
 
 labels = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=30)
 

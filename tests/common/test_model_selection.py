@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from common import model_selection
-from common.model_selection import Difference, Posterior, Prior, choose, pool, posterior
+from bouquet.common import model_selection
+from bouquet.common.model_selection import Difference, Posterior, Prior, choose, pool, posterior
 
 
 def test_errors_are_of_the_class_with_the_largest_output():

@@ -5,21 +5,21 @@ import textwrap
 import numpy as np
 import pytest
 
-from client.data.loading import load_partition
-from common.data.catalog import dataset_info
-from common.data.datasets import load_dataset
-from common.data.partitions import partition
-from common.errors import BouquetError
-from common.model.build import model_shape
-from common.model.card import ModelCard
-from common.settings import load_settings
+from bouquet.client.data.loading import load_partition
+from bouquet.common.data.catalog import dataset_info
+from bouquet.common.data.datasets import load_dataset
+from bouquet.common.data.partitions import partition
+from bouquet.common.errors import BouquetError
+from bouquet.common.model.build import model_shape
+from bouquet.common.model.card import ModelCard
+from bouquet.common.settings import load_settings
 
 DATA = """
     import numpy as np
-    from common.data.datasets import Dataset
-    from common.data.catalog import DatasetInfo, described
-    from common.errors import BouquetError
-    from common.data.partitions import ClientPart
+    from bouquet.common.data.datasets import Dataset
+    from bouquet.common.data.catalog import DatasetInfo, described
+    from bouquet.common.errors import BouquetError
+    from bouquet.common.data.partitions import ClientPart
 
     SMALL = DatasetInfo(input_shape=(1, 2, 2), num_classes=2, scale=255.0)
 
@@ -115,7 +115,7 @@ def test_it_is_given_the_data_folder(tmp_path):
     ("name", "message"),
     [
         ("nowhere", "Data set 'own_data_for_test:nowhere' cannot be imported"),
-        ("bare", "does not say what it holds: decorate the function with common.data.datasets.described"),
+        ("bare", "does not say what it holds: decorate the function with bouquet.common.data.datasets.described"),
         ("broken", "Data set 'own_data_for_test:broken' failed: KeyError: 'x'"),
         ("number", "returned a int; it must return a Dataset"),
         ("other_shape", r"samples of shape \(40, 1, 2, 2\)"),

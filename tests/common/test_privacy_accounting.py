@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import log_ndtr
 
-from common.privacy_accounting import _log_normal_cdf, delta_at, epsilon_spent
+from bouquet.common.privacy_accounting import _log_normal_cdf, delta_at, epsilon_spent
 
 
 def test_delta_of_one_release_by_hand():

@@ -28,8 +28,8 @@ def imported(folder, package, extension):
     program = (
         f"import sys; sys.path.insert(0, {str(folder)!r})\n"
         "import torch\n"
-        "from common.errors import BouquetError\n"
-        "from common.torchvision_compat import import_torchvision\n"
+        "from bouquet.common.errors import BouquetError\n"
+        "from bouquet.common.torchvision_compat import import_torchvision\n"
         "try:\n"
         "    print('came from', import_torchvision().__file__, torch.ops.torchvision.nms)\n"
         "except BouquetError as error:\n"

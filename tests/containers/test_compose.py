@@ -125,8 +125,8 @@ def test_images_stop_at_once_and_say_whether_they_are_well(federation):
     ).strip()
     try:
         local.wait_for(lambda: "cannot be reached" in local.logs(client), "a look for the server")
-        local.docker("exec", client, "python", "-m", "common.system.health")
-        probe = "from common.system.health import main; print(main(['127.0.0.1:9']))"
+        local.docker("exec", client, "python", "-m", "bouquet.common.system.health")
+        probe = "from bouquet.common.system.health import main; print(main(['127.0.0.1:9']))"
         assert "does not answer" in local.docker("exec", client, "python", "-c", probe)
         local.docker("stop", client)
         # SIGTERM sufficed; SIGKILL would have been 137

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from server.service.open_files import ENOUGH
+from bouquet.server.service.open_files import ENOUGH
 
 ROOT = Path(__file__).parents[2]
 UNITS = ("server", "client")

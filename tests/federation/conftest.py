@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bouquet.common.model.build import initial_model, state_vector
+from bouquet.common.settings import load_settings
+from bouquet.common.system.ports import free_port
+from bouquet.experiments.simulation.inline_grid import scripted_client
 from bouquet.keys.store import add_device, init_keys
-from common.model.build import initial_model, state_vector
-from common.settings import load_settings
-from common.system.ports import free_port
-from experiments.simulation.inline_grid import scripted_client
 from tests.helpers.two_classes import settings_of
 from tests.helpers.wire_device import Ended, Script, WireDevice, answering
 

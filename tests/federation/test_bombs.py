@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from flwr.app import Array, ConfigRecord, Message, MetricRecord, RecordDict
 
-from common import protocol
-from common.compression.delta import PackedModel, to_bytes
-from common.protocol import tensors
-from server.run.stop import ask_to_stop
+from bouquet.common import protocol
+from bouquet.common.compression.delta import PackedModel, to_bytes
+from bouquet.common.protocol import tensors
+from bouquet.server.run.stop import ask_to_stop
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(600)]
 

@@ -24,4 +24,4 @@ def test_the_demo_trains_finds_the_groups_and_leaves_nothing_running(tmp_path):
 def running_below(folder):
     """Command lines of processes that still name the folder."""
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    return [line for line in listed.splitlines() if str(folder) in line and "client.agent" in line]
+    return [line for line in listed.splitlines() if str(folder) in line and "bouquet.client.agent" in line]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from common.system.ports import free_port
-from server.run.stop import ask_to_stop
+from bouquet.common.system.ports import free_port
+from bouquet.server.run.stop import ask_to_stop
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(600)]
 

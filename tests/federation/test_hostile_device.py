@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
-from common import protocol
-from common.wire.flower import content_bytes
-from experiments.simulation.inline_grid import scripted_client
+from bouquet.common import protocol
+from bouquet.common.wire.flower import content_bytes
+from bouquet.experiments.simulation.inline_grid import scripted_client
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(600)]
 

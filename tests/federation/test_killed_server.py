@@ -9,10 +9,10 @@ import signal
 import numpy as np
 import pytest
 
-from client.rounds.serving import served_models
-from client.state.device_state import DeviceState
-from client.state.store import FolderStore
-from common.system.processes import descendants
+from bouquet.client.rounds.serving import served_models
+from bouquet.client.state.device_state import DeviceState
+from bouquet.client.state.store import FolderStore
+from bouquet.common.system.processes import descendants
 from tests.helpers.two_classes import settings_of
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(900)]

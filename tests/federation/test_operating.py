@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from bouquet.client.owner.conditions import read_when
+from bouquet.client.owner.sensors import VARIABLE as SENSORS
+from bouquet.common.system.ports import free_port
+from bouquet.common.trust.code import HOME
 from bouquet.keys.store import add_device, init_keys
-from client.owner.conditions import read_when
-from client.owner.sensors import VARIABLE as SENSORS
-from common.system.ports import free_port
-from common.trust.code import package_folder
 from tests.helpers.machine import Machine
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(1800)]
@@ -163,10 +163,9 @@ def machines(tmp_path):
 
 
 def release(folder):
-    """The next release, as pip would install it: all packages, one of them changed, and the number."""
-    for name in ("bouquet", "client", "common", "experiments", "server", "strategies"):
-        shutil.copytree(package_folder(name), folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    with (folder / "common" / "errors.py").open("a") as file:
+    """The next release, as pip would install it: the package, one file of it changed, and the number."""
+    shutil.copytree(HOME, folder / "bouquet", ignore=shutil.ignore_patterns("__pycache__"))
+    with (folder / "bouquet" / "common" / "errors.py").open("a") as file:
         file.write("\n# better\n")
     about = folder / f"bouquet_fl-{NEXT_RELEASE}.dist-info"
     about.mkdir()

@@ -8,11 +8,11 @@ from PIL import Image
 from safetensors.numpy import load_file
 from safetensors.torch import save_file
 
+from bouquet.common.model.build import initial_model
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.run import simulate
 from bouquet.models.kept import device_model
 from bouquet.models.predict import predict
-from common.model.build import initial_model
-from common.settings import load_settings
-from experiments.simulation.run import simulate
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(1800)]
 

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
+from bouquet.common import protocol
+from bouquet.common.system.ports import free_port
+from bouquet.common.system.processes import descendants
+from bouquet.common.task.score import ACCURACY
 from bouquet.keys.store import add_device
-from common import protocol
-from common.system.ports import free_port
-from common.system.processes import descendants
-from common.task.score import ACCURACY
 
 PROMETHEUS = shutil.which("prometheus")
 DEPLOY = Path(__file__).parents[2] / "deploy"

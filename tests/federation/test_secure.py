@@ -8,13 +8,13 @@ import signal
 import numpy as np
 import pytest
 
+from bouquet.client.state.device_state import DeviceState
+from bouquet.client.state.store import FolderStore
+from bouquet.common.model.build import initial_model
+from bouquet.common.settings import load_settings
 from bouquet.keys.store import add_device, init_keys, remove_device, renew_device
-from client.state.device_state import DeviceState
-from client.state.store import FolderStore
-from common.model.build import initial_model
-from common.settings import load_settings
-from server.service.certificates import Certificates
-from server.service.running import serving
+from bouquet.server.service.certificates import Certificates
+from bouquet.server.service.running import serving
 from tests.helpers.two_classes import settings_of
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(1200)]

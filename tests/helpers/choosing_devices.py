@@ -2,16 +2,16 @@
 
 import numpy as np
 
-from common import protocol
-from common.parameters.layout import ParameterLayout
-from common.protocol import ClientReply
-from common.protocol.error_replies import refusal
-from experiments.simulation.inline_grid import InlineGrid
-from strategies.base.replies import Replies
-from strategies.gradient_loss import wire as choice
-from strategies.gradient_loss.state import GradientLossState
-from strategies.gradient_loss.strategy import GradientLoss
-from strategies.gradient_loss.wire import Choice, center_record
+from bouquet.common import protocol
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.common.protocol import ClientReply
+from bouquet.common.protocol.error_replies import refusal
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.strategies.base.replies import Replies
+from bouquet.strategies.gradient_loss import wire as choice
+from bouquet.strategies.gradient_loss.state import GradientLossState
+from bouquet.strategies.gradient_loss.strategy import GradientLoss
+from bouquet.strategies.gradient_loss.wire import Choice, center_record
 
 POINT = ParameterLayout.of({"w.weight": np.zeros((1, 2), dtype=np.float32)})
 CENTERS = np.array([[0, 0], [10, 10]], dtype=np.float32)

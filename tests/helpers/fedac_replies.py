@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from common.parameters.layout import ParameterLayout
-from common.protocol import ClientReply
-from strategies.base.replies import Replies
-from strategies.fedac.strategy import FedAC
-from strategies.fedac.wire import NUMBERS
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.common.protocol import ClientReply
+from bouquet.strategies.base.replies import Replies
+from bouquet.strategies.fedac.strategy import FedAC
+from bouquet.strategies.fedac.wire import NUMBERS
 
 # One embedding and one decision parameter: a model is a point in the plane.
 PLANE = ParameterLayout.of({name: np.zeros((1, 1), dtype=np.float32) for name in ("embed.weight", "decide.weight")})

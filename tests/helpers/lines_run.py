@@ -2,8 +2,8 @@
 
 Then ``python -m tests.helpers.lines_run 90`` says which were not, and fails where fewer than 90 % were. slipcover marks
 the code when it is imported; to trace it, before Python 3.12, costs the tests as much again as half of their time.
-Its own plugin for pytest takes the folder ``tests`` for a module. `client.app` is left out: Ray sends functions that it
-makes to other processes, and what slipcover adds to code cannot be sent.
+Its own plugin for pytest takes the folder ``tests`` for a module. `bouquet.client.app` is left out: Ray sends functions
+that it makes to other processes, and what slipcover adds to code cannot be sent.
 """
 
 import functools
@@ -17,7 +17,7 @@ import slipcover
 from slipcover.importer import FileMatcher, SlipcoverMetaPathFinder
 from slipcover.slipcover import print_coverage
 
-LEFT_OUT = "client.app"
+LEFT_OUT = "bouquet.client.app"
 PACKAGES = ["client", "common", "server", "strategies"]
 WORKER = "PYTEST_XDIST_WORKER"
 FOLDER = Path(__file__).parents[2] / "build" / "lines"
@@ -25,7 +25,7 @@ FOLDER = Path(__file__).parents[2] / "build" / "lines"
 
 class Finder(SlipcoverMetaPathFinder):
     def find_spec(self, fullname, path, target=None):
-        ours = fullname.partition(".")[0] in PACKAGES and fullname != LEFT_OUT
+        ours = fullname.startswith(tuple(f"bouquet.{one}." for one in PACKAGES)) and fullname != LEFT_OUT
         return super().find_spec(fullname, path, target) if ours else None
 
 
@@ -33,7 +33,7 @@ class Finder(SlipcoverMetaPathFinder):
 def pytest_load_initial_conftests(early_config):
     # Of several processes one adds the files that nobody has imported.
     early_config.lines_run = slipcover.Slipcover(
-        source=None if WORKER in os.environ else PACKAGES, omit=[f"*/{LEFT_OUT.replace('.', '/')}.py"]
+        source=None if WORKER in os.environ else PACKAGES, omit=["*/client/app.py"]
     )
     sys.meta_path.insert(0, Finder(early_config.lines_run, FileMatcher(sources=PACKAGES)))
 
@@ -41,6 +41,9 @@ def pytest_load_initial_conftests(early_config):
 def pytest_sessionfinish(session):
     FOLDER.mkdir(parents=True, exist_ok=True)
     found = session.config.lines_run.get_coverage()
+    # What was imported has its name below `bouquet`, by a link; what nobody imported, that of its folder.
+    files = sorted(found["files"].items(), key=lambda item: item[0].startswith("bouquet/"))
+    found["files"] = {name.removeprefix("bouquet/"): lines for name, lines in files}
     (FOLDER / f"{os.getpid()}.json").write_text(json.dumps(found))
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from client.owner.sensors import Sensors
+from bouquet.client.owner.sensors import Sensors
 
 ROUTES = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.settings import Settings, parse_settings
+from bouquet.common.settings import Settings, parse_settings
 
 
 def make_run(

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from common.parameters.layout import ParameterLayout
-from common.protocol import ARRAYS, ClientReply
-from strategies.base.replies import Replies
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.common.protocol import ARRAYS, ClientReply
+from bouquet.strategies.base.replies import Replies
 
 POINT = ParameterLayout.of({"w.weight": np.zeros((1, 2), dtype=np.float32)})
 FOUR = {"a": (0, 0), "b": (0, 2), "c": (10, 0), "d": (10, 2)}

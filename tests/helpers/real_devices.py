@@ -6,18 +6,18 @@ from collections import OrderedDict
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from torch import nn
 
-from client.app import make_client_app
-from client.context import ClientContext
-from client.rounds.session import Session
-from common import protocol
-from common.model.build import initial_model, state_vector
-from common.protocol import Encoder
-from common.settings import load_settings
-from experiments.simulation.inline_grid import InlineGrid, app_handlers
-from server.run.build import build_strategy
-from server.run.round_config import train_config
-from strategies.base import reply_checks
-from strategies.base.exchange import Patience, exchange
+from bouquet.client.app import make_client_app
+from bouquet.client.context import ClientContext
+from bouquet.client.rounds.session import Session
+from bouquet.common import protocol
+from bouquet.common.model.build import initial_model, state_vector
+from bouquet.common.protocol import Encoder
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.inline_grid import InlineGrid, app_handlers
+from bouquet.server.run.build import build_strategy
+from bouquet.server.run.round_config import train_config
+from bouquet.strategies.base import reply_checks
+from bouquet.strategies.base.exchange import Patience, exchange
 
 SMALL = ["data.clients=4", "data.samples_per_client=40", "data.partition=pathological", "model.hidden=[8]"]
 SMALL += ["train.momentum=0.0", "train.local_epochs=1"]

@@ -3,11 +3,11 @@
 import numpy as np
 from flwr.app import Context, Message, RecordDict
 
-from client.app import make_client_app
-from common.model.build import initial_model, state_vector
-from common.protocol import ARRAYS, Encoder, Instruction, Payload
-from common.settings import parse_settings
-from experiments.simulation.inline_grid import InlineGrid
+from bouquet.client.app import make_client_app
+from bouquet.common.model.build import initial_model, state_vector
+from bouquet.common.protocol import ARRAYS, Encoder, Instruction, Payload
+from bouquet.common.settings import parse_settings
+from bouquet.experiments.simulation.inline_grid import InlineGrid
 
 CLASSES = ["healthy", "mildew", "rust"]
 SETTINGS = {

@@ -6,13 +6,13 @@ import hashlib
 import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.common.system.ports import free_port
+from bouquet.common.wire.fleet_pb2 import Content, Run
+from bouquet.common.wire.flower import content_bytes
 from bouquet.keys.store import add_device, init_keys
-from common.parameters.layout import ParameterLayout
-from common.system.ports import free_port
-from common.wire.fleet_pb2 import Content, Run
-from common.wire.flower import content_bytes
-from server.service.certificates import Certificates
-from server.service.running import serving
+from bouquet.server.service.certificates import Certificates
+from bouquet.server.service.running import serving
 from tests.helpers.waiting_for import eventually
 from tests.helpers.wire_device import SECONDS, WireDevice
 

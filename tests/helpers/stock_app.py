@@ -5,11 +5,11 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch.nn.functional import cross_entropy
 
-from client.app import make_client_app
-from client.data.loading import part_of
-from common.model.build import initial_model
-from common.settings import parse_settings
-from experiments.simulation.inline_grid import InlineGrid, app_handlers
+from bouquet.client.app import make_client_app
+from bouquet.client.data.loading import part_of
+from bouquet.common.model.build import initial_model
+from bouquet.common.settings import parse_settings
+from bouquet.experiments.simulation.inline_grid import InlineGrid, app_handlers
 
 DEVICES = 6
 SETTINGS = parse_settings(

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from experiments.simulation.run import simulate
+from bouquet.experiments.simulation.run import simulate
 
 
 class Stopped(Exception):

@@ -10,7 +10,8 @@ Its methods are called from a test's own thread; a thread beside it reads what t
     device.send_bytes(b"\\xff")  # no frame at all
     device.close()
 
-`answering` does this in a thread, with a handler such as `experiments.simulation.inline_grid.scripted_client` makes.
+`answering` does this in a thread, with a handler such as `bouquet.experiments.simulation.inline_grid.scripted_client`
+makes.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from typing import Any
 import grpc
 from flwr.app import Message
 
-from common.wire.fleet_pb2 import Credit, DeviceFrame, ServerFrame, Task
-from common.wire.flower import content_bytes, instruction
-from common.wire.transfer import CHUNK_BYTES, MAJOR, METHOD, MINOR, content_of
+from bouquet.common.wire.fleet_pb2 import Credit, DeviceFrame, ServerFrame, Task
+from bouquet.common.wire.flower import content_bytes, instruction
+from bouquet.common.wire.transfer import CHUNK_BYTES, MAJOR, METHOD, MINOR, content_of
 
 SECONDS = 120.0  # for which anything is waited; no test needs them where all is well
 

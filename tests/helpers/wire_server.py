@@ -21,9 +21,9 @@ from typing import Any
 
 import grpc
 
-from common.trust.code import own_code
-from common.wire.fleet_pb2 import Content, DeviceFrame, Hello, Reply, Run, ServerFrame, Task
-from common.wire.transfer import CHUNK_BYTES, METHOD, content_of
+from bouquet.common.trust.code import own_code
+from bouquet.common.wire.fleet_pb2 import Content, DeviceFrame, Hello, Reply, Run, ServerFrame, Task
+from bouquet.common.wire.transfer import CHUNK_BYTES, METHOD, content_of
 
 SECONDS = 120.0  # that anything may take
 

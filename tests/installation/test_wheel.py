@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from common.system.ports import free_port
+from bouquet.common.system.ports import free_port
 from tests.installation.environments import ROOT, environment, run
 
 pytestmark = [pytest.mark.installation, pytest.mark.timeout(3600)]
@@ -29,10 +29,11 @@ def bouquet(request, wheel, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     versions = []
     if request.param == "oldest":
-        lowest = ["pip", "compile", "--quiet", "--resolution", "lowest-direct", "--output-file", folder / "oldest.txt"]
+        lowest = ["pip", "compile", "--quiet", "--resolution", "lowest-direct", "--extra", "server"]
+        lowest += ["--output-file", folder / "oldest.txt"]
         run(Path(sys.executable).with_name("uv"), *lowest, ROOT / "pyproject.toml")
         versions = ["--constraint", folder / "oldest.txt"]
-    python = environment(folder / "environment", wheel, *versions)
+    python = environment(folder / "environment", f"{wheel}[server]", *versions)
     return python.with_name("bouquet")
 
 

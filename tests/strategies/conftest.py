@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.simulation.inline_grid import InlineGrid
+from bouquet.experiments.simulation.inline_grid import InlineGrid
 from tests.helpers.dcpfl_device import LASTS, Device
 
 

@@ -7,24 +7,24 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord
 
-from common.parameters.layout import ParameterLayout
-from common.protocol import ClientReply, to_record
-from experiments.simulation.inline_grid import InlineGrid
-from strategies.base.method import one_model
-from strategies.base.protection import Protection
-from strategies.base.replies import Replies
-from strategies.baselines.fedgroup import mix_groups
-from strategies.dcpfl.grouping import with_newcomers
-from strategies.dcpfl.layerwise import layer_discrepancies
-from strategies.dcpfl.state import DCPFLState, Group
-from strategies.fedac.state import restore_models
-from strategies.fedac.strategy import FedAC
-from strategies.fedtsdp.decoupling import weight_distances
-from strategies.fesem.matching import match_rows
-from strategies.fesem.strategy import FeSEM
-from strategies.mathematics import kmeans, random_models
-from strategies.mathematics.robust import Aggregation
-from strategies.registry import create_strategy
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.common.protocol import ClientReply, to_record
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.strategies.base.method import one_model
+from bouquet.strategies.base.protection import Protection
+from bouquet.strategies.base.replies import Replies
+from bouquet.strategies.baselines.fedgroup import mix_groups
+from bouquet.strategies.dcpfl.grouping import with_newcomers
+from bouquet.strategies.dcpfl.layerwise import layer_discrepancies
+from bouquet.strategies.dcpfl.state import DCPFLState, Group
+from bouquet.strategies.fedac.state import restore_models
+from bouquet.strategies.fedac.strategy import FedAC
+from bouquet.strategies.fedtsdp.decoupling import weight_distances
+from bouquet.strategies.fesem.matching import match_rows
+from bouquet.strategies.fesem.strategy import FeSEM
+from bouquet.strategies.mathematics import kmeans, random_models
+from bouquet.strategies.mathematics.robust import Aggregation
+from bouquet.strategies.registry import create_strategy
 
 TENSORS = {
     "a.weight": np.zeros((2, 2), dtype=np.float32),

@@ -1,10 +1,10 @@
 import pytest
 
-from common.errors import BouquetError
-from common.methods import METHODS
-from strategies.base.strategy import MethodStrategy
-from strategies.fesem.strategy import FeSEM
-from strategies.registry import create_strategy, hyper_parameters, strategy_class
+from bouquet.common.errors import BouquetError
+from bouquet.common.methods import METHODS
+from bouquet.strategies.base.strategy import MethodStrategy
+from bouquet.strategies.fesem.strategy import FeSEM
+from bouquet.strategies.registry import create_strategy, hyper_parameters, strategy_class
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -20,7 +20,7 @@ def test_options_are_read_as_their_types():
     strategy = create_strategy("fesem", {"num_clusters": "3", "candidates": [2, 3]})
     assert (strategy.num_clusters, strategy.candidates, strategy.matching) == (3, (2, 3), False)
     assert create_strategy("fesem-ma", {}).matching is True
-    assert create_strategy("strategies.fesem.strategy:FeSEM", {"num_clusters": "auto"}).num_clusters == "auto"
+    assert create_strategy("bouquet.strategies.fesem.strategy:FeSEM", {"num_clusters": "auto"}).num_clusters == "auto"
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,8 @@ def test_options_are_read_as_their_types():
     [
         ("bla", {}, "Unknown strategy 'bla'; there are fesem"),
         ("nowhere.at_all:X", {}, "'nowhere.at_all:X' cannot be imported"),
-        ("strategies.fesem.strategy:Nothing", {}, "cannot be imported"),
-        ("strategies.fesem.strategy:Trial", {}, "is not a subclass of strategies.MethodStrategy"),
+        ("bouquet.strategies.fesem.strategy:Nothing", {}, "cannot be imported"),
+        ("bouquet.strategies.fesem.strategy:Trial", {}, "is not a subclass of strategies.MethodStrategy"),
         ("fesem", {"clusters": 3}, "Unknown setting strategy.clusters; .* of 'fesem' are: num_clusters"),
         ("fesem-ma", {"matching": False}, "Unknown setting strategy.matching"),
         ("standalone", {"x": 1}, "are: none"),
@@ -43,7 +43,7 @@ def test_what_is_wrong_is_named(name, options, message):
 
 
 def test_a_strategy_of_ones_own():
-    assert strategy_class("strategies.fesem.strategy:FeSEM") == (FeSEM, {})
+    assert strategy_class("bouquet.strategies.fesem.strategy:FeSEM") == (FeSEM, {})
 
 
 def test_the_facts_of_a_method_that_no_option_decides_are_its_classs():

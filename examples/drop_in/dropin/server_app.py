@@ -4,8 +4,8 @@ import torch
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
+from bouquet.strategies import FeSEM
 from dropin.client_app import make_model
-from strategies import FeSEM
 
 app = ServerApp()
 

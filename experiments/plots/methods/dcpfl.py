@@ -9,7 +9,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from scipy.cluster.hierarchy import dendrogram
 
-from experiments.plots.style import (
+from bouquet.experiments.plots.style import (
     PALETTE,
     SMALL,
     WIDTH,
@@ -21,7 +21,7 @@ from experiments.plots.style import (
     rounds_axis,
     thinned,
 )
-from server.record.reader import Run, is_number
+from bouquet.server.record.reader import Run, is_number
 
 _MARKS = {True: ("^", PALETTE[2], "trial won"), False: ("v", PALETTE[5], "trial lost")}
 

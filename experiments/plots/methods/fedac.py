@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from experiments.plots.style import GRID, PALETTE, dots, legend_of, new_figure, rounds_axis
-from server.record.reader import Run, is_number
+from bouquet.experiments.plots.style import GRID, PALETTE, dots, legend_of, new_figure, rounds_axis
+from bouquet.server.record.reader import Run, is_number
 
 # kind → marker, colour, name in the legend, how far from the line it is drawn
 CHANGES = {

@@ -1,6 +1,7 @@
 """What only FedTSDP has to show: the Hopkins statistic by round and what followed from it.
 
-Its matrix of Jensen–Shannon divergences is drawn by `experiments.plots.clients.similarity_map`, as every method's is.
+Its matrix of Jensen–Shannon divergences is drawn by `bouquet.experiments.plots.clients.similarity_map`, as every
+method's is.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from experiments.plots.style import PALETTE, dots, legend_below, new_figure, rounds_axis
-from server.record.reader import Run
+from bouquet.experiments.plots.style import PALETTE, dots, legend_below, new_figure, rounds_axis
+from bouquet.server.record.reader import Run
 
 
 def hopkins_by_round(run: Run) -> Figure | None:

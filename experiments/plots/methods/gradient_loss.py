@@ -1,6 +1,6 @@
 """What only the joint gradient and loss method, and IFCA, have to show: what the devices chose by, and what came of it.
 
-Who chose what in which round is drawn by `experiments.plots.clients.identity_by_round`, as for every method.
+Who chose what in which round is drawn by `bouquet.experiments.plots.clients.identity_by_round`, as for every method.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from experiments.plots.style import PALETTE, dots, legend_of, new_figure, rounds_axis
-from server.record.reader import Run, is_number
+from bouquet.experiments.plots.style import PALETTE, dots, legend_of, new_figure, rounds_axis
+from bouquet.server.record.reader import Run, is_number
 
 
 def gaps_by_round(run: Run) -> Figure | None:

@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.compression.codecs import Codec
-from common.compression.delta import Copy, PackedModel, nearest, pack_model
-from common.parameters.layout import ParameterLayout, Vector
-from common.protocol import ARRAYS, ClientReply, Instruction, Payload
-from common.protocol.arrival import Arrival
-from common.protocol.compressed import UPLOADED, Packing
-from common.protocol.error_replies import says_copy_is_lost
-from strategies.base.filters.filter import Filter, Outgoing
+from bouquet.common.compression.codecs import Codec
+from bouquet.common.compression.delta import Copy, PackedModel, nearest, pack_model
+from bouquet.common.parameters.layout import ParameterLayout, Vector
+from bouquet.common.protocol import ARRAYS, ClientReply, Instruction, Payload
+from bouquet.common.protocol.arrival import Arrival
+from bouquet.common.protocol.compressed import UPLOADED, Packing
+from bouquet.common.protocol.error_replies import says_copy_is_lost
+from bouquet.strategies.base.filters.filter import Filter, Outgoing
 
 _STREAM = 3  # of the seed
 _EXACT = Codec("float32")

@@ -1,8 +1,8 @@
 """What devices are sent once of a model: frozen layers, and starting weights of layers that a method never sends.
 
-Both are constant for a run, so a device keeps them (`client.rounds.model`) and later messages name them by their digest
-alone. Frozen layers go to everybody. Starting weights that were read from a file go with the first message, as far as
-it holds no model of those layers: FedPer's personal layers, or all of them with `standalone`.
+Both are constant for a run, so a device keeps them (`bouquet.client.rounds.model`) and later messages name them by
+their digest alone. Frozen layers go to everybody. Starting weights that were read from a file go with the first
+message, as far as it holds no model of those layers: FedPer's personal layers, or all of them with `standalone`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from common.parameters.layout import ParameterLayout
-from common.protocol import Backbone, Instruction
-from common.protocol.arrival import Arrival
-from common.protocol.error_replies import says_backbone_is_lost
-from strategies.base.filters.filter import Filter, Outgoing
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.common.protocol import Backbone, Instruction
+from bouquet.common.protocol.arrival import Arrival
+from bouquet.common.protocol.error_replies import says_backbone_is_lost
+from bouquet.strategies.base.filters.filter import Filter, Outgoing
 
 Arrays = Mapping[str, NDArray[Any]]
 

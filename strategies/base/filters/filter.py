@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
-from common.compression.delta import Find
-from common.parameters.layout import ParameterLayout
-from common.protocol import Backbone, ClientReply, Instruction
-from common.protocol.arrival import Arrival
-from common.protocol.compressed import Packing
+from bouquet.common.compression.delta import Find
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.common.protocol import Backbone, ClientReply, Instruction
+from bouquet.common.protocol.arrival import Arrival
+from bouquet.common.protocol.compressed import Packing
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from flwr.app import ArrayRecord
 
-from common import protocol
-from common.protocol import Payload
-from common.protocol.arrival import Arrival
-from common.protocol.names import INITIAL
-from strategies.base.filters.filter import Filter, Outgoing
+from bouquet.common import protocol
+from bouquet.common.protocol import Payload
+from bouquet.common.protocol.arrival import Arrival
+from bouquet.common.protocol.names import INITIAL
+from bouquet.strategies.base.filters.filter import Filter, Outgoing
 
 
 class InitialModel(Filter):

@@ -1,7 +1,7 @@
 """The server's end of `[privacy]`: the (ε, δ) that each client's uploads have spent.
 
-The clipping and the noise are the device's (`client.uploads.privacy`), and so is the first count of its releases: one
-whose reply was lost on the way has left it all the same.
+The clipping and the noise are the device's (`bouquet.client.uploads.privacy`), and so is the first count of its
+releases: one whose reply was lost on the way has left it all the same.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from common import protocol
-from common.privacy_accounting import RELEASES, epsilon_spent
-from common.protocol import ClientReply
-from common.protocol.arrival import Arrival
-from common.settings.sections import PrivacySettings
-from strategies.base.filters.filter import Filter
+from bouquet.common import protocol
+from bouquet.common.privacy_accounting import RELEASES, epsilon_spent
+from bouquet.common.protocol import ClientReply
+from bouquet.common.protocol.arrival import Arrival
+from bouquet.common.settings.sections import PrivacySettings
+from bouquet.strategies.base.filters.filter import Filter
 
 _MOST = 10**9  # releases that a device may speak of
 

@@ -9,11 +9,11 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from bouquet.cli import app
+from bouquet.client.uploads.privacy_budget import Budget
+from bouquet.common.system.ports import free_port
 from bouquet.device import check
 from bouquet.device.check import check_device
 from bouquet.keys.store import add_device, init_keys
-from client.uploads.privacy_budget import Budget
-from common.system.ports import free_port
 
 SETTINGS = """
 [data]

@@ -5,6 +5,9 @@ import json
 import pytest
 from rich.console import Console
 
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings import load_settings
+from bouquet.common.system.locks import locked
 from bouquet.federation import serve
 from bouquet.federation.queue import (
     CURRENT,
@@ -18,9 +21,6 @@ from bouquet.federation.queue import (
     waiting_server,
     was_ended,
 )
-from common.errors import BouquetError
-from common.settings import load_settings
-from common.system.locks import locked
 
 
 def run(folder, *changes):

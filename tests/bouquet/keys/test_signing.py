@@ -7,13 +7,13 @@ import pytest
 from typer.testing import CliRunner
 
 from bouquet.cli import app
+from bouquet.client.trust.policy import CodeTrust
+from bouquet.client.trust.rollback import ROLLOUT_FILE
+from bouquet.common.errors import BouquetError
+from bouquet.common.trust.code import own_code, owners_signature
+from bouquet.common.trust.signature import fingerprint, read_signer, verify
 from bouquet.federation.serve import Options
 from bouquet.keys.store import ServerKeys
-from client.trust.policy import CodeTrust
-from client.trust.rollback import ROLLOUT_FILE
-from common.errors import BouquetError
-from common.trust.code import own_code, owners_signature
-from common.trust.signature import fingerprint, read_signer, verify
 
 
 def bouquet(*arguments):

@@ -16,6 +16,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from typer.testing import CliRunner
 
 from bouquet.cli import app
+from bouquet.common.errors import BouquetError
+from bouquet.common.trust.certificates import common_name, expires, fingerprint, read
 from bouquet.keys.store import (
     DeviceKeys,
     add_device,
@@ -28,8 +30,6 @@ from bouquet.keys.store import (
     renew_server,
     server_keys,
 )
-from common.errors import BouquetError
-from common.trust.certificates import common_name, expires, fingerprint, read
 
 INVALID_PURPOSE = 26  # OpenSSL's X509_V_ERR_INVALID_PURPOSE
 

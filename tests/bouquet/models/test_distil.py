@@ -7,13 +7,13 @@ import pytest
 import torch
 from PIL import Image
 
+from bouquet.client.data.loading import ClientData
+from bouquet.common.data.scaling import Scaling
+from bouquet.common.errors import BouquetError
+from bouquet.common.model.card import ModelCard
+from bouquet.common.settings import load_settings
 from bouquet.models.distil import distil, score_of
 from bouquet.models.kept import KeptModel, Mixture, Scaled, device_model
-from client.data.loading import ClientData
-from common.data.scaling import Scaling
-from common.errors import BouquetError
-from common.model.card import ModelCard
-from common.settings import load_settings
 from tests.bouquet.models.test_predict import train
 
 FOUR = ["data.dataset=own", "data.classes=a,b,c,d", "data.input_shape=2", "model.hidden=16"]

@@ -10,23 +10,23 @@ import torch
 from flwr.app import Context, Message, RecordDict
 from PIL import Image
 
+from bouquet.client.app import make_client_app
+from bouquet.client.data.loading import load_partition
+from bouquet.client.data.own import load_folder
+from bouquet.client.state.device_state import PERSONAL, DeviceState
+from bouquet.client.state.store import FolderStore
+from bouquet.common.errors import BouquetError
+from bouquet.common.methods import METHODS
+from bouquet.common.metrics import written
+from bouquet.common.model.build import initial_model, state_vector
+from bouquet.common.model.card import ModelCard
+from bouquet.common.protocol import ARRAYS, Encoder, Instruction, Payload
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation import run as simulation
+from bouquet.experiments.simulation.inline_grid import InlineGrid
 from bouquet.models.export import export
 from bouquet.models.kept import KeptModel, cluster_model, device_model
 from bouquet.models.predict import predict
-from client.app import make_client_app
-from client.data.loading import load_partition
-from client.data.own import load_folder
-from client.state.device_state import PERSONAL, DeviceState
-from client.state.store import FolderStore
-from common.errors import BouquetError
-from common.methods import METHODS
-from common.metrics import written
-from common.model.build import initial_model, state_vector
-from common.model.card import ModelCard
-from common.protocol import ARRAYS, Encoder, Instruction, Payload
-from common.settings import load_settings
-from experiments.simulation import run as simulation
-from experiments.simulation.inline_grid import InlineGrid
 
 CLASSES = ("dark", "bright")
 OWN = ["data.dataset=own", "data.classes=dark,bright", "data.input_shape=3,4,4", "model.hidden=8", "train.momentum=0"]

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from bouquet.cli import main
+from bouquet.common.data.scaling import Scaling
+from bouquet.common.model.card import ModelCard
+from bouquet.common.settings import parse_settings
 from bouquet.models.kept import KeptModel, Scaled
-from common.data.scaling import Scaling
-from common.model.card import ModelCard
-from common.settings import parse_settings
 
 
 class Sums:

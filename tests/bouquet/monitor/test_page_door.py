@@ -7,9 +7,9 @@ import httpx
 import pytest
 import uvicorn
 
+from bouquet.common.system.ports import free_port
 from bouquet.monitor import page_door
 from bouquet.monitor.page_door import BriefConnection, listeners
-from common.system.ports import free_port
 from tests.helpers.waiting_for import eventually
 
 SECONDS = 60

@@ -9,9 +9,9 @@ import time
 
 import pytest
 
+from bouquet.common.settings import parse_settings
+from bouquet.common.system.ports import free_port
 from bouquet.monitor.web import Page, serving
-from common.settings import parse_settings
-from common.system.ports import free_port
 from tests.helpers.made_runs import make_run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

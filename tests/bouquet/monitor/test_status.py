@@ -17,17 +17,17 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from bouquet.cli import app
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings import load_settings
+from bouquet.common.system.locks import locked
+from bouquet.common.system.ports import free_port
 from bouquet.keys.store import add_device, init_keys
 from bouquet.monitor.prometheus import metrics_text
 from bouquet.monitor.status import collect, fetch
 from bouquet.monitor.status_table import columns, print_status
 from bouquet.monitor.web import COOKIE, Access, Page, is_loopback, kept_token, make_app, serving
-from common.errors import BouquetError
-from common.settings import load_settings
-from common.system.locks import locked
-from common.system.ports import free_port
-from server.fleet.names import Names
-from server.service.certificates import Certificates
+from bouquet.server.fleet.names import Names
+from bouquet.server.service.certificates import Certificates
 from tests.helpers.waiting_for import eventually
 
 TOKEN = "a-token-that-nobody-guesses"

@@ -8,16 +8,16 @@ from unittest import mock
 
 import pytest
 
+from bouquet.client.agent import agent as agent_module
+from bouquet.client.agent.agent import Agent
+from bouquet.client.agent.settings import DeviceSettings
+from bouquet.client.agent.store import TaskStore
+from bouquet.client.node_config import WHEN
+from bouquet.client.trust.policy import CodeTrust
+from bouquet.common.trust.code import archive, digest_of, own_code
+from bouquet.common.wire.fleet_pb2 import Content, Refused
+from bouquet.common.wire.transfer import content_of
 from bouquet.keys.store import add_device, init_keys, renew_device
-from client.agent import agent as agent_module
-from client.agent.agent import Agent
-from client.agent.settings import DeviceSettings
-from client.agent.store import TaskStore
-from client.node_config import WHEN
-from client.trust.policy import CodeTrust
-from common.trust.code import archive, digest_of, own_code
-from common.wire.fleet_pb2 import Content, Refused
-from common.wire.transfer import content_of
 from tests.helpers.wire_server import SECONDS, WireServer, a_run, a_task
 
 LARGE = os.urandom(1_500_000)
@@ -287,7 +287,7 @@ async def test_what_is_too_large_for_disk_or_memory_is_refused_before_it_comes(t
             await link.give(a_task(Content(size=size, sha256=bytes(32))))
             reply, _ = await link.reply()
             assert reply.error.reason.startswith(f"The task takes {size} bytes, and ")
-        with mock.patch("client.agent.store.available_bytes", return_value=100 * 2**20):
+        with mock.patch("bouquet.client.agent.store.available_bytes", return_value=100 * 2**20):
             await link.give(a_task(Content(size=60 * 2**20, sha256=bytes(32))))
             reply, _ = await link.reply()
         assert f"2 times {60 * 2**20} bytes of memory, and {100 * 2**20} are free" in reply.error.reason

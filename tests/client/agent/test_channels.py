@@ -8,9 +8,9 @@ import weakref
 
 import pytest
 
-from client.agent.agent import Agent
-from client.agent.reachability import ServerUnreachable
-from client.agent.settings import DeviceSettings
+from bouquet.client.agent.agent import Agent
+from bouquet.client.agent.reachability import ServerUnreachable
+from bouquet.client.agent.settings import DeviceSettings
 
 
 def test_a_channel_that_came_to_nothing_is_gone_at_once(tmp_path):

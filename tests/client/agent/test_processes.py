@@ -13,19 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from client.agent.main import command
-from client.agent.settings import DeviceSettings
-from client.agent.store import TaskStore
-from client.agent.worker import Worker
-from client.trust.policy import CodeTrust
-from common.system.processes import descendants
-from common.trust.code import archive, code_files, digest_of
-from common.wire.transfer import content_of
+from bouquet.client.agent.main import command
+from bouquet.client.agent.settings import DeviceSettings
+from bouquet.client.agent.store import TaskStore
+from bouquet.client.agent.worker import Worker
+from bouquet.client.trust.policy import CodeTrust
+from bouquet.common.system.processes import descendants
+from bouquet.common.trust.code import archive, code_files, digest_of
+from bouquet.common.wire.transfer import content_of
 from tests.helpers.wire_server import SECONDS, WireServer, a_run, a_task
 
 LARGE = os.urandom(1_500_000)
 
-# What a task does, by its content. It stands for `client.agent.task`, PyTorch and all.
+# What a task does, by its content. It stands for `bouquet.client.agent.task`, PyTorch and all.
 TASK = """
 import json, os, signal, sys, time
 def answer(store, identifier):
@@ -42,9 +42,9 @@ def answer(store, identifier):
 """
 TRAINER = f"""
 import socket, sys, types
-task = types.ModuleType("client.agent.task"); exec({TASK!r}, task.__dict__)
-sys.modules["client.agent.task"] = task
-from client.agent import trainer
+task = types.ModuleType("bouquet.client.agent.task"); exec({TASK!r}, task.__dict__)
+sys.modules["bouquet.client.agent.task"] = task
+from bouquet.client.agent import trainer
 trainer.become("bouquet-train", 9)
 if "nofork" in sys.argv:
     def fork(): raise OSError(11, "Resource temporarily unavailable")
@@ -53,8 +53,8 @@ trainer.Trainer(socket.socket(fileno=int(sys.argv[1]))).run()
 """
 ONE_TASK = TASK + textwrap.dedent("""
     from pathlib import Path
-    from client.agent.store import TaskStore
-    from common.system.processes import end_with_parent
+    from bouquet.client.agent.store import TaskStore
+    from bouquet.common.system.processes import end_with_parent
     end_with_parent(signal.SIGKILL)
     answer(TaskStore(Path(sys.argv[1])), sys.argv[2])
 """)
@@ -169,7 +169,7 @@ async def test_the_trainer_and_its_tasks_end_with_the_agents_end_of_the_link(tmp
 class Process:
     """A real agent, whose tasks are fresh processes of code that the server has: `ONE_TASK`."""
 
-    FILES = code_files() | {"client/agent/task.py": ONE_TASK.encode()}
+    FILES = code_files() | {"bouquet/client/agent/task.py": ONE_TASK.encode()}
     CODE, BUNDLE = digest_of(FILES), archive(FILES)
     RUN = a_run(code=CODE, bundle=content_of(BUNDLE))
 
@@ -323,9 +323,9 @@ def test_the_real_trainer_answers_and_when_it_is_killed_another_one_does(tmp_pat
 def test_the_agent_imports_nothing_large(tmp_path):
     code = textwrap.dedent("""
         import asyncio, sys, json
-        import client.agent.main
-        from client.agent.agent import Agent
-        from client.agent.settings import DeviceSettings
+        import bouquet.client.agent.main
+        from bouquet.client.agent.agent import Agent
+        from bouquet.client.agent.settings import DeviceSettings
         from pathlib import Path
         settings = DeviceSettings.from_json(sys.argv[1])
         async def run():

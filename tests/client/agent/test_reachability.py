@@ -20,10 +20,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from client.agent.proxy import find_proxy, grpc_environment, proxy_for
-from client.agent.reachability import ServerMismatch, ServerUnreachable, check_server
-from common.errors import BouquetError
-from common.system.ports import free_port, split_address
+from bouquet.client.agent.proxy import find_proxy, grpc_environment, proxy_for
+from bouquet.client.agent.reachability import ServerMismatch, ServerUnreachable, check_server
+from bouquet.common.errors import BouquetError
+from bouquet.common.system.ports import free_port, split_address
 
 SECONDS = 30  # a limit, not a wait
 DAY = datetime.timedelta(days=1)
@@ -728,7 +728,7 @@ def test_a_proxy_as_text_has_no_password() -> None:
 
 def test_it_needs_the_standard_library_alone() -> None:
     code = (
-        "import sys, client.agent.reachability\n"
+        "import sys, bouquet.client.agent.reachability\n"
         "print({name.split('.')[0] for name in sys.modules} & {'flwr', 'grpc', 'torch', 'cryptography', 'numpy'})"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -3,12 +3,12 @@
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from client.agent.store import NODE_CONFIG, TaskStore
-from client.agent.task import answer
-from common.protocol import CONFIG, ROUND
-from common.wire.fleet_pb2 import Run, Task
-from common.wire.flower import content_bytes
-from common.wire.transfer import content_of
+from bouquet.client.agent.store import NODE_CONFIG, TaskStore
+from bouquet.client.agent.task import answer
+from bouquet.common.protocol import CONFIG, ROUND
+from bouquet.common.wire.fleet_pb2 import Run, Task
+from bouquet.common.wire.flower import content_bytes
+from bouquet.common.wire.transfer import content_of
 
 RUN = 3
 
@@ -19,7 +19,7 @@ def device(tmp_path, monkeypatch):
     store = TaskStore(tmp_path)
     store.keep_run(Run(id=RUN, settings="{}"))
     (tmp_path / NODE_CONFIG).write_text("{}")
-    monkeypatch.setattr("client.app.app", lambda message, context: Message(RecordDict(), reply_to=message))
+    monkeypatch.setattr("bouquet.client.app.app", lambda message, context: Message(RecordDict(), reply_to=message))
 
     def do(round_, kind="train"):
         identifier = f"{kind[0]}{round_}".rjust(32, "0")

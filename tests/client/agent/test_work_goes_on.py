@@ -9,11 +9,11 @@ from unittest import mock
 
 import pytest
 
+from bouquet.client.agent import agent as agent_module
+from bouquet.client.trust.policy import CodeRefused, unpack
+from bouquet.common.errors import BouquetError
+from bouquet.common.wire.fleet_pb2 import Task
 from bouquet.keys.store import add_device, init_keys
-from client.agent import agent as agent_module
-from client.trust.policy import CodeRefused, unpack
-from common.errors import BouquetError
-from common.wire.fleet_pb2 import Task
 from tests.client.agent.test_agent import LARGE, count, device, scripted, until
 from tests.helpers.wire_server import WireServer, a_task
 
@@ -139,7 +139,7 @@ def test_a_full_disk_at_the_start_is_one_line(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("common.system.files.os.replace", full)
+    monkeypatch.setattr("bouquet.common.system.files.os.replace", full)
     with pytest.raises(BouquetError, match="cannot be written: No space left on device"):
         agent_module.Agent(agent_module.DeviceSettings("a:1", tmp_path, insecure=True), print)
 
@@ -147,7 +147,7 @@ def test_a_full_disk_at_the_start_is_one_line(tmp_path, monkeypatch):
 def test_what_has_settled_takes_less_memory_and_works_on():
     code = """
 import hashlib, json, ssl, sqlite3, decimal
-from client.agent.trainer import settle
+from bouquet.client.agent.trainer import settle
 def resident():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("RssFile"))
 before = resident()

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from bouquet.client.data.own import load_folder
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings import load_settings
+from bouquet.common.settings.sections import TableSettings
 from bouquet.device.check import check_device
-from client.data.own import load_folder
-from common.errors import BouquetError
-from common.settings import load_settings
-from common.settings.sections import TableSettings
 
 ABOUT = TableSettings(targets=("level",))
 TWO = TableSettings(targets=("level", "flow"))

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from client.context import ClientContext
-from client.data import cache as module
-from client.data.cache import files_below, prepared
-from client.data.loading import ClientData
-from common.settings import parse_settings
+from bouquet.client.context import ClientContext
+from bouquet.client.data import cache as module
+from bouquet.client.data.cache import files_below, prepared
+from bouquet.client.data.loading import ClientData
+from bouquet.common.settings import parse_settings
 from tests.helpers.scripted_server import Device, samples
 
 
@@ -45,7 +45,7 @@ def load(tmp_path, make, **settings):
 
 def test_what_would_fill_the_disk_is_made_anew_each_time(tmp_path, source, monkeypatch, capsys):
     """The shape that photos are scaled to is the server's."""
-    monkeypatch.setattr("client.state.room.shutil.disk_usage", lambda _: SimpleNamespace(free=3 << 20))
+    monkeypatch.setattr("bouquet.client.state.room.shutil.disk_usage", lambda _: SimpleNamespace(free=3 << 20))
     assert load(tmp_path, lambda: made(rows=20_000)).train_x.nbytes > 3 << 20
     assert not list((tmp_path / "state").rglob("*.bin"))
     assert "The prepared data cannot be kept" in capsys.readouterr().out
@@ -130,7 +130,7 @@ def test_a_device_s_photos_are_decoded_once_and_it_says_how_far_it_is(tmp_path, 
     said = capsys.readouterr().out.splitlines()
     assert said[0] == f"Reading the images in {tmp_path / 'photos'}: 12 of 120."
     assert len(said) == 10
-    monkeypatch.setattr("client.data.own.load_folder", None)
+    monkeypatch.setattr("bouquet.client.data.own.load_folder", None)
     again = node(tmp_path / "state", values, data=str(tmp_path / "photos")).data
     assert again.train_x.tobytes() == first.train_x.tobytes()
     assert capsys.readouterr().out == ""
@@ -139,7 +139,7 @@ def test_a_device_s_photos_are_decoded_once_and_it_says_how_far_it_is(tmp_path, 
 def test_a_turned_part_of_a_data_set_is_turned_once(tmp_path, monkeypatch):
     values = {"data.dataset": "digits", "data.partition": "rotated", "data.clients": "6", "data.groups": "3"}
     first = node(tmp_path / "state", values, **{"partition-id": 1, "num-partitions": 6}).data
-    monkeypatch.setattr("client.data.loading.load_partition", None)
+    monkeypatch.setattr("bouquet.client.data.loading.load_partition", None)
     again = node(tmp_path / "state", values, **{"partition-id": 1, "num-partitions": 6}).data
     assert again.train_x.tobytes() == first.train_x.tobytes()
     assert again.group == first.group == 1

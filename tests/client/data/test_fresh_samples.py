@@ -6,18 +6,18 @@ import textwrap
 import numpy as np
 import pytest
 
-from client.data.loading import load_partition
-from common.data.datasets import load_dataset
-from common.errors import BouquetError
-from common.settings import load_settings
-from experiments.simulation.run import simulate
+from bouquet.client.data.loading import load_partition
+from bouquet.common.data.datasets import load_dataset
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.run import simulate
 
 # Samples say who they are: the first pixel is their number, the second their label; the others tell a turn.
 DATA = """
     import numpy as np
-    from common.data.datasets import Dataset
-    from common.data.catalog import DatasetInfo, described
-    from common.data.partitions import ClientPart
+    from bouquet.common.data.datasets import Dataset
+    from bouquet.common.data.catalog import DatasetInfo, described
+    from bouquet.common.data.partitions import ClientPart
 
     def images(first, y):
         x = np.zeros((len(y), 1, 3, 3), dtype=np.float32)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from client.data.loading import load_partition, rotated
-from client.data.own import load_folder
-from common.data.datasets import load_dataset
-from common.errors import BouquetError
+from bouquet.client.data.loading import load_partition, rotated
+from bouquet.client.data.own import load_folder
+from bouquet.common.data.datasets import load_dataset
+from bouquet.common.errors import BouquetError
 
 CLASSES = ("cat", "dog", "owl")
 GREY = (1, 2, 2)
@@ -296,7 +296,8 @@ def test_folders_that_hold_no_data_are_refused(tmp_path: Path) -> None:
 
 def test_data_cost_a_device_no_torch() -> None:
     program = (
-        "import sys; from client.data.loading import load_partition; load_partition('digits', 'rotated', 1, 4, 0); "
+        "import sys; from bouquet.client.data.loading import load_partition; "
+        "load_partition('digits', 'rotated', 1, 4, 0); "
         "assert not {'torch', 'torchvision', 'sklearn', 'scipy', 'PIL'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

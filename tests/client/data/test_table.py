@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import settings as limits
 from hypothesis import strategies as st
 
-from client.data.own import load_table
-from client.data.table import divide, samples_of
-from client.data.table_reader import read_table
-from common.errors import BouquetError
-from common.settings import load_settings
-from common.settings.sections import TableSettings
+from bouquet.client.data.own import load_table
+from bouquet.client.data.table import divide, samples_of
+from bouquet.client.data.table_reader import read_table
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings import load_settings
+from bouquet.common.settings.sections import TableSettings
 
 HOURLY = {"inputs": ("a",), "targets": ("a",), "time": ("t",)}
 
@@ -204,9 +204,11 @@ def test_a_time_that_is_years_away_is_no_table_of_a_million_steps(tmp_path):
 def test_windows_that_do_not_fit_the_memory_are_refused_before_they_are_made(tmp_path, monkeypatch):
     path = csv(tmp_path, "t,a", *hours(range(48)))
     about = TableSettings(**HOURLY, history=8)
-    monkeypatch.setattr("client.data.table.available_bytes", lambda: 3 * 40 * 8 * 8)  # 40 windows of 8 values, thrice
+    monkeypatch.setattr(
+        "bouquet.client.data.table.available_bytes", lambda: 3 * 40 * 8 * 8
+    )  # 40 windows of 8 values, thrice
     assert len(samples_of(read_table(path, about), about, is_forecast=True).x) == 40
-    monkeypatch.setattr("client.data.table.available_bytes", lambda: 3 * 40 * 8 * 8 - 1)
+    monkeypatch.setattr("bouquet.client.data.table.available_bytes", lambda: 3 * 40 * 8 * 8 - 1)
     with pytest.raises(BouquetError, match="40 windows of 8 rows and 1 columns take 0 MB"):
         samples_of(read_table(path, about), about, is_forecast=True)
 

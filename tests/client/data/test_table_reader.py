@@ -5,12 +5,12 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from client.data.own import load_table
-from client.data.table import samples_of
-from client.data.table_reader import read_table, table_files
-from common.errors import BouquetError
-from common.settings import load_settings
-from common.settings.sections import TableSettings
+from bouquet.client.data.own import load_table
+from bouquet.client.data.table import samples_of
+from bouquet.client.data.table_reader import read_table, table_files
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings import load_settings
+from bouquet.common.settings.sections import TableSettings
 
 ONE = TableSettings(inputs=("a",), time=("t",))
 
@@ -122,7 +122,7 @@ def test_which_columns_have_gaps_is_said(tmp_path):
 
 
 def test_parts_of_a_long_table_are_one(tmp_path, monkeypatch):
-    monkeypatch.setattr("client.data.table_reader.ROWS", 500)
+    monkeypatch.setattr("bouquet.client.data.table_reader.ROWS", 500)
     count = 20_003
     values = np.random.default_rng(0).permutation(count)
     path = file(tmp_path, "a,t\n" + "".join(f"{2 * v},{v}\n" for v in values))

@@ -5,11 +5,11 @@ from datetime import datetime
 
 import pytest
 
-from client.owner.conditions import DAY, When, outside_hours, read_when, readings
-from client.owner.sensors import Sensors
-from client.owner.watch import LEAST_PAUSE, Watch
-from common.errors import BouquetError
-from common.protocol.error_replies import NotNow
+from bouquet.client.owner.conditions import DAY, When, outside_hours, read_when, readings
+from bouquet.client.owner.sensors import Sensors
+from bouquet.client.owner.watch import LEAST_PAUSE, Watch
+from bouquet.common.errors import BouquetError
+from bouquet.common.protocol.error_replies import NotNow
 from tests.helpers.machine import Machine
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from client.owner import sensors as sensors_of
-from client.owner.conditions import When, read_when, readings
-from client.owner.watch import LONGEST_REST, Watch
-from common.errors import BouquetError
-from common.protocol.error_replies import NotNow
+from bouquet.client.owner import sensors as sensors_of
+from bouquet.client.owner.conditions import When, read_when, readings
+from bouquet.client.owner.watch import LONGEST_REST, Watch
+from bouquet.common.errors import BouquetError
+from bouquet.common.protocol.error_replies import NotNow
 from tests.helpers.machine import Machine
 
 TEMPERATURE = "sys/class/thermal/thermal_zone0/temp"

@@ -5,13 +5,13 @@ import textwrap
 
 import pytest
 
-from client.procedures.registry import procedure
-from client.trust.policy import ALLOWED_PROCEDURES, CodeTrust, allowed_procedures
-from common import methods
-from common.errors import BouquetError
+from bouquet.client.procedures.registry import procedure
+from bouquet.client.trust.policy import ALLOWED_PROCEDURES, CodeTrust, allowed_procedures
+from bouquet.common import methods
+from bouquet.common.errors import BouquetError
 
 PACKAGE = """
-    from common.methods import Method
+    from bouquet.common.methods import Method
 
     METHOD = Method("own_method_for_test.strategy:Own", procedures={"own-steps": "own_method_for_test.device"})
     NO_METHOD = 3
@@ -56,8 +56,8 @@ def test_another_packages_procedure_runs_with_the_owners_leave_only(name):
 
 
 def test_bouquets_own_need_no_leave():
-    assert procedure("standard").__name__ == "client.procedures.standard"
-    assert procedure("ditto").__name__ == "strategies.ditto.device"
+    assert procedure("standard").__name__ == "bouquet.client.procedures.standard"
+    assert procedure("ditto").__name__ == "bouquet.strategies.ditto.device"
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import signal
 import numpy as np
 import pytest
 
-from client.rounds.mixture import Mixing
-from client.rounds.session import Session
-from common.protocol import ARRAYS, Instruction, Payload
+from bouquet.client.rounds.mixture import Mixing
+from bouquet.client.rounds.session import Session
+from bouquet.common.protocol import ARRAYS, Instruction, Payload
 from tests.helpers.scripted_server import Device, samples
 
 MIXTURE = {"privacy.clip_norm": None, "personal.serve": "mixture", "personal.compare": "never", "train.local_epochs": 2}
@@ -80,7 +80,9 @@ def watched(folder, kind, round_, dies_at, names):
 def in_a_process(folder, kind, round_, dies_at=-1):
     """`watched`, in a process of its own: its exit status, and the calls, None where it died."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["client.app", "client.rounds.mixture", "tests.helpers.scripted_server"])
+    context.set_forkserver_preload(
+        ["bouquet.client.app", "bouquet.client.rounds.mixture", "tests.helpers.scripted_server"]
+    )
     receiving, sending = context.Pipe(duplex=False)
     process = context.Process(target=watched, args=(folder, kind, round_, dies_at, sending))
     process.start()

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from bouquet.client.rounds.serving import LEFT_OUT, Serving, served_models
+from bouquet.client.state.device_state import PERSONAL, DeviceState
+from bouquet.client.state.store import FolderStore
+from bouquet.common.errors import BouquetError
 from bouquet.models.kept import device_model
-from client.rounds.serving import LEFT_OUT, Serving, served_models
-from client.state.device_state import PERSONAL, DeviceState
-from client.state.store import FolderStore
-from common.errors import BouquetError
 from tests.helpers.real_devices import Federation
 
 ENDLESS = ("run.rounds=1000000000", "strategy.name=fedavg")

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from client.rounds.model import Built, one_for_all
-from common.model.build import initial_model, state_vector
-from common.settings import load_settings
+from bouquet.client.rounds.model import Built, one_for_all
+from bouquet.common.model.build import initial_model, state_vector
+from bouquet.common.settings import load_settings
 
 CPU = torch.device("cpu")
 

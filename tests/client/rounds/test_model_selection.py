@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from client.rounds.model_selection import Candidate, Choosing, _Memory
-from common.model_selection import CHOSEN, NAMES
-from strategies import one_model
+from bouquet.client.rounds.model_selection import Candidate, Choosing, _Memory
+from bouquet.common.model_selection import CHOSEN, NAMES
+from bouquet.strategies import one_model
 from tests.helpers.real_devices import Federation
 
 

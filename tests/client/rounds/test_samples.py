@@ -2,7 +2,7 @@
 
 import torch
 
-from client.rounds.samples import RoundSamples
+from bouquet.client.rounds.samples import RoundSamples
 
 
 def test_of_samples_in_the_order_of_their_time_the_newest_are_held_out():

@@ -7,14 +7,14 @@ import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
 
-from client.context import ClientContext
-from client.rounds.session import Session
-from common.errors import BouquetError
-from common.model.build import initial_model, state_vector
-from common.protocol import STATE_LOST, Encoder, holding_out
-from common.settings import load_settings, parse_settings
-from experiments.simulation.inline_grid import InlineGrid
-from strategies import one_model
+from bouquet.client.context import ClientContext
+from bouquet.client.rounds.session import Session
+from bouquet.common.errors import BouquetError
+from bouquet.common.model.build import initial_model, state_vector
+from bouquet.common.protocol import STATE_LOST, Encoder, holding_out
+from bouquet.common.settings import load_settings, parse_settings
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.strategies import one_model
 
 SETTINGS = parse_settings({}, {"data.samples_per_client": 40, "model.hidden": [8], "data.clients": 4})
 InlineGrid({})  # gives Flower's Message its sender
@@ -56,7 +56,7 @@ def test_only_the_layers_that_are_named_are_trained(open_session):
 def test_the_gradient_of_parts_is_that_of_all(open_session, monkeypatch):
     session = open_session()
     whole = session.gradient(session.initial)
-    monkeypatch.setattr("client.training.evaluation.TEST_BATCH", 7)
+    monkeypatch.setattr("bouquet.client.training.evaluation.TEST_BATCH", 7)
     np.testing.assert_allclose(session.gradient(session.initial), whole, atol=1e-6)
 
 
@@ -122,7 +122,7 @@ def test_holding_out_all_of_a_small_devices_data_is_an_error(open_session):
 def test_a_device_has_the_idle_cores_or_what_its_owner_says(tmp_path, monkeypatch, config, environment, threads):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", environment)
-    monkeypatch.setattr("client.context.idle_cores", lambda: 7)
+    monkeypatch.setattr("bouquet.client.context.idle_cores", lambda: 7)
     (tmp_path / "when.toml").write_text("[when]\nthreads = 2\n")
     settings = load_settings(None, [])
     assert ClientContext(settings, Context(1, 2, config, RecordDict(), {})).threads == threads

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from flwr.app import RecordDict
 
-from client.state.device_state import PERSONAL, DeviceState
-from client.state.store import ContextStore, FolderStore
-from common.errors import BouquetError
+from bouquet.client.state.device_state import PERSONAL, DeviceState
+from bouquet.client.state.store import ContextStore, FolderStore
+from bouquet.common.errors import BouquetError
 
 ONE = {PERSONAL: {"fc.weight": np.array([[1.0, 2.0]], dtype=np.float32), "n": np.array(3, dtype=np.int64)}}
 TWO = {PERSONAL: {"fc.weight": np.array([[5.0, 6.0]], dtype=np.float32)}, "center-0": {"fc.weight": np.zeros((1, 2))}}
@@ -68,7 +68,7 @@ def test_another_run_starts_afresh_and_the_old_one_stays_beside_it(store):
 
 def test_the_run_that_lasted_longest_stays_however_many_come_after_it(store, monkeypatch):
     clock = [1e9]
-    monkeypatch.setattr("client.state.kept_runs.time.time", lambda: clock[0])
+    monkeypatch.setattr("bouquet.client.state.kept_runs.time.time", lambda: clock[0])
     state = DeviceState(store)
 
     def keep(run, *rounds, seconds=0):
@@ -122,7 +122,7 @@ def test_a_server_fills_half_of_the_room_and_no_more(tmp_path, monkeypatch):
     def usage(_):
         return SimpleNamespace(free=room - sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()))
 
-    monkeypatch.setattr("client.state.room.shutil.disk_usage", usage)
+    monkeypatch.setattr("bouquet.client.state.room.shutil.disk_usage", usage)
     for round_ in (1, 2):
         state.keep("run", round_, model, {})
     with pytest.raises(BouquetError, match=r"asks this device to keep 2 MB more\. .* may take no more than it leaves"):
@@ -156,7 +156,7 @@ def test_a_file_of_another_user_is_not_written_over(tmp_path, monkeypatch):
     store.write("old", b"theirs")
     inode = (tmp_path / "old").stat().st_ino
     with (tmp_path / "old").open("rb") as held:  # so that its inode is not given to the next file
-        monkeypatch.setattr("client.state.store.os.geteuid", lambda: os.getuid() + 1)
+        monkeypatch.setattr("bouquet.client.state.store.os.geteuid", lambda: os.getuid() + 1)
         store.write("new", b"ours", spare="old")
         assert held.read() == b"theirs"
         assert (tmp_path / "new").stat().st_ino != inode
@@ -174,7 +174,7 @@ def test_what_a_link_names_is_not_written_over(tmp_path):
 
 def test_what_an_owner_puts_beside_the_runs_stays(tmp_path, monkeypatch):
     clock = [1e9]
-    monkeypatch.setattr("client.state.kept_runs.time.time", lambda: clock[0])
+    monkeypatch.setattr("bouquet.client.state.kept_runs.time.time", lambda: clock[0])
     state = DeviceState(FolderStore(tmp_path))
     for clock[0] in (1e9, 2e9):  # a run of years, which goes before any other
         state.keep("run", 1, ONE, {})
@@ -188,7 +188,7 @@ def test_what_an_owner_puts_beside_the_runs_stays(tmp_path, monkeypatch):
 
 
 def test_the_room_is_that_of_all_runs_together(tmp_path, monkeypatch):
-    monkeypatch.setattr("client.state.room.shutil.disk_usage", lambda _: SimpleNamespace(free=6 << 20))
+    monkeypatch.setattr("bouquet.client.state.room.shutil.disk_usage", lambda _: SimpleNamespace(free=6 << 20))
     state, model = DeviceState(FolderStore(tmp_path)), {PERSONAL: {"w": np.zeros(2 << 18, np.float32)}}  # 2 MiB
     state.keep("one", 1, model, {})
     with pytest.raises(BouquetError, match="may take no more than it leaves"):
@@ -204,7 +204,7 @@ def test_a_device_that_dies_while_it_writes_still_has_a_model(tmp_path, monkeypa
     def dies(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("client.state.store.os.fsync", dies)
+    monkeypatch.setattr("bouquet.client.state.store.os.fsync", dies)
     with pytest.raises(KeyboardInterrupt):
         state.keep("run", 4 if len(before) > 2 else 1, TWO, {})
     after = DeviceState(FolderStore(tmp_path))
@@ -259,7 +259,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_temporary_one(tmp_path, m
     def full(*args):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("client.state.store.os.replace", full)
+    monkeypatch.setattr("bouquet.client.state.store.os.replace", full)
     with pytest.raises(BouquetError, match=r"cannot be written .* No space left"):
         store.write("a", b"new")
     assert store.read("a") == b"old"

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
 
-from client.app import make_client_app
-from client.state.device_state import PERSONAL, DeviceState
-from client.state.store import FolderStore
-from common.compression.codecs import Codec
-from common.compression.delta import pack_model
-from common.model.build import initial_model, state_vector
-from common.model.freezing import frozen_names
-from common.protocol import ARRAYS, Backbone, Encoder, Instruction, Payload
-from common.protocol.compressed import Packing
-from common.settings import load_settings
-from experiments.simulation.inline_grid import InlineGrid
+from bouquet.client.app import make_client_app
+from bouquet.client.state.device_state import PERSONAL, DeviceState
+from bouquet.client.state.store import FolderStore
+from bouquet.common.compression.codecs import Codec
+from bouquet.common.compression.delta import pack_model
+from bouquet.common.model.build import initial_model, state_vector
+from bouquet.common.model.freezing import frozen_names
+from bouquet.common.protocol import ARRAYS, Backbone, Encoder, Instruction, Payload
+from bouquet.common.protocol.compressed import Packing
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.inline_grid import InlineGrid
 
 InlineGrid({})  # gives Flower's Message its sender
 OWN = ["data.dataset=own", 'data.classes=["healthy", "rust"]', "data.input_shape=[1, 2, 2]", "train.local_epochs=1"]

@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-import common.system.resources
-from client.training import memory
-from client.training.memory import check_fits, kept_bytes
-from common.errors import BouquetError
-from common.model.freezing import freeze
-from common.system.resources import available_bytes, peak_bytes, reset_peak
+import bouquet.common.system.resources
+from bouquet.client.training import memory
+from bouquet.client.training.memory import check_fits, kept_bytes
+from bouquet.common.errors import BouquetError
+from bouquet.common.model.freezing import freeze
+from bouquet.common.system.resources import available_bytes, peak_bytes, reset_peak
 
 SAMPLE = torch.zeros(1, 3, 64, 64)
 
@@ -46,8 +46,8 @@ def test_what_the_machine_has_is_read_from_its_list(tmp_path, monkeypatch):
     assert available_bytes() > 0
     listed = tmp_path / "meminfo"
     listed.write_text("MemTotal: 9 kB\nMemAvailable: 5 kB\nSwapFree: 2 kB\nHugePages_Total: 0\n")
-    monkeypatch.setattr(common.system.resources, "_MACHINE", listed)
-    monkeypatch.setattr(common.system.resources, "_GROUP", tmp_path / "none")
+    monkeypatch.setattr(bouquet.common.system.resources, "_MACHINE", listed)
+    monkeypatch.setattr(bouquet.common.system.resources, "_GROUP", tmp_path / "none")
     assert (available_bytes(), available_bytes(swap=True)) == (5 * 1024, 7 * 1024)
     listed.unlink()
     assert available_bytes() is None
@@ -66,7 +66,7 @@ def test_the_limit_of_a_container_or_a_service_counts(tmp_path, monkeypatch):
         (group / name).write_text(text)
     (group.parent / "memory.max").write_text("max\n")
     for name, file in {"_MACHINE": "meminfo", "_GROUP": "cgroup", "_GROUPS": "groups"}.items():
-        monkeypatch.setattr(common.system.resources, name, tmp_path / file)
+        monkeypatch.setattr(bouquet.common.system.resources, name, tmp_path / file)
     assert (available_bytes(), available_bytes(swap=True)) == (450_000, 450_000 + 50 * 1024)
     (group / "memory.max").write_text("max\n")
     assert available_bytes() == 900 * 1024

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from client.training import sgd
-from client.training.precision import FULL, GROWS_AFTER, SCALE, LossScale, Precision
-from client.training.sgd import SGDOptions
-from common.errors import BouquetError
+from bouquet.client.training import sgd
+from bouquet.client.training.precision import FULL, GROWS_AFTER, SCALE, LossScale, Precision
+from bouquet.client.training.sgd import SGDOptions
+from bouquet.common.errors import BouquetError
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from client.training import evaluation, sgd
-from client.training.objective import LinearTerm, ProximalTerm, objective
-from client.training.pauses import pausing
-from client.training.sgd import SGDOptions, mini_batches
-from common.errors import BouquetError
+from bouquet.client.training import evaluation, sgd
+from bouquet.client.training.objective import LinearTerm, ProximalTerm, objective
+from bouquet.client.training.pauses import pausing
+from bouquet.client.training.sgd import SGDOptions, mini_batches
+from bouquet.common.errors import BouquetError
 
 
 def linear(weight):
@@ -100,10 +100,10 @@ def test_training_does_not_import_pytorchs_compiler():
     # It would double the time that PyTorch's import takes, in every message.
     script = """
 import sys, torch
-from client.training import evaluation
-from client.training import sgd
-from client.procedures import registry
-from client.rounds import session
+from bouquet.client.training import evaluation
+from bouquet.client.training import sgd
+from bouquet.client.procedures import registry
+from bouquet.client.rounds import session
 options = sgd.SGDOptions(local_epochs=1, batch_size=2, learning_rate=0.1, momentum=0.9, max_gradient_norm=1.0)
 model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Dropout(), torch.nn.Flatten(), torch.nn.Linear(8, 2))
 x, y = torch.ones(4, 1, 4, 4), torch.tensor([0, 1, 0, 1])

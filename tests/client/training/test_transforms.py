@@ -6,12 +6,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from client.training import sgd
-from client.training.sgd import SGDOptions, TrainingLoss
-from client.training.transforms import augmentation, class_weights, standardising
-from common.errors import BouquetError
-from common.model.card import ModelCard
-from common.settings.sections import ModelSettings
+from bouquet.client.training import sgd
+from bouquet.client.training.sgd import SGDOptions, TrainingLoss
+from bouquet.client.training.transforms import augmentation, class_weights, standardising
+from bouquet.common.errors import BouquetError
+from bouquet.common.model.card import ModelCard
+from bouquet.common.settings.sections import ModelSettings
 
 CARD = ModelCard(
     model=ModelSettings(), input_shape=(3, 4, 4), classes=("a", "b"), mean=(0.5, 0.4, 0.3), std=(0.5, 0.2, 0.1)

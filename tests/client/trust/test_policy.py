@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.trust.policy import CodeRefused, CodeTrust, unpack, unpacked
-from common.errors import BouquetError
-from common.trust.code import archive, digest_of, own_code
+from bouquet.client.trust.policy import CodeRefused, CodeTrust, unpack, unpacked
+from bouquet.common.errors import BouquetError
+from bouquet.common.trust.code import archive, digest_of, own_code
 
 FILES = {"client/app.py": b"app = 1\n", "RELEASE": b"bouquet-fl 9\n"}
 

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from client.agent.settings import DeviceSettings
-from client.trust.policy import CodeRefused, CodeTrust
-from client.trust.rollback import ROLLOUT_FILE
-from common import protocol
-from common.errors import BouquetError
-from common.trust.code import own_code
-from common.trust.signature import Statement, public_text, sign
+from bouquet.client.agent.settings import DeviceSettings
+from bouquet.client.trust.policy import CodeRefused, CodeTrust
+from bouquet.client.trust.rollback import ROLLOUT_FILE
+from bouquet.common import protocol
+from bouquet.common.errors import BouquetError
+from bouquet.common.trust.code import own_code
+from bouquet.common.trust.signature import Statement, public_text, sign
 
 OWNER, STRANGER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
 NEWER, OTHER = "1" * 64, "2" * 64

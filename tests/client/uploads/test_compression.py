@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from client.state.device_state import DeviceState
-from client.state.store import FolderStore
-from client.uploads.compression import CopyMemory
-from common.compression.codecs import Codec
-from common.compression.delta import Copy
-from common.parameters.layout import ParameterLayout
-from common.protocol import ARRAYS, STANDARD, Payload, Received
-from common.protocol.compressed import Unpacked
+from bouquet.client.state.device_state import DeviceState
+from bouquet.client.state.store import FolderStore
+from bouquet.client.uploads.compression import CopyMemory
+from bouquet.common.compression.codecs import Codec
+from bouquet.common.compression.delta import Copy
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.common.protocol import ARRAYS, STANDARD, Payload, Received
+from bouquet.common.protocol.compressed import Unpacked
 from tests.helpers.real_devices import Federation
 
 LAYOUT = ParameterLayout.of({"w.weight": np.zeros((1, 4), dtype=np.float32)})

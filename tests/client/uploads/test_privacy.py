@@ -4,24 +4,24 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-from client.app import make_client_app
-from client.context import ClientContext
-from client.state.device_state import DeviceState
-from client.state.store import FolderStore
-from client.uploads import privacy
-from client.uploads.privacy import PrivateUploads, clipped, gaussian
-from common import model_selection, protocol
-from common.errors import BouquetError
-from common.model.build import initial_model, state_vector
-from common.parameters.layout import ParameterLayout
-from common.privacy_accounting import RELEASES, check_model
-from common.protocol import Encoder, Instruction, Payload, Received
-from common.protocol.error_replies import owners_refusal
-from common.settings import parse_settings
-from common.settings.sections import PrivacySettings
-from experiments.simulation.inline_grid import InlineGrid
-from strategies import one_model
-from strategies.dcpfl.wire import NEW, TAKE
+from bouquet.client.app import make_client_app
+from bouquet.client.context import ClientContext
+from bouquet.client.state.device_state import DeviceState
+from bouquet.client.state.store import FolderStore
+from bouquet.client.uploads import privacy
+from bouquet.client.uploads.privacy import PrivateUploads, clipped, gaussian
+from bouquet.common import model_selection, protocol
+from bouquet.common.errors import BouquetError
+from bouquet.common.model.build import initial_model, state_vector
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.common.privacy_accounting import RELEASES, check_model
+from bouquet.common.protocol import Encoder, Instruction, Payload, Received
+from bouquet.common.protocol.error_replies import owners_refusal
+from bouquet.common.settings import parse_settings
+from bouquet.common.settings.sections import PrivacySettings
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.strategies import one_model
+from bouquet.strategies.dcpfl.wire import NEW, TAKE
 from tests.helpers.real_devices import Federation
 
 COUNTED = ParameterLayout.of(

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord
 
-from client.context import ClientContext
-from client.rounds.session import Session
-from client.uploads import privacy, privacy_budget
-from client.uploads.privacy_budget import Budget
-from common import protocol
-from common.errors import BouquetError
-from common.privacy_accounting import RELEASES, epsilon_spent
-from common.protocol import ARRAYS, Instruction, Payload
-from common.protocol.arrival import Arrival
-from common.protocol.error_replies import OwnerRefusal, owners_refusal
-from strategies.dcpfl.wire import NEW, TAKE
-from strategies.hypocluster.wire import center_record
+from bouquet.client.context import ClientContext
+from bouquet.client.rounds.session import Session
+from bouquet.client.uploads import privacy, privacy_budget
+from bouquet.client.uploads.privacy_budget import Budget
+from bouquet.common import protocol
+from bouquet.common.errors import BouquetError
+from bouquet.common.privacy_accounting import RELEASES, epsilon_spent
+from bouquet.common.protocol import ARRAYS, Instruction, Payload
+from bouquet.common.protocol.arrival import Arrival
+from bouquet.common.protocol.error_replies import OwnerRefusal, owners_refusal
+from bouquet.strategies.dcpfl.wire import NEW, TAKE
+from bouquet.strategies.hypocluster.wire import center_record
 from tests.helpers.real_devices import Federation
 from tests.helpers.scripted_server import NOISE, Device, said, samples
 
@@ -327,9 +327,9 @@ def test_a_crash_after_the_count_has_spent(tmp_path, monkeypatch):
 
 
 def _uploads(device):
-    from client.state.device_state import DeviceState
-    from client.state.store import FolderStore
-    from common.settings.sections import PrivacySettings
+    from bouquet.client.state.device_state import DeviceState
+    from bouquet.client.state.store import FolderStore
+    from bouquet.common.settings.sections import PrivacySettings
 
     state = device.folder / "state"
     return privacy.PrivateUploads(

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from common.compression.codecs import METHODS, Codec, CodecError, decode, encode_positions, golomb_parameter
+from bouquet.common.compression.codecs import METHODS, Codec, CodecError, decode, encode_positions, golomb_parameter
 
 floats = st.floats(-1e4, 1e4, width=32, allow_subnormal=False)
 vectors = arrays(np.float32, st.integers(1, 60), elements=floats)

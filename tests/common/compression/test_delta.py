@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.compression.codecs import METHODS, Codec
-from common.compression.delta import (
+from bouquet.common.compression.codecs import METHODS, Codec
+from bouquet.common.compression.delta import (
     Copy,
     LostCopyError,
     PackedModel,
@@ -17,7 +17,7 @@ from common.compression.delta import (
     to_bytes,
     unpack_model,
 )
-from common.parameters.layout import ParameterLayout
+from bouquet.common.parameters.layout import ParameterLayout
 
 LAYOUT = ParameterLayout.of(
     {

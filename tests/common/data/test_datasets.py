@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.data.catalog import DATASETS, dataset_info
-from common.data.datasets import hold_out, load_dataset, standardise
-from common.data.readers import DatasetFileError, map_idx
-from common.errors import BouquetError
-from common.model.card import ModelCard
-from common.settings import load_settings
-from common.torchvision_compat import import_torchvision
+from bouquet.common.data.catalog import DATASETS, dataset_info
+from bouquet.common.data.datasets import hold_out, load_dataset, standardise
+from bouquet.common.data.readers import DatasetFileError, map_idx
+from bouquet.common.errors import BouquetError
+from bouquet.common.model.card import ModelCard
+from bouquet.common.settings import load_settings
+from bouquet.common.torchvision_compat import import_torchvision
 
 RNG = np.random.default_rng(0)
 
@@ -48,7 +48,7 @@ def test_digits_need_no_files_and_are_scikit_learns() -> None:
 
 
 def test_digits_are_the_same_when_scikit_learn_keeps_its_file_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    from common.data import readers
+    from bouquet.common.data import readers
 
     monkeypatch.setattr(readers, "find_spec", lambda name: None)
     again = readers.read_published("digits", Path(), "")
@@ -287,7 +287,8 @@ def test_mapping_images_imports_neither_torch_nor_torchvision(tmp_path: Path) ->
 
     write_mnist(tmp_path / "MNIST")
     program = (
-        "import sys; from pathlib import Path; from common.data.datasets import load_dataset; load_dataset('digits'); "
+        "import sys; from pathlib import Path; "
+        "from bouquet.common.data.datasets import load_dataset; load_dataset('digits'); "
         f"load_dataset('mnist', Path({str(tmp_path)!r})); "
         "assert not {'torch', 'torchvision', 'sklearn', 'scipy'} & set(sys.modules)"
     )

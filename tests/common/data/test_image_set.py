@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from client.data.loading import part_of
-from common.data import datasets, image_set
-from common.data.class_folders import Photos
-from common.data.datasets import load_dataset
-from common.errors import BouquetError
-from common.model.build import model_shape
-from common.model.card import ModelCard
-from common.settings import Settings
-from common.settings.settings import SettingsError
+from bouquet.client.data.loading import part_of
+from bouquet.common.data import datasets, image_set
+from bouquet.common.data.class_folders import Photos
+from bouquet.common.data.datasets import load_dataset
+from bouquet.common.errors import BouquetError
+from bouquet.common.model.build import model_shape
+from bouquet.common.model.card import ModelCard
+from bouquet.common.settings import Settings
+from bouquet.common.settings.settings import SettingsError
 
 CLASSES = ("cat", "dog")
 SHAPE = (3, 4, 6)

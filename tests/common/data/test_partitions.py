@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.data.heterogeneity import draw_at_level, heterogeneity_of_counts, label_counts, label_kld_matrix
-from common.data.partition_rules import apportion, label_permutations, systematic
-from common.data.partitions import ALWAYS_GROUPED, PARTITIONS, partition, split_train_test
-from common.errors import BouquetError
+from bouquet.common.data.heterogeneity import draw_at_level, heterogeneity_of_counts, label_counts, label_kld_matrix
+from bouquet.common.data.partition_rules import apportion, label_permutations, systematic
+from bouquet.common.data.partitions import ALWAYS_GROUPED, PARTITIONS, partition, split_train_test
+from bouquet.common.errors import BouquetError
 
 LABELS = np.random.default_rng(0).permutation(np.arange(600) % 10)
 OWNERS = np.arange(600) % 15

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from common.errors import BouquetError
-from common.model.architectures import build_model, model_names
-from common.torchvision_compat import import_torchvision
+from bouquet.common.errors import BouquetError
+from bouquet.common.model.architectures import build_model, model_names
+from bouquet.common.torchvision_compat import import_torchvision
 
 DIGITS, GREY, COLOUR, WINDOW = (1, 8, 8), (1, 28, 28), (3, 32, 32), (9, 128)
 OF_WINDOWS = ("cnn-har", "cnn-1d", "gru")
@@ -185,7 +185,8 @@ def test_an_own_model_is_tried_on_the_data_before_any_device_trains_it() -> None
 
 def test_torchvision_is_imported_only_for_resnet18() -> None:
     program = (
-        "import sys; from common.model.architectures import build_model; build_model('cnn-dcpfl', (1, 28, 28), 10, 0); "
+        "import sys; "
+        "from bouquet.common.model.architectures import build_model; build_model('cnn-dcpfl', (1, 28, 28), 10, 0); "
         "assert 'torchvision' not in sys.modules; build_model('resnet18', (1, 8, 8), 10, 0); "
         "assert 'torchvision' in sys.modules"
     )
@@ -199,6 +200,6 @@ def test_torchvision_imports_beside_any_torch_and_only_once() -> None:
 
 
 def test_a_missing_torchvision_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("common.torchvision_compat.find_spec", lambda name: None)
+    monkeypatch.setattr("bouquet.common.torchvision_compat.find_spec", lambda name: None)
     with pytest.raises(BouquetError, match="torchvision is not installed"):
         import_torchvision.__wrapped__()

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from common.model.build import initial_model, parameter_names, state_vector
-from common.parameters.layout import LayoutError
-from common.settings import load_settings
+from bouquet.common.model.build import initial_model, parameter_names, state_vector
+from bouquet.common.parameters.layout import LayoutError
+from bouquet.common.settings import load_settings
 
 SETTINGS = ["data.dataset=own", 'data.classes=["a","b"]', "data.input_shape=[1,2,2]"]
 
@@ -61,7 +61,7 @@ class Refused(Odd):
 def test_what_cannot_be_sent_is_named_when_the_model_is_built(what, message, monkeypatch):
     with pytest.raises(LayoutError, match=message + ".*, not numbers that can be sent"):
         state_vector(Refused(what))
-    monkeypatch.setattr("common.model.architectures.build_model", lambda *_, **__: Refused(what))
+    monkeypatch.setattr("bouquet.common.model.architectures.build_model", lambda *_, **__: Refused(what))
     with pytest.raises(LayoutError, match=message):
         initial_model(load_settings(None, SETTINGS))
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from client.training import sgd
-from client.training.sgd import SGDOptions
-from common.errors import BouquetError
-from common.model.architectures import build_model
-from common.model.build import initial_model, parameter_names, state_vector
-from common.model.freezing import freeze, frozen_names, head_layer, load_trained, trained_state, training_mode
-from common.settings import load_settings
+from bouquet.client.training import sgd
+from bouquet.client.training.sgd import SGDOptions
+from bouquet.common.errors import BouquetError
+from bouquet.common.model.architectures import build_model
+from bouquet.common.model.build import initial_model, parameter_names, state_vector
+from bouquet.common.model.freezing import freeze, frozen_names, head_layer, load_trained, trained_state, training_mode
+from bouquet.common.settings import load_settings
 
 
 def net():

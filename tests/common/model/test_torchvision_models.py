@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch import nn
 
-from client.training.sgd import SGDOptions, train
-from client.trust.policy import CodeRefused, CodeTrust
-from common.errors import BouquetError
-from common.model.architectures import build_model
-from common.model.build import state_vector
-from common.model.freezing import head_layer
-from common.model.torchvision_models import torchvision_names
-from common.torchvision_compat import import_torchvision
+from bouquet.client.training.sgd import SGDOptions, train
+from bouquet.client.trust.policy import CodeRefused, CodeTrust
+from bouquet.common.errors import BouquetError
+from bouquet.common.model.architectures import build_model
+from bouquet.common.model.build import state_vector
+from bouquet.common.model.freezing import head_layer
+from bouquet.common.model.torchvision_models import torchvision_names
+from bouquet.common.torchvision_compat import import_torchvision
 
 PHOTO = (3, 32, 32)
 

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from common.parameters.layout import LayoutError, ParameterLayout
-from strategies.mathematics import cluster_means
+from bouquet.common.parameters.layout import LayoutError, ParameterLayout
+from bouquet.strategies.mathematics import cluster_means
 
 MODEL = {
     "conv.weight": np.arange(4, dtype=np.float32).reshape(1, 1, 2, 2),

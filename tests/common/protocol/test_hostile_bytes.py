@@ -12,9 +12,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common import protocol
-from common.compression.codecs import METHODS, Codec, CodecError, decode, encode_positions
-from common.compression.delta import (
+from bouquet.common import protocol
+from bouquet.common.compression.codecs import METHODS, Codec, CodecError, decode, encode_positions
+from bouquet.common.compression.delta import (
     MOST_MODELS,
     Copy,
     PackedModel,
@@ -24,11 +24,11 @@ from common.compression.delta import (
     to_bytes,
     unpack_model,
 )
-from common.errors import BouquetError
-from common.parameters.layout import ParameterLayout
-from common.protocol import compressed, tensors
-from experiments.simulation.inline_grid import InlineGrid
-from strategies.base import reply_checks
+from bouquet.common.errors import BouquetError
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.common.protocol import compressed, tensors
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.strategies.base import reply_checks
 
 InlineGrid({})  # gives Flower's Message its sender
 
@@ -227,8 +227,8 @@ def test_positions_have_one_coding(content, reason):
 
 
 def test_a_device_holds_no_more_copies_at_the_server_than_there_are_records():
-    from strategies.base.filters.compression import Compression
-    from strategies.base.method import one_model
+    from bouquet.strategies.base.filters.compression import Compression
+    from bouquet.strategies.base.method import one_model
 
     compression = Compression(Codec("int8"), Codec("int8"), seed=0)
     said = {}
@@ -412,6 +412,6 @@ def test_any_error_of_a_reader_is_one_that_names_the_tensor(monkeypatch):
     def broken(content, size):
         raise MemoryError
 
-    monkeypatch.setattr("common.compression.delta.decode", broken)
+    monkeypatch.setattr("bouquet.common.compression.delta.decode", broken)
     with pytest.raises(PackingError, match=r"Tensor 'first\.weight' cannot be decoded: MemoryError"):
         read(answer(block_of(b"\x00\x00")))

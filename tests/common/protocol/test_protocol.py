@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from common import protocol
-from common.errors import BouquetError
-from common.parameters.layout import ParameterLayout
-from common.protocol import ARRAYS, Encoder, Instruction, Payload, Proximal
-from common.protocol.error_replies import refusal
-from experiments.simulation.inline_grid import InlineGrid
-from server.record.traffic import payload_bytes
-from strategies.base import reply_checks
+from bouquet.common import protocol
+from bouquet.common.errors import BouquetError
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.common.protocol import ARRAYS, Encoder, Instruction, Payload, Proximal
+from bouquet.common.protocol.error_replies import refusal
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.server.record.traffic import payload_bytes
+from bouquet.strategies.base import reply_checks
 
 InlineGrid({})  # gives Flower's Message its sender
 

@@ -3,7 +3,7 @@
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from common.protocol.records import config_of, records_of
+from bouquet.common.protocol.records import config_of, records_of
 
 
 def content() -> RecordDict:

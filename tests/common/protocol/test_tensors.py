@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flwr.app import Array
 
-from common.protocol.tensors import HeldArray, arrays_of, decode, encode, joined, record_of
+from bouquet.common.protocol.tensors import HeldArray, arrays_of, decode, encode, joined, record_of
 
 ARRAYS = [
     np.arange(6, dtype=np.float32).reshape(2, 3),

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import BouquetError
-from common.settings import Settings, load_settings, section_class
-from common.settings.resume import MAY_CHANGE, check_continues
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings import Settings, load_settings, section_class
+from bouquet.common.settings.resume import MAY_CHANGE, check_continues
 
 
 def content(*changes: str) -> dict:

@@ -1,6 +1,6 @@
 import pytest
 
-from common.settings import Settings, SettingsError, load_settings, parse_settings
+from bouquet.common.settings import Settings, SettingsError, load_settings, parse_settings
 
 
 def test_defaults_are_valid_and_file_then_set_then_options_win(tmp_path):

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from common.errors import BouquetError
-from common.system.files import sweep, temporary_beside, write_atomically, write_secret
+from bouquet.common.errors import BouquetError
+from bouquet.common.system.files import sweep, temporary_beside, write_atomically, write_secret
 
 
 def test_what_a_killed_process_had_not_finished_is_swept_away_and_nothing_else(tmp_path):

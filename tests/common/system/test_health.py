@@ -6,8 +6,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from common.system.health import VARIABLE, main, problem
-from common.system.ports import free_port
+from bouquet.common.system.health import VARIABLE, main, problem
+from bouquet.common.system.ports import free_port
 
 
 @pytest.fixture

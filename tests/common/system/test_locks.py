@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import BouquetError
-from common.system.locks import hold, is_held, is_locked, locked
+from bouquet.common.errors import BouquetError
+from bouquet.common.system.locks import hold, is_held, is_locked, locked
 
 HOLDS = """
 import sys
 from pathlib import Path
-from common.system.locks import locked
+from bouquet.common.system.locks import locked
 with locked(Path(sys.argv[1]), "the state folder", "It is another's."):
     print("held", flush=True)
     sys.stdin.read()
@@ -38,7 +38,7 @@ def test_a_second_program_is_told_who_holds_the_folder_until_that_one_is_gone(tm
 HOLDS_A_FILE = """
 import sys
 from pathlib import Path
-from common.system.locks import hold
+from bouquet.common.system.locks import hold
 hold(Path(sys.argv[1]), "12")
 print("held", flush=True)
 sys.stdin.read()

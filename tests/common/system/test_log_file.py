@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import BouquetError
-from common.system.log_file import KEPT_FILES, LogFile, stamp
+from bouquet.common.errors import BouquetError
+from bouquet.common.system.log_file import KEPT_FILES, LogFile, stamp
 
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
 

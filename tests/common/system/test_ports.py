@@ -3,8 +3,8 @@
 import socket
 from pathlib import Path
 
-from common.system import ports
-from common.system.ports import OWN_PORTS, free_port
+from bouquet.common.system import ports
+from bouquet.common.system.ports import OWN_PORTS, free_port
 
 
 def test_no_outgoing_connection_is_given_it():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from common.system.processes import descendants, ending_in_order
+from bouquet.common.system.processes import descendants, ending_in_order
 from tests.helpers.waiting_for import eventually
 
 MIDDLE = """
@@ -20,7 +20,7 @@ signal.pause()
 """
 BOUND = """
 import os, signal, sys
-from common.system.processes import end_with_parent
+from bouquet.common.system.processes import end_with_parent
 pid = os.fork()
 if pid == 0:
     end_with_parent(signal.Signals(int(sys.argv[1])))
@@ -65,7 +65,7 @@ def test_a_process_ends_with_its_parent_however_that_ends(number):
 def test_children_that_have_ended_are_collected_each_once_with_its_status():
     code = """
 import os, signal
-from common.system.processes import ended_children
+from bouquet.common.system.processes import ended_children
 assert list(ended_children()) == []
 pids = {os.fork() or os._exit(status): status for status in (0, 3)}
 found = {}
@@ -104,7 +104,7 @@ def test_a_signal_leaves_the_block_in_order_and_handlers_are_put_back(number, st
 def test_a_signal_whose_exception_is_swallowed_ends_the_process_all_the_same():
     code = """
 import contextlib, signal, threading
-from common.system.processes import ending_in_order
+from bouquet.common.system.processes import ending_in_order
 with ending_in_order(grace=0.2):
     with contextlib.suppress(SystemExit):
         signal.raise_signal(signal.SIGTERM)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from common.system import resources
+from bouquet.common.system import resources
 
 
 @pytest.mark.parametrize(

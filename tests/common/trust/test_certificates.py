@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from common.errors import BouquetError
-from common.trust.certificates import check_renewal, common_name, expires, fingerprint, read, registered, split
+from bouquet.common.errors import BouquetError
+from bouquet.common.trust.certificates import check_renewal, common_name, expires, fingerprint, read, registered, split
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 YEAR = timedelta(days=365)
@@ -71,7 +71,7 @@ def test_the_fingerprint_is_openssls():
 
 def test_an_agent_needs_no_cryptography_for_a_fingerprint():
     code = (
-        "import sys; from common.trust.certificates import fingerprint, split; "
+        "import sys; from bouquet.common.trust.certificates import fingerprint, split; "
         "print(fingerprint(*split(sys.stdin.buffer.read())), [m for m in sys.modules if m.startswith('cryptography')])"
     )
     pem = made()

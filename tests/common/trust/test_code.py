@@ -4,23 +4,24 @@ import hashlib
 import io
 import zipfile
 
-from common.trust import code
-from common.trust.code import archive, code_files, digest_of, own_code
+from bouquet.common.trust import code
+from bouquet.common.trust.code import archive, code_files, digest_of, own_code
 
 
 def test_the_digest_is_of_every_file_and_name_and_of_the_release(monkeypatch):
     files = code_files()
     monkeypatch.setattr(code, "code_files", lambda: files)
     own = own_code.__wrapped__()
-    assert {"client/agent/agent.py", "common/trust/code.py", "server/app.py", "strategies/__init__.py"} < set(files)
+    some = "__init__.py", "client/agent/agent.py", "common/trust/code.py", "server/app.py", "strategies/__init__.py"
+    assert {f"bouquet/{name}" for name in some} < set(files)
     assert files["RELEASE"].startswith(b"bouquet-fl ")
     assert digest_of(files) == own
     changed = [
-        {**files, "client/app.py": files["client/app.py"] + b"#"},
+        {**files, "bouquet/client/app.py": files["bouquet/client/app.py"] + b"#"},
         {**files, "RELEASE": b"bouquet-fl 9.9\n"},
         {**files, "sitecustomize.py": b""},
-        {name: content for name, content in files.items() if name != "client/app.py"},
-        {name.replace("client/app.py", "client/app2.py"): content for name, content in files.items()},
+        {name: content for name, content in files.items() if name != "bouquet/client/app.py"},
+        {name.replace("bouquet/client/app.py", "bouquet/client/app2.py"): content for name, content in files.items()},
     ]
     assert len({digest_of(one) for one in (files, *changed)}) == 6
     lines = "".join(f"{hashlib.sha256(files[name]).hexdigest()}  {name}\n" for name in sorted(files))

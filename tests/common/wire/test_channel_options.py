@@ -5,8 +5,8 @@ from pathlib import Path
 
 from grpc._cython import cygrpc
 
-from client.agent import agent
-from server.service import connections
+from bouquet.client.agent import agent
+from bouquet.server.service import connections
 
 ROOT = Path(__file__).parents[3]
 SHORTEST_CUT_OFF = 60  # seconds of silence after which routers and firewalls forget a connection

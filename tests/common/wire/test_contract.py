@@ -5,7 +5,7 @@ from pathlib import Path
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from grpc_tools import protoc
 
-from common.wire import fleet_pb2
+from bouquet.common.wire import fleet_pb2
 
 ROOT = Path(__file__).parents[3]
 
@@ -14,7 +14,10 @@ def described(folder, *options):
     """What protoc reads in the file."""
     made = folder / "fleet.binpb"
     assert (
-        protoc.main(["protoc", f"-I{ROOT}", f"--descriptor_set_out={made}", *options, "common/wire/fleet.proto"]) == 0
+        protoc.main(
+            ["protoc", f"-I{ROOT}", f"--descriptor_set_out={made}", *options, "bouquet/common/wire/fleet.proto"]
+        )
+        == 0
     )
     (file,) = FileDescriptorSet.FromString(made.read_bytes()).file
     return file

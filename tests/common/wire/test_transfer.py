@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.wire.fleet_pb2 import Chunk, Content, Credit, DeviceFrame
-from common.wire.transfer import (
+from bouquet.common.wire.fleet_pb2 import Chunk, Content, Credit, DeviceFrame
+from bouquet.common.wire.transfer import (
     CHUNK_BYTES,
     INLINE_BYTES,
     MOST_WAITING,

@@ -8,9 +8,9 @@ from multiprocessing.connection import wait as wait_for
 
 import pytest
 
-from common.settings import load_settings, parse_settings
-from experiments.comparison.cell_process import CellFailed, ForkRunner, SubprocessRunner, simulate_command, tail
-from server.record.reader import read_run
+from bouquet.common.settings import load_settings, parse_settings
+from bouquet.experiments.comparison.cell_process import CellFailed, ForkRunner, SubprocessRunner, simulate_command, tail
+from bouquet.server.record.reader import read_run
 from tests.helpers.waiting_for import eventually
 
 
@@ -167,8 +167,8 @@ def test_a_cell_that_ends_while_another_one_begins_keeps_its_exit_code(tmp_path,
 IGNORING = """
 import signal, sys, threading, time
 from pathlib import Path
-from common.settings import parse_settings
-from experiments.comparison.cell_process import CellFailed, ForkRunner
+from bouquet.common.settings import parse_settings
+from bouquet.experiments.comparison.cell_process import CellFailed, ForkRunner
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in what a shell starts in the background

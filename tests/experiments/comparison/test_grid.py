@@ -2,8 +2,9 @@ import re
 
 import pytest
 
-from common.errors import BouquetError
-from experiments.comparison.grid import TableError, load_table
+from bouquet.common.errors import BouquetError
+from bouquet.experiments.comparison.grid import load_table
+from bouquet.experiments.comparison.table import TableError
 
 GRID = """
 name = "small"

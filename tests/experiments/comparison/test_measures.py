@@ -3,8 +3,8 @@ from dataclasses import asdict
 
 import pytest
 
-from common.task.score import Score
-from experiments.comparison.measures import (
+from bouquet.common.task.score import Score
+from bouquet.experiments.comparison.measures import (
     Metric,
     MetricError,
     link_seconds,
@@ -12,7 +12,7 @@ from experiments.comparison.measures import (
     rounds_to,
     rounds_to_convergence,
 )
-from server.record.reader import read_run
+from bouquet.server.record.reader import read_run
 
 # The run that `write_run` makes: 6 clients, each sends 200 and receives 400 bytes a round, 0.5 s a round; the accuracy
 # after t of 3 rounds is 0.3 t, the purity 0.5 after the first round and 1 from the second on.

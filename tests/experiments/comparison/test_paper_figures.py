@@ -5,12 +5,19 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from experiments.comparison.grid import TableError, load_table, missing_rows
-from experiments.comparison.paper_comparison import paper_tables
-from experiments.comparison.run import CellResult, Results, run_table
-from experiments.comparison.tables import print_results, render_html, render_json, render_markdown, write_results
-from experiments.simulation.run import simulate
-from server.record.reader import read_run
+from bouquet.experiments.comparison.grid import load_table
+from bouquet.experiments.comparison.paper_comparison import paper_tables
+from bouquet.experiments.comparison.run import CellResult, Results, run_table
+from bouquet.experiments.comparison.table import TableError, missing_rows
+from bouquet.experiments.comparison.tables import (
+    print_results,
+    render_html,
+    render_json,
+    render_markdown,
+    write_results,
+)
+from bouquet.experiments.simulation.run import simulate
+from bouquet.server.record.reader import read_run
 
 TABLES = Path(__file__).parents[3] / "experiments" / "tables"
 OF_PAPERS = sorted((TABLES / "papers").glob("*.toml"))

@@ -2,9 +2,9 @@ import itertools
 
 import pytest
 
-from experiments.comparison.plots import gain_map, score_by_effort
-from experiments.comparison.significance import paired_difference
-from server.record.reader import read_run
+from bouquet.experiments.comparison.plots import gain_map, score_by_effort
+from bouquet.experiments.comparison.significance import paired_difference
+from bouquet.server.record.reader import read_run
 
 PANELS = {
     "IID": {"20 samples, IID": "20 samples", "80 samples, IID": "80 samples"},

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from common.settings import load_settings
-from experiments.simulation.run import simulate
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.run import simulate
 
 ROOT = Path(__file__).parents[3]
 COLOURS = {"healthy": (60, 150, 60), "mildew": (140, 160, 140), "rust": (150, 110, 50)}  # of leaves

@@ -2,9 +2,9 @@
 
 import pytest
 
-from common.settings import Settings
-from experiments.comparison.row_notes import budget_text
-from strategies.registry import create_strategy
+from bouquet.common.settings import Settings
+from bouquet.experiments.comparison.row_notes import budget_text
+from bouquet.strategies.registry import create_strategy
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,22 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from common.errors import BouquetError
-from experiments.comparison import claims
-from experiments.comparison.cell_process import CellFailed
-from experiments.comparison.claims import gains, references, row_ranks
-from experiments.comparison.grid import load_table
-from experiments.comparison.run import Results, cell_state, default_jobs, run_table
-from experiments.comparison.significance import Difference
-from experiments.comparison.tables import notes, print_results, render_csv, render_json, render_markdown, write_results
-from server import run_folder
+from bouquet.common.errors import BouquetError
+from bouquet.experiments.comparison import claims
+from bouquet.experiments.comparison.cell_process import CellFailed
+from bouquet.experiments.comparison.claims import gains, references, row_ranks
+from bouquet.experiments.comparison.grid import load_table
+from bouquet.experiments.comparison.run import Results, cell_state, default_jobs, run_table
+from bouquet.experiments.comparison.significance import Difference
+from bouquet.experiments.comparison.tables import (
+    notes,
+    print_results,
+    render_csv,
+    render_json,
+    render_markdown,
+    write_results,
+)
+from bouquet.server import run_folder
 
 GRID = """
 name = "small"
@@ -334,7 +341,7 @@ def test_states_of_a_cell(table, write_run, tmp_path):
 
 
 def test_jobs_by_default_leave_each_cell_its_cores(table, monkeypatch):
-    monkeypatch.setattr("experiments.comparison.run.available_cores", lambda: 8)
+    monkeypatch.setattr("bouquet.experiments.comparison.run.available_cores", lambda: 8)
 
     assert default_jobs(table().cells) == 8
     assert default_jobs(table("rounds = 3", "rounds = 3\n[base.train]\nthreads = 3").cells) == 2

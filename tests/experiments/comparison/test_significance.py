@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from experiments.comparison import claims
-from experiments.comparison.claims import difference_text
-from experiments.comparison.significance import holm, paired_difference, ranks
+from bouquet.experiments.comparison import claims
+from bouquet.experiments.comparison.claims import difference_text
+from bouquet.experiments.comparison.significance import holm, paired_difference, ranks
 
 
 def test_a_difference_is_paired_by_client_and_its_interval_is_over_seeds():

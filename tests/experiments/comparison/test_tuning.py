@@ -8,17 +8,18 @@ import threading
 import pytest
 from rich.console import Console
 
-from client.data.loading import part_of
-from client.data.own import load_table as load_own_table
-from common.errors import BouquetError
-from experiments.comparison import tables
-from experiments.comparison.cell_process import CellFailed
-from experiments.comparison.grid import TableError, load_table
-from experiments.comparison.run import CellResult, Results
-from experiments.comparison.tables import render_html, render_json, render_markdown, write_results
-from experiments.comparison.tuning import check_apart, run_comparison, tuning_notes
-from experiments.comparison.tuning_grids import choose, tuning_table
-from experiments.simulation.run import check, simulate
+from bouquet.client.data.loading import part_of
+from bouquet.client.data.own import load_table as load_own_table
+from bouquet.common.errors import BouquetError
+from bouquet.experiments.comparison import tables
+from bouquet.experiments.comparison.cell_process import CellFailed
+from bouquet.experiments.comparison.grid import load_table
+from bouquet.experiments.comparison.run import CellResult, Results
+from bouquet.experiments.comparison.table import TableError, tuning_table
+from bouquet.experiments.comparison.tables import render_html, render_json, render_markdown, write_results
+from bouquet.experiments.comparison.tuning import check_apart, run_comparison, tuning_notes
+from bouquet.experiments.comparison.tuning_grids import choose
+from bouquet.experiments.simulation.run import check, simulate
 
 GRID = """
 name = "small"
@@ -353,7 +354,7 @@ def test_of_equals_the_one_in_the_middle_is_chosen():
     ],
 )
 def test_a_mistake_is_named_with_key_value_and_what_is_allowed(load, old, new, message):
-    from experiments.comparison.grid import check_strategy
+    from bouquet.experiments.comparison.grid import check_strategy
 
     with pytest.raises(TableError, match=message) as caught:
         load(old, new, check_strategy)
@@ -371,8 +372,8 @@ def test_every_cell_of_the_table_is_checked_before_anything_is_tuned(compare):
 
 DATA = """
 import numpy as np
-from common.data.catalog import DatasetInfo, described
-from common.data.datasets import Dataset
+from bouquet.common.data.catalog import DatasetInfo, described
+from bouquet.common.data.datasets import Dataset
 
 def samples(owners=None, **test):
     x, y = np.arange(400, dtype=np.float32).reshape(400, 1, 1, 1), np.arange(400) % 2

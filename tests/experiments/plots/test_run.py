@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 
-from common import methods
-from common.settings import parse_settings
-from experiments.plots import run as plots
-from experiments.plots.clients import (
+from bouquet.common import methods
+from bouquet.common.settings import parse_settings
+from bouquet.experiments.plots import run as plots
+from bouquet.experiments.plots.clients import (
     MOST_LAYERS,
     bytes_by_layer,
     cluster_colours,
@@ -22,8 +22,8 @@ from experiments.plots.clients import (
     score_by_client,
     similarity_map,
 )
-from experiments.plots.style import blocks, colours, new_figure, svg, thinned
-from server.record.reader import read_run
+from bouquet.experiments.plots.style import blocks, colours, new_figure, svg, thinned
+from bouquet.server.record.reader import read_run
 
 
 def line(figure, label, axes=0):

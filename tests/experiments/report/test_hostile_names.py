@@ -9,19 +9,19 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from rich.console import Console
 
 from bouquet import cli
+from bouquet.common.protocol import METRICS, Encoder, Instruction, Payload
+from bouquet.common.settings import parse_settings
+from bouquet.experiments.plots.run import plots_of
+from bouquet.experiments.report.run_report import write_report
+from bouquet.experiments.simulation.inline_grid import InlineGrid
 from bouquet.federation import serve
 from bouquet.monitor.prometheus import metrics_text
 from bouquet.monitor.round_table import RoundTable, print_summary
 from bouquet.monitor.status import collect
 from bouquet.monitor.status_table import print_status
 from bouquet.monitor.web import Page
-from common.protocol import METRICS, Encoder, Instruction, Payload
-from common.settings import parse_settings
-from experiments.plots.run import plots_of
-from experiments.report.run_report import write_report
-from experiments.simulation.inline_grid import InlineGrid
-from server.record.reader import natural_order, read_run
-from server.record.traffic import Bytes
+from bouquet.server.record.reader import natural_order, read_run
+from bouquet.server.record.traffic import Bytes
 
 InlineGrid({})  # gives Flower's Message its sender
 NAMES = [
@@ -99,7 +99,7 @@ def test_a_report_that_fails_is_said_and_ends_nothing(hostile, monkeypatch):
     def broken(run):
         raise ValueError("cannot be drawn\n\x1b[31m" + "x" * 1000)
 
-    monkeypatch.setattr("experiments.report.run_report.plots_of", broken)
+    monkeypatch.setattr("bouquet.experiments.report.run_report.plots_of", broken)
     output = io.StringIO()
     (hostile / "status.json").write_text('{"state": "stopped"}')
     monkeypatch.setattr(serve, "in_hand", lambda server: type("Run", (), {"folder": hostile}))

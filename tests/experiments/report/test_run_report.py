@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import BouquetError
-from common.settings import load_settings, parse_settings
-from experiments.report.run_report import (
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings import load_settings, parse_settings
+from bouquet.experiments.report.run_report import (
     SHORT_OPTIONS,
     arguments,
     client_rows,
@@ -18,8 +18,8 @@ from experiments.report.run_report import (
     reproduce,
     write_report,
 )
-from experiments.report.units import human_bytes, human_seconds
-from server.record.reader import read_run
+from bouquet.experiments.report.units import human_bytes, human_seconds
+from bouquet.server.record.reader import read_run
 
 VOID = {"meta", "img", "br", "link"}
 

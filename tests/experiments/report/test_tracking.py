@@ -1,19 +1,19 @@
-"""A run's record as TensorBoard reads it; skipped where the extra 'tensorboard' is not installed."""
+"""A run's record as TensorBoard reads it; skipped where TensorBoard is not installed."""
 
 import json
 import sys
 
 import pytest
 
-from common.errors import BouquetError
-from common.settings import parse_settings
-from experiments.report.tracking import TensorBoard
-from experiments.simulation.run import simulate
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings import parse_settings
+from bouquet.experiments.report.tracking import TensorBoard
+from bouquet.experiments.simulation.run import simulate
 
 
 def test_without_the_extra_it_is_named_before_anything_runs(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(BouquetError, match=r"pip install '\.\[tensorboard\]'"):
+    with pytest.raises(BouquetError, match=r"pip install 'bouquet-fl\[research\]'"):
         TensorBoard(tmp_path)
 
 

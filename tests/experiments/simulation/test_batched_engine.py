@@ -6,18 +6,18 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from client.training import sgd as local_sgd
-from client.training.delegate import Task
-from client.training.objective import LinearTerm, ProximalTerm
-from client.training.sgd import SGDOptions
-from common.errors import BouquetError
-from common.model.architectures import build_model
-from common.model.build import state_vector
-from common.settings import load_settings
-from experiments.simulation import batched_sgd
-from experiments.simulation.batched_engine import Batch
-from experiments.simulation.batched_sgd import knows_terms, train_many, why_not
-from experiments.simulation.run import simulate
+from bouquet.client.training import sgd as local_sgd
+from bouquet.client.training.delegate import Task
+from bouquet.client.training.objective import LinearTerm, ProximalTerm
+from bouquet.client.training.sgd import SGDOptions
+from bouquet.common.errors import BouquetError
+from bouquet.common.model.architectures import build_model
+from bouquet.common.model.build import state_vector
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation import batched_sgd
+from bouquet.experiments.simulation.batched_engine import Batch
+from bouquet.experiments.simulation.batched_sgd import knows_terms, train_many, why_not
+from bouquet.experiments.simulation.run import simulate
 
 BASE = ["run.rounds=2", "data.clients=7", "data.partition=dirichlet", "server.min_clients=2", "train.local_epochs=2"]
 

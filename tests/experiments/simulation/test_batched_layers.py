@@ -3,7 +3,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from experiments.simulation.batched_layers import Layers, Product, Whole
+from bouquet.experiments.simulation.batched_layers import Layers, Product, Whole
 
 
 def plain():

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from common.errors import BouquetError
-from common.methods import METHODS
-from common.settings import load_settings
-from experiments.simulation.run import simulate
+from bouquet.common.errors import BouquetError
+from bouquet.common.methods import METHODS
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.run import simulate
 
 BASE = [
     "data.clients=5",

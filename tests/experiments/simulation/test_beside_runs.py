@@ -6,17 +6,17 @@ import json
 import pytest
 from rich.console import Console
 
+from bouquet.client.rounds import beside
+from bouquet.client.rounds.serving import Serving
+from bouquet.client.rounds.session import Session
+from bouquet.common.errors import BouquetError
+from bouquet.common.protocol.error_replies import NotNow
+from bouquet.common.settings import load_settings
+from bouquet.experiments.report.run_report import write_report
+from bouquet.experiments.simulation.run import simulate
 from bouquet.monitor.round_table import print_summary
 from bouquet.monitor.status import collect
 from bouquet.monitor.status_table import columns
-from client.rounds import beside
-from client.rounds.serving import Serving
-from client.rounds.session import Session
-from common.errors import BouquetError
-from common.protocol.error_replies import NotNow
-from common.settings import load_settings
-from experiments.report.run_report import write_report
-from experiments.simulation.run import simulate
 from tests.helpers.stopped_runs import cut_after, lines_of
 
 BASE = ["data.clients=3", "data.public_fraction=0.1", "data.samples_per_client=40", "run.rounds=2", "run.seed=1"]

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from common import protocol
-from common.settings import load_settings
-from experiments.report.run_report import class_rows, render_report
-from experiments.simulation.run import simulate
-from server.record.reader import read_run
-from server.record.writer import RunRecord
-from strategies.base.reply_checks import read_classes
+from bouquet.common import protocol
+from bouquet.common.settings import load_settings
+from bouquet.experiments.report.run_report import class_rows, render_report
+from bouquet.experiments.simulation.run import simulate
+from bouquet.server.record.reader import read_run
+from bouquet.server.record.writer import RunRecord
+from bouquet.strategies.base.reply_checks import read_classes
 
 
 def said(samples, tested, found):
@@ -46,7 +46,8 @@ def test_nothing_is_said_unless_the_owner_allows_it(tmp_path, monkeypatch):
     assert all("classes" not in numbers for numbers in silent.values())
     assert class_rows(read_run(tmp_path / "silent")) == []
     monkeypatch.setattr(
-        "client.context.ClientContext.config", property(lambda node: {**node.context.node_config, "report-classes": 1})
+        "bouquet.client.context.ClientContext.config",
+        property(lambda node: {**node.context.node_config, "report-classes": 1}),
     )
     simulate(settings, tmp_path / "open")
     numbers = RunRecord(tmp_path / "open").rounds()[0]["by_client"]["client-0"]

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from common.data.partitions import partition
-from common.errors import BouquetError
+from bouquet.common.data.partitions import partition
+from bouquet.common.errors import BouquetError
 
 pytest.importorskip("flwr_datasets")
 LABELS = np.arange(6000) % 10
-THEIRS = "experiments.simulation.flower_partitioners:"
+THEIRS = "bouquet.experiments.simulation.flower_partitioners:"
 
 
 def statistics(name: str, beta: float) -> np.ndarray:

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from common.settings import load_settings
-from experiments.simulation.run import simulate
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.run import simulate
 from tests.helpers.stopped_runs import Stopped, stop_after
 
 BASE = [

@@ -3,9 +3,9 @@
 import pytest
 from flwr.app import Error, Message, MessageType
 
-from common.settings import load_settings
-from experiments.simulation import run
-from server.record.reader import read_run
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation import run
+from bouquet.server.record.reader import read_run
 
 LOST, ROUND = run.FIRST_NODE + 1, 3  # the node, and its training whose reply is lost
 BASE = ["simulation.engine=inline", "data.clients=3", "run.rounds=6", "train.local_epochs=1"]

@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 import torch
 
+from bouquet.client.data.loading import part_of
+from bouquet.client.rounds.samples import RoundSamples
+from bouquet.client.rounds.serving import LEFT_OUT, served_models
+from bouquet.client.state.device_state import DeviceState
+from bouquet.client.state.store import FolderStore
+from bouquet.common.settings import load_settings
+from bouquet.common.settings.sections import TaskSettings
+from bouquet.common.task.task import Classification
+from bouquet.experiments.simulation import run
+from bouquet.experiments.simulation.run import STATE_FOLDER, simulate
 from bouquet.models.export import export
 from bouquet.models.kept import device_model
-from client.data.loading import part_of
-from client.rounds.samples import RoundSamples
-from client.rounds.serving import LEFT_OUT, served_models
-from client.state.device_state import DeviceState
-from client.state.store import FolderStore
-from common.settings import load_settings
-from common.settings.sections import TaskSettings
-from common.task.task import Classification
-from experiments.simulation import run
-from experiments.simulation.run import STATE_FOLDER, simulate
-from server.record.reader import read_run
+from bouquet.server.record.reader import read_run
 from tests.helpers.stopped_runs import cut_after, lines_of
 
 BASE = ["data.clients=4", "data.public_fraction=0.1", "data.samples_per_client=60", "run.rounds=3", "run.seed=1"]

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
+from bouquet.client.rounds.serving import served_models
+from bouquet.client.state.device_state import DeviceState
+from bouquet.client.state.store import FolderStore
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation import run
+from bouquet.experiments.simulation.run import STATE_FOLDER, simulate
 from bouquet.models.kept import device_model
-from client.rounds.serving import served_models
-from client.state.device_state import DeviceState
-from client.state.store import FolderStore
-from common.settings import load_settings
-from experiments.simulation import run
-from experiments.simulation.run import STATE_FOLDER, simulate
 from tests.helpers.stopped_runs import cut_after, lines_of
 
 # A seed at which no device keeps what it trained alone in an earlier round, which is not what standalone ends with.

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from common.errors import BouquetError
-from common.settings import load_settings
-from experiments.report.run_report import reproduce
-from experiments.simulation.run import simulate
-from server.record.reader import read_run
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings import load_settings
+from bouquet.experiments.report.run_report import reproduce
+from bouquet.experiments.simulation.run import simulate
+from bouquet.server.record.reader import read_run
 
 BASE = [
     "data.dataset=own",

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from common.settings import load_settings
-from experiments.simulation.run import simulate
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.run import simulate
 from tests.helpers.stopped_runs import cut_after, lines_of
 
 BASE = ["data.clients=6", "data.partition=pathological", "data.public_fraction=0.1", "run.rounds=3"]

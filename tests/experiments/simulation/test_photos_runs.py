@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation import run
+from bouquet.experiments.simulation.run import simulate
 from bouquet.models.kept import cluster_model, device_model
-from common.errors import BouquetError
-from common.settings import load_settings
-from experiments.simulation import run
-from experiments.simulation.run import simulate
 from tests.helpers.stopped_runs import cut_after
 
 BASE = [

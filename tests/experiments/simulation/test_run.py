@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from client.rounds.session import Session
-from common.errors import BouquetError
-from common.settings import load_settings
-from common.system.locks import locked
-from experiments.simulation.run import simulate
-from server.monitoring.diagnosis import failures
-from server.record.writer import RunRecord
-from server.run.loop import run_rounds
+from bouquet.client.rounds.session import Session
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings import load_settings
+from bouquet.common.system.locks import locked
+from bouquet.experiments.simulation.run import simulate
+from bouquet.server.monitoring.diagnosis import failures
+from bouquet.server.record.writer import RunRecord
+from bouquet.server.run.loop import run_rounds
 from tests.helpers.stopped_runs import cut_after, lines_of
 
 BASE = [
@@ -211,7 +211,7 @@ def test_what_does_not_fit_is_said_before_anything_is_written(changes, message, 
 
 
 def test_too_few_clients_end_the_run_with_the_reason(tmp_path, initial):
-    from experiments.simulation.inline_grid import InlineGrid
+    from bouquet.experiments.simulation.inline_grid import InlineGrid
 
     chosen = settings("server.wait_for_clients=0.1")
     with pytest.raises(BouquetError, match=r"Only 0 of 2 clients \(server\.min_clients\) connected"):

@@ -8,17 +8,17 @@ import pytest
 from rich.console import Console
 
 from bouquet import cli
+from bouquet.client.rounds.session import Session
+from bouquet.client.training import sgd
+from bouquet.common.errors import BouquetError, RunFailed
+from bouquet.common.settings import load_settings
+from bouquet.experiments.report.run_report import write_report
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.experiments.simulation.run import simulate
 from bouquet.monitor.round_table import RoundTable, print_summary
-from client.rounds.session import Session
-from client.training import sgd
-from common.errors import BouquetError, RunFailed
-from common.settings import load_settings
-from experiments.report.run_report import write_report
-from experiments.simulation.inline_grid import InlineGrid
-from experiments.simulation.run import simulate
-from server.record.status import read_status
-from server.run.stop import RunStopped, ask_to_stop
-from server.run_folder import NAMES, OF_A_FALSE_START
+from bouquet.server.record.status import read_status
+from bouquet.server.run.stop import RunStopped, ask_to_stop
+from bouquet.server.run_folder import NAMES, OF_A_FALSE_START
 from tests.helpers.stopped_runs import Stopped, cut_after
 
 BASE = ["data.clients=6", "data.groups=3", "data.partition=rotated", "strategy.num_clusters=3", "run.rounds=6"]
@@ -94,7 +94,7 @@ def test_a_run_whose_clients_are_all_gone_waits_and_says_so_and_can_go_on(tmp_pa
     assert "waiting" in states
     assert [line["replies"] for line in lines_of(tmp_path / "run")] == [6, 6]
     # Its owner may end it while it waits.
-    monkeypatch.setattr("server.run.loop.take_back", ask_to_stop)
+    monkeypatch.setattr("bouquet.server.run.loop.take_back", ask_to_stop)
     with pytest.raises(RunStopped, match="Stopped after round 2, as asked"):
         simulate(settings(), tmp_path / "run", resume=True)
     monkeypatch.undo()
@@ -149,7 +149,7 @@ def test_a_run_that_is_killed_before_its_first_checkpoint_begins_anew(tmp_path, 
     def killed(*_):
         raise Stopped
 
-    monkeypatch.setattr("server.run.loop.save_run", killed)
+    monkeypatch.setattr("bouquet.server.run.loop.save_run", killed)
     with pytest.raises(Stopped):
         simulate(settings(), tmp_path / "run")
     monkeypatch.undo()
@@ -187,7 +187,7 @@ def test_a_step_that_is_too_large_is_named_with_what_to_change(tmp_path):
 
 def test_evaluation_is_told_how_devices_train(tmp_path, monkeypatch):
     """A method may adapt a model before it is tested."""
-    from client.procedures import standard
+    from bouquet.client.procedures import standard
 
     seen, evaluate = [], standard.evaluate
 

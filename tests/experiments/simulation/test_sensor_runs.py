@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 import torch
 
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings import parse_settings
+from bouquet.common.settings.sections import TaskSettings
+from bouquet.common.task.score import Score
+from bouquet.common.task.task import Classification, Regression
+from bouquet.experiments.simulation import run
+from bouquet.experiments.simulation.run import STATE_FOLDER, simulate
 from bouquet.federation.demo_sensors import FORECAST, write_tables
 from bouquet.models.export import export
 from bouquet.models.kept import cluster_model, device_model
 from bouquet.models.predict import predict, score_text
-from common.errors import BouquetError
-from common.settings import parse_settings
-from common.settings.sections import TaskSettings
-from common.task.score import Score
-from common.task.task import Classification, Regression
-from experiments.simulation import run
-from experiments.simulation.run import STATE_FOLDER, simulate
-from server.record.reader import read_run
+from bouquet.server.record.reader import read_run
 
 TABLE = {
     "data.dataset": "own",
@@ -104,7 +104,7 @@ def test_a_regression_finds_its_clusters_and_is_scored_in_the_targets_unit(lines
 
 
 def _tested_rows(chosen, rows):
-    from client.context import own_data
+    from bouquet.client.context import own_data
 
     data = own_data(chosen, str(next(iter(_folder(chosen)))), False)
     test = data.scaling.undone(data.test_y)[:, 0]
@@ -112,7 +112,7 @@ def _tested_rows(chosen, rows):
 
 
 def _folder(chosen):
-    from client.data.folder import client_folders
+    from bouquet.client.data.folder import client_folders
 
     return client_folders(chosen.data.data_dir)
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from common.errors import BouquetError
-from common.methods import METHODS
-from common.settings import SettingsError, load_settings
-from experiments.simulation.run import simulate
-from server.run.build import build_strategy
-from strategies.base.filters.compression import Compression
-from strategies.baselines.fedavg import FedAvg
+from bouquet.common.errors import BouquetError
+from bouquet.common.methods import METHODS
+from bouquet.common.settings import SettingsError, load_settings
+from bouquet.experiments.simulation.run import simulate
+from bouquet.server.run.build import build_strategy
+from bouquet.strategies.base.filters.compression import Compression
+from bouquet.strategies.baselines.fedavg import FedAvg
 from tests.helpers.stopped_runs import cut_after
 
 BASE = [

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from bouquet.common import protocol
+from bouquet.common.wire.fleet_pb2 import Hello
 from bouquet.keys.store import add_device, init_keys, remove_device
-from common import protocol
-from common.wire.fleet_pb2 import Hello
-from server.fleet.names import TWIN_SECONDS, Names
-from server.service.devices import Device, node_of
+from bouquet.server.fleet.names import TWIN_SECONDS, Names
+from bouquet.server.service.devices import Device, node_of
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from common.errors import BouquetError
-from common.model.build import initial_model, state_vector
-from common.model.freezing import trained_state
-from common.settings import load_settings
-from server.initial_model.pretrained import read_weights, take_weights
-from server.initial_model.torch_model import PERTURBATION, starting_point
+from bouquet.common.errors import BouquetError
+from bouquet.common.model.build import initial_model, state_vector
+from bouquet.common.model.freezing import trained_state
+from bouquet.common.settings import load_settings
+from bouquet.server.initial_model.pretrained import read_weights, take_weights
+from bouquet.server.initial_model.torch_model import PERTURBATION, starting_point
 
 OWN = ["data.dataset=own", "data.classes=a,b,c", "data.input_shape=3,8,8", "model.name=cnn-batchnorm"]
 
@@ -189,6 +189,6 @@ def test_the_names_that_were_taken_are_said():
 
 
 def read_weights_of(model):
-    from server.initial_model.pretrained import WeightsFile
+    from bouquet.server.initial_model.pretrained import WeightsFile
 
     return WeightsFile("w", "", model.state_dict())

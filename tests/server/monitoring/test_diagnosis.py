@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from common.settings import load_settings
-from common.task.score import ACCURACY, Score
-from server.monitoring.diagnosis import Expected, add, all_warnings, diagnose, new_warnings
-from server.run.build import build_strategy, what_to_expect
+from bouquet.common.settings import load_settings
+from bouquet.common.task.score import ACCURACY, Score
+from bouquet.server.monitoring.diagnosis import Expected, add, all_warnings, diagnose, new_warnings
+from bouquet.server.run.build import build_strategy, what_to_expect
 
 EXPECTED = Expected(classes=10, learning_rate=0.1)
 

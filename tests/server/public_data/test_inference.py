@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import nn
 
-from common.model.architectures import build_model
-from common.model.build import state_vector
-from common.settings import load_settings
-from server.public_data.inference import OUTPUTS_AT_ONCE, Inference, public_data
-from server.public_data.samples import PublicSamples
+from bouquet.common.model.architectures import build_model
+from bouquet.common.model.build import state_vector
+from bouquet.common.settings import load_settings
+from bouquet.server.public_data.inference import OUTPUTS_AT_ONCE, Inference, public_data
+from bouquet.server.public_data.samples import PublicSamples
 
 SHAPE = (1, 8, 8)
 

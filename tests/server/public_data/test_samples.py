@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from client.data.loading import load_partition
-from common.data.datasets import load_dataset
-from common.errors import BouquetError
-from common.settings import load_settings
-from server.public_data.samples import load_public_samples
-from server.run.build import build_strategy
+from bouquet.client.data.loading import load_partition
+from bouquet.common.data.datasets import load_dataset
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings import load_settings
+from bouquet.server.public_data.samples import load_public_samples
+from bouquet.server.run.build import build_strategy
 
 
 def load(*changes):
@@ -63,7 +63,7 @@ def test_official_test_images_are_taken_without_asking(tmp_path, monkeypatch):
 
     digits = load_dataset("digits")
     official = replace(digits, x=digits.x[100:], y=digits.y[100:], test_x=digits.x[:100], test_y=digits.y[:100])
-    monkeypatch.setattr("server.public_data.samples.load_dataset", lambda *_: official)
+    monkeypatch.setattr("bouquet.server.public_data.samples.load_dataset", lambda *_: official)
     found = load()
     assert found.size == 100
     np.testing.assert_array_equal(found.take(np.array([7])), digits.standardised(digits.scaled(np.array([7]))))

@@ -1,7 +1,7 @@
 """The sentence that answers an owner: was it worth it to each device?"""
 
-from common.task.score import ACCURACY, Score
-from server.record.beside import cells, of_device, sentence
+from bouquet.common.task.score import ACCURACY, Score
+from bouquet.server.record.beside import cells, of_device, sentence
 
 MAE = Score("mae", "MAE", "cm", higher_is_better=False)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.record.summary import best_round
+from bouquet.server.record.summary import best_round
 
 
 @pytest.mark.parametrize(

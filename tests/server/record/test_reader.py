@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.system.locks import locked
-from server.record.reader import RecordError, is_number, natural_order, read_run
+from bouquet.common.system.locks import locked
+from bouquet.server.record.reader import RecordError, is_number, natural_order, read_run
 
 
 def test_a_finished_run_is_read_whole(write_run):

@@ -1,10 +1,10 @@
 """A round as a line of the record."""
 
-from common import protocol
-from experiments.simulation.inline_grid import InlineGrid
-from server.record.summary import round_line
-from server.record.traffic import Bytes
-from strategies import FedAvg
+from bouquet.common import protocol
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.server.record.summary import round_line
+from bouquet.server.record.traffic import Bytes
+from bouquet.strategies import FedAvg
 
 
 def test_scores_are_weighted_by_what_they_were_tested_on(scripted, play):

@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from common.errors import BouquetError
-from common.settings import load_settings
-from experiments.simulation.inline_grid import InlineGrid
-from experiments.simulation.run import simulate
-from server.fleet.names import Names
-from server.record.status import Progress, note_failure, read_status
-from server.record.writer import RunRecord
-from server.run.loop import run_rounds
-from server.run.stop import RunStopped, ask_to_stop
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.experiments.simulation.run import simulate
+from bouquet.server.fleet.names import Names
+from bouquet.server.record.status import Progress, note_failure, read_status
+from bouquet.server.record.writer import RunRecord
+from bouquet.server.run.loop import run_rounds
+from bouquet.server.run.stop import RunStopped, ask_to_stop
 
 SETTINGS = load_settings(None, ["run.name=plants", "server.min_clients=3", "server.wait_for_clients=0.5"])
 

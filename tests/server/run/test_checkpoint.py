@@ -5,15 +5,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from common import protocol
-from common.errors import BouquetError
-from common.parameters.layout import ParameterLayout
-from common.settings import parse_settings
-from experiments.simulation.inline_grid import InlineGrid
-from server.record.writer import RunRecord
-from server.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from strategies.baselines.fedavg import FedAvg
-from strategies.fesem.strategy import FeSEM
+from bouquet.common import protocol
+from bouquet.common.errors import BouquetError
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.common.settings import parse_settings
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.server.record.writer import RunRecord
+from bouquet.server.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from bouquet.strategies.baselines.fedavg import FedAvg
+from bouquet.strategies.fesem.strategy import FeSEM
 
 LAYOUT = ParameterLayout.of({"fc.weight": np.zeros((1, 2), dtype=np.float32)})
 
@@ -84,7 +84,7 @@ def test_the_sums_are_those_of_coreutils(tmp_path):
 
 
 def test_one_of_another_format_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("server.run.checkpoint.VERSION", 99)
+    monkeypatch.setattr("bouquet.server.run.checkpoint.VERSION", 99)
     save_checkpoint(tmp_path, checkpoint(1), keep=1)
     monkeypatch.undo()
     with pytest.raises(BouquetError, match="has version 99; this release of Bouquet reads version 1"):
@@ -97,7 +97,7 @@ def test_a_half_written_one_does_not_count(tmp_path, monkeypatch):
     def power_cut(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("server.run.checkpoint.os.replace", power_cut)
+    monkeypatch.setattr("bouquet.server.run.checkpoint.os.replace", power_cut)
     with pytest.raises(KeyboardInterrupt):
         save_checkpoint(tmp_path, checkpoint(2), keep=2)
     assert load_checkpoint(tmp_path, "f").round == 1

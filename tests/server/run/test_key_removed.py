@@ -5,20 +5,20 @@ import json
 
 from rich.console import Console
 
+from bouquet.common import protocol
+from bouquet.common.model.build import initial_model, state_vector
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.inline_grid import InlineGrid, scripted_client
 from bouquet.keys.store import add_device, init_keys, remove_device
 from bouquet.monitor.prometheus import metrics_text
 from bouquet.monitor.round_table import RoundTable
 from bouquet.monitor.status import collect
 from bouquet.monitor.status_table import columns
 from bouquet.monitor.web import Page
-from common import protocol
-from common.model.build import initial_model, state_vector
-from common.settings import load_settings
-from experiments.simulation.inline_grid import InlineGrid, scripted_client
-from server.fleet.names import Names
-from server.record.reader import read_run
-from server.record.writer import RunRecord
-from server.run.loop import run_rounds
+from bouquet.server.fleet.names import Names
+from bouquet.server.record.reader import read_run
+from bouquet.server.record.writer import RunRecord
+from bouquet.server.run.loop import run_rounds
 
 SETTINGS = ["run.rounds=4", "data.clients=2", "model.hidden=[4]", "strategy.name=fedavg", "server.evaluate_every=1"]
 SETTINGS += ["server.straggler_grace=0.1"]  # whom nobody hears of is waited for no longer

@@ -5,12 +5,12 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from common import protocol
-from common.model.build import initial_model, state_vector
-from common.settings import load_settings
-from experiments.simulation.inline_grid import InlineGrid, scripted_client
-from server.record.writer import RunRecord
-from server.run.loop import run_rounds
+from bouquet.common import protocol
+from bouquet.common.model.build import initial_model, state_vector
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.inline_grid import InlineGrid, scripted_client
+from bouquet.server.record.writer import RunRecord
+from bouquet.server.run.loop import run_rounds
 
 CLIENTS = 60
 

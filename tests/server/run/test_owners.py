@@ -3,16 +3,16 @@
 import json
 import threading
 
-from common import protocol
-from common.model.build import initial_model, state_vector
-from common.protocol.error_replies import NotNow, refusal
-from common.settings import load_settings
-from experiments.simulation.inline_grid import InlineGrid, scripted_client
-from server.fleet.names import Names
-from server.record.reader import read_run
-from server.record.status import read_status
-from server.record.writer import RunRecord
-from server.run.loop import run_rounds
+from bouquet.common import protocol
+from bouquet.common.model.build import initial_model, state_vector
+from bouquet.common.protocol.error_replies import NotNow, refusal
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.inline_grid import InlineGrid, scripted_client
+from bouquet.server.fleet.names import Names
+from bouquet.server.record.reader import read_run
+from bouquet.server.record.status import read_status
+from bouquet.server.record.writer import RunRecord
+from bouquet.server.run.loop import run_rounds
 from tests.helpers.waiting_for import eventually
 
 SETTINGS = [

@@ -1,12 +1,12 @@
 """What devices that choose are told of the fleet."""
 
-from common import protocol
-from common.model.build import initial_model, state_vector
-from common.model_selection import PRIOR, REPORT
-from common.settings import load_settings
-from experiments.simulation.inline_grid import InlineGrid, scripted_client
-from server.record.writer import RunRecord
-from server.run.loop import run_rounds
+from bouquet.common import protocol
+from bouquet.common.model.build import initial_model, state_vector
+from bouquet.common.model_selection import PRIOR, REPORT
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.inline_grid import InlineGrid, scripted_client
+from bouquet.server.record.writer import RunRecord
+from bouquet.server.run.loop import run_rounds
 
 
 def test_after_a_round_without_reports_devices_are_told_what_they_were_told_before(tmp_path):

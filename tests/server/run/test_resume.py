@@ -1,10 +1,10 @@
 """What a run that goes on knows of the rounds before."""
 
-from common.settings import parse_settings
-from experiments.simulation.inline_grid import InlineGrid
-from server.record.writer import RunRecord
-from server.run.resume import Remembered, open_run, save_run
-from strategies import FedAvg
+from bouquet.common.settings import parse_settings
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.server.record.writer import RunRecord
+from bouquet.server.run.resume import Remembered, open_run, save_run
+from bouquet.strategies import FedAvg
 
 
 def test_a_client_that_was_left_out_stays_left_out(scripted, play, tmp_path):

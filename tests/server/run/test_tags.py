@@ -5,22 +5,22 @@ import threading
 import pytest
 from flwr.app import Message, RecordDict
 
+from bouquet.common import protocol
+from bouquet.common.errors import BouquetError
+from bouquet.common.model.build import initial_model, state_vector
+from bouquet.common.protocol.error_replies import refusal
+from bouquet.common.settings import load_settings
+from bouquet.common.texts import tags_of
 from bouquet.device.config import checked_tags
+from bouquet.experiments.simulation.inline_grid import InlineGrid, scripted_client
 from bouquet.monitor.status import collect
 from bouquet.monitor.status_table import columns
-from common import protocol
-from common.errors import BouquetError
-from common.model.build import initial_model, state_vector
-from common.protocol.error_replies import refusal
-from common.settings import load_settings
-from common.texts import tags_of
-from experiments.simulation.inline_grid import InlineGrid, scripted_client
-from server.fleet.names import Names
-from server.record.reader import read_run
-from server.record.status import read_status, sentence
-from server.record.writer import RunRecord
-from server.run.loop import run_rounds
-from strategies.base import nodes
+from bouquet.server.fleet.names import Names
+from bouquet.server.record.reader import read_run
+from bouquet.server.record.status import read_status, sentence
+from bouquet.server.record.writer import RunRecord
+from bouquet.server.run.loop import run_rounds
+from bouquet.strategies.base import nodes
 from tests.helpers.waiting_for import eventually
 
 SETTINGS = ["run.rounds=2", "data.clients=3", "model.hidden=[4]", "strategy.name=fedavg"]

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from common.errors import BouquetError
-from common.model.build import initial_model, parameter_names
-from common.settings import load_settings
-from server.initial_model.seed_model import PlainStart
-from server.run import torch_worker
-from server.run.torch_worker import check_settings, initial_parameters, starting_point
-from server.run_folder import START
+from bouquet.common.errors import BouquetError
+from bouquet.common.model.build import initial_model, parameter_names
+from bouquet.common.settings import load_settings
+from bouquet.server.initial_model.seed_model import PlainStart
+from bouquet.server.run import torch_worker
+from bouquet.server.run.torch_worker import check_settings, initial_parameters, starting_point
+from bouquet.server.run_folder import START
 
 NOISY = """
 from torch import nn
@@ -69,8 +69,8 @@ def test_a_check_makes_no_model_where_the_seed_does_not_say_it_all(tmp_path):
 
 def test_what_a_run_started_from_is_taken_in_place_of_what_the_seed_says(tmp_path, monkeypatch):
     kept = SimpleNamespace(starting_point=lambda settings, resumed: ("kept", resumed))
-    monkeypatch.setitem(sys.modules, "server.initial_model.torch_model", kept)
-    monkeypatch.setattr("server.initial_model.torch_model", kept, raising=False)
+    monkeypatch.setitem(sys.modules, "bouquet.server.initial_model.torch_model", kept)
+    monkeypatch.setattr("bouquet.server.initial_model.torch_model", kept, raising=False)
     (tmp_path / START).write_text("{}")
     assert starting_point(PLAIN, tmp_path) == ("kept", tmp_path)
     weights = load_settings(None, ["model.weights=file.pt"])
@@ -80,7 +80,7 @@ def test_what_a_run_started_from_is_taken_in_place_of_what_the_seed_says(tmp_pat
 def test_a_server_that_waits_has_loaded_neither_pytorch_nor_matplotlib():
     program = (
         "import sys, bouquet.federation.serve, bouquet.federation.run, bouquet.monitor.round_table\n"
-        "import server.app, server.run.loop\n"
+        "import bouquet.server.app, bouquet.server.run.loop\n"
         "print(*{'torch', 'matplotlib', 'scipy', 'sklearn'} & set(sys.modules))"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

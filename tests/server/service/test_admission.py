@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
+from bouquet.common.trust.certificates import fingerprint, read
 from bouquet.keys.store import add_device, init_keys, remove_device, renew_device
-from common.trust.certificates import fingerprint, read
-from server.service.admission import Admission
+from bouquet.server.service.admission import Admission
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ import threading
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from common import protocol
-from common.protocol.error_replies import NOT_NOW_ERROR
-from common.wire.flower import content_bytes
-from common.wire.transfer import CHUNK_BYTES, INLINE_BYTES, content_of
-from server.service import devices
+from bouquet.common import protocol
+from bouquet.common.protocol.error_replies import NOT_NOW_ERROR
+from bouquet.common.wire.flower import content_bytes
+from bouquet.common.wire.transfer import CHUNK_BYTES, INLINE_BYTES, content_of
+from bouquet.server.service import devices
 from tests.helpers.served_fleet import content
 from tests.helpers.waiting_for import eventually
 from tests.helpers.wire_device import answering

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from server.service import connections, open_files
-from server.service.connections import Connections, Refusals, address_of, peer_named, peer_of
+from bouquet.server.service import connections, open_files
+from bouquet.server.service.connections import Connections, Refusals, address_of, peer_named, peer_of
 from tests.helpers.waiting_for import eventually
 
 SECONDS = 60.0

@@ -9,14 +9,14 @@ import grpc
 import pytest
 from cryptography import x509
 
+from bouquet.common.errors import BouquetError
+from bouquet.common.trust.certificates import fingerprint, read
+from bouquet.common.wire.fleet_pb2 import DeviceFrame, Refused, ServerFrame
+from bouquet.common.wire.transfer import METHOD
 from bouquet.keys.store import add_device, init_keys, remove_device, renew_device, renew_server
-from common.errors import BouquetError
-from common.trust.certificates import fingerprint, read
-from common.wire.fleet_pb2 import DeviceFrame, Refused, ServerFrame
-from common.wire.transfer import METHOD
-from server.service.certificates import Certificates
-from server.service.devices import node_of
-from server.service.running import serving
+from bouquet.server.service.certificates import Certificates
+from bouquet.server.service.devices import node_of
+from bouquet.server.service.running import serving
 from tests.helpers.waiting_for import eventually
 from tests.helpers.wire_device import SECONDS, Ended, WireDevice
 
@@ -179,7 +179,7 @@ def test_of_two_devices_with_one_certificate_the_first_stays_and_both_are_told(f
 
 
 def test_a_device_with_the_same_session_takes_its_old_connections_place(fleet, monkeypatch):
-    monkeypatch.setattr("server.service.service.PING_SECONDS", SECONDS)  # nobody waits for that
+    monkeypatch.setattr("bouquet.server.service.service.PING_SECONDS", SECONDS)  # nobody waits for that
     old = fleet.welcome("garden")
     old.is_alive = False
     identifier = fleet.push(old)
@@ -190,7 +190,7 @@ def test_a_device_with_the_same_session_takes_its_old_connections_place(fleet, m
 
 
 def test_a_device_whose_old_connection_is_dead_takes_its_place(fleet, monkeypatch):
-    monkeypatch.setattr("server.service.service.PING_SECONDS", 0.2)
+    monkeypatch.setattr("bouquet.server.service.service.PING_SECONDS", 0.2)
     old = fleet.welcome("garden")
     old.is_alive = False
     identifier = fleet.push(old)

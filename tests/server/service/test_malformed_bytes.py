@@ -9,10 +9,10 @@ import resource
 import numpy as np
 import pytest
 
-from common.wire.fleet_pb2 import DeviceFrame, Refused
-from common.wire.flower import content_bytes
-from common.wire.transfer import CHUNK_BYTES, FRAME_BYTES, MAJOR, MINOR, content_of
-from server.service.connections import Refusals
+from bouquet.common.wire.fleet_pb2 import DeviceFrame, Refused
+from bouquet.common.wire.flower import content_bytes
+from bouquet.common.wire.transfer import CHUNK_BYTES, FRAME_BYTES, MAJOR, MINOR, content_of
+from bouquet.server.service.connections import Refusals
 from tests.helpers.served_fleet import content
 from tests.helpers.waiting_for import eventually
 from tests.helpers.wire_device import Ended
@@ -87,7 +87,7 @@ def test_a_first_frame_that_is_no_hello_is_refused(fleet, first):
 
 
 def test_who_says_nothing_is_sent_away(fleet, monkeypatch):
-    monkeypatch.setattr("server.service.service.HELLO_SECONDS", 0.05)
+    monkeypatch.setattr("bouquet.server.service.service.HELLO_SECONDS", 0.05)
     assert fleet.device("mallory", hello=None).wait_for_end() == ["it said nothing"]
 
 

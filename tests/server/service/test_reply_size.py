@@ -9,10 +9,10 @@ from flwr.proto.recorddict_pb2 import ConfigRecord as ConfigProto
 from flwr.proto.recorddict_pb2 import ConfigRecordValue, SintList
 from flwr.proto.recorddict_pb2 import RecordDict as RecordsProto
 
-from common.parameters.layout import ParameterLayout
-from common.protocol.error_replies import UNREADABLE_ERROR
-from common.wire.flower import content_bytes
-from server.service.reply_size import Room, UnreadableReply
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.common.protocol.error_replies import UNREADABLE_ERROR
+from bouquet.common.wire.flower import content_bytes
+from bouquet.server.service.reply_size import Room, UnreadableReply
 from tests.helpers.served_fleet import LAYOUT
 
 MEGABYTE = 2**20

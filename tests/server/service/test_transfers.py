@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from common.protocol.error_replies import cannot_be_read
-from common.wire.flower import content_bytes
-from common.wire.transfer import CHUNK_BYTES, INLINE_BYTES, WINDOW_BYTES, Incoming, content_of
-from server.service import service as service_module
+from bouquet.common.protocol.error_replies import cannot_be_read
+from bouquet.common.wire.flower import content_bytes
+from bouquet.common.wire.transfer import CHUNK_BYTES, INLINE_BYTES, WINDOW_BYTES, Incoming, content_of
+from bouquet.server.service import service as service_module
 from tests.helpers.served_fleet import content
 from tests.helpers.waiting_for import eventually
 
@@ -225,9 +225,9 @@ def test_a_full_disk_costs_the_reply_that_has_no_room_and_nothing_else(fleet, mo
             disk.setattr(service_module, "MEMORY_BYTES", 0)
             disk.setattr(Path, "write_bytes", full)
         elif where == "open":
-            disk.setattr("common.wire.transfer.os.open", full)
+            disk.setattr("bouquet.common.wire.transfer.os.open", full)
         else:
-            disk.setattr(f"common.wire.transfer.os.{where}", full)
+            disk.setattr(f"bouquet.common.wire.transfer.os.{where}", full)
         device.deliver(identifiers[0], content_bytes(content(1000 if where == "write_bytes" else LARGE)))
     other.deliver(identifiers[1], content_bytes(content(LARGE)))
     replies = fleet.pull(*identifiers)

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from client.training.objective import ProximalTerm
-from common.errors import BouquetError
-from common.protocol import ARRAYS, Instruction, Payload, ProtocolError, Proximal
-from experiments.simulation.inline_grid import InlineGrid
-from strategies import one_model
-from strategies.anchored.strategy import Anchored
-from strategies.anchored.wire import ANCHOR_WEIGHT, PROCEDURE
+from bouquet.client.training.objective import ProximalTerm
+from bouquet.common.errors import BouquetError
+from bouquet.common.protocol import ARRAYS, Instruction, Payload, ProtocolError, Proximal
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.strategies import one_model
+from bouquet.strategies.anchored.strategy import Anchored
+from bouquet.strategies.anchored.wire import ANCHOR_WEIGHT, PROCEDURE
 from tests.helpers.real_devices import Federation
 
 

@@ -7,9 +7,9 @@ in rounds 5 and 6. What each method measures a newcomer by is tested beside it.
 import numpy as np
 import pytest
 
-from client.context import ClientContext
-from common import protocol
-from common.methods import METHODS
+from bouquet.client.context import ClientContext
+from bouquet.common import protocol
+from bouquet.common.methods import METHODS
 from tests.helpers.real_devices import Federation
 
 DATA = ("data.partition=label-permuted", "data.groups=2", "data.clients=6", "data.samples_per_client=60")

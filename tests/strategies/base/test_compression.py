@@ -6,22 +6,22 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message
 
-from client.state.device_state import DeviceState
-from client.state.store import FolderStore
-from client.uploads.compression import CopyMemory
-from common import protocol
-from common.compression.codecs import METHODS, Codec
-from common.compression.delta import PackedModel, to_bytes
-from common.errors import BouquetError
-from common.parameters.layout import ParameterLayout
-from common.protocol import ARRAYS, ClientReply, Instruction, Payload, compressed
-from common.protocol.error_replies import refusal
-from experiments.simulation.inline_grid import InlineGrid
-from server.record.traffic import payload_bytes, unpacked_bytes
-from strategies.base.exchange import exchange
-from strategies.base.filters.compression import Compression
-from strategies.base.method import one_model
-from strategies.baselines.fedavg import FedAvg
+from bouquet.client.state.device_state import DeviceState
+from bouquet.client.state.store import FolderStore
+from bouquet.client.uploads.compression import CopyMemory
+from bouquet.common import protocol
+from bouquet.common.compression.codecs import METHODS, Codec
+from bouquet.common.compression.delta import PackedModel, to_bytes
+from bouquet.common.errors import BouquetError
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.common.protocol import ARRAYS, ClientReply, Instruction, Payload, compressed
+from bouquet.common.protocol.error_replies import refusal
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.server.record.traffic import payload_bytes, unpacked_bytes
+from bouquet.strategies.base.exchange import exchange
+from bouquet.strategies.base.filters.compression import Compression
+from bouquet.strategies.base.method import one_model
+from bouquet.strategies.baselines.fedavg import FedAvg
 
 LAYOUT = ParameterLayout.of(
     {

@@ -7,21 +7,21 @@ import pytest
 from flwr.app import Message, RecordDict
 from safetensors.torch import save_file
 
-from client.rounds.model import put_in
-from client.state.device_state import DeviceState
-from client.state.store import ContextStore
-from common import protocol
-from common.model.architectures import build_model
-from common.model.build import initial_model, state_vector
-from common.model.freezing import freeze
-from common.parameters.layout import ParameterLayout
-from common.protocol import Backbone, Instruction, Payload, ProtocolError
-from common.protocol.arrival import Arrival
-from common.protocol.error_replies import LostBackboneError, refusal
-from common.settings import load_settings
-from experiments.simulation.inline_grid import InlineGrid
-from server.record.traffic import payload_bytes
-from strategies.base.filters.delivery import Delivery
+from bouquet.client.rounds.model import put_in
+from bouquet.client.state.device_state import DeviceState
+from bouquet.client.state.store import ContextStore
+from bouquet.common import protocol
+from bouquet.common.model.architectures import build_model
+from bouquet.common.model.build import initial_model, state_vector
+from bouquet.common.model.freezing import freeze
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.common.protocol import Backbone, Instruction, Payload, ProtocolError
+from bouquet.common.protocol.arrival import Arrival
+from bouquet.common.protocol.error_replies import LostBackboneError, refusal
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.server.record.traffic import payload_bytes
+from bouquet.strategies.base.filters.delivery import Delivery
 from tests.helpers.real_devices import SMALL, Federation
 
 NET = ("model.name=cnn-batchnorm", "model.hidden=[]")

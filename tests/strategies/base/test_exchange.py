@@ -1,9 +1,9 @@
 import pytest
 from flwr.app import Error, Message, RecordDict
 
-from experiments.simulation.inline_grid import InlineGrid
-from strategies.base import exchange as module
-from strategies.base.exchange import Patience, exchange, replies_to
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.strategies.base import exchange as module
+from bouquet.strategies.base.exchange import Patience, exchange, replies_to
 
 
 def messages(*nodes):

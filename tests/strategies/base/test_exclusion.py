@@ -3,12 +3,12 @@
 import numpy as np
 from flwr.app import Error, Message
 
-from common import protocol
-from common.protocol.error_replies import UNREADABLE_ERROR, refusal
-from experiments.simulation.inline_grid import InlineGrid
-from strategies import FedAvg
-from strategies.base.exclusion import Exclusion
-from strategies.base.method import Outcome
+from bouquet.common import protocol
+from bouquet.common.protocol.error_replies import UNREADABLE_ERROR, refusal
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.strategies import FedAvg
+from bouquet.strategies.base.exclusion import Exclusion
+from bouquet.strategies.base.method import Outcome
 
 
 def left_out(exclusion, rounds):

@@ -7,16 +7,16 @@ from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client import app as client_app
-from client import device_log
-from common import protocol
-from common.protocol.error_replies import OwnerRefusal, refusal
-from common.texts import LONGEST, plain
-from experiments.simulation.inline_grid import InlineGrid
-from server.fleet.names import Names
-from server.run_folder import NAMES
-from strategies import FedAvg
-from strategies.base import reply_checks
+from bouquet.client import app as client_app
+from bouquet.client import device_log
+from bouquet.common import protocol
+from bouquet.common.protocol.error_replies import OwnerRefusal, refusal
+from bouquet.common.texts import LONGEST, plain
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.server.fleet.names import Names
+from bouquet.server.run_folder import NAMES
+from bouquet.strategies import FedAvg
+from bouquet.strategies.base import reply_checks
 
 FORGED = "\x1b[2J\r\nround 3 without garden-pi: \u202eabsent\u2028\x00\x9b31m"
 LONG = FORGED + "x" * 100_000  # several of them are less than a reply may take beside its model

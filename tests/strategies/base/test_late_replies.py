@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 from flwr.app import Error, Message
 
-from common.compression.codecs import Codec
-from common.errors import BouquetError
-from common.methods import METHODS
-from common.settings import load_settings
-from experiments.simulation.inline_grid import InlineGrid
-from server.run.build import build_strategy
-from strategies.base.exchange import Patience, exchange
-from strategies.base.late_replies import LateReplies
-from strategies.baselines.fedavg import FedAvg
-from strategies.baselines.fl_hc import FLHC
-from strategies.fesem.strategy import FeSEM
+from bouquet.common.compression.codecs import Codec
+from bouquet.common.errors import BouquetError
+from bouquet.common.methods import METHODS
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.server.run.build import build_strategy
+from bouquet.strategies.base.exchange import Patience, exchange
+from bouquet.strategies.base.late_replies import LateReplies
+from bouquet.strategies.baselines.fedavg import FedAvg
+from bouquet.strategies.baselines.fl_hc import FLHC
+from bouquet.strategies.fesem.strategy import FeSEM
 
 CANNOT = {"fedsgd", "cfl", "gradient-loss", "ifca", "fedac", "fedtsdp", "dc-pfl", "feddane"}
 
@@ -160,10 +160,10 @@ def test_a_method_that_cannot_use_it_refuses_the_setting_by_name(method):
 
 def test_compressed_a_late_reply_is_read_by_the_copy_that_its_device_was_sent():
     """Nobody else holds that copy: it is kept for one more round, and is not in a checkpoint."""
-    from common.compression.delta import Copy
-    from common.parameters.layout import ParameterLayout
-    from strategies.base.filters.compression import Compression
-    from strategies.base.method import one_model
+    from bouquet.common.compression.delta import Copy
+    from bouquet.common.parameters.layout import ParameterLayout
+    from bouquet.strategies.base.filters.compression import Compression
+    from bouquet.strategies.base.method import one_model
 
     layout = ParameterLayout.of({"a.weight": np.zeros(4, np.float32)})
     compression = Compression(Codec("int8"), Codec("int8"))

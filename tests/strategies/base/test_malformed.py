@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 
-from client.app import make_client_app
-from common import protocol
-from common.errors import BouquetError
-from common.methods import METHODS
-from common.model.build import initial_model
-from common.protocol import tensors as tensor_format
-from common.settings import parse_settings
-from experiments.simulation.inline_grid import InlineGrid, app_handlers
-from server.run.build import build_strategy
-from server.run.round_config import train_config
-from strategies.base.exchange import exchange
+from bouquet.client.app import make_client_app
+from bouquet.common import protocol
+from bouquet.common.errors import BouquetError
+from bouquet.common.methods import METHODS
+from bouquet.common.model.build import initial_model
+from bouquet.common.protocol import tensors as tensor_format
+from bouquet.common.settings import parse_settings
+from bouquet.experiments.simulation.inline_grid import InlineGrid, app_handlers
+from bouquet.server.run.build import build_strategy
+from bouquet.server.run.round_config import train_config
+from bouquet.strategies.base.exchange import exchange
 
 COUNT = int(os.environ.get("BOUQUET_MALFORMED", "40"))
 CLIENTS = 5

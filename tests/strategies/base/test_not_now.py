@@ -2,11 +2,11 @@
 
 import pytest
 
-from common import protocol
-from common.protocol.error_replies import NotNow, refusal
-from experiments.simulation.inline_grid import InlineGrid
-from strategies import FedAvg
-from strategies.base import nodes
+from bouquet.common import protocol
+from bouquet.common.protocol.error_replies import NotNow, refusal
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.strategies import FedAvg
+from bouquet.strategies.base import nodes
 
 WHY = "too hot; again below 60 °C"
 
@@ -137,7 +137,7 @@ def test_an_error_that_says_no_time_is_asked_again_soon(fleet, play, clock, monk
     strategy, grid, device = fleet()
     device.why = ""
     play(strategy, grid, range(1, 2))
-    monkeypatch.setattr("common.protocol.error_replies.not_now_text", lambda _: reason)
+    monkeypatch.setattr("bouquet.common.protocol.error_replies.not_now_text", lambda _: reason)
     device.stops = True
     play(strategy, grid, range(2, 3))
     assert list(strategy.not_now) == ["x"]

@@ -4,10 +4,20 @@ import math
 
 import pytest
 
-from common.errors import BouquetError
-from strategies import CFL, DCPFL, FedAC, FedAvg, FedDist, FedTSDP, FeSEM, GradientLoss
-from strategies.base.options import Above0, Above0To1, Count, Share, Weight, Weighting, check_options, counts, one_of
-from strategies.registry import hyper_parameters
+from bouquet.common.errors import BouquetError
+from bouquet.strategies import CFL, DCPFL, FedAC, FedAvg, FedDist, FedTSDP, FeSEM, GradientLoss
+from bouquet.strategies.base.options import (
+    Above0,
+    Above0To1,
+    Count,
+    Share,
+    Weight,
+    Weighting,
+    check_options,
+    counts,
+    one_of,
+)
+from bouquet.strategies.registry import hyper_parameters
 
 
 @pytest.mark.parametrize(

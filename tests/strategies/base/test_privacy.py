@@ -6,17 +6,17 @@ from types import SimpleNamespace
 import pytest
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
-from common import protocol
-from common.errors import BouquetError
-from common.methods import METHODS
-from common.privacy_accounting import epsilon_spent
-from common.protocol.arrival import Arrival
-from common.settings import load_settings
-from experiments.report.run_report import headline
-from experiments.simulation.run import simulate
-from server.record.reader import read_run
-from server.run.build import build_strategy
-from strategies.base.filters.privacy import PrivacyLedger
+from bouquet.common import protocol
+from bouquet.common.errors import BouquetError
+from bouquet.common.methods import METHODS
+from bouquet.common.privacy_accounting import epsilon_spent
+from bouquet.common.protocol.arrival import Arrival
+from bouquet.common.settings import load_settings
+from bouquet.experiments.report.run_report import headline
+from bouquet.experiments.simulation.run import simulate
+from bouquet.server.record.reader import read_run
+from bouquet.server.run.build import build_strategy
+from bouquet.strategies.base.filters.privacy import PrivacyLedger
 from tests.helpers.real_devices import Federation
 
 ON = ["privacy.clip_norm=0.05", "privacy.noise_multiplier=0.001"]

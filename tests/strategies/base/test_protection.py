@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common import protocol
-from common.parameters.layout import ParameterLayout
-from common.protocol import ClientReply, Instruction
-from experiments.simulation.inline_grid import InlineGrid
-from strategies import CFL, FLHC, FedAC, FedAvg, FedDist, FedPer, FeSEM
-from strategies.base.protection import MOST_WEIGHT, Protection
-from strategies.base.replies import Replies
-from strategies.mathematics.robust import Aggregation
+from bouquet.common import protocol
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.common.protocol import ClientReply, Instruction
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.strategies import CFL, FLHC, FedAC, FedAvg, FedDist, FedPer, FeSEM
+from bouquet.strategies.base.protection import MOST_WEIGHT, Protection
+from bouquet.strategies.base.replies import Replies
+from bouquet.strategies.mathematics.robust import Aggregation
 
 
 def plus(amount):

@@ -6,11 +6,11 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message
 from flwr.common.constant import ErrorCode
 
-from common import protocol
-from common.protocol.error_replies import OwnerRefusal, refusal
-from experiments.simulation.inline_grid import InlineGrid
-from strategies import FedAvg
-from strategies.base.exchange import exchange
+from bouquet.common import protocol
+from bouquet.common.protocol.error_replies import OwnerRefusal, refusal
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.strategies import FedAvg
+from bouquet.strategies.base.exchange import exchange
 
 WHY = "This device runs only the code of its own installation (bouquet-fl 0.2.0), and the server's differs."
 TERMS = "This device's owner sends nothing without noise."

@@ -3,12 +3,12 @@
 import numpy as np
 from flwr.app import ConfigRecord
 
-from common.parameters.layout import ParameterLayout
-from common.protocol import ARRAYS, ClientReply, Instruction, Payload, decoding
-from common.texts import plain_values
-from strategies.base import reply_checks
-from strategies.base.exchange import exchange
-from strategies.base.replies import Replies, Rows, stacked
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.common.protocol import ARRAYS, ClientReply, Instruction, Payload, decoding
+from bouquet.common.texts import plain_values
+from bouquet.strategies.base import reply_checks
+from bouquet.strategies.base.exchange import exchange
+from bouquet.strategies.base.replies import Replies, Rows, stacked
 from tests.helpers.real_devices import Federation
 
 LAYOUT = ParameterLayout.of(
@@ -84,8 +84,8 @@ def test_rows_of_one_matrix_are_not_copied_to_make_one():
 
 
 def test_a_strategy_sees_what_it_planned(scripted, play):
-    from experiments.simulation.inline_grid import InlineGrid
-    from strategies import FedAvg
+    from bouquet.experiments.simulation.inline_grid import InlineGrid
+    from bouquet.strategies import FedAvg
 
     class Watching(FedAvg):
         def update(self, state, round_, replies):

@@ -3,10 +3,10 @@
 import pytest
 from flwr.app import Message, MetricRecord, RecordDict
 
-from common.protocol import F1, NUM_EXAMPLES, ProtocolError
-from common.task.score import ACCURACY, Score
-from experiments.simulation.inline_grid import InlineGrid
-from strategies.base.reply_checks import read_metrics
+from bouquet.common.protocol import F1, NUM_EXAMPLES, ProtocolError
+from bouquet.common.task.score import ACCURACY, Score
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.strategies.base.reply_checks import read_metrics
 
 InlineGrid({})  # gives Flower's Message its sender
 OF_SCORE = ("key", "trained", "served", "of_method", "own", "alone", "received", "validation")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from strategies.base.state_io import dump_state, load_state
+from bouquet.strategies.base.state_io import dump_state, load_state
 
 
 @dataclass

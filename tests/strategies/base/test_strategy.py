@@ -2,14 +2,14 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord
 
-from common import protocol
-from common.errors import BouquetError
-from common.protocol.error_replies import refusal
-from experiments.simulation.inline_grid import InlineGrid
-from strategies.base.exchange import Patience
-from strategies.base.sampling import fewest_replies
-from strategies.baselines.fedavg import FedAvg
-from strategies.gradient_loss.strategy import GradientLoss
+from bouquet.common import protocol
+from bouquet.common.errors import BouquetError
+from bouquet.common.protocol.error_replies import refusal
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.strategies.base.exchange import Patience
+from bouquet.strategies.base.sampling import fewest_replies
+from bouquet.strategies.baselines.fedavg import FedAvg
+from bouquet.strategies.gradient_loss.strategy import GradientLoss
 
 
 def plus(amount):

@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from common.errors import BouquetError
-from common.protocol import ARRAYS
-from experiments.simulation.inline_grid import InlineGrid
-from strategies.base.state_io import dump_state, load_state
-from strategies.baselines.cfl import CFL, CFLState, _split, optimal_bipartition, separation
+from bouquet.common.errors import BouquetError
+from bouquet.common.protocol import ARRAYS
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.strategies.base.state_io import dump_state, load_state
+from bouquet.strategies.baselines.cfl import CFL, CFLState, _split, optimal_bipartition, separation
 from tests.helpers import points
 from tests.helpers.points import half_way
 

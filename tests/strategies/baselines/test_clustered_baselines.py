@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
-from client.app import make_client_app
-from client.node_config import NUM_PARTITIONS, PARTITION_ID
-from common import protocol
-from common.model.build import initial_model, parameter_names, state_vector
-from common.parameters.layout import ParameterLayout
-from common.protocol import ARRAYS, ClientReply
-from common.settings import load_settings
-from experiments.simulation.inline_grid import InlineGrid, app_handlers
-from strategies.base.replies import Replies
-from strategies.base.state_io import dump_state, load_state
-from strategies.registry import create_strategy
+from bouquet.client.app import make_client_app
+from bouquet.client.node_config import NUM_PARTITIONS, PARTITION_ID
+from bouquet.common import protocol
+from bouquet.common.model.build import initial_model, parameter_names, state_vector
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.common.protocol import ARRAYS, ClientReply
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.inline_grid import InlineGrid, app_handlers
+from bouquet.strategies.base.replies import Replies
+from bouquet.strategies.base.state_io import dump_state, load_state
+from bouquet.strategies.registry import create_strategy
 
 NAMES = ("cfl", "fl-hc", "fedgroup", "clusterfl", "cgpfl", "robust-tkm", "hypocluster")
 CLIENTS = 6

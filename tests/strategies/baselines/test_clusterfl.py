@@ -4,10 +4,10 @@ from itertools import product
 import numpy as np
 import pytest
 
-from common.errors import BouquetError
-from common.protocol import ARRAYS, Proximal
-from strategies.base.state_io import dump_state, load_state
-from strategies.baselines.clusterfl import ClusterFL, clustering_penalty, indicator_matrix
+from bouquet.common.errors import BouquetError
+from bouquet.common.protocol import ARRAYS, Proximal
+from bouquet.strategies.base.state_io import dump_state, load_state
+from bouquet.strategies.baselines.clusterfl import ClusterFL, clustering_penalty, indicator_matrix
 from tests.helpers.points import FOUR, begin, replies
 
 

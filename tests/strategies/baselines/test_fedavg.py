@@ -1,10 +1,10 @@
 import numpy as np
 
-from common import protocol
-from experiments.simulation.inline_grid import InlineGrid
-from strategies.baselines.fedavg import FedAvg
-from strategies.baselines.fedprox import FedProx
-from strategies.baselines.standalone import Standalone
+from bouquet.common import protocol
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.strategies.baselines.fedavg import FedAvg
+from bouquet.strategies.baselines.fedprox import FedProx
+from bouquet.strategies.baselines.standalone import Standalone
 
 
 def constant(value):

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from common import protocol
-from common.errors import BouquetError
-from experiments.simulation.inline_grid import InlineGrid
-from strategies.baselines.feddist import FedDist
-from strategies.registry import create_strategy
+from bouquet.common import protocol
+from bouquet.common.errors import BouquetError
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.strategies.baselines.feddist import FedDist
+from bouquet.strategies.registry import create_strategy
 
 
 def clients(scripted):

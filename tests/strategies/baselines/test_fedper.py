@@ -3,14 +3,14 @@ import json
 import numpy as np
 import pytest
 
-from common.errors import BouquetError
-from common.parameters.layout import ParameterLayout
-from common.protocol import ARRAYS, ClientReply
-from experiments.simulation.inline_grid import InlineGrid
-from strategies.base.replies import Replies
-from strategies.base.state_io import dump_state, load_state
-from strategies.baselines.fedper import FedPer
-from strategies.registry import create_strategy
+from bouquet.common.errors import BouquetError
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.common.protocol import ARRAYS, ClientReply
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.strategies.base.replies import Replies
+from bouquet.strategies.base.state_io import dump_state, load_state
+from bouquet.strategies.baselines.fedper import FedPer
+from bouquet.strategies.registry import create_strategy
 
 
 def upload(layout, rows, examples):

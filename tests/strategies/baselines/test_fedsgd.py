@@ -3,8 +3,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from client.data.loading import load_partition
-from common.model.build import initial_model
+from bouquet.client.data.loading import load_partition
+from bouquet.common.model.build import initial_model
 from tests.helpers.real_devices import Federation
 
 

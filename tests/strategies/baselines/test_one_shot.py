@@ -5,13 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from common.errors import BouquetError
-from common.protocol import ARRAYS
-from experiments.simulation.inline_grid import InlineGrid
-from strategies.base.state_io import dump_state, load_state
-from strategies.baselines.fedgroup import FedGroup, decomposed_cosine, mix_groups
-from strategies.baselines.fl_hc import FLHC
-from strategies.baselines.robust_tkm import RobustTKM
+from bouquet.common.errors import BouquetError
+from bouquet.common.protocol import ARRAYS
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.strategies.base.state_io import dump_state, load_state
+from bouquet.strategies.baselines.fedgroup import FedGroup, decomposed_cosine, mix_groups
+from bouquet.strategies.baselines.fl_hc import FLHC
+from bouquet.strategies.baselines.robust_tkm import RobustTKM
 from tests.helpers import points
 from tests.helpers.points import begin
 

@@ -9,18 +9,18 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 from torch import nn
 
-from client.app import make_client_app
-from client.state.device_state import PERSONAL, DeviceState
-from client.state.store import FolderStore
-from common.errors import BouquetError
-from common.model.build import initial_model, state_vector
-from common.protocol import ARRAYS, Encoder, Instruction, Payload, Proximal
-from common.settings import load_settings
-from experiments.simulation.inline_grid import InlineGrid
-from strategies.base import reply_checks
-from strategies.base.state_io import dump_state, load_state
-from strategies.cgpfl.strategy import CGPFL
-from strategies.cgpfl.wire import PROCEDURE, Envelope
+from bouquet.client.app import make_client_app
+from bouquet.client.state.device_state import PERSONAL, DeviceState
+from bouquet.client.state.store import FolderStore
+from bouquet.common.errors import BouquetError
+from bouquet.common.model.build import initial_model, state_vector
+from bouquet.common.protocol import ARRAYS, Encoder, Instruction, Payload, Proximal
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.strategies.base import reply_checks
+from bouquet.strategies.base.state_io import dump_state, load_state
+from bouquet.strategies.cgpfl.strategy import CGPFL
+from bouquet.strategies.cgpfl.wire import PROCEDURE, Envelope
 from tests.helpers.points import FOUR, begin, replies
 
 InlineGrid({})  # gives Flower's Message its sender

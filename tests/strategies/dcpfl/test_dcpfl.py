@@ -6,14 +6,14 @@ import math
 import numpy as np
 import pytest
 
-from common.errors import BouquetError
-from common.parameters.layout import ParameterLayout
-from common.protocol import ARRAYS, ClientReply
-from experiments.simulation.inline_grid import InlineGrid
-from strategies.base.replies import Replies
-from strategies.dcpfl.state import DCPFLState, Group
-from strategies.dcpfl.strategy import DCPFL
-from strategies.dcpfl.wire import WHOLE_ROUND
+from bouquet.common.errors import BouquetError
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.common.protocol import ARRAYS, ClientReply
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.strategies.base.replies import Replies
+from bouquet.strategies.dcpfl.state import DCPFLState, Group
+from bouquet.strategies.dcpfl.strategy import DCPFL
+from bouquet.strategies.dcpfl.wire import WHOLE_ROUND
 from tests.helpers.dcpfl_device import BOTH, FAST, LASTS, Device, strategy_of, trial_rounds
 
 

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
 
-from client.app import make_client_app
-from client.state.device_state import PERSONAL, DeviceState
-from client.state.store import FolderStore
-from common import protocol
-from common.model.build import initial_model, state_vector
-from common.protocol import ARRAYS, Encoder, Instruction, Payload
-from common.protocol.error_replies import NotNow
-from common.settings import load_settings
-from experiments.simulation.inline_grid import InlineGrid
-from strategies.base import reply_checks
-from strategies.dcpfl import device as dcpfl_device
-from strategies.dcpfl.wire import DIVERGED, LOSS_NEW, LOSS_OLD, NEW, PROCEDURE, TAKE, WHOLE_ROUND
+from bouquet.client.app import make_client_app
+from bouquet.client.state.device_state import PERSONAL, DeviceState
+from bouquet.client.state.store import FolderStore
+from bouquet.common import protocol
+from bouquet.common.model.build import initial_model, state_vector
+from bouquet.common.protocol import ARRAYS, Encoder, Instruction, Payload
+from bouquet.common.protocol.error_replies import NotNow
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.strategies.base import reply_checks
+from bouquet.strategies.dcpfl import device as dcpfl_device
+from bouquet.strategies.dcpfl.wire import DIVERGED, LOSS_NEW, LOSS_OLD, NEW, PROCEDURE, TAKE, WHOLE_ROUND
 
 SETTINGS = load_settings(
     None, ["data.clients=10", "train.local_epochs=1", "train.learning_rate=0.1", "train.max_gradient_norm=none"]

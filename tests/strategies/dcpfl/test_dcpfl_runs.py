@@ -5,10 +5,10 @@ import shutil
 
 import pytest
 
-from common.settings import load_settings
-from experiments.plots.run import plots_of
-from experiments.simulation.run import STATE_FOLDER, simulate
-from server.record.reader import read_run
+from bouquet.common.settings import load_settings
+from bouquet.experiments.plots.run import plots_of
+from bouquet.experiments.simulation.run import STATE_FOLDER, simulate
+from bouquet.server.record.reader import read_run
 from tests.helpers.stopped_runs import cut_after, lines_of
 
 SETTINGS = [

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import pdist, squareform
 
-from strategies.dcpfl.grouping import groups_of_at_least, model_discrepancy, next_split, sampled_columns
-from strategies.mathematics.clustering import groups_at, linkage_matrix
+from bouquet.strategies.dcpfl.grouping import groups_of_at_least, model_discrepancy, next_split, sampled_columns
+from bouquet.strategies.mathematics.clustering import groups_at, linkage_matrix
 
 W = np.array([[0, 4, 2], [4, 0, 2], [0, 2, 1]], dtype=np.float32)
 ORIGIN = np.zeros(3, dtype=np.float32)

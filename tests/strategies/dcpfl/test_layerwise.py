@@ -3,13 +3,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.parameters.layout import ParameterLayout
-from common.protocol import ClientReply
-from strategies.base.replies import Replies
-from strategies.dcpfl.layerwise import group_means, layer_discrepancies, slow_layers
-from strategies.dcpfl.splitting import proposed_models
-from strategies.dcpfl.state import DCPFLState, Group
-from strategies.mathematics.robust import Aggregation
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.common.protocol import ClientReply
+from bouquet.strategies.base.replies import Replies
+from bouquet.strategies.dcpfl.layerwise import group_means, layer_discrepancies, slow_layers
+from bouquet.strategies.dcpfl.splitting import proposed_models
+from bouquet.strategies.dcpfl.state import DCPFLState, Group
+from bouquet.strategies.mathematics.robust import Aggregation
 
 LAYOUT = ParameterLayout.of({"a.weight": np.zeros(2, dtype=np.float32), "b.weight": np.zeros(2, dtype=np.float32)})
 

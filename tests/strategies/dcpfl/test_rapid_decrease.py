@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.dcpfl.splitting import period_end, radii_of_curvature, smoothed
+from bouquet.strategies.dcpfl.splitting import period_end, radii_of_curvature, smoothed
 
 
 def test_the_window_is_shorter_at_the_start():

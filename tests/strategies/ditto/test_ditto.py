@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from common.errors import BouquetError
-from common.protocol import ARRAYS, Proximal
-from experiments.simulation.inline_grid import InlineGrid
-from strategies.ditto.strategy import Ditto
+from bouquet.common.errors import BouquetError
+from bouquet.common.protocol import ARRAYS, Proximal
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.strategies.ditto.strategy import Ditto
 
 
 def test_the_global_model_is_fedavgs_and_anchors_the_personal_ones(layout, scripted, play):

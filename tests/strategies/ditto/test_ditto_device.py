@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
 
-from client.app import make_client_app
-from client.rounds.start_model import compose
-from client.state.device_state import PERSONAL, DeviceState, Kept
-from client.state.store import FolderStore
-from common import protocol
-from common.model.build import initial_model, state_vector
-from common.protocol import ARRAYS, SPARE, Encoder, Instruction, Payload, Proximal
-from common.settings import load_settings
-from experiments.simulation.inline_grid import InlineGrid
-from strategies.base import reply_checks
+from bouquet.client.app import make_client_app
+from bouquet.client.rounds.start_model import compose
+from bouquet.client.state.device_state import PERSONAL, DeviceState, Kept
+from bouquet.client.state.store import FolderStore
+from bouquet.common import protocol
+from bouquet.common.model.build import initial_model, state_vector
+from bouquet.common.protocol import ARRAYS, SPARE, Encoder, Instruction, Payload, Proximal
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.strategies.base import reply_checks
 
 CHANGES = ["data.clients=10", "train.local_epochs=1", "train.momentum=0", "data.partition=rotated", "data.groups=2"]
 SETTINGS = load_settings(None, CHANGES)
@@ -115,12 +115,12 @@ def test_spare_layers_are_for_a_device_that_has_none(layout):
 KILLED = """
 import os, signal, sys
 from flwr.app import Context, Message, RecordDict
-import client.training.sgd as local_sgd
-from client.app import make_client_app
-from common.model.build import initial_model, state_vector
-from common.protocol import ARRAYS, Encoder, Instruction, Payload
-from common.settings import load_settings
-from experiments.simulation.inline_grid import InlineGrid
+import bouquet.client.training.sgd as local_sgd
+from bouquet.client.app import make_client_app
+from bouquet.common.model.build import initial_model, state_vector
+from bouquet.common.protocol import ARRAYS, Encoder, Instruction, Payload
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.inline_grid import InlineGrid
 InlineGrid({})
 settings = load_settings(None, sys.argv[2:])
 layout, initial = state_vector(initial_model(settings))

@@ -6,16 +6,16 @@ import shutil
 import numpy as np
 import pytest
 
-from common.errors import BouquetError
-from common.parameters.layout import LayoutError, ParameterLayout
-from common.protocol import ARRAYS, IDENTIFY, STANDARD, reply
-from common.settings import load_settings
-from experiments.simulation.inline_grid import InlineGrid
-from experiments.simulation.run import simulate
-from strategies.base.state_io import dump_state, load_state
-from strategies.fedac.sending import GLOBAL_EMBEDDING
-from strategies.fedac.state import FedACState, embedding_layers
-from strategies.fedac.strategy import FedAC
+from bouquet.common.errors import BouquetError
+from bouquet.common.parameters.layout import LayoutError, ParameterLayout
+from bouquet.common.protocol import ARRAYS, IDENTIFY, STANDARD, reply
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.experiments.simulation.run import simulate
+from bouquet.strategies.base.state_io import dump_state, load_state
+from bouquet.strategies.fedac.sending import GLOBAL_EMBEDDING
+from bouquet.strategies.fedac.state import FedACState, embedding_layers
+from bouquet.strategies.fedac.strategy import FedAC
 from tests.helpers.fedac_replies import FOUR, WIDE, fixed, planted, replies, started
 from tests.helpers.stopped_runs import cut_after
 

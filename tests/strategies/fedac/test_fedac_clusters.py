@@ -5,16 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from common.protocol import STANDARD
-from common.settings import load_settings
-from experiments.simulation.run import simulate
-from server.record.reader import read_run
-from strategies.base.protection import Protection
-from strategies.fedac.sending import drawn_for_numbers
-from strategies.fedac.state import FedACState, remembered_centers
-from strategies.fedac.strategy import FedAC
-from strategies.fedac.wire import PROCEDURE
-from strategies.mathematics.robust import Aggregation
+from bouquet.common.protocol import STANDARD
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.run import simulate
+from bouquet.server.record.reader import read_run
+from bouquet.strategies.base.protection import Protection
+from bouquet.strategies.fedac.sending import drawn_for_numbers
+from bouquet.strategies.fedac.state import FedACState, remembered_centers
+from bouquet.strategies.fedac.strategy import FedAC
+from bouquet.strategies.fedac.wire import PROCEDURE
+from bouquet.strategies.mathematics.robust import Aggregation
 from tests.helpers.fedac_replies import WIDE, fixed, planted, replies, started
 
 # --- the number of clusters --------------------------------------------------------------------------------------

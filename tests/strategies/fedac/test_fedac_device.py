@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
 
-from client.app import make_client_app
-from common.model.build import initial_model, state_vector
-from common.protocol import ARRAYS, Encoder, Instruction, Payload, ProtocolError, Proximal
-from common.settings import load_settings
-from experiments.simulation.inline_grid import InlineGrid
-from strategies.base import reply_checks
-from strategies.fedac.wire import NUMBERS, PROCEDURE, LowRankMap, asking_for_numbers, read_numbers, sending_map
+from bouquet.client.app import make_client_app
+from bouquet.common.model.build import initial_model, state_vector
+from bouquet.common.protocol import ARRAYS, Encoder, Instruction, Payload, ProtocolError, Proximal
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.strategies.base import reply_checks
+from bouquet.strategies.fedac.wire import NUMBERS, PROCEDURE, LowRankMap, asking_for_numbers, read_numbers, sending_map
 
 SETTINGS = load_settings(
     None, ["data.clients=10", "train.local_epochs=1", "train.learning_rate=0.05", "train.max_gradient_norm=none"]

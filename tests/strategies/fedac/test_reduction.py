@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.decomposition import PCA
 
-from common.errors import BouquetError
-from strategies.fedac.reduction import Remembered, fit_map, most_similar, unit_rows
+from bouquet.common.errors import BouquetError
+from bouquet.strategies.fedac.reduction import Remembered, fit_map, most_similar, unit_rows
 
 
 def models(n, d, seed=0):

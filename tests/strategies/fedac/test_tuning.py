@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.errors import BouquetError
-from strategies.fedac.tuning import Change, Tuner, ratios
+from bouquet.common.errors import BouquetError
+from bouquet.strategies.fedac.tuning import Change, Tuner, ratios
 
 
 def tuner(rule="silhouette", **changes):

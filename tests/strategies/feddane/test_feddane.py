@@ -5,14 +5,14 @@ import json
 import numpy as np
 import pytest
 
-from common.errors import BouquetError
-from common.protocol import ARRAYS, Instruction, Payload, Proximal
-from experiments.simulation.inline_grid import InlineGrid
-from strategies import one_model
-from strategies.base.state_io import dump_state, load_state
-from strategies.baselines.fedsgd import ALL_SAMPLES
-from strategies.feddane.strategy import FedDANE
-from strategies.feddane.wire import GRADIENT, PROCEDURE
+from bouquet.common.errors import BouquetError
+from bouquet.common.protocol import ARRAYS, Instruction, Payload, Proximal
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.strategies import one_model
+from bouquet.strategies.base.state_io import dump_state, load_state
+from bouquet.strategies.baselines.fedsgd import ALL_SAMPLES
+from bouquet.strategies.feddane.strategy import FedDANE
+from bouquet.strategies.feddane.wire import GRADIENT, PROCEDURE
 from tests.helpers.real_devices import Federation
 
 FULL_BATCH = ("strategy.name=feddane", f"train.batch_size={ALL_SAMPLES}")

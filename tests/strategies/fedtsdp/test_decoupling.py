@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.parameters.layout import ParameterLayout
-from strategies.fedtsdp.decoupling import (
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.strategies.fedtsdp.decoupling import (
     density_clusters,
     join_nearest,
     quantiles,

@@ -6,14 +6,14 @@ from functools import partial
 import numpy as np
 import pytest
 
-from common.errors import BouquetError
-from common.parameters.layout import ParameterLayout
-from common.protocol import ARRAYS, SPARE, STATE_LOST
-from experiments.simulation.inline_grid import InlineGrid
-from strategies.base.replies import PublicData
-from strategies.base.state_io import dump_state, load_state
-from strategies.fedtsdp.hopkins import entropy
-from strategies.fedtsdp.strategy import FedTSDP
+from bouquet.common.errors import BouquetError
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.common.protocol import ARRAYS, SPARE, STATE_LOST
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.strategies.base.replies import PublicData
+from bouquet.strategies.base.state_io import dump_state, load_state
+from bouquet.strategies.fedtsdp.hopkins import entropy
+from bouquet.strategies.fedtsdp.strategy import FedTSDP
 from tests.helpers import points
 
 FOUR = ParameterLayout.of({f"l{i}.weight": np.zeros(1, dtype=np.float32) for i in range(1, 5)})

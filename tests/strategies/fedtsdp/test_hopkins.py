@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.fedtsdp.hopkins import draw_batch, entropy, hopkins_statistic, raise_weights, uniform_weights
+from bouquet.strategies.fedtsdp.hopkins import draw_batch, entropy, hopkins_statistic, raise_weights, uniform_weights
 
 
 def rng(seed=0):

@@ -1,16 +1,16 @@
 import numpy as np
 import pytest
 
-from common import protocol
-from common.errors import BouquetError
-from common.parameters.layout import ParameterLayout
-from common.protocol import ARRAYS
-from experiments.simulation.inline_grid import InlineGrid
-from strategies.base.state_io import dump_state, load_state
-from strategies.fesem import num_clusters
-from strategies.fesem.num_clusters import Trial, drawn_for_choice
-from strategies.fesem.state import FeSEMState
-from strategies.fesem.strategy import FeSEM
+from bouquet.common import protocol
+from bouquet.common.errors import BouquetError
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.common.protocol import ARRAYS
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.strategies.base.state_io import dump_state, load_state
+from bouquet.strategies.fesem import num_clusters
+from bouquet.strategies.fesem.num_clusters import Trial, drawn_for_choice
+from bouquet.strategies.fesem.state import FeSEMState
+from bouquet.strategies.fesem.strategy import FeSEM
 from tests.helpers.points import FOUR, POINT, replies
 
 

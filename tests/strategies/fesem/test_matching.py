@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from common.errors import BouquetError
-from common.parameters.layout import ParameterLayout
-from strategies.fesem.matching import hidden_layers, match_rows
-from strategies.mathematics.aggregation import weighted_mean
+from bouquet.common.errors import BouquetError
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.strategies.fesem.matching import hidden_layers, match_rows
+from bouquet.strategies.mathematics.aggregation import weighted_mean
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -25,7 +25,7 @@ def match_to_center(center: np.ndarray, row: np.ndarray, layout: ParameterLayout
 def matched_mean(
     center: np.ndarray, rows: np.ndarray, layout: ParameterLayout, weights: list[float] | np.ndarray | None = None
 ) -> np.ndarray:
-    """FeSEM-MA's M-step for one cluster, as `strategies.fesem.strategy` takes it for all of them."""
+    """FeSEM-MA's M-step for one cluster, as `bouquet.strategies.fesem.strategy` takes it for all of them."""
     return weighted_mean(match_rows(center, rows, layout), weights)
 
 

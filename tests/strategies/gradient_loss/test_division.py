@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from strategies.gradient_loss.division import Apart, Division, clearest, compare_steps, divide
+from bouquet.strategies.gradient_loss.division import Apart, Division, clearest, compare_steps, divide
 
 CENTERS = np.array([[0, 0], [5, 5]], dtype=np.float32)
 NOTHING = Apart(None, None, [])

@@ -4,15 +4,15 @@ from flwr.app import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common import protocol
-from common.errors import BouquetError
-from common.parameters.layout import ParameterLayout
-from strategies.gradient_loss import wire as choice
-from strategies.gradient_loss.state import Device, GradientLossState
-from strategies.gradient_loss.strategy import GradientLoss
-from strategies.gradient_loss.wire import Choice
-from strategies.mathematics.initialisation import random_models
-from strategies.registry import create_strategy
+from bouquet.common import protocol
+from bouquet.common.errors import BouquetError
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.strategies.gradient_loss import wire as choice
+from bouquet.strategies.gradient_loss.state import Device, GradientLossState
+from bouquet.strategies.gradient_loss.strategy import GradientLoss
+from bouquet.strategies.gradient_loss.wire import Choice
+from bouquet.strategies.mathematics.initialisation import random_models
+from bouquet.strategies.registry import create_strategy
 from tests.helpers.choosing_devices import CENTERS, POINT, asked, begin, fresh, replies, steps
 
 

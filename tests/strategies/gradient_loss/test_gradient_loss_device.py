@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from client.app import make_client_app
-from common import protocol
-from common.errors import BouquetError
-from common.model.build import initial_model, state_vector
-from common.protocol import Encoder, Instruction, Payload
-from common.settings import load_settings
-from experiments.simulation.inline_grid import InlineGrid
-from strategies.base import reply_checks
-from strategies.gradient_loss import wire as choice
-from strategies.gradient_loss.device import choose_identity, remembered, step_similarity
-from strategies.gradient_loss.wire import Choice, center_record, step_record
+from bouquet.client.app import make_client_app
+from bouquet.common import protocol
+from bouquet.common.errors import BouquetError
+from bouquet.common.model.build import initial_model, state_vector
+from bouquet.common.protocol import Encoder, Instruction, Payload
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.strategies.base import reply_checks
+from bouquet.strategies.gradient_loss import wire as choice
+from bouquet.strategies.gradient_loss.device import choose_identity, remembered, step_similarity
+from bouquet.strategies.gradient_loss.wire import Choice, center_record, step_record
 
 InlineGrid({})  # gives Flower's Message its sender
 

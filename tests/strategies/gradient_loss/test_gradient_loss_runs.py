@@ -3,9 +3,9 @@ import json
 import numpy as np
 import pytest
 
-from strategies.base.state_io import dump_state, load_state
-from strategies.gradient_loss.state import GradientLossState
-from strategies.gradient_loss.wire import step_record
+from bouquet.strategies.base.state_io import dump_state, load_state
+from bouquet.strategies.gradient_loss.state import GradientLossState
+from bouquet.strategies.gradient_loss.wire import step_record
 from tests.helpers.choosing_devices import POINTS, fresh, grid
 
 

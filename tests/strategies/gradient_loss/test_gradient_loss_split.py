@@ -3,10 +3,10 @@ import json
 import numpy as np
 import pytest
 
-from strategies.base.state_io import dump_state, load_state
-from strategies.gradient_loss import wire as choice
-from strategies.gradient_loss.state import GradientLossState
-from strategies.gradient_loss.strategy import GradientLoss
+from bouquet.strategies.base.state_io import dump_state, load_state
+from bouquet.strategies.gradient_loss import wire as choice
+from bouquet.strategies.gradient_loss.state import GradientLossState
+from bouquet.strategies.gradient_loss.strategy import GradientLoss
 from tests.helpers.choosing_devices import POINTS, asked, begin, fresh, grid, replies, steps
 
 # Steps from cluster 0's model, along the one axis or the other.

@@ -9,17 +9,17 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 from torch import nn
 
-from client.app import make_client_app
-from common.errors import BouquetError
-from common.model.build import initial_model, state_vector
-from common.protocol import ClientReply, Encoder, Instruction, Payload
-from common.settings import load_settings
-from experiments.simulation.inline_grid import InlineGrid
-from strategies.base import reply_checks
-from strategies.base.replies import Replies
-from strategies.base.state_io import dump_state, load_state
-from strategies.hypocluster.strategy import HypoCluster
-from strategies.hypocluster.wire import CHOSEN, LOSS_GAP, PROCEDURE, center_record
+from bouquet.client.app import make_client_app
+from bouquet.common.errors import BouquetError
+from bouquet.common.model.build import initial_model, state_vector
+from bouquet.common.protocol import ClientReply, Encoder, Instruction, Payload
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.strategies.base import reply_checks
+from bouquet.strategies.base.replies import Replies
+from bouquet.strategies.base.state_io import dump_state, load_state
+from bouquet.strategies.hypocluster.strategy import HypoCluster
+from bouquet.strategies.hypocluster.wire import CHOSEN, LOSS_GAP, PROCEDURE, center_record
 
 InlineGrid({})  # gives Flower's Message its sender
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from common.errors import BouquetError
-from strategies.mathematics import aggregation
-from strategies.mathematics.aggregation import cluster_means, column_blocks, reptile_step, weighted_mean
+from bouquet.common.errors import BouquetError
+from bouquet.strategies.mathematics import aggregation
+from bouquet.strategies.mathematics.aggregation import cluster_means, column_blocks, reptile_step, weighted_mean
 
 W = np.array([[1, 2], [3, 6], [11, 1]], dtype=np.float32)
 finite = st.floats(-1e6, 1e6, width=32)

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import pdist, squareform
 
-from common.errors import BouquetError
-from common.metrics import adjusted_rand_index
-from strategies.mathematics.clustering import (
+from bouquet.common.errors import BouquetError
+from bouquet.common.metrics import adjusted_rand_index
+from bouquet.strategies.mathematics.clustering import (
     assign_to_nearest,
     canonical_labels,
     choose_num_clusters,

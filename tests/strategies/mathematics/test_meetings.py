@@ -1,7 +1,7 @@
 import numpy as np
 from scipy.spatial.distance import squareform
 
-from strategies.mathematics.meetings import add_meeting, mean_distances
+from bouquet.strategies.mathematics.meetings import add_meeting, mean_distances
 
 
 def test_a_pair_averages_over_the_rounds_in_which_it_met():

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import trim_mean
 
-from common.errors import BouquetError
-from strategies.mathematics.aggregation import cluster_means
-from strategies.mathematics.robust import Aggregation, capped, krum, norm_limits
+from bouquet.common.errors import BouquetError
+from bouquet.strategies.mathematics.aggregation import cluster_means
+from bouquet.strategies.mathematics.robust import Aggregation, capped, krum, norm_limits
 
 ROWS = np.array([[0, 0], [1, 2], [2, 4], [3, 6], [100, -900]], dtype=np.float32)
 

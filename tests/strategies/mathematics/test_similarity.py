@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import pdist, squareform
 
-from common.errors import BouquetError
-from strategies.mathematics import aggregation, similarity
-from strategies.mathematics.similarity import (
+from bouquet.common.errors import BouquetError
+from bouquet.strategies.mathematics import aggregation, similarity
+from bouquet.strategies.mathematics.similarity import (
     cosine_similarity,
     cosine_to,
     distances_to,
@@ -76,7 +76,7 @@ def test_the_common_part_of_the_models_costs_no_digits() -> None:
 def test_euclidean_agrees_with_scipy_over_several_blocks(seed: int) -> None:
     W = models(seed, n=4, d=300)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("strategies.mathematics.aggregation._BLOCK_ELEMENTS", 1)
+        patch.setattr("bouquet.strategies.mathematics.aggregation._BLOCK_ELEMENTS", 1)
         assert np.allclose(euclidean_distances(W), squareform(pdist(W)), rtol=1e-12)
         assert np.allclose(distances_to(W, W[:2]), squareform(pdist(W))[:, :2], rtol=1e-12)
         assert np.allclose(cosine_similarity(W), 1 - squareform(pdist(W, "cosine")), rtol=0, atol=1e-12)

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import BouquetError
-from strategies.mathematics.trimming import trimmed_kmeans, trimmed_mean
+from bouquet.common.errors import BouquetError
+from bouquet.strategies.mathematics.trimming import trimmed_kmeans, trimmed_mean
 
 
 def test_trimmed_mean_by_hand():

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from common.errors import BouquetError
-from common.protocol import ProtocolError
-from strategies import one_model
-from strategies.baselines.fedsgd import ALL_SAMPLES
-from strategies.perfedavg.device import adapt, meta_gradient
-from strategies.perfedavg.strategy import PerFedAvg
-from strategies.perfedavg.wire import ADAPTATION_RATE, ADAPTATION_STEPS, PROCEDURE
+from bouquet.common.errors import BouquetError
+from bouquet.common.protocol import ProtocolError
+from bouquet.strategies import one_model
+from bouquet.strategies.baselines.fedsgd import ALL_SAMPLES
+from bouquet.strategies.perfedavg.device import adapt, meta_gradient
+from bouquet.strategies.perfedavg.strategy import PerFedAvg
+from bouquet.strategies.perfedavg.wire import ADAPTATION_RATE, ADAPTATION_STEPS, PROCEDURE
 from tests.helpers.real_devices import Federation
 
 # f(w) = ½ wᵀ A w − bᵀ w on each of the mini-batches D and D'
@@ -69,7 +69,7 @@ def test_it_is_tested_adapted_and_keeps_an_adapted_model(tmp_path):
 
 
 def test_all_devices_weigh_alike(scripted, play):
-    from experiments.simulation.inline_grid import InlineGrid
+    from bouquet.experiments.simulation.inline_grid import InlineGrid
 
     few = scripted("a", lambda sent, _: sent + 1, {"num-examples": 10})
     many = scripted("b", lambda sent, _: sent + 5, {"num-examples": 30})

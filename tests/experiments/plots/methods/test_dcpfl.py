@@ -1,8 +1,8 @@
 import pytest
 
-from experiments.plots import run as plots
-from experiments.plots.methods.dcpfl import bytes_against_fedavg, group_graph, periods_by_round
-from server.record.reader import read_run
+from bouquet.experiments.plots import run as plots
+from bouquet.experiments.plots.methods.dcpfl import bytes_against_fedavg, group_graph, periods_by_round
+from bouquet.server.record.reader import read_run
 
 GRAPH = {"clients": ["client-0", "client-1", "client-2"], "linkage": [[0, 2, 1.0, 2], [1, 3, 4.0, 3]]}
 

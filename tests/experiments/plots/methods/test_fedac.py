@@ -1,8 +1,8 @@
 import pytest
 
-from experiments.plots import run
-from experiments.plots.methods.fedac import number_of_clusters_by_round
-from server.record.reader import read_run
+from bouquet.experiments.plots import run
+from bouquet.experiments.plots.methods.fedac import number_of_clusters_by_round
+from bouquet.server.record.reader import read_run
 
 
 def record(number, clusters, *changes, **more):

@@ -1,9 +1,9 @@
 import pytest
 
-from common.settings import parse_settings
-from experiments.plots import run
-from experiments.plots.methods.fedtsdp import hopkins_by_round
-from server.record.reader import read_run
+from bouquet.common.settings import parse_settings
+from bouquet.experiments.plots import run
+from bouquet.experiments.plots.methods.fedtsdp import hopkins_by_round
+from bouquet.server.record.reader import read_run
 
 SETTINGS = parse_settings({"strategy": {"name": "fedtsdp"}, "run": {"rounds": 4}}, {})
 

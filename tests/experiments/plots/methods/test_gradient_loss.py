@@ -1,6 +1,6 @@
-from experiments.plots import run as plots
-from experiments.plots.methods.gradient_loss import gaps_by_round, identities_by_round
-from server.record.reader import read_run
+from bouquet.experiments.plots import run as plots
+from bouquet.experiments.plots.methods.gradient_loss import gaps_by_round, identities_by_round
+from bouquet.server.record.reader import read_run
 
 
 def points(ax):
