@@ -89,7 +89,7 @@ def test_a_method_by_its_entry_point_and_one_that_cannot_be_loaded():
     assert methods.find_method("own").procedures == {"own-steps": "own_method_for_test.device"}
     with pytest.raises(BouquetError, match=r"'nowhere' of bouquet\.methods cannot be loaded: No module named"):
         methods.find_method("nowhere")
-    with pytest.raises(BouquetError, match=r"'number' .* is a int; it must be a common\.methods\.Method"):
+    with pytest.raises(BouquetError, match=r"'number' .* is a int; it must be a bouquet\.common\.methods\.Method"):
         methods.find_method("number")
     with pytest.raises(BouquetError, match=r"there are fesem, .*nowhere, number, own, or your own"):
         methods.find_method("nothing")
