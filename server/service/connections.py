@@ -34,7 +34,7 @@ KEEPALIVE_SECONDS, KEEPALIVE_ANSWER_SECONDS = 50, 20
 def door_options() -> list[tuple[str, int]]:
     """gRPC's limits: what a frame may be, and how a peer is noticed that is gone without a word."""
     return [
-        ("grpc.max_receive_message_length", FRAME_BYTES),
+        ("grpc.max_receive_message_length", 2 * FRAME_BYTES),  # above one, the service refuses it by name
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", STREAMS_OF_A_CONNECTION),
         ("grpc.max_allowed_incoming_connections", most_connections()),

@@ -19,11 +19,21 @@ from google.protobuf.message import DecodeError
 from common.errors import BouquetError
 from common.protocol.error_replies import NOT_NOW_ERROR, UNREADABLE_ERROR
 from common.system.files import write_json
-from common.texts import plain
+from common.texts import plain, tags_of
 from common.trust.certificates import fingerprint
 from common.wire import fleet_pb2
 from common.wire.fleet_pb2 import DeviceFrame, Hello, Refused
-from common.wire.transfer import INLINE_BYTES, MAJOR, METHOD, MINOR, Incoming, Outgoing, WireError, is_whole
+from common.wire.transfer import (
+    FRAME_BYTES,
+    INLINE_BYTES,
+    MAJOR,
+    METHOD,
+    MINOR,
+    Incoming,
+    Outgoing,
+    WireError,
+    is_whole,
+)
 from server.run_folder import CONNECTIONS
 from server.service.admission import LOOK_SECONDS, Admission
 from server.service.connections import Connections, Refusals, door_options, peer_named
@@ -37,6 +47,7 @@ BUNDLE = "code.zip"  # in the service's folder
 MEMORY_BYTES = 16 * 2**20  # of small replies that wait; what is more waits on the disk
 DISK_SHARE = 0.5  # of what is free: large replies that are on their way or wait
 FORGET_SECONDS = 3600.0  # after which a device without a name that has gone is nobody
+MOST_GONE = 1000  # of them: of more the oldest are nobody at once
 LONGEST_ID = 64  # of a task
 RELEASE = f"bouquet-fl {importlib.metadata.version('bouquet-fl')}"
 
@@ -58,6 +69,13 @@ class TurnedAway(Exception):
     def __init__(self, code: Any, text: str) -> None:
         super().__init__(text)
         self.refused = Refused(code=code, text=text)
+
+
+def frame_of(data: bytes) -> DeviceFrame:
+    """What a device says. Raises `WireError` and `DecodeError`."""
+    if len(data) > FRAME_BYTES:
+        raise WireError(f"a frame of {len(data)} bytes")
+    return DeviceFrame.FromString(data)
 
 
 @dataclass
@@ -224,10 +242,10 @@ class Service:
             first = await asyncio.wait_for(context.read(), HELLO_SECONDS)
             if first is grpc.aio.EOF:
                 raise TurnedAway(Refused.MALFORMED, "it said nothing")
-            frame = DeviceFrame.FromString(first)
+            frame = frame_of(first)
         except TimeoutError:
             raise TurnedAway(Refused.MALFORMED, "it said nothing") from None
-        except DecodeError:
+        except (DecodeError, WireError):
             raise TurnedAway(Refused.MALFORMED, "its first frame cannot be read") from None
         if frame.WhichOneof("frame") != "hello" or not 8 <= len(frame.hello.session) <= 64:
             raise TurnedAway(Refused.MALFORMED, "its first frame is no Hello")
@@ -242,7 +260,7 @@ class Service:
     async def _welcome(self, name: str | None, print_: str | None, peer: str, hello: Hello) -> tuple[Device, Stream]:
         """The device that is connected now; one that is there already keeps its place."""
         node = node_of(hello.session if name is None else name.encode())
-        device = self.devices.get(node) or Device(node, name, hello)
+        device = self.devices.get(node) or Device(node, name)
         stream = Stream(peer, hello.session, print_)
         if hello.probe:
             return device, stream
@@ -266,14 +284,15 @@ class Service:
             self._interrupt(device)
             self._close(before)
         now = time.time()
-        device.hello, device.stream, device.since, device.seen, device.left = hello, stream, now, now, False
+        # Of what it says only so much as is used: it stays when the device has gone.
+        device.hello = Hello(release=plain(hello.release, 60), tags=tags_of([*hello.tags]))
+        device.stream, device.since, device.seen, device.left = stream, now, now, False
         self._streams.add(stream)
         self._welcomed[peer] = stream
         self._changed = True
         stream.outbox.put(welcome=self._welcome_frame(node))
         self._renew(device)
         holds = {*hello.holds}
-        hello.ClearField("holds")  # which may be long, and is of no more use
         for one in [*device.tasks.values()]:
             self._send(device, one, one.task.id in holds)
         return device, stream
@@ -296,7 +315,7 @@ class Service:
                 return
             if data is grpc.aio.EOF:
                 return
-            frame = DeviceFrame.FromString(data)
+            frame = frame_of(data)
             device.seen = time.time()
             kind = frame.WhichOneof("frame")
             if kind == "goodbye":
@@ -541,7 +560,10 @@ class Service:
         for device in list(self.devices.values()):
             for identifier in [i for i, one in device.tasks.items() if one.until < now]:
                 self._cancel(device, identifier)
-            if device.name is None and device.stream is None and time.time() - device.seen > FORGET_SECONDS:
+        gone = [device for device in self.devices.values() if device.name is None and device.stream is None]
+        gone.sort(key=lambda device: (bool(device.tasks), device.seen), reverse=True)
+        for number, device in enumerate(gone):
+            if number >= MOST_GONE or time.time() - device.seen > FORGET_SECONDS:
                 for identifier in [*device.tasks]:
                     self._forget(device, identifier)
                 del self.devices[device.node]  # without keys whoever comes is somebody new
@@ -577,7 +599,7 @@ class Service:
                 "connected": device.stream is not None,
                 "since": device.since,
                 "seen": device.seen,
-                "release": plain(device.hello.release, 60),
+                "release": device.hello.release,
             }
             for device in self.devices.values()
         ]

@@ -187,3 +187,13 @@ def test_that_connections_are_turned_away_is_said_once_and_that_it_is_over(monke
     assert not open_files.look(lines.append, was_full=True)
     assert not open_files.look(lines.append, was_full=False)
     assert ["no more than 1 connections" in lines[0], "taken again" in lines[1], len(lines)] == [True, True, 2]
+
+
+def test_of_strangers_that_come_and_go_without_keys_few_are_remembered_and_little_of_each(fleet, monkeypatch):
+    monkeypatch.setattr("server.service.service.MOST_GONE", 1)
+    device, worker = fleet.welcome(hello={"holds": ["x" * 64] * 1000, "tags": ["a", "x" * 10_000]}), fleet.welcome()
+    fleet.push(worker)
+    assert (fleet.known(device).hello.tags, fleet.known(device).hello.ByteSize()) == (["a"], len("test") + len("a") + 4)
+    for one in (worker, device, fleet.welcome()):
+        one.close(goodbye=False)
+    eventually(lambda: [*fleet.service.devices] == [worker.node], "who has something to do is known")
