@@ -189,6 +189,12 @@ class Service:
 
     async def _connect(self, _: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         peer = peer_named(context.peer())
+        try:
+            await self._serve(context, peer)
+        finally:
+            self.connections.call_is_over(peer)
+
+    async def _serve(self, context: Any, peer: str) -> None:
         who = peer
         try:
             name, print_ = self._identity(context)
