@@ -206,7 +206,9 @@ class Service:
             with contextlib.suppress(asyncio.CancelledError, grpc.RpcError, Exception):
                 await context.write(fleet_pb2.ServerFrame(refused=away.refused).SerializeToString())
             return
-        if hello.probe:
+        is_probe = hello.probe
+        del hello  # it may be long, and this call takes as long as the connection
+        if is_probe:
             welcome = fleet_pb2.ServerFrame(welcome=self._welcome_frame(device.node))
             await context.write(welcome.SerializeToString())
             return
@@ -310,6 +312,7 @@ class Service:
         try:
             while (frame := await stream.outbox.next()) is not None:
                 await context.write(frame)
+                del frame  # else it would be held until there is another, of each device
         except Exception:  # the connection is lost, or a file is gone that was to be sent
             self._close(stream)
 
@@ -321,22 +324,26 @@ class Service:
                 return
             if data is grpc.aio.EOF:
                 return
-            frame = frame_of(data)
-            device.seen = time.time()
-            kind = frame.WhichOneof("frame")
-            if kind == "goodbye":
-                device.left = True
+            self._take(device, stream, frame_of(data))
+            del data  # in the same way
+            if device.left:
                 return
-            if kind == "pong":
-                stream.answered()
-            elif kind == "reply":
-                self._on_reply(device, stream, frame.reply)
-            elif kind == "chunk":
-                self._on_chunk(device, frame.chunk)
-            elif kind == "credit":
-                self._on_credit(stream, frame.credit)
-            elif kind == "not_now":
-                self._on_not_now(device, frame.not_now)
+
+    def _take(self, device: Device, stream: Stream, frame: DeviceFrame) -> None:
+        device.seen = time.time()
+        kind = frame.WhichOneof("frame")
+        if kind == "goodbye":
+            device.left = True
+        elif kind == "pong":
+            stream.answered()
+        elif kind == "reply":
+            self._on_reply(device, stream, frame.reply)
+        elif kind == "chunk":
+            self._on_chunk(device, frame.chunk)
+        elif kind == "credit":
+            self._on_credit(stream, frame.credit)
+        elif kind == "not_now":
+            self._on_not_now(device, frame.not_now)
 
     def _lost(self, device: Device, stream: Stream) -> None:
         self._streams.discard(stream)

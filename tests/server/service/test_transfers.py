@@ -4,6 +4,7 @@ import asyncio
 import errno
 import hashlib
 import os
+import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -116,6 +117,26 @@ def test_what_has_come_outlives_a_signal_to_the_server_and_not_its_runs_end(flee
     fleet.stop()
     device.wait_for_end()
     assert [frame for frame in device.frames if frame.HasField("cancel")] == [] or isinstance(end, Exception)
+
+
+def test_no_stream_keeps_the_last_frame_that_it_sent_or_read(fleet):
+    devices, data = [fleet.welcome() for _ in range(8)], content_bytes(content(INLINE_BYTES))
+
+    def check():
+        files = [tracemalloc.Filter(True, f"*/{name}.py", all_frames=True) for name in ("server/service/*", "transfer")]
+        held = tracemalloc.take_snapshot().filter_traces(files)
+        assert sum(trace.size for trace in held.traces) < 4 * INLINE_BYTES
+
+    tracemalloc.start(2)
+    identifiers = [fleet.push(device, content(INLINE_BYTES)) for device in devices]
+    for device in devices:
+        device.task()
+    check()
+    for device, identifier in zip(devices, identifiers, strict=True):
+        device.deliver(identifier, data)
+        fleet.pull(identifier)
+    check()
+    tracemalloc.stop()
 
 
 @pytest.mark.parametrize("restart", [False, True])
