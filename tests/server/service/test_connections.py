@@ -221,7 +221,7 @@ def test_that_connections_are_turned_away_is_said_once_and_that_it_is_over(monke
     assert ["no more than 1 connections" in lines[0], "taken again" in lines[1], len(lines)] == [True, True, 2]
 
 
-def test_of_strangers_that_come_and_go_without_keys_few_are_remembered_and_little_of_each(fleet, monkeypatch):
+def test_of_strangers_without_keys_few_are_remembered_and_little_of_each(fleet, monkeypatch):
     monkeypatch.setattr("server.service.service.MOST_GONE", 1)
     device, worker = fleet.welcome(hello={"holds": ["x" * 64] * 1000, "tags": ["a", "x" * 10_000]}), fleet.welcome()
     fleet.push(worker)
