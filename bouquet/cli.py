@@ -313,6 +313,7 @@ def main() -> None:
     """Run the command line; a problem that the user can act on is one message and exit status 2."""
     # A shell starts background jobs with SIGINT ignored; `compare` and scripts end a run with it all the same.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else a server has a line of each stranger's handshake
     try:
         status = app(standalone_mode=False)  # what typer.Exit carries, which Ctrl-C becomes, too
     except BouquetError as error:

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings import Settings
+from bouquet.common.system.files import write_atomically
 from bouquet.common.system.log_file import LogFile
 from bouquet.common.trust.code import archive, code_files, own_code, owners_signature, release
 from bouquet.common.wire.fleet_pb2 import Run
@@ -91,20 +92,21 @@ def do_run(
         )
         grid.begin(run_of(settings, folder, service, signature), start.layout)
         with logged(folder / SERVER_LOG):
-            return run_rounds(grid, settings, start.record, RunRecord(folder), resume, follow, names, start, show)
-    except Exception as error:
+            summary = run_rounds(grid, settings, start.record, RunRecord(folder), resume, follow, names, start, show)
+    except Exception as error:  # but no signal: after an orderly restart the devices' work is of use, as after a crash
+        grid.end()
         with contextlib.suppress(BouquetError):  # on a full disk the reason is on the screen alone
             note_failure(folder, error)
         raise
-    finally:
-        grid.end()
+    grid.end()
+    return summary
 
 
 def run_of(settings: Settings, folder: Path, service: Path, signature: Path | None) -> Run:
     """What devices are told of a run. Its id is the same after a restart, and with it those of its tasks."""
     identity = f"{folder.absolute()}/{settings.run.seed}/{settings.run.name}"
     bundle = service / BUNDLE
-    bundle.write_bytes(archive(code_files()))
+    write_atomically(bundle, archive(code_files()))
     return Run(
         id=int.from_bytes(hashlib.sha256(identity.encode()).digest()[:8], "big") >> 1,
         settings=json.dumps(settings.to_run_config()),

@@ -34,7 +34,7 @@ KEEPALIVE_SECONDS, KEEPALIVE_ANSWER_SECONDS = 50, 20
 def door_options() -> list[tuple[str, int]]:
     """gRPC's limits: what a frame may be, and how a peer is noticed that is gone without a word."""
     return [
-        ("grpc.max_receive_message_length", FRAME_BYTES),
+        ("grpc.max_receive_message_length", 2 * FRAME_BYTES),  # above one, the service refuses it by name
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", STREAMS_OF_A_CONNECTION),
         ("grpc.max_allowed_incoming_connections", most_connections()),
@@ -57,15 +57,22 @@ class Connections:
         self._port = port
         self._welcomed = welcomed
         self._since: dict[str, float] = {}
+        self._next = 0.0
+        self._over: set[str] = set()  # since the last look
+        self._due: set[str] = set()  # before it: the other end has read by now why
+
+    def call_is_over(self, peer: str) -> None:
+        """A connection has no use any more unless it is welcomed again: gRPC would read from it without end."""
+        self._over.add(peer)
 
     def sweep(self) -> None:
-        """Look at all connections once."""
-        names = os.listdir("/proc/self/fd")
-        if len(names) - len(self._welcomed) < FEW:
-            self._since.clear()
+        """Look at all connections once, and more seldom where there can be only few strangers."""
+        names, now = os.listdir("/proc/self/fd"), time.monotonic()
+        due, self._due, self._over = self._due, self._over, set()
+        if not due and len(names) - len(self._welcomed) < FEW and now < self._next:
             return
+        self._next = now + STRANGER_SECONDS
         there = {peer: name for name, peer, _ in self._sockets(names)}
-        now = time.monotonic()
         self._since = {peer: self._since.get(peer, now) for peer in there if peer not in self._welcomed}
         of_address: Counter[str] = Counter()
         # The newest stay: a device's handshake is done soon, and whoever does nothing is among the oldest.
@@ -73,7 +80,8 @@ class Connections:
             of_address[address_of(peer)] += 1
             too_many = number >= STRANGERS or of_address[address_of(peer)] > STRANGERS_OF_AN_ADDRESS
             age = now - self._since[peer]
-            if (age > STRANGER_SECONDS or (too_many and age > NEW_SECONDS)) and peer not in self._welcomed:
+            is_old = age > STRANGER_SECONDS or (too_many and age > NEW_SECONDS)
+            if (is_old or peer in due) and peer not in self._welcomed:
                 self._close(there[peer], peer)
 
     def keep_sweeping(self, over: threading.Event) -> None:

@@ -30,14 +30,18 @@ class Contents:
         self._lock = threading.Lock()
 
     def keep(self, data: bytes) -> Content:
-        """A content for one more task; `data` or `file` has its bytes."""
+        """A content for one more task; `data` or `file` has its bytes. Raises `OSError` where the disk is full."""
         about = content_of(data)
         name = about.sha256.hex()
         with self._lock:
-            if not self._uses[name] and about.data:
+            if name not in self._uses and about.data:
                 self._small[name] = data
-            elif not self._uses[name]:
-                self.file(about).write_bytes(data)
+            elif name not in self._uses:
+                try:
+                    self.file(about).write_bytes(data)
+                except OSError:
+                    self.file(about).unlink(missing_ok=True)
+                    raise
             self._uses[name] += 1
         about.ClearField("data")
         return about
@@ -135,7 +139,7 @@ class Device:
 
     node: int
     name: str | None
-    hello: Hello
+    hello: Hello = field(default_factory=Hello)  # the release and the tags
     stream: Stream | None = None
     since: float = 0.0
     seen: float = 0.0

@@ -36,14 +36,16 @@ class FleetGrid(Grid):
         self._news = threading.Condition()
         self._done: dict[str, Dispatch] = {}
         self._arrived = self._heard = 0  # replies, in all and when somebody waited last
-        self._times: Counter[str] = Counter()  # that the same was sent to the same device in this run
+        # That the same was sent to the same device, by the round that it says: of no round but 0, of what has none, and
+        # the newest, after which none before it comes again in this run.
+        self._times: dict[int, Counter[str]] = {0: Counter()}
         self._run = 0
         self._room: Room | None = None
 
     def begin(self, run: fleet_pb2.Run, layout: ParameterLayout) -> None:
         """A run begins, whose replies are models of this ``layout``."""
         self._run, self._room = run.id, Room.of(layout)
-        self._times.clear()
+        self._times = {0: Counter()}
         speak_as_server(run.id)
         self.loop.call_soon_threadsafe(self.service.begin, run, self._room)
 
@@ -94,8 +96,9 @@ class FleetGrid(Grid):
         return list(self.service.devices.values())
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send messages; the id of each, empty for a device that is not there. A notice has no reply."""
+        """Send messages; the id of each, empty where the device is not there or the disk is full. A notice has none."""
         identifiers = []
+        full: list[OSError] = []
         for message in messages:
             device = self.service.devices.get(message.metadata.dst_node_id)
             if device is None or not device.is_there():
@@ -106,9 +109,16 @@ class FleetGrid(Grid):
                 self.loop.call_soon_threadsafe(self.service.notice, device.node, text)
                 identifiers.append("")
                 continue
-            one = self._dispatch(message)
+            try:
+                one = self._dispatch(message)
+            except OSError as error:  # it costs these devices the round, and not the run
+                full.append(error)
+                identifiers.append("")
+                continue
             identifiers.append(one.task.id)
             self.loop.call_soon_threadsafe(self.service.dispatch, [one])
+        if full:
+            self.service.door.report(f"The tasks of {len(full)} devices cannot be kept: {full[0].strerror}")
         return identifiers
 
     def _dispatch(self, message: Message) -> Dispatch:
@@ -116,8 +126,11 @@ class FleetGrid(Grid):
         about = message.metadata
         content = self.service.contents.keep(content_bytes(message.content))
         said = f"{self._run}/{about.dst_node_id}/{about.message_type}/{about.group_id}/{content.sha256.hex()}"
-        self._times[said] += 1
-        identifier = hashlib.sha256(f"{said}/{self._times[said]}".encode()).hexdigest()[:32]
+        round_ = int(config_of(message.content, protocol.CONFIG).get(protocol.ROUND, 0))
+        if round_ not in self._times:
+            self._times = {0: self._times[0], round_: Counter()}
+        self._times[round_][said] += 1
+        identifier = hashlib.sha256(f"{said}/{self._times[round_][said]}".encode()).hexdigest()[:32]
         sent(message, identifier)
         bare = copy.copy(message)
         bare.content = RecordDict()

@@ -19,11 +19,21 @@ from google.protobuf.message import DecodeError
 from bouquet.common.errors import BouquetError
 from bouquet.common.protocol.error_replies import NOT_NOW_ERROR, UNREADABLE_ERROR
 from bouquet.common.system.files import write_json
-from bouquet.common.texts import plain
+from bouquet.common.texts import plain, tags_of
 from bouquet.common.trust.certificates import fingerprint
 from bouquet.common.wire import fleet_pb2
 from bouquet.common.wire.fleet_pb2 import DeviceFrame, Hello, Refused
-from bouquet.common.wire.transfer import INLINE_BYTES, MAJOR, METHOD, MINOR, Incoming, Outgoing, WireError, is_whole
+from bouquet.common.wire.transfer import (
+    FRAME_BYTES,
+    INLINE_BYTES,
+    MAJOR,
+    METHOD,
+    MINOR,
+    Incoming,
+    Outgoing,
+    WireError,
+    is_whole,
+)
 from bouquet.server.run_folder import CONNECTIONS
 from bouquet.server.service.admission import LOOK_SECONDS, Admission
 from bouquet.server.service.connections import Connections, Refusals, door_options, peer_named
@@ -37,6 +47,7 @@ BUNDLE = "code.zip"  # in the service's folder
 MEMORY_BYTES = 16 * 2**20  # of small replies that wait; what is more waits on the disk
 DISK_SHARE = 0.5  # of what is free: large replies that are on their way or wait
 FORGET_SECONDS = 3600.0  # after which a device without a name that has gone is nobody
+MOST_GONE = 1000  # of them: of more the oldest are nobody at once
 LONGEST_ID = 64  # of a task
 RELEASE = f"bouquet-fl {importlib.metadata.version('bouquet-fl')}"
 
@@ -58,6 +69,13 @@ class TurnedAway(Exception):
     def __init__(self, code: Any, text: str) -> None:
         super().__init__(text)
         self.refused = Refused(code=code, text=text)
+
+
+def frame_of(data: bytes) -> DeviceFrame:
+    """What a device says. Raises `WireError` and `DecodeError`."""
+    if len(data) > FRAME_BYTES:
+        raise WireError(f"a frame of {len(data)} bytes")
+    return DeviceFrame.FromString(data)
 
 
 @dataclass
@@ -171,6 +189,12 @@ class Service:
 
     async def _connect(self, _: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         peer = peer_named(context.peer())
+        try:
+            await self._serve(context, peer)
+        finally:
+            self.connections.call_is_over(peer)
+
+    async def _serve(self, context: Any, peer: str) -> None:
         who = peer
         try:
             name, print_ = self._identity(context)
@@ -182,7 +206,9 @@ class Service:
             with contextlib.suppress(asyncio.CancelledError, grpc.RpcError, Exception):
                 await context.write(fleet_pb2.ServerFrame(refused=away.refused).SerializeToString())
             return
-        if hello.probe:
+        is_probe = hello.probe
+        del hello  # it may be long, and this call takes as long as the connection
+        if is_probe:
             welcome = fleet_pb2.ServerFrame(welcome=self._welcome_frame(device.node))
             await context.write(welcome.SerializeToString())
             return
@@ -224,10 +250,10 @@ class Service:
             first = await asyncio.wait_for(context.read(), HELLO_SECONDS)
             if first is grpc.aio.EOF:
                 raise TurnedAway(Refused.MALFORMED, "it said nothing")
-            frame = DeviceFrame.FromString(first)
+            frame = frame_of(first)
         except TimeoutError:
             raise TurnedAway(Refused.MALFORMED, "it said nothing") from None
-        except DecodeError:
+        except (DecodeError, WireError):
             raise TurnedAway(Refused.MALFORMED, "its first frame cannot be read") from None
         if frame.WhichOneof("frame") != "hello" or not 8 <= len(frame.hello.session) <= 64:
             raise TurnedAway(Refused.MALFORMED, "its first frame is no Hello")
@@ -242,7 +268,7 @@ class Service:
     async def _welcome(self, name: str | None, print_: str | None, peer: str, hello: Hello) -> tuple[Device, Stream]:
         """The device that is connected now; one that is there already keeps its place."""
         node = node_of(hello.session if name is None else name.encode())
-        device = self.devices.get(node) or Device(node, name, hello)
+        device = self.devices.get(node) or Device(node, name)
         stream = Stream(peer, hello.session, print_)
         if hello.probe:
             return device, stream
@@ -266,14 +292,15 @@ class Service:
             self._interrupt(device)
             self._close(before)
         now = time.time()
-        device.hello, device.stream, device.since, device.seen, device.left = hello, stream, now, now, False
+        # Of what it says only so much as is used: it stays when the device has gone.
+        device.hello = Hello(release=plain(hello.release, 60), tags=tags_of([*hello.tags]))
+        device.stream, device.since, device.seen, device.left = stream, now, now, False
         self._streams.add(stream)
         self._welcomed[peer] = stream
         self._changed = True
         stream.outbox.put(welcome=self._welcome_frame(node))
         self._renew(device)
         holds = {*hello.holds}
-        hello.ClearField("holds")  # which may be long, and is of no more use
         for one in [*device.tasks.values()]:
             self._send(device, one, one.task.id in holds)
         return device, stream
@@ -285,6 +312,7 @@ class Service:
         try:
             while (frame := await stream.outbox.next()) is not None:
                 await context.write(frame)
+                del frame  # else it would be held until there is another, of each device
         except Exception:  # the connection is lost, or a file is gone that was to be sent
             self._close(stream)
 
@@ -296,22 +324,26 @@ class Service:
                 return
             if data is grpc.aio.EOF:
                 return
-            frame = DeviceFrame.FromString(data)
-            device.seen = time.time()
-            kind = frame.WhichOneof("frame")
-            if kind == "goodbye":
-                device.left = True
+            self._take(device, stream, frame_of(data))
+            del data  # in the same way
+            if device.left:
                 return
-            if kind == "pong":
-                stream.answered()
-            elif kind == "reply":
-                self._on_reply(device, stream, frame.reply)
-            elif kind == "chunk":
-                self._on_chunk(device, frame.chunk)
-            elif kind == "credit":
-                self._on_credit(stream, frame.credit)
-            elif kind == "not_now":
-                self._on_not_now(device, frame.not_now)
+
+    def _take(self, device: Device, stream: Stream, frame: DeviceFrame) -> None:
+        device.seen = time.time()
+        kind = frame.WhichOneof("frame")
+        if kind == "goodbye":
+            device.left = True
+        elif kind == "pong":
+            stream.answered()
+        elif kind == "reply":
+            self._on_reply(device, stream, frame.reply)
+        elif kind == "chunk":
+            self._on_chunk(device, frame.chunk)
+        elif kind == "credit":
+            self._on_credit(stream, frame.credit)
+        elif kind == "not_now":
+            self._on_not_now(device, frame.not_now)
 
     def _lost(self, device: Device, stream: Stream) -> None:
         self._streams.discard(stream)
@@ -541,7 +573,10 @@ class Service:
         for device in list(self.devices.values()):
             for identifier in [i for i, one in device.tasks.items() if one.until < now]:
                 self._cancel(device, identifier)
-            if device.name is None and device.stream is None and time.time() - device.seen > FORGET_SECONDS:
+        gone = [device for device in self.devices.values() if device.name is None and device.stream is None]
+        gone.sort(key=lambda device: (bool(device.tasks), device.seen), reverse=True)
+        for number, device in enumerate(gone):
+            if number >= MOST_GONE or time.time() - device.seen > FORGET_SECONDS:
                 for identifier in [*device.tasks]:
                     self._forget(device, identifier)
                 del self.devices[device.node]  # without keys whoever comes is somebody new
@@ -577,7 +612,7 @@ class Service:
                 "connected": device.stream is not None,
                 "since": device.since,
                 "seen": device.seen,
-                "release": plain(device.hello.release, 60),
+                "release": device.hello.release,
             }
             for device in self.devices.values()
         ]

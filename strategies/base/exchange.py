@@ -14,6 +14,7 @@ from bouquet.common.texts import plain
 FIRST_POLL = 0.05  # seconds; doubles up to LAST_POLL, so that short rounds are not rounded up to long ones
 LAST_POLL = 0.5
 PULLED_AT_ONCE = 16  # replies
+UNDELIVERED = "The message could not be delivered: the node is not connected, or the server's disk is full."
 PRESENCE_CHECK = 5.0  # seconds between looks at which nodes are still connected
 
 
@@ -85,7 +86,7 @@ def replies_to(
     }
     for message in outgoing:
         if message.metadata.message_id not in waiting:
-            silent[message.metadata.dst_node_id] = "The message could not be delivered: the node is not connected."
+            silent[message.metadata.dst_node_id] = UNDELIVERED
     rest = getattr(grid, "wait", time.sleep)  # a server's own grid knows when there is a reply
     replied = 0
     half_after: float | None = None

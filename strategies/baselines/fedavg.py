@@ -61,8 +61,8 @@ class FedAvg(MethodStrategy[GlobalState]):
         aggregated, _ = self.inner.aggregate_train(round_, messages)
         assert aggregated is not None  # Flower returns None only where there is no reply
         for message in messages:
-            # A message refers to itself: until Python looks for such, it would keep the round's replies in memory.
-            message.content.clear()
+            # Flower's views of it refer to themselves: until Python looks for such, they would keep the replies.
+            message.content[protocol.ARRAYS].clear()
         return GlobalState(aggregated[protocol.ARRAYS].numpy()[None, :], clients)
 
 

@@ -1,5 +1,6 @@
 """A task has one reply, whatever breaks when; and what the grid says of devices, ids and replies."""
 
+import gc
 import threading
 
 import pytest
@@ -8,8 +9,9 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from bouquet.common import protocol
 from bouquet.common.protocol.error_replies import NOT_NOW_ERROR
 from bouquet.common.wire.flower import content_bytes
-from bouquet.common.wire.transfer import CHUNK_BYTES, INLINE_BYTES, content_of
+from bouquet.common.wire.transfer import CHUNK_BYTES, INLINE_BYTES, Incoming, content_of
 from bouquet.server.service import devices
+from bouquet.server.service.devices import Dispatch, Stream
 from tests.helpers.served_fleet import content
 from tests.helpers.waiting_for import eventually
 from tests.helpers.wire_device import answering
@@ -145,6 +147,40 @@ def test_ids_are_the_same_again_after_a_restart_and_else_differ(fleet):
     assert len({*before}) == 5
     assert ids(7) == before
     assert not {*ids(8)} & {*before}
+
+
+def test_of_many_rounds_nothing_is_left_and_the_same_task_has_another_id(fleet):
+    """With replies of every kind, a transfer cut off, what nobody answers, and a question that is asked throughout."""
+    device, ids = fleet.welcome(), []
+
+    def left():
+        gc.collect()
+        kinds = [type(one) for one in gc.get_objects()]
+        return sum(map(len, fleet.grid._times.values())), *map(kinds.count, (Dispatch, Stream, Incoming))
+
+    for round_ in range(1, 8):
+        records = content(2 * CHUNK_BYTES)
+        records[protocol.CONFIG] = ConfigRecord({protocol.ROUND: round_})
+        small, large, failed, silent = (fleet.push(device, records) for _ in range(4))
+        question = fleet.push(device, kind=protocol.IDENTIFY)
+        ids += [small, large, failed, silent, question]
+        device.deliver(small, SMALL)
+        device.deliver(large, LARGE, until=CHUNK_BYTES)
+        device.close(goodbye=False)
+        device.connect(holds=[silent] * 100)
+        device.deliver(large, LARGE)
+        device.send(reply={"id": failed, "error": {"code": 2, "reason": "r"}})
+        device.deliver(question, SMALL)
+        fleet.pull(small, large, failed, question)
+        fleet.grid.give_up([silent])
+        device.wait_for("cancel", id=silent)
+        eventually(lambda: len(fleet.service._streams) == 1, "the old connection is gone")
+        if round_ == 2:
+            before = left()
+    eventually(lambda: all(now <= then for now, then in zip(left(), before, strict=True)), "nothing has grown")
+    assert len({*ids}) == len(ids)
+    assert fleet.in_loop(fleet.is_clean)
+    assert (fleet.grid._done, fleet.service.contents._uses, [*fleet.service_folder.glob("*.content")]) == ({}, {}, [])
 
 
 def test_who_is_there(fleet, monkeypatch):

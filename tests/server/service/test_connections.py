@@ -1,5 +1,6 @@
 """Connections of strangers: so many in all, from one address and for so long; devices' are never closed."""
 
+import os
 import socket
 import struct
 import threading
@@ -72,11 +73,25 @@ def test_a_stranger_that_stays_is_closed_and_one_that_was_welcomed_meanwhile_is_
     assert seen.closed == ["192.0.2.7:2"]
 
 
-def test_nothing_is_looked_at_when_few_files_are_open(monkeypatch):
+def test_few_strangers_are_looked_at_seldom_and_those_at_once_that_were_turned_away(clock, monkeypatch):
     monkeypatch.setattr(connections, "FEW", 10_000)
-    seen = Seen()
-    monkeypatch.setattr(seen, "_sockets", lambda names: 1 / 0)
+    stranger, device, former = (f"192.0.2.7:{port}" for port in range(3))
+    seen = Seen({device})
+    seen.there = [stranger, device, former]
     seen.sweep()
+    clock[0] = connections.STRANGER_SECONDS - 1
+    with monkeypatch.context() as idle:
+        idle.setattr(seen, "_sockets", lambda names: 1 / 0)
+        seen.sweep()
+    for peer in (device, former):  # the device has begun another call
+        seen.call_is_over(peer)
+    seen.sweep()
+    assert seen.closed == []  # they may not have read yet why
+    seen.sweep()
+    assert seen.closed == [former]
+    clock[0] = 2 * connections.STRANGER_SECONDS
+    seen.sweep()
+    assert seen.closed == [former, stranger, former]
 
 
 def closes(client):
@@ -146,6 +161,23 @@ def test_strangers_at_a_real_service_go_and_its_devices_stay(fleets, monkeypatch
         stranger.close()
 
 
+def test_who_is_turned_away_is_cut_off_whatever_it_does(fleets, monkeypatch):
+    """Of a flood of HTTP/2 gRPC reads without end, for a core of the server, where nobody closes its connection."""
+    monkeypatch.setattr(connections, "STRANGER_SECONDS", 3600.0)
+    fleet = fleets("garden-pi", "former")
+    fleet.welcome("garden-pi")
+    fleet.welcome("former")
+    (fleet.keys / "registered" / "former.crt").unlink()
+    sweeper = fleet.service.connections
+
+    def is_cut_off():
+        sweeper.sweep()
+        return len({peer for _, peer, _ in sweeper._sockets(os.listdir("/proc/self/fd"))}) == 1
+
+    eventually(is_cut_off, "the device's connection alone is left")
+    assert len(fleet.service._welcomed) == 1
+
+
 def test_a_connection_has_only_so_many_streams_at_a_time(fleet):
     """As HTTP/2's settings say: whoever begins more is cut off by gRPC."""
     host, port = fleet.address.split(":")
@@ -187,3 +219,13 @@ def test_that_connections_are_turned_away_is_said_once_and_that_it_is_over(monke
     assert not open_files.look(lines.append, was_full=True)
     assert not open_files.look(lines.append, was_full=False)
     assert ["no more than 1 connections" in lines[0], "taken again" in lines[1], len(lines)] == [True, True, 2]
+
+
+def test_of_strangers_without_keys_few_are_remembered_and_little_of_each(fleet, monkeypatch):
+    monkeypatch.setattr("bouquet.server.service.service.MOST_GONE", 1)
+    device, worker = fleet.welcome(hello={"holds": ["x" * 64] * 1000, "tags": ["a", "x" * 10_000]}), fleet.welcome()
+    fleet.push(worker)
+    assert (fleet.known(device).hello.tags, fleet.known(device).hello.ByteSize()) == (["a"], len("test") + len("a") + 4)
+    for one in (worker, device, fleet.welcome()):
+        one.close(goodbye=False)
+    eventually(lambda: [*fleet.service.devices] == [worker.node], "who has something to do is known")

@@ -64,10 +64,13 @@ def test_of_each_kind_of_frame_the_part_that_is_no_frame_is_refused_by_name(flee
         still_works(fleet, device, garden)
 
 
-def test_what_is_larger_than_a_frame_is_not_taken(fleet):
+@pytest.mark.parametrize(("times", "is_named"), [(1, True), (2, False)])
+def test_what_is_larger_than_a_frame_is_not_taken(fleet, times, is_named):
+    """By name; what is much larger, gRPC cuts off before it is read."""
     garden, device = fleet.welcome("garden"), fleet.welcome("mallory")
-    device.send_bytes(b"\x00" * (FRAME_BYTES + 1))
+    device.send_bytes(b"\x00" * (times * FRAME_BYTES + 1))
     device.wait_for_end()
+    assert any(line.startswith("mallory is refused") for line in fleet.said) == is_named
     still_works(fleet, device, garden)
 
 

@@ -4,15 +4,22 @@ import asyncio
 import errno
 import hashlib
 import os
+import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from flwr.app import Message
 
+from bouquet.common.errors import RunFailed, RunStopped
 from bouquet.common.protocol.error_replies import cannot_be_read
+from bouquet.common.settings import Settings
 from bouquet.common.wire.flower import content_bytes
 from bouquet.common.wire.transfer import CHUNK_BYTES, INLINE_BYTES, WINDOW_BYTES, Incoming, content_of
+from bouquet.federation import run as run_module
 from bouquet.server.service import service as service_module
-from tests.helpers.served_fleet import content
+from bouquet.strategies.base.exchange import UNDELIVERED, Patience, exchange
+from tests.helpers.served_fleet import LAYOUT, content
 from tests.helpers.waiting_for import eventually
 
 LARGE = 10 * CHUNK_BYTES + 17
@@ -89,6 +96,47 @@ def test_a_reply_goes_on_at_nine_tenths_after_a_cut_and_a_restart_of_the_server(
     assert device.deliver(identifier, reply) == [9 * CHUNK_BYTES, 10 * CHUNK_BYTES]
     assert content_bytes(fleet.pull(identifier)[0].content) == reply
     assert fleet.in_loop(fleet.is_clean)
+
+
+@pytest.mark.parametrize("end", [SystemExit(143), KeyboardInterrupt(), RunFailed("over"), RunStopped("over")])
+def test_what_has_come_outlives_a_signal_to_the_server_and_not_its_runs_end(fleet, monkeypatch, tmp_path, end):
+    device = fleet.welcome()
+
+    def rounds(grid, *_):
+        identifier = fleet.push(device)
+        device.deliver(identifier, content_bytes(content(LARGE)), until=9 * CHUNK_BYTES)
+        raise end
+
+    monkeypatch.setattr(run_module, "run_rounds", rounds)
+    run, settings = tmp_path / "run", Settings()
+    run.mkdir()
+    with pytest.raises(type(end)):
+        run_module.do_run(fleet.grid, settings, run, False, SimpleNamespace(layout=LAYOUT, record=None))
+    tasks = fleet.in_loop(lambda: [*fleet.known(device).tasks])
+    assert len([*fleet.service_folder.glob("*.part")]) == len(tasks) == (not isinstance(end, Exception))
+    fleet.stop()
+    device.wait_for_end()
+    assert [frame for frame in device.frames if frame.HasField("cancel")] == [] or isinstance(end, Exception)
+
+
+def test_no_stream_keeps_the_last_frame_that_it_sent_or_read(fleet):
+    devices, data = [fleet.welcome() for _ in range(8)], content_bytes(content(INLINE_BYTES))
+
+    def check():
+        files = [tracemalloc.Filter(True, f"*/{name}.py", all_frames=True) for name in ("server/service/*", "transfer")]
+        held = tracemalloc.take_snapshot().filter_traces(files)
+        assert sum(trace.size for trace in held.traces) < 4 * INLINE_BYTES
+
+    tracemalloc.start(2)
+    identifiers = [fleet.push(device, content(INLINE_BYTES)) for device in devices]
+    for device in devices:
+        device.task()
+    check()
+    for device, identifier in zip(devices, identifiers, strict=True):
+        device.deliver(identifier, data)
+        fleet.pull(identifier)
+    check()
+    tracemalloc.stop()
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -236,6 +284,23 @@ def test_a_full_disk_costs_the_reply_that_has_no_room_and_nothing_else(fleet, mo
     assert "No space left" in replies[0].error.reason
     assert any("No space left" in line for line in fleet.said)
     assert fleet.in_loop(fleet.is_clean)
+
+
+def test_a_full_disk_costs_the_tasks_that_have_no_room_and_not_the_run(fleet, monkeypatch):
+    devices = [fleet.welcome(), fleet.welcome()]
+    messages = [Message(content(LARGE), dst_node_id=one.node, message_type="train", ttl=3600.0) for one in devices]
+    write = Path.write_bytes
+
+    def half(path, data):
+        write(path, data[: LARGE // 2])
+        full()
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "write_bytes", half)
+        assert exchange(fleet.grid, messages, Patience()) == ([], {one.node: UNDELIVERED for one in devices})
+    assert fleet.said == ["The tasks of 2 devices cannot be kept: No space left on device"]
+    assert not [*fleet.service_folder.glob("*.content")]
+    assert fleet.push(devices[0], content(LARGE)) == devices[0].task()[0].id
 
 
 def test_small_replies_beyond_a_number_of_bytes_wait_on_the_disk(fleet, monkeypatch):

@@ -83,7 +83,7 @@ def test_the_deadline(half_after, expected):
 def test_a_node_that_is_not_there_is_named_at_once():
     replies, silent = exchange(InlineGrid({1: echo}), messages(1, 9), Patience(timeout=3600))
     assert len(replies) == 1
-    assert silent == {9: "The message could not be delivered: the node is not connected."}
+    assert silent == {9: module.UNDELIVERED}
 
 
 def test_a_node_that_disconnects_is_given_up_after_two_looks(monkeypatch):

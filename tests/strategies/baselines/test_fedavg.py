@@ -1,3 +1,6 @@
+import gc
+import weakref
+
 import numpy as np
 
 from bouquet.common import protocol
@@ -19,6 +22,19 @@ def test_fedavg_weighs_by_examples(scripted, play):
     strategy = FedAvg(identify=True)
     play(strategy, InlineGrid(clients), range(1, 2))
     assert strategy.centers(strategy.state)[0].tolist() == [2.0] * 8
+
+
+def test_the_replies_of_a_round_are_gone_with_it(scripted, play):
+    strategy = FedAvg(identify=True)
+    gc.collect()
+    gc.disable()
+    try:
+        play(strategy, InlineGrid({1: scripted("a", constant(1.0)), 2: scripted("b", constant(2.0))}), range(1, 2))
+        matrix = weakref.ref(strategy.replies.W.base)
+        strategy.replies = None
+        assert matrix() is None
+    finally:
+        gc.enable()
 
 
 def test_fedprox_announces_its_term_under_flowers_key(scripted, play):
