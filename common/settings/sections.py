@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from bouquet.common.compression.codecs import Method
+from bouquet.common.compression.codecs import Codec
 from bouquet.common.data.catalog import is_images
 from bouquet.common.data.partitions import PARTITIONS
 from bouquet.common.texts import MOST_TAGS, TAG
@@ -334,9 +334,8 @@ class StrategySettings(BaseModel):
 class WireSettings(Section):
     """Compression of what travels, each way, as differences to what the other end holds."""
 
-    up: Method = Field("float32", description="How devices send their models; anything but 'float32' loses bits.")
-    down: Method = Field("float32", description="How devices are sent models.")
-    keep: float = Field(0.2, gt=0, le=1, description="Share of the values that 'topk' and 'ternary' send.")
+    up: Codec = Field("float32", description="How devices send their models; anything but 'float32' loses bits.")
+    down: Codec = Field("float32", description="How devices are sent models.")
 
     @property
     def compresses(self) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bouquet.common.compression.codecs import Codec
 from bouquet.common.errors import BouquetError
 from bouquet.common.model.build import model_shape
 from bouquet.common.parameters.layout import ParameterLayout
@@ -75,7 +74,7 @@ def build_strategy(settings: Settings, start: Start | PlainStart | None = None) 
     if wire.compresses:
         if reason := strategy.needs_exact(wire.down):
             raise BouquetError(f"Setting wire.down = {wire.down!r} does not fit {settings.strategy.name!r}: {reason}")
-        codecs = Codec(wire.up, wire.keep), Codec(wire.down, wire.keep)
+        codecs = wire.up, wire.down
         strategy.filters.append(Compression(*codecs, settings.run.seed))
     strategy.draw_model = start.draw
     return strategy

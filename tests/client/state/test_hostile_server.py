@@ -9,7 +9,6 @@ from flwr.app import Context, Message, RecordDict
 from bouquet.client.app import make_client_app
 from bouquet.client.state.device_state import PERSONAL, DeviceState
 from bouquet.client.state.store import FolderStore
-from bouquet.common.compression.codecs import Codec
 from bouquet.common.compression.delta import pack_model
 from bouquet.common.model.build import initial_model, state_vector
 from bouquet.common.model.freezing import frozen_names
@@ -120,12 +119,12 @@ def test_a_server_that_names_all_its_models_as_still_needed_has_few_of_them_kept
         # Each message holds differences to all models that were sent before.
         models = {}
         for place, base in enumerate(copies):
-            packed, _ = pack_model(layout, vector - place - 0.3, layout.layers, base, Codec("int8"), rng)
+            packed, _ = pack_model(layout, vector - place - 0.3, layout.layers, base, "int8", rng)
             models[f"model-{number}-{place}"] = packed
-        packed, copy = pack_model(layout, vector + number, layout.layers, None, Codec("float32"), rng)
+        packed, copy = pack_model(layout, vector + number, layout.layers, None, "float32", rng)
         copies.append(copy)
         models[ARRAYS] = packed
-        packing = Packing(models, Codec("int8"), 0, tuple(copy.digest for copy in copies))
+        packing = Packing(models, "int8", 0, tuple(copy.digest for copy in copies))
         content = Encoder(layout).content(Instruction({}), number + 1, "run", {}, packing)
         answered += not device.deliver(content, own).has_error()
     assert 3 < answered < 15  # what it no longer holds, a server has to send whole
