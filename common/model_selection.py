@@ -33,6 +33,8 @@ KINDS = ("received", "trained", "personal")
 NAMES = (REFERENCE, *KINDS)
 MIXTURE = "mixture"
 SERVED_NAMES = (*NAMES, MIXTURE)  # what a device may serve
+HELD_OUT = 0.2  # of the training data, at least a sample: what models are judged on
+MARGIN = 2.0  # standard errors by which another model must be better
 FEWEST = 4  # devices that make a prior; the variance of fewer says nothing
 
 REPORT = "choosing"  # key of a reply's config: the number of samples, then mean and variance a kind
@@ -116,16 +118,16 @@ def posterior(own: Difference, samples: int, prior: Prior | None) -> Posterior:
     return Posterior(mean, math.sqrt(share * sampling + (1 - share) ** 2 * prior.squared_error))
 
 
-def choose(beliefs: Mapping[str, Posterior], margin: float) -> str:
-    """The kind with the least mean among those below 0 by ``margin`` errors; of equals the first, else `REFERENCE`."""
-    better = {kind: belief.mean for kind, belief in beliefs.items() if belief.mean + margin * belief.error < 0}
+def choose(beliefs: Mapping[str, Posterior]) -> str:
+    """The kind with the least mean among those below 0 by `MARGIN` errors; of equals the first, else `REFERENCE`."""
+    better = {kind: belief.mean for kind, belief in beliefs.items() if belief.mean + MARGIN * belief.error < 0}
     return min(better, key=lambda kind: better[kind]) if better else REFERENCE
 
 
-def stays(kept: NDArray[np.float64], new: NDArray[np.float64], margin: float) -> bool:
+def stays(kept: NDArray[np.float64], new: NDArray[np.float64]) -> bool:
     """Whether what was kept before, by its scores (n,), stays in spite of a new choice."""
     belief = posterior(difference(kept, new), len(new), None)
-    return belief.mean + margin * belief.error < 0
+    return belief.mean + MARGIN * belief.error < 0
 
 
 # --- what is served, in the record ----------------------------------------------------------------------------------

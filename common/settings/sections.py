@@ -78,12 +78,6 @@ class DataSettings(Section):
     beta: float = Field(0.5, gt=0, description="Concentration of the Dirichlet partition.")
     classes_per_client: int = Field(2, ge=1, description="Classes a client holds (pathological).")
     classes_per_group: int = Field(8, ge=1, description="Classes a group sees (class-groups).")
-    primary_share: tuple[float, float] = Field(
-        (0.4, 0.6), description="Range of the share of a client's primary class (dominant)."
-    )
-    secondary_share: tuple[float, float] = Field(
-        (0.2, 0.4), description="Range of the share of its secondary class (dominant)."
-    )
     heterogeneity: Literal["low", "mid", "high"] | None = Field(
         None, description="Level of the dominant partition: a third of the range over 100 draws."
     )
@@ -136,8 +130,6 @@ class DataSettings(Section):
             "beta": self.beta,
             "classes_per_client": self.classes_per_client,
             "classes_per_group": self.classes_per_group,
-            "primary_share": self.primary_share,
-            "secondary_share": self.secondary_share,
             "heterogeneity": self.heterogeneity,
             "samples_per_client": self.samples_per_client,
             "minimum": self.min_samples,
@@ -361,22 +353,18 @@ class ServerSettings(Section):
         description="With fewer usable replies, a round leaves the models as they were: a number, or with a point a "
         "share of the clients asked (0.5: half; 1.0: all).",
     )
-    max_failed_rounds: int = Field(
-        3, ge=1, description="The run ends after so many rounds running without one usable reply."
-    )
     wait_for_clients: float = Field(
         600.0, gt=0, description="Seconds to wait for min_clients nodes, then the run ends."
     )
     round_timeout: float = Field(
         600.0, gt=0, description="Seconds after which a round ends without the missing replies."
     )
-    straggler_factor: float = Field(
-        5.0,
-        ge=1,
-        description="Once half of the replies are in, wait at most this many times as long as they took, "
-        "but at least straggler_grace seconds.",
+    straggler_grace: float = Field(
+        30.0,
+        ge=0,
+        description="Once half of the replies are in, the others get five times as long as those took, but at least so "
+        "many seconds.",
     )
-    straggler_grace: float = Field(30.0, ge=0, description="Seconds; see straggler_factor.")
     evaluate_every: int = Field(
         0, ge=0, description="Evaluate the new models every so many rounds; 0: after the last only."
     )
@@ -390,7 +378,6 @@ class ServerSettings(Section):
         description="A reply after its round has ended: 'drop' leaves it, 'next' takes it into the next round, for the "
         "methods that can use it (docs/reliability.md).",
     )
-    keep_checkpoints: int = Field(2, ge=1, description="Checkpoints kept in the run folder.")
 
     @field_validator("tags")
     @classmethod
@@ -405,9 +392,6 @@ class ProtectionSettings(Section):
 
     aggregation: Literal["mean", "median", "trimmed-mean", "krum"] = Field(
         "mean", description="How the models of a cluster become one; all but the mean bear a minority of bad ones."
-    )
-    trim: float = Field(
-        0.2, ge=0, lt=0.5, description="Share of bad clients that the trimmed mean and Krum are to bear."
     )
     limit_norm: float | None = Field(
         None,
@@ -434,14 +418,6 @@ class PersonalSettings(Section):
         "'always': every mixture has it. 'never': 'best' compares with the method's personal model, and a device may "
         "be worse off than alone.",
     )
-    held_out: float = Field(
-        0.2,
-        gt=0,
-        le=0.5,
-        description="Part of the training data, at least a sample: for 'best' held out of everything, for a 'mixture' "
-        "of the model alone.",
-    )
-    margin: float = Field(2.0, ge=0, description="For 'best': standard errors by which another model must be better.")
     compare: Literal["devices", "always", "never"] = Field(
         "devices",
         description="Also train a model alone, which is used for nothing but to say what a device would have without "
@@ -464,7 +440,6 @@ class PrivacySettings(Section):
         allow_inf_nan=False,
         description="Deviation of the Gaussian noise, in multiples of clip_norm; 0 only clips.",
     )
-    delta: float = Field(1e-5, gt=0, lt=1, description="δ of the (ε, δ) in the record.")
     scores: Literal["withhold", "send"] = Field(
         "withhold",
         description="Losses, accuracies and numbers of samples: 'withhold' keeps them on the device, and all weigh "
@@ -494,6 +469,4 @@ class SimulationSettings(Section):
         "",
         description="Ray cluster that 'ray' joins, as host:port or 'auto'; empty: one is started on this machine.",
     )
-    at_once: int = Field(64, ge=1, description="Clients that 'batched' trains together, at most.")
-    cpus_per_client: int = Field(1, ge=1)
     gpus_per_client: float = Field(0.0, ge=0)

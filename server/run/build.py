@@ -21,6 +21,8 @@ from bouquet.strategies.base.strategy import MethodStrategy
 from bouquet.strategies.mathematics.robust import Aggregation
 from bouquet.strategies.registry import create_strategy
 
+STRAGGLER_FACTOR = 5.0  # the missing get so many times as long as half of the replies took
+
 if TYPE_CHECKING:
     from bouquet.server.initial_model.seed_model import PlainStart
     from bouquet.server.initial_model.torch_model import Start
@@ -44,9 +46,9 @@ def build_strategy(settings: Settings, start: Start | PlainStart | None = None) 
         round_timeout=server.round_timeout,
         identify=True,
     )
-    strategy.round_patience = Patience(server.round_timeout, server.straggler_factor, server.straggler_grace)
+    strategy.round_patience = Patience(server.round_timeout, STRAGGLER_FACTOR, server.straggler_grace)
     protection = settings.protection
-    strategy.protection = Protection(Aggregation(protection.aggregation, protection.trim), protection.limit_norm)
+    strategy.protection = Protection(Aggregation(protection.aggregation), protection.limit_norm)
     if not task_of(settings).has_classes and (reason := strategy.needs_classes()):
         raise BouquetError(
             f"Setting strategy.name = {settings.strategy.name!r} does not fit task.kind = {settings.task.kind!r}: "

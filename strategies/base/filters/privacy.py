@@ -46,7 +46,7 @@ class PrivacyLedger(Filter):
 
     def epsilon(self, client: str) -> float | None:
         """ε of all that the client has sent in this run; None where no finite one holds."""
-        found = epsilon_spent(self.releases.get(client, 0), self.settings.noise_multiplier, self.settings.delta)
+        found = epsilon_spent(self.releases.get(client, 0), self.settings.noise_multiplier)
         return round(found, 6) if math.isfinite(found) else None
 
     def by_client(self) -> dict[str, float | None]:
