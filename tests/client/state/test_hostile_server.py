@@ -15,6 +15,7 @@ from bouquet.common.model.freezing import frozen_names
 from bouquet.common.protocol import ARRAYS, Backbone, Encoder, Instruction, Payload
 from bouquet.common.protocol.compressed import Packing
 from bouquet.common.settings import load_settings
+from bouquet.common.settings.settings import AS_JSON
 from bouquet.experiments.simulation.inline_grid import InlineGrid
 
 InlineGrid({})  # gives Flower's Message its sender
@@ -44,7 +45,7 @@ def device(tmp_path):
         return deliver(content, own, flower_run)
 
     def deliver(content, own, flower_run=1):
-        context = Context(flower_run, 2, config, RecordDict(), own.to_run_config())
+        context = Context(flower_run, 2, config, RecordDict(), {AS_JSON: own.model_dump_json()})
         return app(Message(content, dst_node_id=2, message_type="train"), context)
 
     def files():
