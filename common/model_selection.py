@@ -41,8 +41,6 @@ REPORT = "choosing"  # key of a reply's config: the number of samples, then mean
 PRIOR = "choosing-prior"  # key of a message's config: the four numbers of a `Prior` a kind
 CHOSEN = "chosen"  # metric: what is served, as its place in SERVED_NAMES
 MIXED = "mixed"  # metric: a bit for each of NAMES that is in the mixture, and the next where REFERENCE was left out
-ACCURACY_CHOSEN = "accuracy-chosen"  # metric: on the test part, of what is served
-ACCURACY_METHOD = "accuracy-method"  # metric of an evaluation: of the model that the method itself would use
 
 # Without a fleet, so many samples of this variance are added to a device's own: three samples may agree by chance.
 _SAMPLES_BEFORE, _VARIANCE_BEFORE = 4, 0.1
