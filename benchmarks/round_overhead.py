@@ -18,6 +18,7 @@ import argparse
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -33,7 +34,7 @@ import tomli_w
 sys.path.insert(0, str(Path(__file__).parent))
 from processes import cpu_seconds, tree
 
-from bouquet.common.system.ports import free_port, wait_for_port
+from bouquet.common.system.ports import free_port
 from bouquet.common.system.processes import ending_in_order
 
 BIN = Path(sys.executable).parent
@@ -103,6 +104,12 @@ def say(**values: Any) -> None:
     print(json.dumps({**values, "load": round(os.getloadavg()[0], 1)}), flush=True)
 
 
+def listens(port: int) -> bool:
+    """Whether something on this machine accepts connections there."""
+    with socket.socket() as connection:
+        return connection.connect_ex(("127.0.0.1", port)) == 0
+
+
 class Federation:
     """A server and devices of one kind, in ``folder``; the root process of each device in ``devices``."""
 
@@ -125,8 +132,8 @@ class Federation:
         """Bouquet's begins its run by itself; the stock one with `begin`."""
         if self.kind == "stock":
             where = ("--insecure", "--host", "127.0.0.1", "--port", str(self.port))
-            server = self._run("superlink", "flower-superlink", *where, "--disable-runtime-dependency-installation")
-            wait_for_port("127.0.0.1", self.port, PATIENCE_SECONDS, lambda: server.poll() is None)
+            self._run("superlink", "flower-superlink", *where, "--disable-runtime-dependency-installation")
+            self.wait(lambda: listens(self.port), "the SuperLink")
             return
         chosen = {
             "data.dataset": "digits",

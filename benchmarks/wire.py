@@ -7,7 +7,7 @@ with ``tc tbf``. Linux, root, iproute2. From the repository's root:
     python benchmarks/wire.py --strategies fedavg dc-pfl --rounds 9
     python benchmarks/wire.py --strategies fedavg dc-pfl --rounds 9 --rate 2mbit
     python benchmarks/wire.py --dataset fashion-mnist --data-dir FOLDER --model cnn-fedtsdp --rate 2mbit
-    python benchmarks/wire.py --strategies fedavg --set wire.up=ternary --set wire.down=int4 --set wire.keep=0.1
+    python benchmarks/wire.py --strategies fedavg --set wire.up=int4 --set wire.down=int4
 
 What the interface counts beyond the record is the cost of a message, of the connection and of Flower's polling; it is
 printed for each client and round, as is the record's share.
@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--model", default="cnn-dcpfl")
     parser.add_argument("--samples", type=int, default=100, help="of a client")
-    parser.add_argument("--set", action="append", default=[], help="a setting of every run, such as wire.up=ternary")
+    parser.add_argument("--set", action="append", default=[], help="a setting of every run, such as wire.up=int4")
     parser.add_argument("--rate", help="of every link in either direction, as tc writes it: 2mbit")
     parser.add_argument("--json", type=Path, help="also write all lines to this file")
     options = parser.parse_args()

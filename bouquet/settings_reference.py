@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
@@ -14,6 +14,23 @@ from bouquet.common.methods import METHODS
 from bouquet.common.settings import Settings, section_class
 from bouquet.strategies.registry import hyper_parameters, strategy_class
 
+BASIC = (
+    "run.name",
+    "run.rounds",
+    "run.seed",
+    "data.dataset",
+    "data.data_dir",
+    "data.partition",
+    "data.clients",
+    "data.groups",
+    "model.name",
+    "train.local_epochs",
+    "train.batch_size",
+    "train.learning_rate",
+    "strategy.name",
+    "server.min_clients",
+    "server.round_timeout",
+)
 INTRODUCTION = (
     "One TOML file holds the settings of a run; `--set section.key=value` lays over it, and `flwr run --run-config`",
     "takes the same keys, but a method's hyper-parameters as JSON: `strategy.options='{\"num_clusters\": 3}'`.",
@@ -30,22 +47,29 @@ def _lines() -> Iterator[str]:
     yield "# Settings"
     yield ""
     yield from INTRODUCTION
+    yield from ("", "## The basic ones", "", "Many runs need no others.", "")
+    yield from _table(BASIC, {key: section_class(key.partition(".")[0]) for key in BASIC})
     for section in Settings.model_fields:
         yield from _section(section, section_class(section))
     yield from _section("when", When)
     yield from ("", "No setting of a run: this is a file of a device's owner, `bouquet client --when FILE`.")
     yield from ("", "## Hyper-parameters of the strategies", "", "Keys of the section `strategy`, beside `name`.")
-    for name in METHODS:
+    first: dict[type, str] = {}  # the name under which a class is told
+    for name, method in METHODS.items():
         kind, preset = strategy_class(name)
-        first = (inspect.getdoc(kind) or "").splitlines()[0]
+        told = first.setdefault(kind, name)
         also = "".join(f", with {key} = {value!r}" for key, value in preset.items())
-        yield from ("", f"### {name}", "", f"`{kind.__module__}.{kind.__name__}`{also}. {first}")
-        every = hyper_parameters(kind, METHODS[name].defaults)
-        parameters = {key: value for key, value in every.items() if key not in preset}
-        if parameters:
+        words = (inspect.getdoc(kind) or "").splitlines()[0]
+        yield from ("", f"### {name}", "", f"`{kind.__module__}.{kind.__name__}`{also}. {words}")
+        if told != name:
+            own = [f"`{key}` is `{value!r}`" for key, value in method.defaults.items()]
+            yield from ("", f"The others as for [{told}](#{told}){'; by default ' if own else ''}{', '.join(own)}.")
+            continue
+        parameters = hyper_parameters(kind, method.defaults)
+        if shown := {key: value for key, value in parameters.items() if key not in preset}:
             yield from ("", "| key | type | default | what it is |", "| --- | --- | --- | --- |")
         said = parameters_said(kind)
-        for key, (annotation, default) in parameters.items():
+        for key, (annotation, default) in shown.items():
             meaning = _cell(said[key].replace("``", "`"))
             yield f"| `{key}` | {_cell(_type(annotation))} | {_shown(default)} | {meaning} |"
 
@@ -62,11 +86,19 @@ def parameters_said(kind: type) -> dict[str, str]:
 
 
 def _section(name: str, kind: type[BaseModel]) -> Iterator[str]:
-    yield from ("", f"## {name}", "", (inspect.getdoc(kind) or "").splitlines()[0], "")
+    """A section's settings but the basic ones."""
+    keys = [f"{name}.{key}" for key in kind.model_fields if f"{name}.{key}" not in BASIC]
+    if keys:
+        yield from ("", f"## {name}", "", (inspect.getdoc(kind) or "").splitlines()[0], "")
+        yield from _table([key.partition(".")[2] for key in keys], dict.fromkeys(kind.model_fields, kind))
+
+
+def _table(keys: Sequence[str], kinds: Mapping[str, type[BaseModel]]) -> Iterator[str]:
     yield "| key | default | what it is |"
     yield "| --- | --- | --- |"
-    for key, field in kind.model_fields.items():
-        said = field.description or _plain(key)
+    for key in keys:
+        field = kinds[key].model_fields[key.rpartition(".")[2]]
+        said = field.description or _plain(key.rpartition(".")[2])
         words = _words(field.annotation)
         if any(word not in said for word in words):
             said += f" One of {', '.join(f'`{word}`' for word in words)}."

@@ -33,14 +33,14 @@ KINDS = ("received", "trained", "personal")
 NAMES = (REFERENCE, *KINDS)
 MIXTURE = "mixture"
 SERVED_NAMES = (*NAMES, MIXTURE)  # what a device may serve
+HELD_OUT = 0.2  # of the training data, at least a sample: what models are judged on
+MARGIN = 2.0  # standard errors by which another model must be better
 FEWEST = 4  # devices that make a prior; the variance of fewer says nothing
 
 REPORT = "choosing"  # key of a reply's config: the number of samples, then mean and variance a kind
 PRIOR = "choosing-prior"  # key of a message's config: the four numbers of a `Prior` a kind
 CHOSEN = "chosen"  # metric: what is served, as its place in SERVED_NAMES
 MIXED = "mixed"  # metric: a bit for each of NAMES that is in the mixture, and the next where REFERENCE was left out
-ACCURACY_CHOSEN = "accuracy-chosen"  # metric: on the test part, of what is served
-ACCURACY_METHOD = "accuracy-method"  # metric of an evaluation: of the model that the method itself would use
 
 # Without a fleet, so many samples of this variance are added to a device's own: three samples may agree by chance.
 _SAMPLES_BEFORE, _VARIANCE_BEFORE = 4, 0.1
@@ -116,16 +116,16 @@ def posterior(own: Difference, samples: int, prior: Prior | None) -> Posterior:
     return Posterior(mean, math.sqrt(share * sampling + (1 - share) ** 2 * prior.squared_error))
 
 
-def choose(beliefs: Mapping[str, Posterior], margin: float) -> str:
-    """The kind with the least mean among those below 0 by ``margin`` errors; of equals the first, else `REFERENCE`."""
-    better = {kind: belief.mean for kind, belief in beliefs.items() if belief.mean + margin * belief.error < 0}
+def choose(beliefs: Mapping[str, Posterior]) -> str:
+    """The kind with the least mean among those below 0 by `MARGIN` errors; of equals the first, else `REFERENCE`."""
+    better = {kind: belief.mean for kind, belief in beliefs.items() if belief.mean + MARGIN * belief.error < 0}
     return min(better, key=lambda kind: better[kind]) if better else REFERENCE
 
 
-def stays(kept: NDArray[np.float64], new: NDArray[np.float64], margin: float) -> bool:
+def stays(kept: NDArray[np.float64], new: NDArray[np.float64]) -> bool:
     """Whether what was kept before, by its scores (n,), stays in spite of a new choice."""
     belief = posterior(difference(kept, new), len(new), None)
-    return belief.mean + margin * belief.error < 0
+    return belief.mean + MARGIN * belief.error < 0
 
 
 # --- what is served, in the record ----------------------------------------------------------------------------------

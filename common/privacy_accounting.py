@@ -23,11 +23,12 @@ from bouquet.common.errors import BouquetError
 from bouquet.common.parameters.layout import ParameterLayout
 
 RELEASES = "privacy-releases"  # in a reply: how many uploads of this run the device has made, this one included
+DELTA = 1e-5  # δ of every (ε, δ) here
 SENSITIVITY = 2.0  # Δ in multiples of the clipping norm
 _FAR = -20.0  # below it Φ is taken from its asymptotic series
 
 
-def epsilon_spent(releases: int, noise_multiplier: float, delta: float) -> float:
+def epsilon_spent(releases: int, noise_multiplier: float, delta: float = DELTA) -> float:
     """The least ε for which ``releases`` uploads are (ε, δ) differentially private; infinite without noise.
 
     ``noise_multiplier`` is z, the noise's deviation in multiples of the clipping norm; ``delta`` is δ, between 0 and 1.
@@ -39,7 +40,7 @@ def epsilon_spent(releases: int, noise_multiplier: float, delta: float) -> float
     return epsilon_at(math.sqrt(releases) * SENSITIVITY / noise_multiplier, delta)
 
 
-def epsilon_at(mu: float, delta: float) -> float:
+def epsilon_at(mu: float, delta: float = DELTA) -> float:
     """The least ε for which a μ-Gaussian differentially private mechanism is (ε, δ) differentially private."""
     if delta_at(0.0, mu) <= delta:
         return 0.0

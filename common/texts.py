@@ -45,3 +45,10 @@ def _plain_value(value: Any) -> Any:
     if isinstance(value, list) and value and isinstance(value[0], str):  # Flower's lists are of one type
         return [plain(text) for text in value[:MOST_VALUES]]
     return value
+
+
+def setting_of(settings: Mapping[str, object], key: str) -> object:
+    """A setting ``section.key`` in a run's settings as they came, whatever was sent; '' where it is not there."""
+    section, _, name = key.partition(".")
+    values = settings.get(section)
+    return values.get(name, "") if isinstance(values, Mapping) else ""

@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from types import ModuleType
 
 from bouquet.common.errors import BouquetError
+from bouquet.common.texts import setting_of
 
 TORCHVISION = "torchvision:"  # before the name of a model of its own
 _BUILT_FROM_IT = "resnet18"  # of Bouquet's own models
@@ -24,9 +25,9 @@ _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
 def wants_torchvision(config: Mapping[str, object]) -> bool:
-    """Whether a device needs torchvision for a run of these settings, ``section.key`` → value."""
-    name = str(config.get("model.name", ""))
-    return name.startswith(TORCHVISION) or name == _BUILT_FROM_IT or config.get("train.augment", "[]") != "[]"
+    """Whether a device needs torchvision for a run of these settings."""
+    name = str(setting_of(config, "model.name"))
+    return name.startswith(TORCHVISION) or name == _BUILT_FROM_IT or bool(setting_of(config, "train.augment"))
 
 
 @cache

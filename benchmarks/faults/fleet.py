@@ -52,9 +52,7 @@ COMMON: dict[str, Any] = {
     "train.momentum": 0.9,
     "server.min_clients": len(DEVICES),
     "server.straggler_grace": 10,
-    "server.straggler_factor": 4,
     "server.round_timeout": 45,
-    "server.max_failed_rounds": 3,
 }
 OF_STRATEGY: dict[str, dict[str, Any]] = {
     "dc-pfl": {"strategy.discrepancy_rounds": 2, "strategy.observe_rounds": 1, "strategy.fixed_gamma": 0.3},

@@ -291,7 +291,7 @@ def _step(settings: Settings, path: Path | None, leave_out: bool) -> Iterator[Li
             y = torch.as_tensor(generator.normal(size=(count, num_classes)).astype(np.float32)).to(device)
         precision = Precision.of(train.mixed_precision, device)
         loss = sgd.PLAIN if task.has_classes else sgd.TrainingLoss(loss=task.loss)
-        options = sgd_options({"local_epochs": 1}, train)
+        options = sgd_options({"local-epochs": 1}, train)
         model.to(device)
         order = torch.Generator().manual_seed(0)
         reset_peak()

@@ -109,7 +109,7 @@ def run_of(settings: Settings, folder: Path, service: Path, signature: Path | No
     write_atomically(bundle, archive(code_files()))
     return Run(
         id=int.from_bytes(hashlib.sha256(identity.encode()).digest()[:8], "big") >> 1,
-        settings=json.dumps(settings.to_run_config()),
+        settings=settings.model_dump_json(),
         code=own_code(),
         signature=owners_signature(signature)[0],
         release=release(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from bouquet.common.data.scaling import Scaling
 from bouquet.common.errors import BouquetError
 from bouquet.common.methods import METHODS, outside_methods
 from bouquet.common.model.card import ModelCard
-from bouquet.common.settings import Settings, parse_settings
+from bouquet.common.settings import Settings
 from bouquet.common.task.task import Task, make_task, task_of
 from bouquet.server.run_folder import MODELS, SETTINGS
 
@@ -177,7 +176,7 @@ def _on_devices_only(name: str) -> bool:
 def _run_settings(run: Path) -> Settings:
     file = run / SETTINGS
     try:
-        return parse_settings(json.loads(file.read_text(encoding="utf-8")), {})
+        return Settings.from_json(file.read_bytes())
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise BouquetError(f"{run} is no run folder: {file} cannot be read ({reason}).") from None

@@ -25,10 +25,13 @@ def answer(store: TaskStore, identifier: str) -> None:
     from bouquet.client.app import app
     from bouquet.common.protocol import CONFIG, ROUND
     from bouquet.common.protocol.records import config_of
+    from bouquet.common.settings.settings import AS_JSON
     from bouquet.common.wire.flower import content_bytes, instruction
 
     about = json.loads((store.folder / f"{identifier}.json").read_text(encoding="utf-8"))
-    run_config = json.loads(store.run_file(about["run"]).read_text(encoding="utf-8"))
+    run_config: dict[str, bool | float | int | str] = {
+        AS_JSON: store.run_file(about["run"]).read_text(encoding="utf-8")
+    }
     node_config = json.loads((store.folder / NODE_CONFIG).read_text(encoding="utf-8"))
     content = store.content(identifier).read_bytes()
     where = about["run"], about["node"]

@@ -44,8 +44,9 @@ class When(BaseModel):
     )
     unmetered: bool = Field(False, description="Only over a link that NetworkManager does not take for metered.")
     interface: Texts = Field((), description="Only while the default route goes through one of these links.")
-    temperature: float | None = Field(None, description="°C of the hottest thermal zone, from which it stops.")
-    again_below: float | None = Field(None, description="°C below which it works again; 10 less than `temperature`.")
+    temperature: float | None = Field(
+        None, description="°C of the hottest thermal zone, from which it stops, until it is 10 °C cooler."
+    )
     load: float | None = Field(None, gt=0, description="It begins no work while the load of the last minute is above.")
     free_memory: float | None = Field(None, gt=0, description="MB; it begins no work while fewer are available.")
     command: Texts = Field((), description="Only while this program, with its arguments, ends with status 0.")
@@ -62,15 +63,13 @@ class When(BaseModel):
             begin, end = _minutes(window)
             if begin == end:
                 raise ValueError(f"hours {window!r} begin where they end")
-        if self.again_below is not None and not self.again_below <= (self.temperature or 0.0):
-            raise ValueError("again_below belongs to temperature, and is not above it")
         return self
 
     @property
     def cool(self) -> float:
         """°C below which the device that was too hot works again."""
         assert self.temperature is not None
-        return self.temperature - DEGREES_LESS if self.again_below is None else self.again_below
+        return self.temperature - DEGREES_LESS
 
 
 def read_when(file: Path) -> When:

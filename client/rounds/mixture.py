@@ -18,7 +18,7 @@ from torch import Tensor
 from bouquet.client.rounds.serving import LEFT_OUT, Aside, Serving
 from bouquet.client.training import evaluation
 from bouquet.client.training.evaluation import Scores
-from bouquet.common.model_selection import MIXED, MIXTURE, REFERENCE, mixed_bits
+from bouquet.common.model_selection import HELD_OUT, MIXED, MIXTURE, REFERENCE, mixed_bits
 from bouquet.common.parameters.layout import Vector
 from bouquet.common.protocol import Scalar
 
@@ -89,7 +89,7 @@ class Mixing(Serving):
     def _judged_on(self) -> float:
         """The fraction of the training data that the model alone does not train on; 0 where it is not judged."""
         personal, samples = self.session.node.settings.personal, self.session.samples.all_train[1]
-        return personal.held_out if personal.alone == "judged" and len(samples) > 1 else 0.0
+        return HELD_OUT if personal.alone == "judged" and len(samples) > 1 else 0.0
 
     def _is_left_out(self, models: dict[str, Vector]) -> bool:
         """Whether the received model makes fewer errors than the one alone where that did not train."""

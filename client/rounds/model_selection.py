@@ -54,7 +54,7 @@ class Choosing(Serving):
     def held_out(self) -> float:
         """The fraction of the training data that the choice is made by."""
         session = self.session
-        return session.node.settings.personal.held_out if len(session.samples.all_train[1]) > 1 else 0.0
+        return model_selection.HELD_OUT if len(session.samples.all_train[1]) > 1 else 0.0
 
     def alone(self) -> Vector | None:
         """The one that is trained on all of the data."""
@@ -118,7 +118,7 @@ class Choosing(Serving):
         self, found: dict[str, Candidate], alone: Candidate | None, memory: _Memory
     ) -> tuple[list[float], Scores]:
         """Judge, choose, keep, and note what was kept; the report for the server, and the scores of the chosen one."""
-        session, margin = self.session, self.session.node.settings.personal.margin
+        session = self.session
         reference, place = (alone, REFERENCE) if alone is not None else (found.pop("personal"), "personal")
         errors = {kind: self._errors(found[kind]) for kind in KINDS if kind in found}
         against = self._errors(reference)
@@ -126,9 +126,9 @@ class Choosing(Serving):
         prior = model_selection.from_prior(session.received.config.get(model_selection.PRIOR))
         beliefs = {k: model_selection.posterior(one, len(against), prior.get(k)) for k, one in differences.items()}
         chosen = reference
-        if (better := model_selection.choose(beliefs, margin)) != REFERENCE:
+        if (better := model_selection.choose(beliefs)) != REFERENCE:
             place, chosen, against = better, found[better], errors[better]
-        if memory.served is not None and model_selection.stays(self._errors(memory.served), against, margin):
+        if memory.served is not None and model_selection.stays(self._errors(memory.served), against):
             place, chosen = memory.kind, memory.served
         self._keep(chosen, place, alone)
         scores = self.note_served(place, chosen.model)

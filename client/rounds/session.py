@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -223,8 +223,7 @@ class Session:
         known = [f.name for f in fields(SGDOptions)]
         if unknown := [name for name in changes if name not in known]:
             raise BouquetError(f"Local training has no option {unknown[0]!r}; there are {', '.join(known)}.")
-        sent = {name.replace("-", "_"): value for name, value in self.received.config.items()}
-        return sgd_options({**sent, **changes}, self.node.settings.train)
+        return replace(sgd_options(self.received.config, self.node.settings.train), **changes)
 
     def gradient(self, vector: Vector, data: Samples | None = None, stream: str = "") -> Vector:
         """∇L (d,) of the mean loss at a model (d,) on ``data``, by default `train_data`; zero in what is not trained.

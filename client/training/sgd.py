@@ -37,7 +37,7 @@ def sgd_options(config: Mapping[str, Any], defaults: TrainSettings) -> SGDOption
     """Hyper-parameters of local training: what the server sent, else the settings."""
 
     def value(name: str) -> Any:
-        return config.get(name.replace("_", "-"), config.get(name, getattr(defaults, name)))
+        return config.get(name.replace("_", "-"), getattr(defaults, name))
 
     limit = value("max_gradient_norm")
     return SGDOptions(

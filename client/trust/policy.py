@@ -21,6 +21,7 @@ from pathlib import Path
 
 from bouquet.client.trust.rollback import Memory
 from bouquet.common.errors import BouquetError
+from bouquet.common.texts import setting_of
 from bouquet.common.torchvision_compat import TORCHVISION
 from bouquet.common.trust.code import digest_of, own_code, release
 from bouquet.common.trust.signature import NOT_SIGNED, PUBLIC_KEY, SignatureError, fingerprint, verify
@@ -156,7 +157,7 @@ class CodeTrust:
     def check_config(self, config: Mapping[str, object]) -> None:
         """Raise `CodeRefused` when the run's settings name code whose import the owner has not allowed."""
         for key, (what, option) in OWN_CODE.items():
-            name = str(config.get(key, ""))
+            name = str(setting_of(config, key))
             own = ":" in name and not (what == "model" and name.startswith(TORCHVISION))
             if not own or self.anything or name in (self.models if option == "--allow-model" else self.data):
                 continue

@@ -1,10 +1,7 @@
-"""The device's end of compression: the copies of models that both ends hold, and what its sparse updates left out.
+"""The device's end of compression: the copies of models that both ends hold.
 
-Both lie in the state folder, one file a message, so that a restart loses neither. The file before stays, and the one
+They lie in the state folder, one file a message, so that a restart loses none. The file before stays, and the one
 that the message was a difference to: a server that heard no reply, or was restarted, goes on from there.
-
-Error feedback: Sattler, Wiedemann, Müller, Samek: Robust and Communication-Efficient Federated Learning From
-Non-i.i.d. Data. IEEE TNNLS 31, 2020, Algorithm 2.
 """
 
 from __future__ import annotations
@@ -21,7 +18,6 @@ from bouquet.common.protocol.compressed import UPLOADED
 
 _NAME = "copies"
 _STEPS = 16  # messages to a device in one round, at most
-_ERROR = "error"
 
 
 @dataclass(frozen=True)
@@ -30,11 +26,10 @@ class _Held:
 
     number: int = -1
     copies: dict[str, Copy] = field(default_factory=dict)
-    error: Vector | None = None  # (d,)
 
 
 class CopyMemory:
-    """The copies and the error memory of a device, while it answers one message."""
+    """The copies of a device, while it answers one message."""
 
     def __init__(self, state: DeviceState, layout: ParameterLayout) -> None:
         self.state = state
@@ -54,7 +49,7 @@ class CopyMemory:
         seed: int,
         from_received: bool = False,
     ) -> tuple[PackedModel | None, dict[str, Copy]]:
-        """Pack the layers of ``trained`` that are asked for, and keep copies and error for the next message.
+        """Pack the layers of ``trained`` that are asked for, and keep copies for the next message.
 
         ``is_relative`` is false for vectors that are no models: they are packed as they are. ``from_received`` says
         that ``trained`` began with what was received, whatever the instruction's ``start``. Returns the packed model
@@ -72,48 +67,29 @@ class CopyMemory:
             for name, copy in one.copies.items()
             if one.number < number and copy.digest in unpacked.known
         }
-        copies, error, packed = {**copies, **unpacked.copies}, before.error, None
+        copies, packed = {**copies, **unpacked.copies}, None
         if trained is not None and received.upload:
             layers, rng = received.upload, np.random.default_rng([seed, unpacked.step])
             columns = self.layout.columns(layers)
-            # Layers that the device goes on with itself bring what was left out of them along; others are overwritten.
-            fed_back = (
-                self._overwritten(received, columns, from_received)
-                if is_relative and unpacked.reply.feeds_back
-                else columns[:0]
-            )
-            target = trained.copy()
-            if error is not None:
-                target[fed_back] += error[fed_back]
-            base = nearest(copies.values(), target, columns) if is_relative else None
-            packed, sent = pack_model(self.layout, target, layers, base, unpacked.reply, rng)
-            if len(fed_back):
-                error = np.zeros(self.layout.dim, dtype=np.float32) if error is None else error.copy()
-                error[fed_back] = target[fed_back] - sent.vector[fed_back]
-            if (
-                is_relative
-                and not unpacked.reply.is_exact
-                and len(self._overwritten(received, columns, from_received)) < len(columns)
-            ):
+            base = nearest(copies.values(), trained, columns) if is_relative else None
+            packed, sent = pack_model(self.layout, trained, layers, base, unpacked.reply, rng)
+            if is_relative and unpacked.reply != "float32" and not self._begins_anew(received, layers, from_received):
                 copies[UPLOADED] = sent
         also = {one.number for one in held for copy in one.copies.values() if copy.digest in unpacked.bases}
         # A server that was restarted repeats the round from its first message.
         settled = next((one for one in held if one.number < received.round * _STEPS), before)
         also |= {one.number for one in (before, settled) if one.copies}
-        self._keep(run, _Held(number, copies, error), also)
+        self._keep(run, _Held(number, copies), also)
         return packed, copies
 
-    def _overwritten(self, received: Received, columns: np.ndarray, from_received: bool) -> np.ndarray:
-        """Of the columns those of layers in which the device begins with what it was just sent."""
+    def _begins_anew(self, received: Received, layers: tuple[str, ...], from_received: bool) -> bool:
+        """Whether the device began all these layers with what it was just sent."""
         payload = received.models.get(ARRAYS)
-        if payload is None:
-            # Each of several models that were offered is whole, and so is the one that was trained.
-            return columns if received.models else columns[:0]
+        if payload is None:  # each of several models that were offered is whole, and so is the one that was trained
+            return bool(received.models)
         if received.start != "received" and not from_received:
-            return columns[:0]
-        sent = self.layout.columns(self.layout.layers if payload.layers is None else payload.layers)
-        found: np.ndarray = np.intersect1d(columns, sent, assume_unique=True)
-        return found
+            return False
+        return payload.layers is None or set(layers) <= set(payload.layers)
 
     def _all(self, run: str) -> list[_Held]:
         """What the files of a run hold, the last one first."""
@@ -124,7 +100,7 @@ class CopyMemory:
         return self._read[run]
 
     def _keep(self, run: str, held: _Held, also: set[int]) -> None:
-        arrays: Arrays = {} if held.error is None else {_ERROR: held.error}
+        arrays: Arrays = {}
         for name, copy in held.copies.items():
             arrays[f"copy/{name}"] = copy.vector
             arrays[f"layers/{name}"] = np.array([layer in copy.layers for layer in self.layout.layers], dtype=np.uint8)
@@ -138,4 +114,4 @@ class CopyMemory:
                 held = arrays[f"layers/{name}"]
                 layers = tuple(layer for layer, is_held in zip(self.layout.layers, held, strict=True) if is_held)
                 copies[name] = Copy(arrays[key], layers)
-        return _Held(number, copies, arrays.get(_ERROR))
+        return _Held(number, copies)

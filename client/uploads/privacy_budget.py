@@ -1,9 +1,9 @@
 """What a device's owner lets leave in all (`--most-epsilon`): every noised upload counts, of whichever run and server.
 
 The releases of all runs are one composition of Gaussian mechanisms, Σ μ² with μ = 2 / noise multiplier of each
-(`bouquet.common.privacy_accounting`), and δ is the owner's: a server that names another cannot stretch the budget. The
-sum lies in the state folder and grows, on the disk, before a release is made: one that a power cut swallows has been
-spent. Messages are processes of their own and can overlap, so a lock is held while it grows.
+(`bouquet.common.privacy_accounting`). The sum lies in the state folder and grows, on the disk, before a release is
+made: one that a power cut swallows has been spent. Messages are processes of their own and can overlap, so a lock is
+held while it grows.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from pathlib import Path
 
 from bouquet.client.state.store import FolderStore
 from bouquet.common.errors import BouquetError
-from bouquet.common.privacy_accounting import SENSITIVITY, epsilon_at
+from bouquet.common.privacy_accounting import DELTA, SENSITIVITY, epsilon_at
 from bouquet.common.protocol.error_replies import OwnerRefusal
 
-DELTA = 1e-5  # the owner's δ
 _FILE = "privacy-spent"  # Σ μ² and its CRC-32
 _LOCK = ".privacy-spent.lock"
 
@@ -93,4 +92,4 @@ def _with(squares: float, noise_multiplier: float) -> float:
 def _epsilon(squares: float) -> float:
     if squares == 0 or math.isinf(squares):
         return squares
-    return epsilon_at(math.sqrt(squares), DELTA)
+    return epsilon_at(math.sqrt(squares))

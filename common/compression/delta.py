@@ -21,12 +21,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from bouquet.common.compression.codecs import Codec, CodecError, decode
+from bouquet.common.compression.codecs import Codec, CodecError, decode, encode
 from bouquet.common.errors import BouquetError
 from bouquet.common.parameters.layout import ParameterLayout, TensorSpec, Vector
 
-WHOLE: Codec = Codec("float16")
-_EXACT = Codec("float32")
+_WHOLE: Codec = "float16"
 _DIFFERENCE = 0x80  # of a tensor's first byte: add to the copy
 _DEFLATED, _PLAIN = 1, 0
 _MOST_SPARE_BYTES = 64  # a coded tensor is at most so much larger than its float32 values
@@ -167,17 +166,13 @@ def from_bytes(content: bytes, layout: ParameterLayout, most: int = MOST_MODELS)
     return models
 
 
-def _is_exact(spec: TensorSpec) -> bool:
-    return not np.issubdtype(np.dtype(spec.dtype), np.floating)
-
-
 def _pack_tensor(spec: TensorSpec, vector: Vector, base: Copy | None, codec: Codec, rng: np.random.Generator) -> bytes:
     values = vector[spec.columns]
-    if codec.is_exact or _is_exact(spec):
-        return _EXACT.encode(values, rng)
+    if codec == "float32" or not np.issubdtype(np.dtype(spec.dtype), np.floating):
+        return encode("float32", values, rng)
     if base is None or spec.layer not in base.layers:
-        return WHOLE.encode(values, rng)
-    difference = codec.encode(values - base.vector[spec.columns], rng)
+        return encode(_WHOLE, values, rng)
+    difference = encode(codec, values - base.vector[spec.columns], rng)
     return bytes([difference[0] | _DIFFERENCE]) + difference[1:]
 
 

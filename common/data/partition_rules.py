@@ -19,6 +19,8 @@ from bouquet.common.errors import BouquetError
 Indices = NDArray[np.int64]
 Counts = NDArray[np.int64]
 
+PRIMARY_SHARE = (0.4, 0.6)  # of ``dominant``: the range of σp, its primary class's share of a client's samples
+SECONDARY_SHARE = (0.2, 0.4)  # the range of σs, its secondary class's
 _DRAWS_FOR_LEVEL = 100
 _ATTEMPTS = 1000
 
@@ -71,8 +73,6 @@ def dominant(
     num_clients: int,
     seed: int,
     *,
-    primary_share: tuple[float, float],
-    secondary_share: tuple[float, float],
     groups: int | None = None,
     samples_per_client: int | None = None,
     heterogeneity: str | None = None,
@@ -89,16 +89,11 @@ def dominant(
     supply = np.bincount(labels)
     if len(supply) < 2:
         raise BouquetError("Partition 'dominant' needs at least 2 classes; the data set has 1.")
-    for name, (low, high) in (("primary_share", primary_share), ("secondary_share", secondary_share)):
-        if not 0 < low <= high <= 1:
-            raise BouquetError(f"{name} is ({low}, {high}); allowed is 0 < low <= high <= 1.")
-    if primary_share[1] + secondary_share[1] > 1:
-        raise BouquetError(f"primary_share {primary_share} and secondary_share {secondary_share} may add up above 1.")
     if groups is not None and groups > comb(len(supply), 2):
         raise BouquetError(f"groups is {groups}; {len(supply)} classes have only {comb(len(supply), 2)} pairs.")
     size = min(len(labels) // num_clients, samples_per_client or len(labels))
     draws = [
-        _draw_shares(rng, len(supply), groups or num_clients, primary_share, secondary_share, groups)
+        _draw_shares(rng, len(supply), groups or num_clients, groups)
         for _ in range(1 if heterogeneity is None else _DRAWS_FOR_LEVEL)
     ]
     counts = [_equal_sized_counts(shares, supply, num_clients, size) for shares in draws]
@@ -229,8 +224,6 @@ def _draw_shares(
     rng: np.random.Generator,
     num_classes: int,
     num_distributions: int,
-    primary_share: tuple[float, float],
-    secondary_share: tuple[float, float],
     groups: int | None,
 ) -> NDArray[np.float64]:
     """Class shares (num_distributions, C) of one draw of ``dominant``."""
@@ -242,7 +235,7 @@ def _draw_shares(
             if groups is None or frozenset((primary, secondary)) not in taken:
                 break
         taken.add(frozenset((primary, secondary)))
-        first, second = rng.uniform(*primary_share), rng.uniform(*secondary_share)
+        first, second = rng.uniform(*PRIMARY_SHARE), rng.uniform(*SECONDARY_SHARE)
         row[:] = (1 - first - second) / max(num_classes - 2, 1)
         row[primary], row[secondary] = first, second
     return shares / shares.sum(axis=1, keepdims=True)  # with two classes there are no others to take the rest

@@ -74,8 +74,6 @@ def partition(
     beta: float = 0.5,
     classes_per_client: int = 2,
     classes_per_group: int = 8,
-    primary_share: tuple[float, float] = (0.4, 0.6),
-    secondary_share: tuple[float, float] = (0.2, 0.4),
     heterogeneity: str | None = None,
     owners: NDArray[Any] | None = None,
     owner_groups: NDArray[Any] | None = None,
@@ -97,8 +95,6 @@ def partition(
         beta: ``dirichlet``: concentration β; the smaller, the more uneven.
         classes_per_client: ``pathological``.
         classes_per_group: ``class-groups``.
-        primary_share: ``dominant``: range of σp, the primary class's share of a client's samples.
-        secondary_share: ``dominant``: range of σs, the secondary class's.
         heterogeneity: ``dominant``: "low", "mid" or "high", a third of the range over 100 draws; None: one draw.
         owners: ``natural``: (N,) owner of each sample.
         owner_groups: ``natural``: (N,) known group of each sample's owner, if there are any.
@@ -114,8 +110,6 @@ def partition(
             "beta": beta,
             "classes_per_client": classes_per_client,
             "classes_per_group": classes_per_group,
-            "primary_share": primary_share,
-            "secondary_share": secondary_share,
             "heterogeneity": heterogeneity,
             "owners": owners,
             "owner_groups": owner_groups,
@@ -145,8 +139,6 @@ def partition(
                 labels,
                 num_clients,
                 seed,
-                primary_share=primary_share,
-                secondary_share=secondary_share,
                 groups=groups,
                 samples_per_client=samples_per_client,
                 heterogeneity=heterogeneity,

@@ -107,12 +107,8 @@ def _lenet(
     padding = 2 if min(height, width) < _LENET_UNPADDED_SIDE else 0
     first, second = channels
     convolutions = (
-        nn.Conv2d(depth, first, 5, padding=padding),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(first, second, 5, padding=padding),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
+        *_pooled(nn.Conv2d(depth, first, 5, padding=padding)),
+        *_pooled(nn.Conv2d(first, second, 5, padding=padding)),
         nn.Flatten(),
     )
     side = [((n + 2 * padding - 4) // 2 + 2 * padding - 4) // 2 for n in (height, width)]
@@ -127,12 +123,8 @@ def _cnn_fedtsdp(input_shape: Shape, num_classes: int) -> nn.Module:
     """
     depth, height, width = _image_shape("cnn-fedtsdp", input_shape, smallest=4)
     return _stack(
-        nn.Conv2d(depth, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
+        *_pooled(nn.Conv2d(depth, 32, 3, padding=1)),
+        *_pooled(nn.Conv2d(32, 64, 3, padding=1)),
         nn.Dropout(0.25),
         nn.Flatten(),
         nn.Linear(64 * (height // 4) * (width // 4), 512),
@@ -149,12 +141,8 @@ def _cnn_gradient_loss(input_shape: Shape, num_classes: int) -> nn.Module:
     """
     depth, height, width = _image_shape("cnn-gradient-loss", input_shape, smallest=4)
     return _stack(
-        nn.Conv2d(depth, 16, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
+        *_pooled(nn.Conv2d(depth, 16, 5, padding=2)),
+        *_pooled(nn.Conv2d(16, 32, 5, padding=2)),
         nn.Flatten(),
         *_fully_connected((32 * (height // 4) * (width // 4), 128, num_classes)),
     )
@@ -167,14 +155,8 @@ def _cnn_batchnorm(input_shape: Shape, num_classes: int) -> nn.Module:
     """
     depth, height, width = _image_shape("cnn-batchnorm", input_shape, smallest=4)
     return _stack(
-        nn.Conv2d(depth, 16, 3, padding=1, bias=False),
-        nn.BatchNorm2d(16),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1, bias=False),
-        nn.BatchNorm2d(32),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
+        *_pooled(nn.Conv2d(depth, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16)),
+        *_pooled(nn.Conv2d(16, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32)),
         nn.Flatten(),
         nn.Linear(32 * (height // 4) * (width // 4), num_classes),
     )
@@ -186,12 +168,8 @@ def _cnn_1d(name: str, input_shape: Shape, num_classes: int) -> nn.Module:
         raise _does_not_fit(name, input_shape, "sensor windows (channels, time) of at least 4 time steps")
     depth, steps = input_shape
     return _stack(
-        nn.Conv1d(depth, 32, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool1d(2),
-        nn.Conv1d(32, 64, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool1d(2),
+        *_pooled(nn.Conv1d(depth, 32, 5, padding=2)),
+        *_pooled(nn.Conv1d(32, 64, 5, padding=2)),
         nn.Flatten(),
         *_fully_connected((64 * (steps // 4), 100, num_classes)),
     )
@@ -251,6 +229,12 @@ def _build_own(name: str, input_shape: Shape, num_classes: int) -> nn.Module:
     if found != (2, num_classes):
         raise BouquetError(f"Model {name!r} maps 2 samples to shape {found}; expected (2, {num_classes}).")
     return model
+
+
+def _pooled(convolution: nn.Conv1d | nn.Conv2d, *more: nn.Module) -> list[nn.Module]:
+    """A convolution, with what follows it at once, ReLU and pooling of two."""
+    pooling = nn.MaxPool1d(2) if isinstance(convolution, nn.Conv1d) else nn.MaxPool2d(2)
+    return [convolution, *more, nn.ReLU(), pooling]
 
 
 def _fully_connected(widths: tuple[int, ...]) -> list[nn.Module]:

@@ -16,7 +16,7 @@ from typing import Any
 from flwr.app import ConfigRecord, RecordDict
 from flwr.app.typing import ConfigRecordValues
 
-from bouquet.common.compression.codecs import Codec
+from bouquet.common.compression.codecs import CODECS, Codec
 from bouquet.common.compression.delta import (
     MOST_MODELS,
     Copy,
@@ -31,7 +31,7 @@ from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol.records import records_of
 
 _BLOCK = "packed"  # in the config, and in the reply's: the models
-_CODEC = "codec"  # a method, and for the sparse ones the share that they keep
+_CODEC = "codec"  # of the reply
 _STEP = "step"  # from 0
 _KNOWN = "known"  # digests: against no others may the device code its reply
 _HOLDS = "holds"  # copies by record, as one text
@@ -78,7 +78,7 @@ def to_config(packing: Packing, layout: ParameterLayout) -> dict[str, ConfigReco
     """A packing as keys of a message's config."""
     return {
         _BLOCK: to_bytes(packing.models, layout),
-        _CODEC: [packing.reply.method, repr(packing.reply.keep)],
+        _CODEC: packing.reply,
         _STEP: packing.step,
         **({_KNOWN: list(packing.known)} if packing.known else {}),
     }
@@ -89,14 +89,12 @@ def from_config(config: MutableMapping[str, Any], layout: ParameterLayout, find:
 
     Raises `LostCopyError` for a difference to a copy that ``find`` does not give, and `PackingError`.
     """
-    sent, step, block = config.pop(_CODEC, None), config.pop(_STEP, 0), config.pop(_BLOCK, None)
+    codec, step, block = config.pop(_CODEC, None), config.pop(_STEP, 0), config.pop(_BLOCK, None)
     known = config.pop(_KNOWN, [])
-    if sent is None:
+    if codec is None:
         return None
-    try:
-        codec = Codec(sent[0], float(sent[1]))
-    except (TypeError, ValueError, IndexError):
-        raise PackingError(f"The server asks for the codec {sent!r}; expected a method and a share.") from None
+    if codec not in CODECS:
+        raise PackingError(f"The server asks for the codec {codec!r}; there are {', '.join(CODECS)}.")
     packed = _read_block(block, layout, MOST_MODELS)
     unpacked = {name: unpack_model(layout, model, find) for name, model in packed.items()}
     return Unpacked(

@@ -25,15 +25,12 @@ MAY_CHANGE = {
     "server.tags": "which devices take part",
     "server.min_clients": "a device died, or one was added",
     "server.min_replies": "likewise",
-    "server.max_failed_rounds": "how many rounds without a reply end the run",
     "server.wait_for_clients": "how long the server waits",
     "server.round_timeout": "how long a round may take",
-    "server.straggler_factor": "how long it waits for the last ones",
-    "server.straggler_grace": "likewise",
+    "server.straggler_grace": "how long it waits for the last ones",
     "server.evaluate_every": "how often all devices are tested",
     "server.fraction_evaluate": "or not all of them",
     "server.late_replies": "what becomes of a reply after its round",
-    "server.keep_checkpoints": "how many are kept",
     "simulation.*": "the engine, and what it may use",
 }
 

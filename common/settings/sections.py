@@ -5,24 +5,17 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
-from bouquet.common.compression.codecs import Method
-from bouquet.common.data.catalog import is_images
-from bouquet.common.data.partitions import PARTITIONS
+from bouquet.common.compression.codecs import Codec
+from bouquet.common.settings.data_sections import OWN_DATA as OWN_DATA
+from bouquet.common.settings.data_sections import DataSettings as DataSettings
+from bouquet.common.settings.data_sections import Section
+from bouquet.common.settings.data_sections import TableSettings as TableSettings
+from bouquet.common.settings.data_sections import TaskSettings as TaskSettings
 from bouquet.common.texts import MOST_TAGS, TAG
-
-TASK_KINDS = ("classification", "regression", "forecast")
-OWN_DATA = "own"  # each device brings its own folder or .npz
-
-
-class Section(BaseModel):
-    """A section of the settings file: unknown keys are errors, values cannot be changed afterwards."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def _number_or_share(value: int | float) -> int | float:
@@ -32,13 +25,6 @@ def _number_or_share(value: int | float) -> int | float:
             "share of the clients asked in the round)"
         )
     return value
-
-
-def _known_partition(name: str) -> str:
-    if name not in PARTITIONS and ":" not in name:
-        known = ", ".join(repr(rule) for rule in PARTITIONS)
-        raise ValueError(f"Input should be {known}, or your own as package.module:function")
-    return name
 
 
 def _folder_name(name: str) -> str:
@@ -55,200 +41,6 @@ class RunSettings(Section):
     )
     seed: int = Field(0, ge=0, description="Everything random derives from it.")
     rounds: int = Field(10, ge=1, description="Rounds of training.")
-
-
-class DataSettings(Section):
-    """The data set, and how it is divided among the clients."""
-
-    dataset: str = Field(
-        "digits",
-        description="A data set by name, 'images' or 'images/NAME' for a folder of images, your own as "
-        f"package.module:function, or {OWN_DATA!r}: each device has its own data.",
-    )
-    data_dir: str = Field(
-        "",
-        description="Folder that holds the data set; empty for embedded data. To simulate 'own' data, a folder with a "
-        "folder for each client.",
-    )
-    partition: Annotated[str, AfterValidator(_known_partition)] = Field(
-        "iid", description=f"{', '.join(PARTITIONS)}, or your own as package.module:function: who gets which samples."
-    )
-    clients: int = Field(10, ge=1, description="Number of clients the data set is divided among.")
-    groups: int | None = Field(None, ge=1, description="Number of true groups, for the partitions that have them.")
-    beta: float = Field(0.5, gt=0, description="Concentration of the Dirichlet partition.")
-    classes_per_client: int = Field(2, ge=1, description="Classes a client holds (pathological).")
-    classes_per_group: int = Field(8, ge=1, description="Classes a group sees (class-groups).")
-    primary_share: tuple[float, float] = Field(
-        (0.4, 0.6), description="Range of the share of a client's primary class (dominant)."
-    )
-    secondary_share: tuple[float, float] = Field(
-        (0.2, 0.4), description="Range of the share of its secondary class (dominant)."
-    )
-    heterogeneity: Literal["low", "mid", "high"] | None = Field(
-        None, description="Level of the dominant partition: a third of the range over 100 draws."
-    )
-    standardise: bool = Field(
-        True, description="Subtract a named data set's mean, divide by its deviation; else images are 0 to 1."
-    )
-    samples_per_client: int | None = Field(None, ge=2, description="At most this many samples a client.")
-    min_samples: int = Field(10, ge=2, description="At least this many samples a client.")
-    test_fraction: float = Field(0.2, gt=0, lt=1, description="Part of a client's samples that it tests on.")
-    split: Literal["random", "time"] = Field(
-        "random",
-        description="How a device's own .npz is divided: 'random', by segments where it has some; 'time': the newest "
-        "part, by its array 'time', is tested. Tables are divided by table.time.",
-    )
-    test_samples: int | None = Field(
-        None,
-        ge=1,
-        description="Test on at most this many fresh samples instead, which nobody trains on: of the data set's test "
-        "part, in the client's mix of classes; in a natural partition of its owner's others.",
-    )
-    public_fraction: float = Field(
-        0.0, ge=0, lt=1, description="Part that no client gets, for the server, of a data set without a test part."
-    )
-    reserved_fraction: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="Part, of each owner's samples where they are known, that no client gets whatever the seed: "
-        "test_samples are taken from it.",
-    )
-    classes: tuple[str, ...] = Field(
-        (), description="Names of the classes of the devices' own data, or of a folder of images, in label order."
-    )
-    input_shape: tuple[int, ...] = Field(
-        (), description="Shape of one sample of the devices' own data, or of a folder of images, e.g. [3, 32, 32]."
-    )
-
-    @property
-    def lacks_description(self) -> str:
-        """What is wrong where it says neither classes nor shape."""
-        return (
-            f"dataset {self.dataset!r} needs data.classes (names in label order) and data.input_shape (e.g. "
-            "[3, 32, 32]): the server builds the model without seeing any data"
-        )
-
-    def partition_options(self) -> dict[str, Any]:
-        """What the partition is told, beside the data set, the number of clients and the seed."""
-        return {
-            "groups": self.groups,
-            "beta": self.beta,
-            "classes_per_client": self.classes_per_client,
-            "classes_per_group": self.classes_per_group,
-            "primary_share": self.primary_share,
-            "secondary_share": self.secondary_share,
-            "heterogeneity": self.heterogeneity,
-            "samples_per_client": self.samples_per_client,
-            "minimum": self.min_samples,
-            "test_fraction": self.test_fraction,
-            "test_samples": self.test_samples,
-            "public_fraction": self.public_fraction,
-            "reserved_fraction": self.reserved_fraction,
-            "standardise": self.standardise,
-        }
-
-    @model_validator(mode="after")
-    def _classes_differ(self) -> DataSettings:
-        if twice := sorted({name for name in self.classes if self.classes.count(name) > 1}):
-            raise ValueError(f"data.classes names {', '.join(twice)} twice; every class needs a name of its own")
-        return self
-
-    @model_validator(mode="after")
-    def _own_data_is_described(self) -> DataSettings:
-        if is_images(self.dataset) and not (self.classes and self.input_shape):
-            raise ValueError(self.lacks_description)
-        if self.dataset == OWN_DATA and self.test_samples is not None:
-            raise ValueError(
-                f"data.test_samples = {self.test_samples} takes fresh samples of a named data set, and dataset 'own' "
-                "has none but the devices'; leave it out, they test on data.test_fraction of theirs"
-            )
-        if self.dataset == OWN_DATA and self.reserved_fraction:
-            raise ValueError(
-                f"data.reserved_fraction = {self.reserved_fraction} is of a named data set, not of the devices' own: "
-                "leave it out"
-            )
-        return self
-
-
-class TaskSettings(Section):
-    """What is learned."""
-
-    kind: str = Field(
-        "classification",
-        description="'classification'; 'regression': numbers; 'forecast': numbers some steps ahead of a window of "
-        "rows; or your own as package.module:Class (docs/sensors.md).",
-    )
-    unit: str = Field("", max_length=20, description="Of the targets, e.g. 'µg/m³'; errors are shown in it.")
-
-    @field_validator("kind")
-    @classmethod
-    def _known(cls, kind: str) -> str:
-        if kind not in TASK_KINDS and ":" not in kind:
-            known = ", ".join(repr(one) for one in TASK_KINDS)
-            raise ValueError(f"Input should be {known}, or your own as package.module:Class")
-        return kind
-
-
-class TableSettings(Section):
-    """The columns of the devices' own tables, CSV files with a header; empty where devices have other data."""
-
-    inputs: tuple[str, ...] = Field((), description="Columns that the model sees.")
-    targets: tuple[str, ...] = Field((), description="Columns that it is to tell; one, the class, in classification.")
-    time: tuple[str, ...] = Field(
-        (),
-        description="Column with the time of a row, ISO 8601 or seconds since 1970; or two, a date and a time of day; "
-        "or year, month, day, and hour, minute, second where there are such columns. With it the newest part is "
-        "tested; without it, a random one.",
-        max_length=6,
-    )
-    categories: tuple[str, ...] = Field(
-        (), description="Inputs that are words, each with its values, e.g. ['wind=N,E,S,W']; each becomes a 0 or 1."
-    )
-    history: int = Field(1, ge=1, le=10_000, description="'forecast': rows of a window, one a step of time.")
-    horizon: int = Field(1, ge=1, le=10_000, description="'forecast': steps from a window's last row to the target.")
-    fill: int = Field(
-        0, ge=0, description="Gaps of at most so many steps in the inputs take the last value; other rows are left out."
-    )
-    cut: str = Field(
-        "", description="ISO 8601: what is of this time or later is tested, also of an .npz; empty: the newest part."
-    )
-    until: str = Field("", description="ISO 8601: rows of this time or later are not used; empty: all are.")
-    scaling: Literal["device", "none"] = Field(
-        "device",
-        description="'device': inputs and targets minus their mean, over their deviation, both of the device's "
-        "training part; 'none': as they are. Errors are in the targets' own units, always.",
-    )
-
-    @property
-    def values(self) -> dict[str, tuple[str, ...]]:
-        """Of each column of words, its values."""
-        pairs = (text.partition("=") for text in self.categories)
-        return {column.strip(): tuple(v.strip() for v in listed.split(",")) for column, _, listed in pairs}
-
-    @property
-    def width(self) -> int:
-        """Number of input channels."""
-        return sum(len(self.values.get(column, "1")) for column in self.inputs)
-
-    @field_validator("cut", "until")
-    @classmethod
-    def _is_time(cls, text: str) -> str:
-        if text:
-            datetime.fromisoformat(text)
-        return text
-
-    @model_validator(mode="after")
-    def _columns_fit(self) -> TableSettings:
-        for name, columns in (("inputs", self.inputs), ("targets", self.targets), ("time", self.time)):
-            if twice := sorted({column for column in columns if columns.count(column) > 1}):
-                raise ValueError(f"table.{name} names {', '.join(twice)} twice")
-        if strange := sorted(set(self.values) - set(self.inputs)):
-            raise ValueError(f"table.categories has {', '.join(strange)}, which table.inputs has not")
-        for column, values in self.values.items():
-            if len(values) < 2 or len(set(values)) < len(values) or "" in values:
-                raise ValueError(f"table.categories: {column!r} needs two different values at least, as '{column}=a,b'")
-        return self
 
 
 class ModelSettings(Section):
@@ -334,9 +126,8 @@ class StrategySettings(BaseModel):
 class WireSettings(Section):
     """Compression of what travels, each way, as differences to what the other end holds."""
 
-    up: Method = Field("float32", description="How devices send their models; anything but 'float32' loses bits.")
-    down: Method = Field("float32", description="How devices are sent models.")
-    keep: float = Field(0.2, gt=0, le=1, description="Share of the values that 'topk' and 'ternary' send.")
+    up: Codec = Field("float32", description="How devices send their models; anything but 'float32' loses bits.")
+    down: Codec = Field("float32", description="How devices are sent models.")
 
     @property
     def compresses(self) -> bool:
@@ -362,22 +153,18 @@ class ServerSettings(Section):
         description="With fewer usable replies, a round leaves the models as they were: a number, or with a point a "
         "share of the clients asked (0.5: half; 1.0: all).",
     )
-    max_failed_rounds: int = Field(
-        3, ge=1, description="The run ends after so many rounds running without one usable reply."
-    )
     wait_for_clients: float = Field(
         600.0, gt=0, description="Seconds to wait for min_clients nodes, then the run ends."
     )
     round_timeout: float = Field(
         600.0, gt=0, description="Seconds after which a round ends without the missing replies."
     )
-    straggler_factor: float = Field(
-        5.0,
-        ge=1,
-        description="Once half of the replies are in, wait at most this many times as long as they took, "
-        "but at least straggler_grace seconds.",
+    straggler_grace: float = Field(
+        30.0,
+        ge=0,
+        description="Once half of the replies are in, the others get five times as long as those took, but at least so "
+        "many seconds.",
     )
-    straggler_grace: float = Field(30.0, ge=0, description="Seconds; see straggler_factor.")
     evaluate_every: int = Field(
         0, ge=0, description="Evaluate the new models every so many rounds; 0: after the last only."
     )
@@ -391,7 +178,6 @@ class ServerSettings(Section):
         description="A reply after its round has ended: 'drop' leaves it, 'next' takes it into the next round, for the "
         "methods that can use it (docs/reliability.md).",
     )
-    keep_checkpoints: int = Field(2, ge=1, description="Checkpoints kept in the run folder.")
 
     @field_validator("tags")
     @classmethod
@@ -406,9 +192,6 @@ class ProtectionSettings(Section):
 
     aggregation: Literal["mean", "median", "trimmed-mean", "krum"] = Field(
         "mean", description="How the models of a cluster become one; all but the mean bear a minority of bad ones."
-    )
-    trim: float = Field(
-        0.2, ge=0, lt=0.5, description="Share of bad clients that the trimmed mean and Krum are to bear."
     )
     limit_norm: float | None = Field(
         None,
@@ -435,14 +218,6 @@ class PersonalSettings(Section):
         "'always': every mixture has it. 'never': 'best' compares with the method's personal model, and a device may "
         "be worse off than alone.",
     )
-    held_out: float = Field(
-        0.2,
-        gt=0,
-        le=0.5,
-        description="Part of the training data, at least a sample: for 'best' held out of everything, for a 'mixture' "
-        "of the model alone.",
-    )
-    margin: float = Field(2.0, ge=0, description="For 'best': standard errors by which another model must be better.")
     compare: Literal["devices", "always", "never"] = Field(
         "devices",
         description="Also train a model alone, which is used for nothing but to say what a device would have without "
@@ -465,7 +240,6 @@ class PrivacySettings(Section):
         allow_inf_nan=False,
         description="Deviation of the Gaussian noise, in multiples of clip_norm; 0 only clips.",
     )
-    delta: float = Field(1e-5, gt=0, lt=1, description="δ of the (ε, δ) in the record.")
     scores: Literal["withhold", "send"] = Field(
         "withhold",
         description="Losses, accuracies and numbers of samples: 'withhold' keeps them on the device, and all weigh "
@@ -495,6 +269,4 @@ class SimulationSettings(Section):
         "",
         description="Ray cluster that 'ray' joins, as host:port or 'auto'; empty: one is started on this machine.",
     )
-    at_once: int = Field(64, ge=1, description="Clients that 'batched' trains together, at most.")
-    cpus_per_client: int = Field(1, ge=1)
     gpus_per_client: float = Field(0.0, ge=0)

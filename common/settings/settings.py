@@ -1,7 +1,7 @@
 """The settings of a run: one TOML file, ``--set section.key=value`` over it, or Flower's run config.
 
-Every key is validated here, at the edge. `load_settings` reads a file and overrides; `Settings.to_run_config`
-and `Settings.from_run_config` carry the same settings through Flower, whose run config holds only flat scalars.
+Every key is validated here, at the edge: `load_settings` reads a file and overrides, `Settings.from_run_config` what
+``flwr run`` passes. From there on they are this object, and between processes its JSON.
 The hyper-parameters of a strategy are free keys of the section ``strategy``: `bouquet.strategies.registry` checks
 them against the constructor of the strategy, so that a new strategy needs no change here.
 """
@@ -35,6 +35,8 @@ from bouquet.common.settings.sections import (
     TrainSettings,
     WireSettings,
 )
+
+AS_JSON = "settings"  # key of a run config
 
 
 class SettingsError(BouquetError):
@@ -73,26 +75,15 @@ class Settings(Section):
         """A copy with ``section.key`` → value replaced, validated anew."""
         return parse_settings(self.model_dump(), overrides)
 
-    def to_run_config(self) -> dict[str, str | int | float | bool]:
-        """Flower's run config: ``section.key`` → scalar.
-
-        Lists, absent values and the strategy's hyper-parameters are JSON text, because a run config holds scalars
-        only and Flower refuses keys that the app does not declare.
-        """
-        config: dict[str, str | int | float | bool] = {}
-        for section, values in self.model_dump(mode="json").items():
-            if section == "strategy":
-                config["strategy.name"] = values.pop("name")
-                config["strategy.options"] = json.dumps(values, sort_keys=True)
-                continue
-            for key, value in values.items():
-                plain = isinstance(value, str | int | float) and not isinstance(value, list)
-                config[f"{section}.{key}"] = value if plain else json.dumps(value)
-        return config
-
     @classmethod
     def from_run_config(cls, config: Mapping[str, Any]) -> Settings:
-        """The inverse of `to_run_config`; keys without a dot belong to somebody else and are passed over."""
+        """From Flower's run config, which holds scalars and says so with dotted keys, as ``flwr run`` has it.
+
+        Or from `AS_JSON` alone, whatever else is there: so they come over Bouquet's own service, where the device's
+        owner is asked about nothing but what is in that JSON.
+        """
+        if AS_JSON in config:
+            return cls.from_json(config[AS_JSON])
         overrides: dict[str, Any] = {}
         for key, value in config.items():
             if key == "strategy.options":
@@ -104,9 +95,14 @@ class Settings(Section):
                         "write e.g. '{\"num_clusters\": 3}'."
                     ) from None
                 overrides.update({f"strategy.{name}": option for name, option in options.items()})
-            elif "." in key:
+            elif "." in key:  # others belong to somebody else
                 overrides[key] = value
         return parse_settings({}, overrides)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Settings:
+        """The inverse of ``model_dump_json``."""
+        return parse_settings(json.loads(text), {})
 
 
 def load_settings(file: Path | None, overrides: Iterable[str] = (), **keys: Any) -> Settings:

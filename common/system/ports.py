@@ -6,9 +6,7 @@ import contextlib
 import errno
 import secrets
 import socket
-import time
 from collections import deque
-from collections.abc import Callable
 
 from bouquet.common.errors import BouquetError
 
@@ -62,25 +60,6 @@ def check_port_free(host: str, port: int, what: str) -> None:
                 f"Port {port} on {host} {found}, needed for {what}. End what listens there "
                 f"(ss -ltnp 'sport = :{port}' shows it) or choose another port."
             ) from None
-
-
-def wait_for_port(host: str, port: int, timeout: float, alive: Callable[[], bool] = lambda: True) -> None:
-    """Return once something accepts TCP connections on ``host:port``.
-
-    Raises `BouquetError` after ``timeout`` seconds, or as soon as ``alive()`` is false.
-    """
-    deadline = time.monotonic() + timeout
-    while True:
-        try:
-            with socket.create_connection((host, port), timeout=1.0):
-                return
-        except OSError as error:
-            reason = error.strerror or str(error)
-        if not alive():
-            raise BouquetError(f"Nothing will listen on {host}:{port}: the program that should has ended.")
-        if time.monotonic() >= deadline:
-            raise BouquetError(f"Nothing listens on {host}:{port} after {timeout:g} s ({reason}).")
-        time.sleep(0.05)
 
 
 def _socket_for(host: str) -> socket.socket:

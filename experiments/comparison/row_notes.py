@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from bouquet.common.model_selection import HELD_OUT
 from bouquet.common.settings import Settings
 from bouquet.experiments.comparison.table import Row, Table
 from bouquet.strategies.base.strategy import MethodStrategy
@@ -18,7 +19,7 @@ def tested_text(settings: Settings, row: Row, method: MethodStrategy[Any]) -> st
     if settings.personal.serve == "mixture":
         return "the mean of what the device's models say"
     if settings.personal.serve == "best":
-        return f"chosen on {settings.personal.held_out:.0%} of the training data, which no model was trained on"
+        return f"chosen on {HELD_OUT:.0%} of the training data, which no model was trained on"
     return method.tested_model
 
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from bouquet.common.privacy_accounting import DELTA
 from bouquet.common.settings import Settings, parse_settings
 from bouquet.common.settings.sections import OWN_DATA
 from bouquet.common.system.files import write_atomically
@@ -245,7 +246,7 @@ def _spent(run: Run) -> str:
     privacy = run.settings.privacy
     if None in spent.values():
         return "no ε: clipped, without noise"
-    found = f"ε = {max(spent.values(), default=0.0):.3g} at δ = {privacy.delta:g}"
+    found = f"ε = {max(spent.values(), default=0.0):.3g} at δ = {DELTA:g}"
     return found if privacy.withholds else f"{found}, of the models; scores were sent"
 
 

@@ -44,6 +44,8 @@ _read: set[str] = set()  # settings of devices' own data that were found to fit
 _ALONE: dict[str, Any] = {"include_dashboard": False, "_system_config": {"health_check_timeout_ms": 3_600_000}}
 _QUIET: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
 
+AT_ONCE = 64  # clients that the engine 'batched' trains together, at most
+
 
 def simulate(settings: Settings, folder: Path, resume: bool = False, follow: Follow | None = None) -> dict[str, Any]:
     """Run a federation of ``data.clients`` simulated devices and return its summary.
@@ -133,7 +135,7 @@ def _run_inline(settings: Settings, server_app: ServerApp, client_app: ClientApp
         from bouquet.experiments.simulation.batched_engine import Batch  # imports PyTorch
 
         batch = Batch[Message | None](settings.train.threads or available_cores())
-    grid = InlineGrid(app_handlers(client_app, contexts), together=batch, at_once=simulation.at_once if batch else 1)
+    grid = InlineGrid(app_handlers(client_app, contexts), together=batch, at_once=AT_ONCE if batch else 1)
     server_app(grid, _context(SERVER_NODE, {}))
 
 
@@ -153,15 +155,12 @@ def _run_ray(settings: Settings, server_app: ServerApp, client_app: ClientApp) -
             "Simulation on Ray needs the extra 'simulation' (pip install 'bouquet-fl[simulation]'); "
             "or take --set simulation.engine=inline."
         ) from None
-    simulation = settings.simulation
-    _start_ray(simulation.address)  # Flower takes a Ray that is there, and ends it
+    _start_ray(settings.simulation.address)  # Flower takes a Ray that is there, and ends it
     run_simulation(
         server_app,
         client_app,
         num_supernodes=settings.data.clients,
-        backend_config={
-            "client_resources": {"num_cpus": simulation.cpus_per_client, "num_gpus": simulation.gpus_per_client}
-        },
+        backend_config={"client_resources": {"num_cpus": 1, "num_gpus": settings.simulation.gpus_per_client}},
     )
 
 

@@ -76,7 +76,7 @@ def always_last(lines: Sequence[Line]) -> dict[str, str]:
             return {}
     return {
         device: f"{device} was the last in each of the last {WINDOW} rounds: {fmean(t[device] for t in times):.0f} s, "
-        f"where all others had answered after {fmean(next_to_last):.0f} s. server.straggler_factor says how long a "
+        f"where all others had answered after {fmean(next_to_last):.0f} s. server.straggler_grace says how long a "
         "round waits; fewer train.local_epochs, or fewer photos on it, make it quicker."
     }
 

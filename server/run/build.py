@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bouquet.common.compression.codecs import Codec
 from bouquet.common.errors import BouquetError
 from bouquet.common.model.build import model_shape
 from bouquet.common.parameters.layout import ParameterLayout
@@ -21,6 +20,8 @@ from bouquet.strategies.base.sampling import fewest_replies, sample_size
 from bouquet.strategies.base.strategy import MethodStrategy
 from bouquet.strategies.mathematics.robust import Aggregation
 from bouquet.strategies.registry import create_strategy
+
+STRAGGLER_FACTOR = 5.0  # the missing get so many times as long as half of the replies took
 
 if TYPE_CHECKING:
     from bouquet.server.initial_model.seed_model import PlainStart
@@ -45,9 +46,9 @@ def build_strategy(settings: Settings, start: Start | PlainStart | None = None) 
         round_timeout=server.round_timeout,
         identify=True,
     )
-    strategy.round_patience = Patience(server.round_timeout, server.straggler_factor, server.straggler_grace)
+    strategy.round_patience = Patience(server.round_timeout, STRAGGLER_FACTOR, server.straggler_grace)
     protection = settings.protection
-    strategy.protection = Protection(Aggregation(protection.aggregation, protection.trim), protection.limit_norm)
+    strategy.protection = Protection(Aggregation(protection.aggregation), protection.limit_norm)
     if not task_of(settings).has_classes and (reason := strategy.needs_classes()):
         raise BouquetError(
             f"Setting strategy.name = {settings.strategy.name!r} does not fit task.kind = {settings.task.kind!r}: "
@@ -75,7 +76,7 @@ def build_strategy(settings: Settings, start: Start | PlainStart | None = None) 
     if wire.compresses:
         if reason := strategy.needs_exact(wire.down):
             raise BouquetError(f"Setting wire.down = {wire.down!r} does not fit {settings.strategy.name!r}: {reason}")
-        codecs = Codec(wire.up, wire.keep), Codec(wire.down, wire.keep)
+        codecs = wire.up, wire.down
         strategy.filters.append(Compression(*codecs, settings.run.seed))
     strategy.draw_model = start.draw
     return strategy

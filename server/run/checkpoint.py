@@ -26,6 +26,7 @@ from bouquet.common.parameters.layout import ParameterLayout, contiguous
 from bouquet.common.system.files import temporary_beside, write_atomically
 
 VERSION = 1  # of the format
+KEPT = 2
 SUMS = "SHA256SUMS"
 ARRAYS_FILE, REST_FILE = "state.safetensors", "state.json"
 _NAME = re.compile(r"round-(\d{6})")
@@ -44,7 +45,7 @@ class Checkpoint:
     state: dict[str, Any]
 
 
-def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
+def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int = KEPT) -> Path:
     """Write ``folder/round-NNNNNN`` and drop all but the last ``keep``.
 
     The folder gets its name by a rename once everything in it is on the disk.

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from bouquet.server.initial_model.seed_model import PlainStart
     from bouquet.server.initial_model.torch_model import Start
 
+MOST_FAILED_ROUNDS = 3
 NOTICE_SECONDS = 600.0
 LOOK_SECONDS = 0.2
 PAUSE_FOR_LOOK = 50  # seconds for each that a look takes: of thousands of devices it takes a while
@@ -277,15 +278,14 @@ class _Run:
         line["warnings"] += new
 
     def check_progress(self) -> None:
-        """Raise `RunFailed` after ``server.max_failed_rounds`` rounds running without one usable reply."""
-        most = self.settings.server.max_failed_rounds
-        lines: Sequence[Mapping[str, Any]] = self.lines[-most:]
-        if len(lines) < most or any(line["replies"] for line in lines):
+        """Raise `RunFailed` after `MOST_FAILED_ROUNDS` rounds running without one usable reply."""
+        lines: Sequence[Mapping[str, Any]] = self.lines[-MOST_FAILED_ROUNDS:]
+        if len(lines) < MOST_FAILED_ROUNDS or any(line["replies"] for line in lines):
             return
         reasons = sorted(lines[-1]["failed"].items())
         said = f"; {reasons[0][0]}: {reasons[0][1]}" if reasons else "."
         raise RunFailed(
-            f"No client gave a usable reply in {most} rounds running (server.max_failed_rounds), the last one round "
+            f"No client gave a usable reply in {MOST_FAILED_ROUNDS} rounds running, the last one round "
             f"{lines[-1]['round']}. The checkpoint before them is kept: when the clients are well again, --resume goes "
             f"on from there{said}"
         )

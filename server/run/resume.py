@@ -96,4 +96,4 @@ def save_run(
         arrays=arrays,
         state={**state, "_run": beside},
     )
-    save_checkpoint(record.checkpoints, checkpoint, settings.server.keep_checkpoints)
+    save_checkpoint(record.checkpoints, checkpoint)

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pickle
 import subprocess
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from bouquet.common.errors import BouquetError
-from bouquet.common.settings import Settings, parse_settings
+from bouquet.common.settings import Settings
 from bouquet.server.run_folder import START
 
 if TYPE_CHECKING:
@@ -108,7 +107,7 @@ def main() -> None:
         os.dup2(2, 1)
         answer, reason = None, None
         try:
-            answer = _answer(parse_settings(json.load(sys.stdin), {}), *sys.argv[1:])
+            answer = _answer(Settings.from_json(sys.stdin.buffer.read()), *sys.argv[1:])
         except BouquetError as error:
             reason = str(error)
         pickle.dump((answer, reason), output)

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import Instruction
 from bouquet.strategies.base.method import Similarity, one_model
-from bouquet.strategies.base.options import Above0, Count, Share
+from bouquet.strategies.base.options import Above0, Share
 from bouquet.strategies.base.replies import Matrix, Replies
 from bouquet.strategies.base.strategy import MethodStrategy
 from bouquet.strategies.mathematics.aggregation import Assignment, mean_of_centers
@@ -94,8 +94,6 @@ class CFL(MethodStrategy[CFLState]):
     min_separation : float, default 0.7
         γ_max, 0 to 1. The default lets a cluster of k equally large groups be divided for every k, since their updates
         then have a cosine of −1 / (k − 1), and hardly one whose updates have nothing in common (0).
-    memory : int, default 5
-        Rounds for which an update counts, where not all clients are asked in each round.
     **sampling
         See `bouquet.strategies.base.sampling.Sampling`.
     """
@@ -106,7 +104,7 @@ class CFL(MethodStrategy[CFLState]):
     stationary_norm: Above0 | None = None
     conflict_norm: Above0 | None = None
     min_separation: Share = 0.7
-    memory: Count = 5
+    memory: ClassVar[int] = 5  # rounds for which an update counts, where not all clients are asked
 
     def initial_state(self, layout: ParameterLayout, initial: Vector) -> CFLState:
         """All clients in one cluster."""

@@ -69,8 +69,6 @@ class ClusterFL(MethodStrategy[ClusterFLState]):
         β; the device minimises its loss + β·‖w_i − w̄_k‖² + (α − β)·‖w_i‖².
     shrinkage : float, default 0.0
         α − β; where it is above 0, it takes the place of ``train.weight_decay``.
-    restarts : int, default 20
-        Random restarts of k-means.
     **sampling
         See `bouquet.strategies.base.sampling.Sampling`.
     """
@@ -83,7 +81,6 @@ class ClusterFL(MethodStrategy[ClusterFLState]):
     num_clusters: Count = 4
     cluster_weight: Weight = 0.05
     shrinkage: Weight = 0.0
-    restarts: Count = 20
 
     def initial_state(self, layout: ParameterLayout, initial: Vector) -> ClusterFLState:
         """One common model, from which all begin."""
@@ -119,7 +116,7 @@ class ClusterFL(MethodStrategy[ClusterFLState]):
         if len(clients) < self.num_clusters:
             return ClusterFLState(self.aggregation.center(W), models)
         parameters = replies.layout.parameters_of(W)
-        labels, means, _ = kmeans(W, self.num_clusters, self.seed, self.restarts, parameters)
+        labels, means, _ = kmeans(W, self.num_clusters, self.seed, compared=parameters)
         assignment = dict(zip(clients, labels.tolist(), strict=True))
         return ClusterFLState(
             centers=self.aggregation.cluster_means(W, labels, self.num_clusters, previous=means),

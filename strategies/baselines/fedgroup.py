@@ -18,7 +18,7 @@ every round does; and where only some clients are asked in a round, it goes on f
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,22 +39,15 @@ class FedGroup(OneShotClustering):
     ----------
     num_clusters : int, default 4
         m, groups, and directions that the updates are decomposed into.
-    pretraining_scale : int, default 20
-        α; gathering ends early once α·m clients have trained the initial model.
     mixing_rate : float, default 0.0
         η_g of the aggregation between groups; 0 leaves it out.
-    restarts : int, default 20
-        Random restarts of k-means.
-    gather_rounds : int | None, default None
-        Rounds of pre-training; none is one where all clients are asked, else 2 / ``fraction_train``.
     **sampling
         See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     num_clusters: Count = 4
-    pretraining_scale: Count = 20
+    pretraining_scale: ClassVar[int] = 20  # α; gathering ends early once α·m clients have trained the initial model
     mixing_rate: Weight = 0.0
-    restarts: Count = 20
     warmup_rounds: int = field(default=0, init=False)  # no option here: clustering begins at once
 
     @property
@@ -69,9 +62,7 @@ class FedGroup(OneShotClustering):
 
     def find_clusters(self, updates: Matrix) -> tuple[Assignment, dict[str, Any]]:
         """K-means of the decomposed updates."""
-        labels, _, inertia = kmeans(
-            decomposed_cosine(updates, self.num_clusters), self.num_clusters, self.seed, self.restarts
-        )
+        labels, _, inertia = kmeans(decomposed_cosine(updates, self.num_clusters), self.num_clusters, self.seed)
         return labels, {"inertia": inertia}
 
     def update(self, state: OneShotState, round_: int, replies: Replies) -> OneShotState:

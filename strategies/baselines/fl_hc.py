@@ -53,8 +53,6 @@ class FLHC(OneShotClustering):
         Between clusters: ``"ward"`` (with ``"l2"`` only), ``"complete"``, ``"average"`` or ``"single"``.
     warmup_rounds : int, default 5
         n, rounds of FedAvg before the clustering.
-    gather_rounds : int | None, default None
-        Rounds in which updates are gathered; none is one where all clients are asked, else 2 / ``fraction_train``.
     **sampling
         See `bouquet.strategies.base.sampling.Sampling`.
     """

@@ -23,7 +23,7 @@ from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import Instruction, Scalar
 from bouquet.strategies.base.first_models import FirstModels
 from bouquet.strategies.base.method import one_model
-from bouquet.strategies.base.options import Count, WholeNumber
+from bouquet.strategies.base.options import WholeNumber
 from bouquet.strategies.base.replies import Matrix, Replies
 from bouquet.strategies.base.strategy import MethodStrategy
 from bouquet.strategies.mathematics.aggregation import Assignment, mean_of_centers
@@ -52,9 +52,6 @@ class OneShotClustering(MethodStrategy[OneShotState]):
     ----------
     warmup_rounds : int, default 0
         Rounds of one common model before the anchor.
-    gather_rounds : int | None, default None
-        Rounds of gathering; none is one where all clients are asked, else 2 / ``fraction_train``, after which 92 of 100
-        have been asked if half of them are each time.
     **sampling
         See `bouquet.strategies.base.sampling.Sampling`.
     """
@@ -64,7 +61,6 @@ class OneShotClustering(MethodStrategy[OneShotState]):
     clusters_chosen_on = "uploaded updates"
 
     warmup_rounds: WholeNumber = 0
-    gather_rounds: Count | None = None
 
     # --- what a method says ----------------------------------------------------------------------------------
 
@@ -188,6 +184,4 @@ class OneShotClustering(MethodStrategy[OneShotState]):
         )
 
     def _rounds(self) -> int:
-        if self.gather_rounds is not None:
-            return self.gather_rounds
         return 1 if self.fraction_train >= 1 else math.ceil(2 / self.fraction_train)

@@ -47,10 +47,6 @@ class RobustTKM(OneShotClustering):
         coordinate that the mean of a cluster leaves out at either end.
     erm_epochs : int, default 10
         Passes over a device's data in the first stage.
-    restarts : int, default 20
-        Random starts of trimmed k-means.
-    gather_rounds : int | None, default None
-        Rounds of the first stage; none is one where all devices are asked, else 2 / ``fraction_train``.
     **sampling
         See `bouquet.strategies.base.sampling.Sampling`.
     """
@@ -58,7 +54,6 @@ class RobustTKM(OneShotClustering):
     num_clusters: Count = 4
     trimmed_share: Annotated[float, Allowed("a number from 0 to below 0.5", lambda value: 0 <= value < 0.5)] = 0.1
     erm_epochs: Count = 10
-    restarts: Count = 20
     warmup_rounds: int = field(default=0, init=False)  # no option here: clustering begins at once
 
     @property
@@ -79,7 +74,7 @@ class RobustTKM(OneShotClustering):
 
     def find_clusters(self, updates: Matrix) -> tuple[Assignment, dict[str, Any]]:
         """Trimmed k-means; that of the updates is that of the models, moved by the common start."""
-        clustering = trimmed_kmeans(updates, self.num_clusters, self.trimmed_share, self.seed, self.restarts)
+        clustering = trimmed_kmeans(updates, self.num_clusters, self.trimmed_share, self.seed)
         return clustering.assignment, {"trimmed": int(clustering.trimmed.sum()), "inertia": clustering.inertia}
 
     def place(self, updates: Matrix, directions: Matrix) -> Assignment:

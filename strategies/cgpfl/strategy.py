@@ -62,10 +62,6 @@ class CGPFL(OneShotClustering):
         η λ, above 0, at most 1: the part of the way to the personal model that the local context then moves.
     server_step : float, default 1.0
         β, above 0, at most 1.
-    restarts : int, default 20
-        Random restarts of the first k-means.
-    gather_rounds : int | None, default None
-        Rounds of the common start; none is one where all clients are asked, else 2 / ``fraction_train``.
     **sampling
         See `bouquet.strategies.base.sampling.Sampling`.
     """
@@ -78,7 +74,6 @@ class CGPFL(OneShotClustering):
     personal_steps: Count = 5
     context_step: Above0To1 = 0.3
     server_step: Above0To1 = 1.0
-    restarts: Count = 20
     warmup_rounds: int = field(default=0, init=False)  # no option here: clustering begins at once
 
     def __post_init__(self) -> None:
@@ -132,7 +127,7 @@ class CGPFL(OneShotClustering):
 
     def find_clusters(self, updates: Matrix) -> tuple[Assignment, dict[str, Any]]:
         """K-means of the clients' ω, here as what they changed in their common start."""
-        labels, _, inertia = kmeans(updates, self.num_clusters, self.seed, self.restarts)
+        labels, _, inertia = kmeans(updates, self.num_clusters, self.seed)
         return labels, {"inertia": inertia}
 
     def aggregate(self, W: Matrix, labels: Assignment, examples: ArrayLike, previous: Matrix) -> Matrix:

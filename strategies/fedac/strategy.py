@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -68,20 +68,10 @@ class FedAC(MethodStrategy[FedACState]):
         By which a client finds its cluster: the cosine of reduced models (Eq. 4), or the models' L2 distance.
     pca_dim : int, default 10
         p, the numbers of a reduced model. With very few, clients that are all alike look clustered.
-    pca_every : int, default 100
-        Rounds until the map to p numbers is made anew; a client that it never saw brings that forward.
     tuning : {"silhouette", "ratio", "off"}, default "silhouette"
         Of K: by the ``"silhouette"``, by the paper's ``"ratio"`` (section 4.5, Algorithm 3), or ``"off"``.
-    tune_every : int, default 1
-        Rounds from one tuning to the next.
-    min_clusters, max_clusters
-        The least and the greatest K of a tuning.
-    margin : float, default 0.05
-        By how much a grouping must beat the silhouette of the present one.
-    min_silhouette : float, default 0.25
-        Without a grouping that has it, there is one cluster.
-    split_above, merge_below
-        Thresholds for ρ of ``"ratio"``; the paper gives no values.
+    max_clusters : int, default 15
+        The greatest K of a tuning.
     model_share : float, default 1.0
         Share of each cluster that uploads its models, drawn anew in each round. The others train as well, and send p
         numbers, from which they are clustered; each is sent the map, p times the size of a model, once and whenever it
@@ -101,15 +91,15 @@ class FedAC(MethodStrategy[FedACState]):
     decision_layers: int | tuple[str, ...] = 1
     similarity: Measure = "low-rank"
     pca_dim: Count = 10
-    pca_every: Count = 100
+    pca_every: ClassVar[int] = 100  # rounds until the map to p numbers is made anew; a new client brings it forward
     tuning: TuningRule = "silhouette"
-    tune_every: Count = 1
-    min_clusters: int = 1
+    tune_every: ClassVar[int] = 1  # rounds from one tuning to the next
+    min_clusters: ClassVar[int] = 1  # the least K of a tuning
     max_clusters: int = 15
-    margin: float = 0.05
-    min_silhouette: float = 0.25
-    split_above: float = 0.5
-    merge_below: float = 0.02
+    margin: ClassVar[float] = 0.05  # by how much a grouping must beat the silhouette of the present one
+    min_silhouette: ClassVar[float] = 0.25  # without a grouping that has it, there is one cluster
+    split_above: ClassVar[float] = 0.5  # of ρ, for "ratio"; the paper gives no values
+    merge_below: ClassVar[float] = 0.02  # likewise
     model_share: Above0To1 = 1.0
     tested: Tested = "personal"
 
@@ -151,7 +141,7 @@ class FedAC(MethodStrategy[FedACState]):
         return {client: replace(to_personal_model(state, client, upload=()), start=start) for client in clients}
 
     def update(self, state: FedACState, round_: int, replies: Replies) -> Outcome[FedACState]:
-        """Algorithm 1 after the uploads: the means, the E-step, and every ``tune_every`` rounds the tuning of K."""
+        """Algorithm 1 after the uploads: the means, the E-step, and every `tune_every` rounds the tuning of K."""
         with_model = [i for i, reply in enumerate(replies.received) if reply.layers]
         uploads = Uploads([replies.clients[i] for i in with_model], replies.W[with_model], replies.layout)
         state = replace(state, round=round_, moved=0, silhouettes={}, changes=[])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,12 +75,6 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
         (docs/decisions/fedtsdp-shared-layers.md).
     stages : {"both", "one", "two"}, default "both"
         ``"one"`` clusters by outputs only, ``"two"`` by weights only (the paper's ablation).
-    public_batch : int, default 64
-        B, public samples drawn in a round.
-    hopkins_points : int | None, default None
-        m̃ of Eq. 6; None is a quarter of the clients.
-    hopkins_draws : int, default 20
-        H is the mean of so many draws.
     sampling_gain : float | None, default None
         What Eq. 7 adds to the weight of a public sample; None is its `|D_pub| / B`. As W is normalised, that puts
         nearly all of it on the one batch, which is then drawn again and again; 1 / B puts half of it there.
@@ -100,9 +94,9 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
     min_samples: Count = 2
     dampening: Above0To1 = 0.98
     stages: Stages = "both"
-    public_batch: Count = 64
-    hopkins_points: Count | None = None
-    hopkins_draws: Count = 20
+    public_batch: ClassVar[int] = 64  # B, public samples drawn in a round
+    hopkins_points: ClassVar[int | None] = None  # m̃ of Eq. 6; None is a quarter of the clients
+    hopkins_draws: ClassVar[int] = 20  # H is the mean of so many draws
     sampling_gain: Weight | None = None
 
     def initial_state(self, layout: ParameterLayout, initial: Vector) -> FedTSDPState:

@@ -65,12 +65,11 @@ def choose_by_models(
     layout: ParameterLayout,
     candidates: list[int],
     seed: int,
-    restarts: int,
 ) -> ClusterNumber:
     """K by the ``"elbow"`` or the ``"silhouette"`` of models (n × d) that were trained from one ``origin`` (d,)."""
     compared = layout.parameters_of(models)
     if rule == "elbow":
-        scores = {k: kmeans(compared, k, seed, restarts).inertia for k in candidates}
+        scores = {k: kmeans(compared, k, seed).inertia for k in candidates}
         return ClusterNumber(elbow(scores), scores)
     # Directions of the updates: on the models themselves the silhouette is far less clear.
     return choose_num_clusters(compared - layout.parameters_of(origin), candidates, seed, unit_length=True)

@@ -63,8 +63,6 @@ class FeSEM(MethodStrategy[FeSEMState]):
         Eq. 7 as printed, with α_i = n_i / Σ n before the loss. It has the minimum of the loss + (λ/m) / α_i · ‖W − C‖²,
         which is what the device is given, so that its step does not shrink with the number of clients. From the second
         round on; a client that is not known yet counts as the mean one. Without it λ/m is the same for all.
-    restarts : int, default 20
-        Random restarts of the first k-means, of which the least intra-cluster distance is kept.
     weighting : {"uniform", "examples"}, default "uniform"
         ``"uniform"`` is Eq. 9; ``"examples"`` weighs clients by their number of samples.
     matching : bool, default False
@@ -88,7 +86,6 @@ class FeSEM(MethodStrategy[FeSEMState]):
     num_clusters: NumClusters = 4
     proximal_weight: Weight = 0.001
     weighted_loss: bool = False
-    restarts: Count = 20
     weighting: Weighting = "uniform"
     matching: bool = False
     warmup_rounds: Count = 1
@@ -238,7 +235,7 @@ class FeSEM(MethodStrategy[FeSEMState]):
             self.warn(f"K is chosen after {SELECTION_ROUNDS * len(allowed)} more rounds, of trial clusters.")
             state = replace(state, trial=trial, start_models=rows[chosen], start_clients=[clients[i] for i in chosen])
             return self._cluster(state, layout, rows[chosen], state.start_clients, allowed[0])
-        best, scores = choose_by_models(self.selection, rows[chosen], origin, layout, allowed, self.seed, self.restarts)
+        best, scores = choose_by_models(self.selection, rows[chosen], origin, layout, allowed, self.seed)
         state = replace(state, num_clusters=best, selection={str(k): float(score) for k, score in scores.items()})
         return self._cluster(state, layout, rows, clients, best)
 
@@ -246,7 +243,7 @@ class FeSEM(MethodStrategy[FeSEMState]):
         self, state: FeSEMState, layout: ParameterLayout, rows: Matrix, clients: list[str], num_clusters: int
     ) -> FeSEMState:
         """K-means over models (n × d), all of them alike; then the M-step (Eq. 9), with its weights."""
-        labels, means, _ = kmeans(rows, num_clusters, self.seed, self.restarts, layout.parameters_of(rows))
+        labels, means, _ = kmeans(rows, num_clusters, self.seed, compared=layout.parameters_of(rows))
         weights = [state.examples[client] for client in clients] if self.weighting == "examples" else None
         centers = self.aggregation.cluster_means(rows, labels, num_clusters, weights, previous=means)
         return replace(

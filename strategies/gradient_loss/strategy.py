@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -59,7 +59,6 @@ ChoiceBatches = Annotated[
 ]
 ChoiceMemory = Annotated[float, Allowed("a number from 0 to below 1", lambda value: 0 <= value < 1)]
 # Infinity fits: then no rise of the loss makes a device look at all clusters again.
-LossRise = Annotated[float, Allowed("a number from 0", lambda value: value >= 0)]
 
 TOLD_STREAM = 2  # beside the base's streams of sampling
 
@@ -81,14 +80,8 @@ class GradientLoss(MethodStrategy[GradientLossState]):
         ``"epochs"``: ``train.local_epochs`` passes over the device's data.
     broadcast : {"full", "adaptive"}, default "full"
         ``"full"`` sends all K models every round. ``"adaptive"`` sends a device its own cluster's model only, once it
-        has found the same cluster ``stable_after`` times in a row; it is sent all K again ``look_every`` rounds after
-        it last compared them, and in the round after its training loss rose by more than ``loss_rise`` of what it was.
-    stable_after : int, default 3
-        Of ``"adaptive"``: comparisons in a row with the same cluster.
-    look_every : int, default 5
-        Of ``"adaptive"``: rounds after which a device compares anew.
-    loss_rise : float, default 0.1
-        Of ``"adaptive"``: the share by which a loss may rise.
+        has found the same cluster three times in a row; it is sent all K again five rounds after
+        it last compared them, and in the round after its training loss rose by more than a tenth of what it was.
     choice_batches : int | "all", default 1
         So many mini-batches of the round decide, as far as the device has them; a step is still taken on the first. The
         paper's 1 is little where a mini-batch is small. ``"all"`` are all of the device's training data, as IFCA has it
@@ -116,9 +109,9 @@ class GradientLoss(MethodStrategy[GradientLossState]):
     similarity: Similarity = "cosine"
     local_update: LocalUpdate = "step"
     broadcast: Broadcast = "full"
-    stable_after: Count = 3
-    look_every: Count = 5
-    loss_rise: LossRise = 0.1
+    stable_after: ClassVar[int] = 3  # comparisons in a row with the same cluster
+    look_every: ClassVar[int] = 5  # rounds after which a device compares anew
+    loss_rise: ClassVar[float] = 0.1  # the share by which a loss may rise
     choice_batches: ChoiceBatches = 1
     choice_memory: ChoiceMemory = 0.0
     batch_loss: BatchLoss = "mean"

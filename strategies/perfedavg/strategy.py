@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from bouquet.common.protocol import Instruction, Scalar
 from bouquet.common.protocol.offers import TRAINING
 from bouquet.strategies.base.method import one_model
-from bouquet.strategies.base.options import Above0, Count
+from bouquet.strategies.base.options import Above0
 from bouquet.strategies.baselines.fedavg import GlobalState
 from bouquet.strategies.baselines.global_model import GlobalModel
 from bouquet.strategies.perfedavg.wire import ADAPTATION_RATE, ADAPTATION_STEPS, PROCEDURE
@@ -36,8 +37,6 @@ class PerFedAvg(GlobalModel):
     ----------
     adaptation_rate : float, default 0.01
         α.
-    adaptation_steps : int, default 1
-        Gradient steps of adaptation before a test; 1 in the paper.
     **sampling
         See `bouquet.strategies.base.sampling.Sampling`.
     """
@@ -46,7 +45,7 @@ class PerFedAvg(GlobalModel):
     trainings = "2"
 
     adaptation_rate: Above0 = 0.01
-    adaptation_steps: Count = 1
+    adaptation_steps: ClassVar[int] = 1  # gradient steps of adaptation before a test; 1 in the paper
 
     def device_needs(self) -> Mapping[str, str]:
         """For the meta-gradients."""

@@ -17,6 +17,7 @@ from bouquet.common.model.build import initial_model, state_vector
 from bouquet.common.protocol import ARRAYS, Encoder, Instruction, Payload, Proximal
 from bouquet.common.protocol.error_replies import NOT_NOW_ERROR, NotNow
 from bouquet.common.settings import load_settings
+from bouquet.common.settings.settings import AS_JSON
 from bouquet.experiments.simulation.inline_grid import InlineGrid
 from bouquet.strategies.base import reply_checks
 from tests.helpers.machine import Machine
@@ -65,7 +66,7 @@ def test_the_same_message_gives_the_same_model_and_another_round_another(model):
 
 
 def test_settings_arrive_by_run_config(model):
-    reply = make_client_app()(ask(model, whole(model)), context(run_config=SETTINGS.to_run_config()))
+    reply = make_client_app()(ask(model, whole(model)), context(run_config={AS_JSON: SETTINGS.model_dump_json()}))
     assert reply.has_content()
 
 

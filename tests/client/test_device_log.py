@@ -16,6 +16,7 @@ from bouquet.common.model.build import initial_model, state_vector
 from bouquet.common.model_selection import CHOSEN, MIXED, mixed_bits
 from bouquet.common.protocol import ARRAYS, Encoder, Instruction, Payload
 from bouquet.common.settings import load_settings
+from bouquet.common.settings.settings import AS_JSON
 from bouquet.common.task.score import ACCURACY
 from bouquet.experiments.simulation.inline_grid import InlineGrid
 from bouquet.strategies.base import reply_checks
@@ -46,7 +47,7 @@ def device(tmp_path, capsys):
         layout, vector = state_vector(initial_model(settings))
         if content is None:
             content = Encoder(layout).content(Instruction({ARRAYS: Payload(vector)}), round_, "run", {})
-        context = Context(1, 2, config, RecordDict(), settings.to_run_config())
+        context = Context(1, 2, config, RecordDict(), {AS_JSON: settings.model_dump_json()})
         try:
             reply = app(Message(content, dst_node_id=2, message_type=kind), context)
         finally:

@@ -50,21 +50,22 @@ def test_without_a_fleet_a_device_goes_by_its_own_error():
     assert posterior(Difference(-0.3, 0.0), 1, None).error == pytest.approx(math.sqrt(0.1))
 
 
-def test_another_model_must_be_better_by_the_margin():
+def test_another_model_must_be_better_by_the_margin(monkeypatch):
     beliefs = {"received": Posterior(-0.05, 0.06), "personal": Posterior(-0.04, 0.03)}
-    assert choose(beliefs, margin=1.0) == "personal"
-    assert choose(beliefs, margin=0.0) == "received"
-    assert choose(beliefs, margin=2.0) == model_selection.REFERENCE
-    assert choose({}, margin=1.0) == model_selection.REFERENCE
+    for margin, chosen in ((1.0, "personal"), (0.0, "received"), (2.0, model_selection.REFERENCE)):
+        monkeypatch.setattr(model_selection, "MARGIN", margin)
+        assert choose(beliefs) == chosen
+    assert choose({}) == model_selection.REFERENCE
 
 
-def test_what_was_kept_stays_only_where_it_is_better_than_what_is_new_by_the_margin():
+def test_what_was_kept_stays_only_where_it_is_better_than_what_is_new_by_the_margin(monkeypatch):
     new = np.full(100, 0.5)
     better = new - 0.1  # of no variance: (4 · .1) / 103 / 100, an error of .006
-    assert model_selection.stays(better, new, 1.0)
-    assert not model_selection.stays(better, new, 20.0)
-    assert not model_selection.stays(new, new, 1.0)
-    assert not model_selection.stays(better[:3], new[:3], 1.0)  # an error of .15
+    assert model_selection.stays(better, new)
+    assert not model_selection.stays(new, new)
+    assert not model_selection.stays(better[:3], new[:3])  # an error of .15
+    monkeypatch.setattr(model_selection, "MARGIN", 20.0)
+    assert not model_selection.stays(better, new)
 
 
 def test_what_is_reported_comes_back_and_nonsense_counts_for_nothing():

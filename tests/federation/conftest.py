@@ -29,7 +29,6 @@ QUICK = """
 min_clients = {clients}
 round_timeout = 240
 straggler_grace = {grace}
-straggler_factor = 2
 """
 
 

@@ -50,7 +50,6 @@ noise_multiplier = 0.01
 min_clients = 3
 min_replies = 0.5
 late_replies = "next"
-straggler_factor = 1
 straggler_grace = 4
 """
 

@@ -98,9 +98,8 @@ def prometheus(tmp_path):
 def test_each_alert_fires_when_its_fault_is_made(wired, prometheus, monkeypatch):
     monkeypatch.delenv("BOUQUET_WEB_TOKEN", raising=False)
     web = free_port()
-    limits = "max_failed_rounds = 1\n"
     options = ("--web", f"0.0.0.0:{web}", "--keep-waiting")
-    run = wired("mallory", rounds=100_000, grace=500, more=limits, options=options)
+    run = wired("mallory", rounds=100_000, grace=500, options=options)
     commands, seen = run.commands, prometheus(f"127.0.0.1:{web}")
     hang, ends, ill = threading.Event(), threading.Event(), threading.Event()
 

@@ -33,7 +33,6 @@ learning_rate_decay = 0.001  # what a layer is after round 1 it still is at the 
 min_clients = 4
 round_timeout = 60
 straggler_grace = 12
-straggler_factor = 2
 """,
 )
 

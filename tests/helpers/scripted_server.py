@@ -7,6 +7,7 @@ from bouquet.client.app import make_client_app
 from bouquet.common.model.build import initial_model, state_vector
 from bouquet.common.protocol import ARRAYS, Encoder, Instruction, Payload
 from bouquet.common.settings import parse_settings
+from bouquet.common.settings.settings import AS_JSON
 from bouquet.experiments.simulation.inline_grid import InlineGrid
 
 CLASSES = ["healthy", "mildew", "rust"]
@@ -50,7 +51,7 @@ class Device:
         layout, initial = self.model(**settings)
         asked = instruction or Instruction({ARRAYS: Payload(initial)})
         content = Encoder(layout).content(asked, round_, run, config or {})
-        given = parse_settings({}, {**self.settings, **settings}).to_run_config()
+        given = {AS_JSON: parse_settings({}, {**self.settings, **settings}).model_dump_json()}
         message = Message(content, dst_node_id=2, message_type=kind)
         return make_client_app()(message, Context(1, 2, self.config, RecordDict(), given))
 

@@ -3,11 +3,6 @@
 A device says in every reply what it holds, and only then is it taken to hold it: one that did not answer is sent a
 difference to what it held before, which it still keeps. One that lost its copies says so, and is sent whole models.
 
-A sparse codec leaves most of a change out. A device that trains what it was sent answers from there, and the mean of
-such answers would be without what was left out, for good: it is added to the answer again (`Compression.incoming`), so
-that the next difference has it. Of a method that offers several models nobody here knows which of them was trained, and
-there what was left out is lost (docs/decisions/error-feedback.md).
-
 Strategies know nothing of this. What is remembered here goes into the checkpoint beside a strategy's state, so that a
 resumed run sends the same bytes.
 """
@@ -25,14 +20,13 @@ from numpy.typing import NDArray
 from bouquet.common.compression.codecs import Codec
 from bouquet.common.compression.delta import Copy, PackedModel, nearest, pack_model
 from bouquet.common.parameters.layout import ParameterLayout, Vector
-from bouquet.common.protocol import ARRAYS, ClientReply, Instruction, Payload
+from bouquet.common.protocol import ClientReply, Instruction, Payload
 from bouquet.common.protocol.arrival import Arrival
 from bouquet.common.protocol.compressed import UPLOADED, Packing
 from bouquet.common.protocol.error_replies import says_copy_is_lost
 from bouquet.strategies.base.filters.filter import Filter, Outgoing
 
 _STREAM = 3  # of the seed
-_EXACT = Codec("float32")
 
 
 class Compression(Filter):
@@ -52,8 +46,6 @@ class Compression(Filter):
         self._records = {UPLOADED}  # names under which a device may hold a copy: what was sent, and its own
         self._copies: dict[str, Copy] = {}  # by digest
         self._sent: dict[str, set[str]] = {}  # client → digests that it was sent in this round
-        # What a device trains in this round, by client and digest of its copy: the model it was to get, and that copy.
-        self._trained: dict[tuple[str, str], tuple[ParameterLayout, Payload, Copy]] = {}
         self._awaited: set[str] = set()  # digests to which a late reply may be a difference
         self._round = 0
         self._steps: dict[str, int] = {}
@@ -64,7 +56,6 @@ class Compression(Filter):
     def begin(self, round_: int) -> None:
         """A new round: copies that no device is known to hold are forgotten."""
         self._round, self._steps, self._packed = round_, {}, {}
-        self._trained = {key: sent for key, sent in self._trained.items() if key[1] in self._awaited}
         self._forget_unheld()
         self._sent = {}
 
@@ -81,9 +72,6 @@ class Compression(Filter):
             packed, copy = self._pack(layout, client, payload)
             models[name] = replace(packed, not_kept=payload.exact)
             received[name] = replace(payload, vector=copy.vector)
-            if self.down.feeds_back and is_train and name == ARRAYS and instruction.start == "received":
-                self._trained[client, copy.digest] = (layout, payload, copy)
-                received[name] = payload
             if is_train and not payload.exact:
                 self._records.add(name)
                 self._copies[copy.digest] = copy
@@ -105,14 +93,13 @@ class Compression(Filter):
     def incoming(self, reply: ClientReply) -> ClientReply:
         """Note what the device says it holds, as far as it is known here; the reply without its own copy.
 
-        What the device changed is put on the model that it was to get, where a sparse codec left some of that out. One
-        copy for each record that there is: whatever a device says, the server keeps no more copies for it.
+        One copy for each record that there is: whatever a device says, the server keeps no more copies for it.
         """
         if reply.copy is not None and reply.copy.digest in reply.holds.values():
             self._copies[reply.copy.digest] = reply.copy
         known = ((name, digest) for name, digest in reply.holds.items() if name in self._records)
         self.held[reply.client] = {name: digest for name, digest in known if digest in self._copies}
-        return self._with_what_was_left_out(replace(reply, copy=None))
+        return replace(reply, copy=None)
 
     def lost(self, client: str, arrival: Arrival) -> None:
         """Where the device says that it lost its copies, send it whole models from now on."""
@@ -144,20 +131,10 @@ class Compression(Filter):
             base = nearest(bases, payload.vector, layout.columns(layers))
             name = f"{base.digest if base else ''}/{len(self._packed)}"
             rng = np.random.default_rng([_STREAM, self.seed, self._round, zlib.crc32(name.encode())])
-            codec = _EXACT if payload.exact else self.down
+            codec: Codec = "float32" if payload.exact else self.down
             self._packed[key] = (*pack_model(layout, payload.vector, layers, base, codec, rng), payload.vector)
         packed, copy, _ = self._packed[key]
         return packed, copy
-
-    def _with_what_was_left_out(self, reply: ClientReply) -> ClientReply:
-        sent = self._trained.pop((reply.client, reply.holds.get(ARRAYS, "")), None)
-        if sent is None:
-            return reply
-        layout, payload, copy = sent
-        columns = layout.columns(reply.layers if payload.layers is None else {*reply.layers} & {*payload.layers})
-        vector = reply.vector.copy()
-        vector[columns] += payload.vector[columns] - copy.vector[columns]
-        return replace(reply, vector=vector)
 
     def _forget_unheld(self) -> None:
         kept = self._held() | self._awaited

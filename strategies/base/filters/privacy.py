@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bouquet.common import protocol
-from bouquet.common.privacy_accounting import RELEASES, epsilon_spent
+from bouquet.common.privacy_accounting import DELTA, RELEASES, epsilon_spent
 from bouquet.common.protocol import ClientReply
 from bouquet.common.protocol.arrival import Arrival
 from bouquet.common.settings.sections import PrivacySettings
@@ -46,7 +46,7 @@ class PrivacyLedger(Filter):
 
     def epsilon(self, client: str) -> float | None:
         """ε of all that the client has sent in this run; None where no finite one holds."""
-        found = epsilon_spent(self.releases.get(client, 0), self.settings.noise_multiplier, self.settings.delta)
+        found = epsilon_spent(self.releases.get(client, 0), self.settings.noise_multiplier)
         return round(found, 6) if math.isfinite(found) else None
 
     def by_client(self) -> dict[str, float | None]:
@@ -60,6 +60,7 @@ class PrivacyLedger(Filter):
         most = max(every, default=0.0)
         return {
             **self.settings.model_dump(mode="json"),
+            "delta": DELTA,
             "protects": "all that is sent" if self.settings.withholds else "the models, not the scores",
             "releases": dict(sorted(self.releases.items())),
             "epsilon": spent,

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from bouquet.client.data.loading import load_partition
+from bouquet.common.data import partition_rules
 from bouquet.common.data.datasets import load_dataset
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings import load_settings
@@ -74,7 +75,7 @@ def test_they_are_of_the_test_part_once_each_and_what_is_trained_on_is_as_withou
     assert len(set(tested)) == 6, "each client has its own"
 
 
-def test_the_mix_is_what_the_samples_were_drawn_from_not_the_few_that_were(file):
+def test_the_mix_is_what_the_samples_were_drawn_from_not_the_few_that_were(file, monkeypatch):
     y = np.arange(1200) * 7 % 10 % 4
     one_client = np.bincount(y, minlength=4) / 1200  # all of them are its part, which is cut to twenty
     for samples in (30, 31, 97):
@@ -83,8 +84,9 @@ def test_the_mix_is_what_the_samples_were_drawn_from_not_the_few_that_were(file)
         assert (np.abs(counts - one_client * samples) < 1).all()
     counts = np.bincount(part(file, 1, f"{file}:nine_of_ten", 2, 50).test_y, minlength=4)
     assert counts[2] == 45
-    dominant = {"groups": 2, "primary_share": (0.6, 0.6), "secondary_share": (0.3, 0.3)}
-    counts = np.bincount(part(file, 1, "dominant", samples=40, **dominant).test_y, minlength=4)
+    monkeypatch.setattr(partition_rules, "PRIMARY_SHARE", (0.6, 0.6))
+    monkeypatch.setattr(partition_rules, "SECONDARY_SHARE", (0.3, 0.3))
+    counts = np.bincount(part(file, 1, "dominant", samples=40, groups=2).test_y, minlength=4)
     assert sorted(counts) == [2, 2, 12, 24]  # its shares, of which twenty samples hold one and one
 
 

@@ -9,13 +9,13 @@ from flwr.app import Context, Message, RecordDict
 from bouquet.client.app import make_client_app
 from bouquet.client.state.device_state import PERSONAL, DeviceState
 from bouquet.client.state.store import FolderStore
-from bouquet.common.compression.codecs import Codec
 from bouquet.common.compression.delta import pack_model
 from bouquet.common.model.build import initial_model, state_vector
 from bouquet.common.model.freezing import frozen_names
 from bouquet.common.protocol import ARRAYS, Backbone, Encoder, Instruction, Payload
 from bouquet.common.protocol.compressed import Packing
 from bouquet.common.settings import load_settings
+from bouquet.common.settings.settings import AS_JSON
 from bouquet.experiments.simulation.inline_grid import InlineGrid
 
 InlineGrid({})  # gives Flower's Message its sender
@@ -45,7 +45,7 @@ def device(tmp_path):
         return deliver(content, own, flower_run)
 
     def deliver(content, own, flower_run=1):
-        context = Context(flower_run, 2, config, RecordDict(), own.to_run_config())
+        context = Context(flower_run, 2, config, RecordDict(), {AS_JSON: own.model_dump_json()})
         return app(Message(content, dst_node_id=2, message_type="train"), context)
 
     def files():
@@ -120,12 +120,12 @@ def test_a_server_that_names_all_its_models_as_still_needed_has_few_of_them_kept
         # Each message holds differences to all models that were sent before.
         models = {}
         for place, base in enumerate(copies):
-            packed, _ = pack_model(layout, vector - place - 0.3, layout.layers, base, Codec("int8"), rng)
+            packed, _ = pack_model(layout, vector - place - 0.3, layout.layers, base, "int8", rng)
             models[f"model-{number}-{place}"] = packed
-        packed, copy = pack_model(layout, vector + number, layout.layers, None, Codec("float32"), rng)
+        packed, copy = pack_model(layout, vector + number, layout.layers, None, "float32", rng)
         copies.append(copy)
         models[ARRAYS] = packed
-        packing = Packing(models, Codec("int8"), 0, tuple(copy.digest for copy in copies))
+        packing = Packing(models, "int8", 0, tuple(copy.digest for copy in copies))
         content = Encoder(layout).content(Instruction({}), number + 1, "run", {}, packing)
         answered += not device.deliver(content, own).has_error()
     assert 3 < answered < 15  # what it no longer holds, a server has to send whole

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from bouquet.client.trust.policy import CodeRefused, CodeTrust, unpack, unpacked
 from bouquet.common.errors import BouquetError
+from bouquet.common.settings import Settings
 from bouquet.common.trust.code import archive, digest_of, own_code
 
 FILES = {"client/app.py": b"app = 1\n", "RELEASE": b"bouquet-fl 9\n"}
@@ -113,9 +114,8 @@ def test_an_archive_with_any_bytes_changed_is_that_code_or_refused(tmp_path_fact
 
 
 def test_a_model_or_data_set_of_the_owners_is_imported_only_with_their_leave():
-    fine = {"model.name": "mlp", "data.dataset": "digits", "data.partition": "iid", "task.kind": "classification"}
-    CodeTrust().check_config(fine)
-    CodeTrust().check_config({"model.name": "torchvision:resnet18"})  # of models alone that is Bouquet's own
+    CodeTrust().check_config(Settings().model_dump(mode="json"))
+    CodeTrust().check_config({"model": {"name": "torchvision:resnet18"}})  # of models alone that is Bouquet's own
     own, others = frozenset({"mine.code:make"}), frozenset({"os:system"})
     for key, what, option, allows, wrongly in (
         ("model.name", "model", "--allow-model", CodeTrust(models=own), CodeTrust(models=own, data=others)),
@@ -123,13 +123,14 @@ def test_a_model_or_data_set_of_the_owners_is_imported_only_with_their_leave():
         ("data.dataset", "data set", "--allow-data", CodeTrust(data=own), CodeTrust(data=own, models=others)),
         ("data.partition", "partition", "--allow-data", CodeTrust(data=own), CodeTrust(data=own, models=others)),
     ):
-        allows.check_config({key: "mine.code:make"})
-        CodeTrust(anything=True).check_config({key: "os:system"})
+        section, name = key.split(".")
+        allows.check_config({section: {name: "mine.code:make"}})
+        CodeTrust(anything=True).check_config({section: {name: "os:system"}})
         with pytest.raises(CodeRefused, match=f"asks for the {what} 'os:system'.*{option} os:system"):
-            wrongly.check_config({key: "os:system"})
+            wrongly.check_config({section: {name: "os:system"}})
         if what != "model":
             with pytest.raises(CodeRefused):
-                CodeTrust().check_config({key: "torchvision:resnet18"})
+                CodeTrust().check_config({section: {name: "torchvision:resnet18"}})
 
 
 def test_the_client_app_is_told_which_procedures_are_allowed():

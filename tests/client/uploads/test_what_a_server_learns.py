@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord
 
 from bouquet.client.context import ClientContext
 from bouquet.client.rounds.session import Session
-from bouquet.client.uploads import privacy, privacy_budget
+from bouquet.client.uploads import privacy
 from bouquet.client.uploads.privacy_budget import Budget
 from bouquet.common import protocol
 from bouquet.common.errors import BouquetError
@@ -271,17 +271,17 @@ def test_the_standard_procedure_with_many_models_starts_from_the_first(tmp_path,
 BUDGET = {"most-epsilon": 16.0}
 
 
-def test_a_budget_holds_over_runs_restarts_and_another_delta(tmp_path):
+def test_a_budget_holds_over_runs_and_restarts(tmp_path):
     device = Device(tmp_path, BUDGET, samples())
     refused = None
     for number in range(10):
-        reply = device.ask(run=f"run-{number}", round_=1 + number % 3, **{"privacy.delta": 0.9})
+        reply = device.ask(run=f"run-{number}", round_=1 + number % 3)
         if reply.has_error():
             refused = reply
             break
-    allowed = next(n for n in range(1, 100) if epsilon_spent(n + 1, 1.0, privacy_budget.DELTA) > 16)
+    allowed = next(n for n in range(1, 100) if epsilon_spent(n + 1, 1.0) > 16)
     assert number == allowed == 2
-    spent, more = (f"{epsilon_spent(n, 1.0, privacy_budget.DELTA):.4g}" for n in (allowed, allowed + 1))
+    spent, more = (f"{epsilon_spent(n, 1.0):.4g}" for n in (allowed, allowed + 1))
     assert f"(--most-epsilon, δ = 1e-05); {spent} is spent" in owners_refusal(refused)
     assert f"would make it {more}." in owners_refusal(refused)
     # Before it is sent a model, too; a run with more noise can go on, one with less cannot.
@@ -296,7 +296,7 @@ def test_different_noise_composes_exactly(tmp_path):
     spent = Budget(tmp_path, 100.0)
     for noise in (2.0, 2.0, np.sqrt(2.0)):
         spent.spend(float(noise))
-    assert f"ε = {epsilon_spent(1, 1.0, privacy_budget.DELTA):.4g} of 100 spent" in spent.told()
+    assert f"ε = {epsilon_spent(1, 1.0):.4g} of 100 spent" in spent.told()
 
 
 def test_without_noise_or_with_scores_a_budget_allows_nothing(tmp_path):
@@ -349,7 +349,7 @@ def test_messages_at_the_same_time_are_all_counted(tmp_path):
         worker.start()
     for worker in workers:
         worker.join()
-    assert f"ε = {epsilon_spent(20, 1.0, privacy_budget.DELTA):.4g} spent" in Budget(tmp_path).told()
+    assert f"ε = {epsilon_spent(20, 1.0):.4g} spent" in Budget(tmp_path).told()
 
 
 def _spend(folder, times):

@@ -181,21 +181,6 @@ def test_svhn_is_read_by_torchvision_with_ten_as_zero(tmp_path: Path, monkeypatc
     assert data.y.tolist() == [0, 4]
 
 
-def test_every_shape_and_number_of_classes_is_known_without_loading() -> None:
-    assert {name: (info.input_shape, info.num_classes) for name, info in DATASETS.items()} == {
-        "digits": ((1, 8, 8), 10),
-        "mnist": ((1, 28, 28), 10),
-        "fashion-mnist": ((1, 28, 28), 10),
-        "emnist": ((1, 28, 28), 47),
-        "cifar10": ((3, 32, 32), 10),
-        "cifar100": ((3, 32, 32), 100),
-        "svhn": ((3, 32, 32), 10),
-        "mnist-writers": ((1, 28, 28), 10),
-        "uci-har": ((9, 128), 6),
-    }
-    assert all(len(info.mean) == len(info.std) == info.input_shape[0] for info in DATASETS.values())
-
-
 def test_standardising_is_by_channel() -> None:
     x = np.array([[[1.0, 3.0], [5.0, 9.0]]], dtype=np.float32)
     assert standardise(x, (1, 5), (2, 4)).tolist() == [[[0, 1], [0, 1]]]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bouquet.common.data import partition_rules
 from bouquet.common.data.heterogeneity import draw_at_level, heterogeneity_of_counts, label_counts, label_kld_matrix
 from bouquet.common.data.partition_rules import apportion, label_permutations, systematic
 from bouquet.common.data.partitions import ALWAYS_GROUPED, PARTITIONS, partition, split_train_test
@@ -101,10 +102,10 @@ def test_dominant_sizes_are_equal_however_scarce_a_class_is(seed: int, clients: 
     assert len({len(part.indices) for part in partition("dominant", LABELS, clients, seed, minimum=1)}) == 1
 
 
-def test_dominant_with_fixed_shares_by_hand() -> None:
-    parts = partition(
-        "dominant", LABELS, 4, 0, primary_share=(0.5, 0.5), secondary_share=(0.3, 0.3), samples_per_client=40
-    )
+def test_dominant_with_fixed_shares_by_hand(monkeypatch) -> None:
+    monkeypatch.setattr(partition_rules, "PRIMARY_SHARE", (0.5, 0.5))
+    monkeypatch.setattr(partition_rules, "SECONDARY_SHARE", (0.3, 0.3))
+    parts = partition("dominant", LABELS, 4, 0, samples_per_client=40)
     assert np.sort(counts_of(parts), axis=1).tolist() == [[1] * 8 + [12, 20]] * 4
 
 
@@ -116,9 +117,11 @@ def test_dominant_groups_have_one_distribution_and_a_pair_of_classes_each() -> N
     assert len({frozenset(np.argsort(row)[-2:].tolist()) for row in counts[:6]}) == 6
 
 
-def test_dominant_takes_no_more_than_a_class_has() -> None:
+def test_dominant_takes_no_more_than_a_class_has(monkeypatch) -> None:
+    monkeypatch.setattr(partition_rules, "PRIMARY_SHARE", (0.6, 0.6))
+    monkeypatch.setattr(partition_rules, "SECONDARY_SHARE", (0.4, 0.4))
     labels = np.arange(60) % 2
-    parts = partition("dominant", labels, 2, 0, groups=1, primary_share=(0.6, 0.6), secondary_share=(0.4, 0.4))
+    parts = partition("dominant", labels, 2, 0, groups=1)
     assert sorted(np.bincount(labels[parts[0].indices]).tolist()) == [10, 15]  # 2 · 15 is all of the primary class
 
 
@@ -197,8 +200,6 @@ def test_natural_clients_are_owners_with_enough_samples_and_their_real_groups() 
         ("pathological", {"classes_per_client": 10, "groups": 2}, "no 2 different sets of 10 out of 10 classes"),
         ("class-groups", {"classes_per_group": 11}, "classes_per_group is 11; the data allow 1 to 10"),
         ("class-groups", {"classes_per_group": 10, "groups": 2}, "only 1 sets of 10 out of 10"),
-        ("dominant", {"primary_share": (0.6, 0.4)}, "primary_share is"),
-        ("dominant", {"primary_share": (0.5, 0.9)}, "may add up above 1"),
         ("dominant", {"heterogeneity": "extreme"}, "heterogeneity is 'extreme'; allowed are low, mid, high"),
         ("natural", {}, "this data set has no owners"),
         ("natural", {"owners": np.arange(600) // 150}, "5 clients, but only 4 of 4 owners"),

@@ -75,11 +75,6 @@ def test_layer_sizes_counted_by_hand() -> None:
     assert list(layer_sizes(build_model("mlp", GREY, 10, seed=0, hidden=(5,))).values()) == [784 * 5 + 5, 5 * 10 + 10]
 
 
-def test_the_fedtsdp_cnn_has_both_dropouts() -> None:
-    model = build_model("cnn-fedtsdp", COLOUR, 10, seed=0)
-    assert [m.p for m in model.modules() if isinstance(m, nn.Dropout)] == [0.25, 0.5]
-
-
 def test_resnet18_has_a_small_stem_no_first_pooling_and_the_chosen_normalisation() -> None:
     batch = build_model("resnet18", COLOUR, 10, seed=0)
     assert (batch.conv1.kernel_size, batch.conv1.stride) == ((3, 3), (1, 1))
@@ -191,12 +186,6 @@ def test_torchvision_is_imported_only_for_resnet18() -> None:
         "assert 'torchvision' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
-
-
-def test_torchvision_imports_beside_any_torch_and_only_once() -> None:
-    torchvision = import_torchvision()
-    assert import_torchvision() is torchvision
-    assert torch.ops.torchvision.nms is not None
 
 
 def test_a_missing_torchvision_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,9 +92,9 @@ def test_what_does_not_fit_is_refused(name, shape, said):
 
 
 def test_a_device_runs_them_without_its_owners_leave_and_nothing_else_by_that_prefix():
-    CodeTrust().check_config({"model.name": "torchvision:resnet18"})
+    CodeTrust().check_config({"model": {"name": "torchvision:resnet18"}})
     with pytest.raises(CodeRefused, match="asks for the data set 'torchvision:resnet18'"):
-        CodeTrust().check_config({"data.dataset": "torchvision:resnet18"})
+        CodeTrust().check_config({"data": {"dataset": "torchvision:resnet18"}})
     with pytest.raises(BouquetError, match="no classification model"):
         build_model("torchvision:os.system", PHOTO, 3, 0)
 

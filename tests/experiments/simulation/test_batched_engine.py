@@ -163,7 +163,7 @@ def centers(folder):
     [
         ("strategy.name=fedavg", "model.name=mlp"),
         ("strategy.name=fedavg", "model.name=cnn-dcpfl", "train.max_gradient_norm=none", "train.momentum=0"),
-        ("strategy.name=fedprox", "train.weight_decay=0.01", "simulation.at_once=3"),
+        ("strategy.name=fedprox", "train.weight_decay=0.01"),
         ("strategy.name=ditto",),
         ("strategy.name=feddane",),
     ],

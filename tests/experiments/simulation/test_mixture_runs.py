@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from bouquet.client.data.loading import part_of
+from bouquet.client.rounds import mixture
 from bouquet.client.rounds.samples import RoundSamples
 from bouquet.client.rounds.serving import LEFT_OUT, served_models
 from bouquet.client.state.device_state import DeviceState
@@ -131,13 +132,14 @@ def wrong(model, tensors, x, y):
 
 
 # With half of the data held out for the judgement, and not a fifth, chance has less to say.
-JUDGED = [MIXTURE, "personal.held_out=0.5", "data.samples_per_client=40", "train.local_epochs=4", "run.rounds=4"]
+JUDGED = [MIXTURE, "data.samples_per_client=40", "train.local_epochs=4", "run.rounds=4"]
 
 
 @pytest.mark.parametrize(("partition", "is_mixed"), [("iid", False), ("pathological", True)])
 def test_the_model_alone_is_left_out_where_the_received_one_errs_less_on_the_unseen(
-    partition, is_mixed, tmp_path, kept
+    partition, is_mixed, tmp_path, kept, monkeypatch
 ):
+    monkeypatch.setattr(mixture, "HELD_OUT", 0.5)
     chosen = settings("strategy.name=fedavg", *JUDGED, f"data.partition={partition}", "data.classes_per_client=1")
     simulate(chosen, tmp_path)
     model = device_model(tmp_path / STATE_FOLDER / "client-0").card.build().eval()
@@ -172,6 +174,7 @@ def test_of_a_private_run_the_record_says_nothing_of_what_is_served(tmp_path):
 
 
 def test_the_model_alone_never_saw_what_it_is_judged_on(tmp_path, kept, monkeypatch):
+    monkeypatch.setattr(mixture, "HELD_OUT", 0.5)
     chosen = settings("strategy.name=fedavg", *JUDGED)
     simulate(chosen, tmp_path / "true")
     read = RoundSamples.of

@@ -3,6 +3,7 @@
 import io
 import json
 import shutil
+from functools import partial
 
 import pytest
 from rich.console import Console
@@ -17,12 +18,14 @@ from bouquet.experiments.simulation.inline_grid import InlineGrid
 from bouquet.experiments.simulation.run import simulate
 from bouquet.monitor.round_table import RoundTable, print_summary
 from bouquet.server.record.status import read_status
+from bouquet.server.run import resume
+from bouquet.server.run.checkpoint import save_checkpoint
 from bouquet.server.run.stop import RunStopped, ask_to_stop
 from bouquet.server.run_folder import NAMES, OF_A_FALSE_START
 from tests.helpers.stopped_runs import Stopped, cut_after
 
 BASE = ["data.clients=6", "data.groups=3", "data.partition=rotated", "strategy.num_clusters=3", "run.rounds=6"]
-BASE += ["simulation.engine=inline", "server.max_failed_rounds=2"]
+BASE += ["simulation.engine=inline"]
 NOBODY = "No client gave a usable reply; client-0: The device reported: The disk is full."
 BAD_STEP = ["strategy.name=fedavg", "run.rounds=5", "train.learning_rate=30", "train.max_gradient_norm=none"]
 
@@ -60,16 +63,16 @@ def fills_after(disk, round_):
 
 def test_a_run_in_which_nobody_replies_any_more_ends_and_can_go_on(disk, tmp_path):
     simulate(settings(), tmp_path / "whole")
-    with pytest.raises(RunFailed, match=r"No client gave a usable reply in 2 rounds running .*round 4\..*disk is full"):
+    with pytest.raises(RunFailed, match=r"No client gave .* in 3 rounds running, .*round 5\..*disk is full"):
         simulate(settings(), tmp_path / "run", follow=fills_after(disk, 2))
     assert RunFailed.status == 1
     lines = lines_of(tmp_path / "run")
-    assert [line["replies"] for line in lines] == [6, 6, 0, 0]
+    assert [line["replies"] for line in lines] == [6, 6, 0, 0, 0]
     assert lines[2]["warnings"] == [NOBODY]
-    assert lines[3]["assignment"] == lines[1]["assignment"] != {}
+    assert lines[4]["assignment"] == lines[1]["assignment"] != {}
     assert not (tmp_path / "run" / "summary.json").exists()
     page = write_report(tmp_path / "run").read_text()
-    assert "The run failed. No client gave a usable reply in 2 rounds running" in page
+    assert "The run failed. No client gave a usable reply in 3 rounds running" in page
     assert f"Round 3: {NOBODY}" in page
     disk.clear()
     simulate(settings(), tmp_path / "run", resume=True)
@@ -241,13 +244,15 @@ def test_a_device_that_lost_its_layers_is_in_the_record(tmp_path):
     assert lost == [[], [], ["client-1"]]
 
 
-def test_a_damaged_checkpoint_costs_no_device_its_layers(tmp_path):
+def test_a_damaged_checkpoint_costs_no_device_its_layers(tmp_path, monkeypatch):
+    monkeypatch.setattr(resume, "save_checkpoint", partial(save_checkpoint, keep=3))
+
     def die(line):
         if line["round"] == 5:
             raise OSError("no power")
 
     own = [text for text in BASE if not text.startswith("strategy")]
-    chosen = load_settings(None, [*own, "strategy.name=fedper", "run.rounds=6", "server.keep_checkpoints=3"])
+    chosen = load_settings(None, [*own, "strategy.name=fedper", "run.rounds=6"])
     simulate(chosen, tmp_path / "whole")
     with pytest.raises(OSError, match="no power"):
         simulate(chosen, tmp_path / "run", follow=die)

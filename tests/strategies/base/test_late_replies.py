@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from flwr.app import Error, Message
 
-from bouquet.common.compression.codecs import Codec
 from bouquet.common.errors import BouquetError
 from bouquet.common.methods import METHODS
 from bouquet.common.settings import load_settings
@@ -166,7 +165,7 @@ def test_compressed_a_late_reply_is_read_by_the_copy_that_its_device_was_sent():
     from bouquet.strategies.base.method import one_model
 
     layout = ParameterLayout.of({"a.weight": np.zeros(4, np.float32)})
-    compression = Compression(Codec("int8"), Codec("int8"))
+    compression = Compression("int8", "int8")
     compression.begin(1)
     model = np.arange(4, dtype=np.float32)
     _, received = compression.pack(layout, "slow", one_model(model), is_train=True)

@@ -145,7 +145,8 @@ def test_a_division_of_a_side_that_was_divided_before_leaves_the_tree_above_it()
 
 
 def test_half_of_the_clients_a_round_and_one_that_vanishes():
-    strategy = CFL(stationary_norm=0.1, conflict_norm=0.4, memory=3)
+    strategy = CFL(stationary_norm=0.1, conflict_norm=0.4)
+    strategy.memory = 3
     state = begin(strategy)
     goals = {**GOALS, "gone": (1, 0.1)}
     for round_ in range(1, 30):
@@ -162,7 +163,8 @@ def test_half_of_the_clients_a_round_and_one_that_vanishes():
 
 def test_a_sample_of_one_side_is_not_taken_for_everybody():
     """Two of four clients agree that the model is far off; the means of both halves of the fleet count together."""
-    strategy = CFL(stationary_norm=0.3, conflict_norm=0.4, memory=2)
+    strategy = CFL(stationary_norm=0.3, conflict_norm=0.4)
+    strategy.memory = 2
     state = go(strategy, begin(strategy, (0, 0.5)), [1])
     for round_ in range(2, 6):
         state = go(strategy, state, [round_], clients=["a", "b"] if round_ % 2 else ["c", "d"])
@@ -195,7 +197,8 @@ def test_whether_a_cluster_has_settled_is_weighted_by_samples():
 
 
 def test_the_state_survives_a_checkpoint():
-    strategy = CFL(memory=4)
+    strategy = CFL()
+    strategy.memory = 4
     state = go(strategy, begin(strategy, (0, 2)), range(1, 12), FOUR)
     state = go(strategy, state, [12], FOUR, clients=["a", "g"])
     arrays, rest = dump_state(state)
@@ -228,7 +231,6 @@ def test_on_a_grid_with_stock_messages_and_a_device_that_vanishes(scripted, play
         ({"stationary_norm": 0.0}, "stationary_norm = 0"),
         ({"conflict_norm": -1.0}, "conflict_norm = -1"),
         ({"min_separation": 1.5}, "min_separation = 1.5"),
-        ({"memory": 0}, "memory = 0"),
     ],
 )
 def test_bad_hyper_parameters(options, message):

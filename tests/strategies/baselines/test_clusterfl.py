@@ -84,9 +84,7 @@ def test_the_state_survives_a_checkpoint():
     np.testing.assert_array_equal(after[0].centers, after[1].centers)
 
 
-@pytest.mark.parametrize(
-    "options", [{"num_clusters": 0}, {"cluster_weight": -1.0}, {"shrinkage": -1.0}, {"restarts": 0}]
-)
+@pytest.mark.parametrize("options", [{"num_clusters": 0}, {"cluster_weight": -1.0}, {"shrinkage": -1.0}])
 def test_bad_hyper_parameters(options):
     with pytest.raises(BouquetError, match=next(iter(options))):
         ClusterFL(**options)

@@ -55,7 +55,8 @@ def test_clients_who_are_all_alike_end_in_one_cluster(start):
 
 
 def test_a_cluster_that_loses_all_its_members_goes_when_k_is_tuned():
-    strategy = FedAC(num_clusters=2, tune_every=3)
+    strategy = FedAC(num_clusters=2)
+    strategy.tune_every = 3
     rows = {**{f"a{i}": (0, i / 5) for i in range(4)}, **{f"b{i}": (10, i / 5) for i in range(4)}}
     state = started(strategy, rows)
     gone = {client: (20, row[1]) for client, row in rows.items()}
@@ -98,7 +99,8 @@ def test_without_tuning_the_first_clusters_are_of_clients_gathered_over_rounds(s
 
 
 def test_a_cluster_split_off_without_a_model_has_the_center_that_the_map_holds():
-    strategy, rows = FedAC(num_clusters=2, tune_every=2), planted(4)
+    strategy, rows = FedAC(num_clusters=2), planted(4)
+    strategy.tune_every = 2
     state = started(strategy, rows, WIDE)
     assert len(state.centers) == 2
     some = {client: row for client, row in rows.items() if int(client[1:]) % 4 < 2}
@@ -110,12 +112,17 @@ def test_a_cluster_split_off_without_a_model_has_the_center_that_the_map_holds()
         np.testing.assert_allclose(center, np.mean(members, axis=0), atol=1e-4)
 
 
-def test_the_papers_ratio_splits_and_merges():
-    strategy = FedAC(num_clusters=2, tuning="ratio", split_above=0.3, merge_below=0.0)
+def test_the_papers_ratio_splits_and_merges(monkeypatch):
+    def ratio(num_clusters, split_above, merge_below):
+        monkeypatch.setattr(FedAC, "split_above", split_above)
+        monkeypatch.setattr(FedAC, "merge_below", merge_below)
+        return FedAC(num_clusters=num_clusters, tuning="ratio")
+
+    strategy = ratio(2, split_above=0.3, merge_below=0.0)
     state = started(strategy, planted(4, noise=0.01), WIDE)
     assert "split" in [change.kind for change in state.changes]
     assert all(change.against == 0.3 < change.figure for change in state.changes)
-    strategy = FedAC(num_clusters=4, tuning="ratio", split_above=0.5, merge_below=0.4)
+    strategy = ratio(4, split_above=0.5, merge_below=0.4)
     state = started(strategy, planted(4, noise=0.01), WIDE)
     assert [change.kind for change in state.changes] == ["merge", "merge"]
     assert set(state.assignment.values()) == {0, 1}
@@ -186,7 +193,8 @@ def test_numbers_that_are_none_are_refused(numbers):
 
 
 def test_everybody_uploads_a_model_for_a_new_map():
-    strategy, state, rows = by_numbers(pca_every=5)
+    strategy, state, rows = by_numbers()
+    strategy.pca_every = 5
     for round_, clients in ((6, sorted(rows)), (2, [*sorted(rows), "new"])):
         plan = strategy.plan(state, round_, clients)
         assert {instruction.procedure for instruction in plan.values()} == {STANDARD}

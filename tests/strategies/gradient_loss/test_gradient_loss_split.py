@@ -73,7 +73,7 @@ def test_ifca_divides_too_and_one_device_is_no_group():
 
 
 def test_adaptive_has_both_halves_look_again():
-    strategy, _, state = splitting(APART, broadcast="adaptive", stable_after=2)
+    strategy, _, state = splitting(APART, broadcast="adaptive")
     assert {device.stable for device in state.devices.values()} == {0}
     assert all(asked(i) == {"0", "1"} and steps(i) for i in strategy.plan(state, 4, list("abcde")).values())
 

@@ -84,7 +84,7 @@ def test_a_device_that_is_not_told_how_to_adapt_says_so(tmp_path):
         federation.ask(one_model(federation.initial, procedure=PROCEDURE))
 
 
-@pytest.mark.parametrize("option", [{"adaptation_rate": 0}, {"adaptation_steps": 0}])
+@pytest.mark.parametrize("option", [{"adaptation_rate": 0}, {"adaptation_rate": -1}])
 def test_options_that_do_not_fit(option):
     with pytest.raises(BouquetError, match=f"{next(iter(option))} = "):
         PerFedAvg(**option)

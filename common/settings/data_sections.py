@@ -1,0 +1,213 @@
+"""The sections that say what devices learn from, and what: `data`, `task` and `table`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from bouquet.common.data.catalog import is_images
+from bouquet.common.data.partitions import PARTITIONS
+
+TASK_KINDS = ("classification", "regression", "forecast")
+OWN_DATA = "own"  # each device brings its own folder or .npz
+_OF_PARTITION = {
+    "groups",
+    "beta",
+    "classes_per_client",
+    "classes_per_group",
+    "heterogeneity",
+    "samples_per_client",
+    "test_fraction",
+    "test_samples",
+    "public_fraction",
+    "reserved_fraction",
+    "standardise",
+}
+
+
+class Section(BaseModel):
+    """A section of the settings file: unknown keys are errors, values cannot be changed afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _known_partition(name: str) -> str:
+    if name not in PARTITIONS and ":" not in name:
+        known = ", ".join(repr(rule) for rule in PARTITIONS)
+        raise ValueError(f"Input should be {known}, or your own as package.module:function")
+    return name
+
+
+class DataSettings(Section):
+    """The data set, and how it is divided among the clients."""
+
+    dataset: str = Field(
+        "digits",
+        description="A data set by name, 'images' or 'images/NAME' for a folder of images, your own as "
+        f"package.module:function, or {OWN_DATA!r}: each device has its own data.",
+    )
+    data_dir: str = Field(
+        "",
+        description="Folder that holds the data set; empty for embedded data. To simulate 'own' data, a folder with a "
+        "folder for each client.",
+    )
+    partition: Annotated[str, AfterValidator(_known_partition)] = Field(
+        "iid", description=f"{', '.join(PARTITIONS)}, or your own as package.module:function: who gets which samples."
+    )
+    clients: int = Field(10, ge=1, description="Number of clients the data set is divided among.")
+    groups: int | None = Field(None, ge=1, description="Number of true groups, for the partitions that have them.")
+    beta: float = Field(0.5, gt=0, description="Concentration of the Dirichlet partition.")
+    classes_per_client: int = Field(2, ge=1, description="Classes a client holds (pathological).")
+    classes_per_group: int = Field(8, ge=1, description="Classes a group sees (class-groups).")
+    heterogeneity: Literal["low", "mid", "high"] | None = Field(
+        None, description="Level of the dominant partition: a third of the range over 100 draws."
+    )
+    standardise: bool = Field(
+        True, description="Subtract a named data set's mean, divide by its deviation; else images are 0 to 1."
+    )
+    samples_per_client: int | None = Field(None, ge=2, description="At most this many samples a client.")
+    min_samples: int = Field(10, ge=2, description="At least this many samples a client.")
+    test_fraction: float = Field(0.2, gt=0, lt=1, description="Part of a client's samples that it tests on.")
+    split: Literal["random", "time"] = Field(
+        "random",
+        description="How a device's own .npz is divided: 'random', by segments where it has some; 'time': the newest "
+        "part, by its array 'time', is tested. Tables are divided by table.time.",
+    )
+    test_samples: int | None = Field(
+        None,
+        ge=1,
+        description="Test on at most this many fresh samples instead, which nobody trains on: of the data set's test "
+        "part, in the client's mix of classes; in a natural partition of its owner's others.",
+    )
+    public_fraction: float = Field(
+        0.0, ge=0, lt=1, description="Part that no client gets, for the server, of a data set without a test part."
+    )
+    reserved_fraction: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Part, of each owner's samples where they are known, that no client gets whatever the seed: "
+        "test_samples are taken from it.",
+    )
+    classes: tuple[str, ...] = Field(
+        (), description="Names of the classes of the devices' own data, or of a folder of images, in label order."
+    )
+    input_shape: tuple[int, ...] = Field(
+        (), description="Shape of one sample of the devices' own data, or of a folder of images, e.g. [3, 32, 32]."
+    )
+
+    @property
+    def lacks_description(self) -> str:
+        """What is wrong where it says neither classes nor shape."""
+        return (
+            f"dataset {self.dataset!r} needs data.classes (names in label order) and data.input_shape (e.g. "
+            "[3, 32, 32]): the server builds the model without seeing any data"
+        )
+
+    def partition_options(self) -> dict[str, Any]:
+        """What the partition is told, beside the data set, the number of clients and the seed."""
+        return {**self.model_dump(include=_OF_PARTITION), "minimum": self.min_samples}
+
+    @model_validator(mode="after")
+    def _classes_differ(self) -> DataSettings:
+        if twice := sorted({name for name in self.classes if self.classes.count(name) > 1}):
+            raise ValueError(f"data.classes names {', '.join(twice)} twice; every class needs a name of its own")
+        return self
+
+    @model_validator(mode="after")
+    def _own_data_is_described(self) -> DataSettings:
+        if is_images(self.dataset) and not (self.classes and self.input_shape):
+            raise ValueError(self.lacks_description)
+        if self.dataset == OWN_DATA and self.test_samples is not None:
+            raise ValueError(
+                f"data.test_samples = {self.test_samples} takes fresh samples of a named data set, and dataset 'own' "
+                "has none but the devices'; leave it out, they test on data.test_fraction of theirs"
+            )
+        if self.dataset == OWN_DATA and self.reserved_fraction:
+            raise ValueError(
+                f"data.reserved_fraction = {self.reserved_fraction} is of a named data set, not of the devices' own: "
+                "leave it out"
+            )
+        return self
+
+
+class TaskSettings(Section):
+    """What is learned."""
+
+    kind: str = Field(
+        "classification",
+        description="'classification'; 'regression': numbers; 'forecast': numbers some steps ahead of a window of "
+        "rows; or your own as package.module:Class (docs/sensors.md).",
+    )
+    unit: str = Field("", max_length=20, description="Of the targets, e.g. 'µg/m³'; errors are shown in it.")
+
+    @field_validator("kind")
+    @classmethod
+    def _known(cls, kind: str) -> str:
+        if kind not in TASK_KINDS and ":" not in kind:
+            known = ", ".join(repr(one) for one in TASK_KINDS)
+            raise ValueError(f"Input should be {known}, or your own as package.module:Class")
+        return kind
+
+
+class TableSettings(Section):
+    """The columns of the devices' own tables, CSV files with a header; empty where devices have other data."""
+
+    inputs: tuple[str, ...] = Field((), description="Columns that the model sees.")
+    targets: tuple[str, ...] = Field((), description="Columns that it is to tell; one, the class, in classification.")
+    time: tuple[str, ...] = Field(
+        (),
+        description="Column with the time of a row, ISO 8601 or seconds since 1970; or two, a date and a time of day; "
+        "or year, month, day, and hour, minute, second where there are such columns. With it the newest part is "
+        "tested; without it, a random one.",
+        max_length=6,
+    )
+    categories: tuple[str, ...] = Field(
+        (), description="Inputs that are words, each with its values, e.g. ['wind=N,E,S,W']; each becomes a 0 or 1."
+    )
+    history: int = Field(1, ge=1, le=10_000, description="'forecast': rows of a window, one a step of time.")
+    horizon: int = Field(1, ge=1, le=10_000, description="'forecast': steps from a window's last row to the target.")
+    fill: int = Field(
+        0, ge=0, description="Gaps of at most so many steps in the inputs take the last value; other rows are left out."
+    )
+    cut: str = Field(
+        "", description="ISO 8601: what is of this time or later is tested, also of an .npz; empty: the newest part."
+    )
+    until: str = Field("", description="ISO 8601: rows of this time or later are not used; empty: all are.")
+    scaling: Literal["device", "none"] = Field(
+        "device",
+        description="'device': inputs and targets minus their mean, over their deviation, both of the device's "
+        "training part; 'none': as they are. Errors are in the targets' own units, always.",
+    )
+
+    @property
+    def values(self) -> dict[str, tuple[str, ...]]:
+        """Of each column of words, its values."""
+        pairs = (text.partition("=") for text in self.categories)
+        return {column.strip(): tuple(v.strip() for v in listed.split(",")) for column, _, listed in pairs}
+
+    @property
+    def width(self) -> int:
+        """Number of input channels."""
+        return sum(len(self.values.get(column, "1")) for column in self.inputs)
+
+    @field_validator("cut", "until")
+    @classmethod
+    def _is_time(cls, text: str) -> str:
+        if text:
+            datetime.fromisoformat(text)
+        return text
+
+    @model_validator(mode="after")
+    def _columns_fit(self) -> TableSettings:
+        for name, columns in (("inputs", self.inputs), ("targets", self.targets), ("time", self.time)):
+            if twice := sorted({column for column in columns if columns.count(column) > 1}):
+                raise ValueError(f"table.{name} names {', '.join(twice)} twice")
+        if strange := sorted(set(self.values) - set(self.inputs)):
+            raise ValueError(f"table.categories has {', '.join(strange)}, which table.inputs has not")
+        for column, values in self.values.items():
+            if len(values) < 2 or len(set(values)) < len(values) or "" in values:
+                raise ValueError(f"table.categories: {column!r} needs two different values at least, as '{column}=a,b'")
+        return self
