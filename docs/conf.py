@@ -1,13 +1,17 @@
 """The site of these pages: `make docs` builds it into build/docs, warnings as errors."""
 
+import sys
 from importlib import metadata
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 project = "Bouquet"
 copyright = "The Bouquet authors"
 release = metadata.version("bouquet-fl")
 html_title = f"Bouquet {release}"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "numpydoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "numpydoc", "evidence"]
 root_doc = "index"
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}  # autosummary writes pages of the second kind
 html_theme = "pydata_sphinx_theme"

@@ -1,4 +1,4 @@
-"""Running one cell of a comparison in a process of its own, so that a crash does not take the others along."""
+"""Runs each cell of a comparison in a process of its own, so that a crash does not take the others along."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
 import tomli_w
 
@@ -36,6 +35,9 @@ PRELOADED = [
 ]
 
 
+Simulate = Callable[[Settings, Path, bool], object]
+
+
 class CellFailed(BouquetError):
     """A cell that did not come to its end; the text says why, with the tail of its log."""
 
@@ -52,71 +54,49 @@ class Runner(Protocol):
         ...
 
 
-def simulate_command(settings: Path, out: Path, resume: bool) -> list[str]:
-    """The command line of one cell."""
-    # -P: a folder named common where the user happens to be must not be taken for ours.
-    command = [sys.executable, "-P", "-m", "bouquet", "simulate", "--settings", str(settings), "--out", str(out)]
-    return [*command, "--resume"] if resume else command
+class ForkRunner:
+    """Runs each cell in a process and process group of its own; its output goes to ``OUT.log``.
 
-
-class Process(Protocol):
-    """A cell that is running."""
-
-    @property
-    def pid(self) -> int:
-        """Of its process, and of the group that this leads."""
-        ...
-
-    def wait(self, timeout: float | None = None) -> int:
-        """The exit code, negative for a signal; raises `subprocess.TimeoutExpired`."""
-        ...
-
-
-class SubprocessRunner:
-    """Runs each cell as ``bouquet simulate`` in a process group of its own; its output goes to ``OUT.log``.
-
-    ``grace`` is how many seconds a process has to end itself after Ctrl-C before it is killed.
+    The process is forked from one that has loaded what cells need. ``run`` is what it does; it leaves no page
+    ``report.html``, which ``bouquet report`` makes. ``grace`` is how many seconds a process has to end itself after
+    Ctrl-C before it is killed.
     """
 
-    def __init__(
-        self, command: Callable[[Path, Path, bool], Sequence[str]] = simulate_command, grace: float = 15.0
-    ) -> None:
-        self.command = command
+    def __init__(self, grace: float = 15.0, run: Simulate | None = None) -> None:
         self.grace = grace
+        self._run = run
         self._lock = threading.Lock()
-        self._running: set[Process] = set()
+        self._running: set[_Forked] = set()
         self._stopped = False
+        # A fork server has one thread, so that a fork of it is safe; this process has several.
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(PRELOADED)
 
     def __call__(self, settings: Settings, out: Path, *, resume: bool = False) -> None:
         """Run one cell to its end. Raises `CellFailed` with the tail of the log when it exits with an error."""
         settings_file, log = out.with_name(f"{out.name}.toml"), out.with_name(f"{out.name}.log")
         write_atomically(settings_file, tomli_w.dumps(_for_toml(settings.model_dump(mode="json"))).encode())
-        with log.open("ab" if resume else "wb") as output:
-            with self._lock:
-                if self._stopped:
-                    raise CellFailed("The comparison was stopped before this cell began.")
-                process = self._start(settings, settings_file, out, resume, output)
-                self._running.add(process)
-                if self._stopped:  # meanwhile
-                    _signal_group(process, signal.SIGKILL)
-            code = process.wait()
-            with self._lock:
-                self._running.discard(process)
+        if not resume:
+            log.unlink(missing_ok=True)
+        with self._lock:
+            if self._stopped:
+                raise CellFailed("The comparison was stopped before this cell began.")
+            process = self._start(settings_file, out, resume, log)
+            self._running.add(process)
+            if self._stopped:  # meanwhile
+                _signal_group(process, signal.SIGKILL)
+        code = process.wait()
+        with self._lock:
+            self._running.discard(process)
         if code != 0:
             ended = f"was ended by signal {-code}" if code < 0 else f"exited with {code}"
             raise CellFailed(f"The run {ended}; the end of {log}:\n{tail(log)}")
 
-    def _start(self, settings: Settings, file: Path, out: Path, resume: bool, output: IO[bytes]) -> Process:
-        """Start a cell whose settings are in ``file``."""
-        return subprocess.Popen(
-            self.command(file, out, resume),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            # unbuffered, so that the log ends with what was written last: the reason
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
+    def _start(self, settings: Path, out: Path, resume: bool, log: Path) -> _Forked:
+        leads, led = self._context.Pipe(duplex=False)
+        with led:
+            work = (self._run, settings, out, resume, log, led)
+            return _Forked(self._context.Process(target=_run_cell, args=work), leads)
 
     def stop(self) -> None:
         """Interrupt every running cell as Ctrl-C would; kill what is still there after ``grace`` seconds."""
@@ -128,32 +108,10 @@ class SubprocessRunner:
             for process in running:
                 _signal_group(process, signal.SIGINT)
             for process in running:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(max(0.0, end - time.monotonic()))
+                process.wait(max(0.0, end - time.monotonic()))
         finally:  # also when a second Ctrl-C cuts the waiting short
             for process in running:
                 _signal_group(process, signal.SIGKILL)
-
-
-class ForkRunner(SubprocessRunner):
-    """As `SubprocessRunner`, but a cell on any engine but Ray is forked from a process that has loaded what it needs.
-
-    Such a cell leaves no page ``report.html``; ``bouquet report`` makes it.
-    """
-
-    def __init__(self, grace: float = 15.0) -> None:
-        super().__init__(grace=grace)
-        # A fork server has one thread, so that a fork of it is safe; this process has several.
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(PRELOADED)
-
-    def _start(self, settings: Settings, file: Path, out: Path, resume: bool, output: IO[bytes]) -> Process:
-        if settings.simulation.engine == "ray":  # which takes all cores, and starts processes of its own
-            return super()._start(settings, file, out, resume, output)
-        leads, led = self._context.Pipe(duplex=False)
-        with led:
-            process = self._context.Process(target=_run_cell, args=(file, out, resume, Path(output.name), led))
-            return _Forked(process, leads)
 
 
 # A process's end can be read once, and starting one asks all the others how they ended: of two threads that ask at the
@@ -188,14 +146,12 @@ class _Forked:
             self._process.join()
         self._ended.set()
 
-    def wait(self, timeout: float | None = None) -> int:
-        """The exit code, negative for a signal; raises `subprocess.TimeoutExpired`."""
-        if not self._ended.wait(timeout):
-            raise subprocess.TimeoutExpired("cell", timeout or 0.0)
-        return self._process.exitcode or 0
+    def wait(self, timeout: float | None = None) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        return (self._process.exitcode or 0) if self._ended.wait(timeout) else None
 
 
-def _run_cell(settings: Path, out: Path, resume: bool, log: Path, led: Connection) -> None:
+def _run_cell(run: Simulate | None, settings: Path, out: Path, resume: bool, log: Path, led: Connection) -> None:
     """In the forked process: simulate, with all output in the log; ``led`` is closed once it leads a group."""
     # What the shell starts in the background ignores interrupts, and so does every process that it starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -207,7 +163,7 @@ def _run_cell(settings: Path, out: Path, resume: bool, log: Path, led: Connectio
     from bouquet.experiments.simulation.run import simulate  # preloaded
 
     try:
-        simulate(load_settings(settings), out, resume)
+        (run or simulate)(load_settings(settings), out, resume)
     except BouquetError as error:
         sys.exit(f"bouquet: {error}")
 
@@ -220,7 +176,7 @@ def tail(log: Path, lines: int = LOG_LINES) -> str:
         return f"(the log cannot be read: {error.strerror})"
 
 
-def _signal_group(process: Process, number: signal.Signals) -> None:
+def _signal_group(process: _Forked, number: signal.Signals) -> None:
     """Signal a cell and what it has started: its group outlives it when a child of it hangs."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, number)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +11,6 @@ from bouquet.common.metrics import worst_decile
 from bouquet.experiments.comparison.measures import accuracies
 from bouquet.experiments.comparison.run import Results
 from bouquet.experiments.comparison.significance import (
-    CONFIDENCE,
     Claim,
     Difference,
     Measure,
@@ -109,28 +106,6 @@ def _means_by_seed(results: Results, row: str) -> dict[int, dict[str, float]]:
     return found
 
 
-def gains(results: Results) -> dict[tuple[str, str], Difference]:
-    """(row, data) → the lesser of its differences to the references: what it is worth to have it.
-
-    Which reference is the better one is not looked up in the accuracies that are then compared: whoever is ahead of
-    all of them is ahead of the better one. So the p-value of a gain is the greatest that it has against any of them.
-    """
-    made: dict[tuple[str, str], list[Difference]] = {}
-    compared_with = references(results.table)
-    for (row, data, _), difference in differences(results).items():
-        if row not in compared_with and difference is not None:
-            made.setdefault((row, data), []).append(difference)
-    return {key: _least(found) for key, found in made.items() if len(found) == len(compared_with)}
-
-
-def _least(found: Sequence[Difference]) -> Difference:
-    least = min(found, key=lambda one: one.mean)
-    if least.mean <= 0:
-        return least
-    known = [one.p_value for one in found if one.p_value is not None]
-    return replace(least, p_value=max(known) if len(known) == len(found) else None)
-
-
 def worst_tenth(accuracies: NDArray[np.float64]) -> float:
     """The mean of the lowest tenth of accuracies (n,), n from 1."""
     found = worst_decile(accuracies.tolist())
@@ -211,27 +186,6 @@ def difference_text(difference: Difference | None) -> str:
     if d.low is None or d.high is None:
         return f"{mark}{_signed(d.mean)}"
     return f"{mark}{_signed(d.mean)} [{_signed(d.low)}, {_signed(d.high)}]"
-
-
-def claims_json(results: Results) -> dict[str, Any]:
-    """Differences and ranks for a machine."""
-    said = [
-        {"row": row, "data": data, "against": reference, **vars(d), "within_noise": d.is_noise}
-        for (row, data, reference), d in differences(results).items()
-        if d is not None
-    ]
-    in_the_mean = [
-        {"row": row, "against": other, **vars(d), "within_noise": d.is_noise}
-        for (row, other), d in differences_in_the_mean(results).items()
-        if d is not None
-    ]
-    found = row_ranks(results)
-    return {
-        "confidence": CONFIDENCE,
-        "differences": said,
-        "in_the_mean": in_the_mean,
-        "ranks": None if found is None else vars(found),
-    }
 
 
 def p_text(difference: Difference | None) -> str:

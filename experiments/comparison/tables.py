@@ -1,10 +1,14 @@
-"""The results of a comparison as tables: on the terminal, and as Markdown, CSV, JSON and a page with plots."""
+"""The results of a comparison as tables: on the terminal, and as Markdown, CSV and a page with plots.
+
+``table.csv`` has the form of the published figures, ``experiments/results``.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
-import statistics
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +18,40 @@ from rich.table import Column
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from bouquet.common.system.files import write_atomically, write_json
+from bouquet.common.system.files import write_atomically
 from bouquet.experiments.comparison.claims import (
     by_seed,
-    claims_json,
     difference_text,
     differences,
     differences_in_the_mean,
     equal_rows,
     fewer_devices,
-    gains,
     p_text,
     references,
     row_ranks,
     worst_tenth,
 )
 from bouquet.experiments.comparison.measures import Metric
-from bouquet.experiments.comparison.paper_comparison import paper_rows, paper_tables
-from bouquet.experiments.comparison.plots import compared_by_client, gain_map, score_by_effort
+from bouquet.experiments.comparison.paper_comparison import paper_notes, paper_tables
+from bouquet.experiments.comparison.plots import score_by_bytes
 from bouquet.experiments.comparison.row_notes import protocol
 from bouquet.experiments.comparison.run import Results
 from bouquet.experiments.comparison.table import missing_rows
-from bouquet.experiments.comparison.tuning import choice_table, tuned_json, tuning_notes
+from bouquet.experiments.comparison.tuning import choice_table, tuning_notes
 from bouquet.experiments.plots.run import compared_by_round
 from bouquet.experiments.report.pages import COMPARISON, embed, render
 
-# How differences are to be read.
-HOW = "paired by client and seed, 95 % interval over seeds; ≈ no claim after Holm"
+# How differences and ranks are to be read.
+HOW = (
+    "Differences are paired by client and seed, with their 95 % interval over seeds; ≈ no claim after Holm. Those of a "
+    "row against all others are of the means over columns, with p after Holm."
+)
+HEADS = ("measure", "column", "row", "value", "deviation", "low", "high", "p", "note")
+_NUMBER = r"[+−-]?[\d.]+(?:e-\d+)?"
+_CELL = re.compile(
+    rf"(?P<mark>≈ )?(?P<value>{_NUMBER})(?: %)?(?: ± (?P<deviation>{_NUMBER}))?"
+    rf"(?: \[(?P<low>{_NUMBER}), (?P<high>{_NUMBER})\])?(?:, p (?P<p>[< .\d]+|—))?(?: \((?P<note>.+)\))?"
+)
 
 TextTable = tuple[str, list[str], list[list[str]]]  # title, heads, rows
 
@@ -64,17 +75,16 @@ def print_results(results: Results, console: Console) -> None:
 
 
 def write_results(results: Results, out: Path) -> list[Path]:
-    """Write the tables as Markdown, CSV, JSON and a page into ``out`` and return their paths."""
-    write_atomically(out / "table.md", render_markdown(results).encode())
-    write_atomically(out / "table.csv", render_csv(results).encode())
-    write_atomically(out / "clients.csv", render_clients_csv(results).encode())
-    write_json(out / "table.json", render_json(results))
-    write_atomically(out / "compare.html", render_html(results).encode())
-    written = ["table.md", "table.csv", "clients.csv", "table.json", "compare.html"]
-    if results.table.paper:
-        write_atomically(out / "paper.csv", _csv(paper_rows(results)).encode())
-        written.append("paper.csv")
-    return [out / name for name in written]
+    """Write the tables as Markdown, CSV and a page into ``out`` and return their paths."""
+    texts = {
+        "table.md": render_markdown(results),
+        "table.csv": render_csv(results),
+        "clients.csv": render_clients_csv(results),
+        "compare.html": render_html(results),
+    }
+    for name, text in texts.items():
+        write_atomically(out / name, text.encode())
+    return [out / name for name in texts]
 
 
 def render_markdown(results: Results) -> str:
@@ -116,8 +126,25 @@ def metric_tables(results: Results) -> list[TextTable]:
 
 
 def render_csv(results: Results) -> str:
-    """One line for each metric, strategy and data set; bytes in bytes, what does not exist is empty."""
-    return _csv(_summary_rows(results))
+    """One line for each measure, column and row; a column of a partition is ``PANEL: LABEL``."""
+    panels = results.table.panels
+    named = {column: f"{panel}: {label}" for panel, labels in panels.items() for column, label in labels.items()}
+    lines = [
+        {"measure": title, "column": named.get(head, head) if len(panels) > 1 else head, "row": row, **_cell(text)}
+        for title, (_, *heads), rows in metric_tables(results) + claim_tables(results)
+        for row, *texts in rows
+        for head, text in zip(heads, texts, strict=True)
+    ]
+    return _csv(lines, HEADS)
+
+
+def _cell(text: str) -> dict[str, str]:
+    """The parts of ``≈ +.012 [−.004, +.020], p .045`` or of ``.851 ± .007 (4/5)``; other texts are a note."""
+    if (match := _CELL.fullmatch(text)) is None:
+        return {"note": text}
+    parts = {key: (part or "").replace("−", "-") for key, part in match.groupdict().items()}
+    note = parts.pop("mark").strip() or parts["note"]
+    return {**parts, "note": note}
 
 
 def render_clients_csv(results: Results) -> str:
@@ -136,84 +163,38 @@ def render_clients_csv(results: Results) -> str:
 def claim_tables(results: Results) -> list[TextTable]:
     """Ours beside the paper's, differences to the reference rows, ranks, what each row tests: (title, heads, rows)."""
     tables = paper_tables(results)
-    label = f"{results.table.score.label[0].upper()}{results.table.score.label[1:]}"
-    gain = "" if results.table.score.higher_is_better else ", so much less of it"
-    for what, measure in ((f"{label}{gain}", None), ("Worst tenth", worst_tenth)):
+    score, columns = results.table.score, list(results.table.data)
+    for what, measure in (
+        (score.label if score.higher_is_better else f"{score.label}, less of it", None),
+        ("worst tenth", worst_tenth),
+    ):
         found = differences(results, measure)
         for reference in references(results.table):
             labels = [row.label for row in results.table.rows if row.label != reference]
-            rows = [[one, *(difference_text(found[one, d, reference]) for d in results.table.data)] for one in labels]
+            rows = [[one, *(difference_text(found[one, d, reference]) for d in columns)] for one in labels]
             if rows:
-                tables.append((f"{what} against {reference}, {HOW}", ["strategy", *results.table.data], rows))
-    tables += _tables_in_the_mean(results, label, gain)
+                tables.append((f"{what} against {reference}", ["strategy", *columns], rows))
+    in_the_mean = differences_in_the_mean(results)
+    for row in results.table.claims:
+        texts = [[o, f"{difference_text(d)}, p {p_text(d)}"] for (one, o), d in in_the_mean.items() if one == row]
+        tables.append((f"{row} against, mean of columns", ["strategy", "all"], texts))
     if (ranked := row_ranks(results)) is not None:
-        least = min(ranked.mean.values())
-        near = {row for row, rank in ranked.mean.items() if rank - least < ranked.critical_difference}
-        title = (
-            f"Mean rank over {ranked.blocks} data sets; critical difference {ranked.critical_difference:.2f} "
-            "(Nemenyi, 5 %)" + ("" if ranked.p_value is None else f", Friedman's p = {ranked.p_value:.2g}")
-        )
-        rows = [[row, f"{rank:.2f}", "yes" if row in near else ""] for row, rank in ranked.mean.items()]
-        tables.append((title, ["strategy", "rank", "not told from the first"], rows))
+        limit = min(ranked.mean.values()) + ranked.critical_difference
+        rows = [[row, f"{rank:.2f}{' (told from the first)' * (rank >= limit)}"] for row, rank in ranked.mean.items()]
+        rows.append(["critical difference (Nemenyi, 5 %)", f"{ranked.critical_difference:.2f}"])
+        rows += [] if ranked.p_value is None else [["Friedman's p", f"{ranked.p_value:.2g}"]]
+        tables.append(("mean rank", ["strategy", "all"], rows))
     heads = ["strategy", "model", "clusters by", "budget", "trainings a round"]
     stated = [[one[k] for k in ("row", "tested", "clusters", "budget", "trainings")] for one in protocol(results.table)]
-    tables.append(
-        ("Protocol: the model that is tested after the last round, and what a device does for it", heads, stated)
-    )
-    return tables + choice_table(results)
+    return [*tables, ("protocol", heads, stated), *choice_table(results)]
 
 
-def _tables_in_the_mean(results: Results, label: str, gain: str) -> list[TextTable]:
-    """Each row of the table's claims against all others."""
-    found = differences_in_the_mean(results)
-    whole = results.whole or results.table
-    claims = len(whole.claims) * (len(whole.rows) - 1)
-    return [
-        (
-            f"{label} of {row} less that of each other row{gain}, in the mean of "
-            f"{len(results.table.data)} columns, paired by seed, 95 % interval; p after Holm over {claims} claims",
-            ["strategy", "difference", "p"],
-            [[other, difference_text(d), p_text(d)] for (one, other), d in found.items() if one == row],
-        )
-        for row in results.table.claims
-    ]
-
-
-def _csv(rows: list[dict[str, Any]], heads: list[str] | None = None) -> str:
+def _csv(rows: Sequence[Mapping[str, Any]], heads: Sequence[str]) -> str:
     buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, heads or list(rows[0]), lineterminator="\n")
+    writer = csv.DictWriter(buffer, heads, restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return buffer.getvalue()
-
-
-def render_json(results: Results) -> dict[str, Any]:
-    """Everything: each cell with its settings, state and values, and the means over seeds."""
-    table = results.table
-    return {
-        "name": table.name,
-        "seeds": list(table.seeds),
-        "metrics": [metric.name for metric in table.metrics],
-        "means": _summary_rows(results),
-        "paper": paper_rows(results),
-        "protocol": protocol(table),
-        "tuned": None if table.tune is None else tuned_json(table, table.choices),
-        **claims_json(results),
-        "cells": [
-            {
-                "strategy": result.cell.strategy,
-                "data": result.cell.data,
-                "seed": result.cell.seed,
-                "folder": f"cells/{result.cell.slug}",
-                "state": "failed" if result.error else "missing" if result.run is None else "done",
-                "error": result.error,
-                "values": {m.name: None if result.run is None else m.of(result.run) for m in table.metrics},
-                table.score.of("by_client"): None if result.run is None else result.run.score_by_client,
-                "settings": result.cell.settings.model_dump(mode="json"),
-            }
-            for result in results.cells
-        ],
-    }
 
 
 def render_html(results: Results) -> str:
@@ -228,31 +209,23 @@ def render_html(results: Results) -> str:
         f"{len(table.seeds)} seeds. {how} Bands in the plots are one sample deviation.",
         notes=warnings,
         tables=[
-            {"title": metric.title, "columns": table.data, "rows": _texts(results, metric)} for metric in table.metrics
+            {"title": title, "heads": heads, "rows": rows}
+            for title, heads, rows in metric_tables(results) + claim_tables(results)
         ],
-        claims=[{"title": title, "heads": heads, "rows": rows} for title, heads, rows in claim_tables(results)],
         failures=[(result.cell.slug, result.error) for result in results.every_failed],
     )
 
 
 def plots_of_results(results: Results) -> list[Figure]:
-    """A data set at a time: accuracy by round, bytes and seconds, that of each client, purity where it is known."""
+    """A data set at a time: the score by round, and by bytes."""
     score = results.table.score
-    figures: list[Figure | None] = []
-    if score.higher_is_better:  # the map is in points of a share
-        figures = [
-            gain_map(f"Gain over {' and '.join(references(results.table))}", gains(results), results.table.panels)
-        ]
     what, key = f"{score.label[0].upper()}{score.label[1:]}", score.of("macro")
+    figures: list[Figure | None] = []
     for data in results.table.data:
         runs = {row.label: results.runs(row.label, data) for row in results.table.rows if row.tested == "method"}
-        clients = {row.label: by_seed(results, row.label, data) for row in results.table.rows}
         figures += [
             compared_by_round(f"{what}, {data}", f"macro {score.title}", runs, lambda run: run.outcome(key)),
-            score_by_effort(f"{what} by bytes, {data}", runs, "bytes"),
-            score_by_effort(f"{what} by time, {data}", runs, "seconds"),
-            compared_by_client(f"{what} of each client, {data}", clients, score),
-            compared_by_round(f"Purity, {data}", "purity", runs, lambda run: run.series("purity")),
+            score_by_bytes(f"{what} by bytes, {data}", runs),
         ]
     return [figure for figure in figures if figure is not None]
 
@@ -262,14 +235,14 @@ def notes(results: Results) -> list[str]:
     seeds = results.table.seeds
     listed = ", ".join(map(str, seeds))
     many = f"Mean ± sample deviation over the seeds {listed}; (k/n): only k of n seeds have a value."
-    said = [many if len(seeds) > 1 else f"Seed {listed} only."]
+    said = [many if len(seeds) > 1 else f"Seed {listed} only.", HOW]
     if results.failed:
         said.append(f"{len(results.failed)} of {len(results.cells)} cells failed.")
     if results.unrun:
         said.append(f"{len(results.unrun)} of {len(results.cells)} cells have not been run yet.")
     if results.failed or results.unrun:
         said.append("Rows do not all have the same seeds: differences are over the seeds that both rows have.")
-    said += fewer_devices(results) + equal_rows(results) + tuning_notes(results)
+    said += fewer_devices(results) + equal_rows(results) + tuning_notes(results) + paper_notes(results)
     if lacking := missing_rows(results.table):
         said.append(
             f"The table lacks {'; '.join(lacking)}, without which it does not say whether federation pays; "
@@ -284,24 +257,3 @@ def _texts(results: Results, metric: Metric) -> list[tuple[str, list[str]]]:
         (strategy, [metric.mean_text(results.values(metric, strategy, data)) for data in table.data])
         for strategy in table.strategies
     ]
-
-
-def _summary_rows(results: Results) -> list[dict[str, Any]]:
-    rows = []
-    for metric in results.table.metrics:
-        for strategy in results.table.strategies:
-            for data in results.table.data:
-                every = results.values(metric, strategy, data)
-                present = [value for value in every if value is not None]
-                rows.append(
-                    {
-                        "metric": metric.name,
-                        "strategy": strategy,
-                        "data": data,
-                        "mean": statistics.fmean(present) if present else None,
-                        "deviation": statistics.stdev(present) if len(present) > 1 else None,
-                        "with_value": len(present),
-                        "seeds": len(every),
-                    }
-                )
-    return rows

@@ -207,7 +207,7 @@ def choice_table(results: Results) -> list[tuple[str, list[str], list[list[str]]
     ]
     return [
         (
-            f"Chosen on the seeds {_listed(table.tune.seeds)}; (end): at the end of the grid",
+            "chosen",
             ["strategy", *table.data],
             rows,
         )

@@ -1,8 +1,8 @@
-"""The plots that show each client, or each layer, by itself; legible from two clients to several hundred."""
+"""The plots that show each client by itself; legible from two clients to several hundred."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,14 +15,11 @@ from matplotlib.ticker import MaxNLocator
 from bouquet.experiments.plots.style import (
     GRID,
     MISSING,
-    PALETTE,
     SMALL,
     WIDTH,
     blocks,
-    bytes_axis,
     colours,
     legend_below,
-    legend_of,
     new_figure,
     thinned,
 )
@@ -30,7 +27,6 @@ from bouquet.server.record.reader import Run
 
 MOST_LEGEND_ENTRIES = 12
 MOST_SEPARATORS = 24
-MOST_LAYERS = 40
 
 
 def cluster_colours(run: Run) -> dict[int, str]:
@@ -140,47 +136,6 @@ def similarity_map(run: Run) -> Figure | None:
     _separate(ax, clusters, vertical=False)
     figure.colorbar(image, ax=ax, orientation="horizontal", label=similarity.kind, shrink=0.8, aspect=40)
     return figure
-
-
-def bytes_by_layer(run: Run) -> Figure | None:
-    """Payload of each layer over the whole run, from input to output, up and down."""
-    total: dict[str, list[int]] = {}
-    for line in run.rounds:
-        for direction, layers in enumerate(_both(line.get("bytes_by_layer"))):
-            for layer, count in layers.items():
-                total.setdefault(layer, [0, 0])[direction] += count
-    if not total:
-        return None
-    rows = _fold(total)
-    room = 0.24 * len(rows)
-    figure, (ax,) = new_figure("Bytes by layer", max(room + 1.5, 2.4))
-    at = np.arange(len(rows))
-    for direction, name in enumerate(("up, to the server", "down, to the devices")):
-        counts = [both[direction] for both in rows.values()]
-        ax.barh(at + 0.4 * direction - 0.2, counts, height=0.38, color=PALETTE[direction], label=name)
-    ax.set_yticks(at, labels=[_shortened(layer) for layer in rows], fontsize=SMALL)
-    ax.set_ylim(len(rows) - 0.4, -0.6)  # the input on top
-    ax.set_xlabel("over the whole run")
-    ax.grid(axis="x", color=GRID, linewidth=0.6)
-    ax.set_axisbelow(True)
-    ax.xaxis.set_major_locator(MaxNLocator(5))
-    bytes_axis(ax, vertical=False)
-    legend_of(figure, ax)
-    return figure
-
-
-def _both(by_layer: Mapping[str, Mapping[str, int]] | None) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    by_layer = by_layer or {}
-    return by_layer.get("up", {}), by_layer.get("down", {})
-
-
-def _fold(total: Mapping[str, list[int]]) -> dict[str, list[int]]:
-    """The layers in order; of very many, the largest, and the others' sum in the last row."""
-    kept = sorted(total, key=lambda layer: sum(total[layer]), reverse=True)[:MOST_LAYERS]
-    rows = {layer: both for layer, both in total.items() if layer in set(kept)}
-    if folded := [both for layer, both in total.items() if layer not in rows]:
-        rows[f"{len(folded)} smaller layers"] = [sum(both[0] for both in folded), sum(both[1] for both in folded)]
-    return rows
 
 
 def _shortened(name: str, most: int = 24) -> str:

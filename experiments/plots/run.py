@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from bouquet.common.errors import BouquetError
 from bouquet.common.methods import find_method
 from bouquet.common.plugins import is_loaded, load_object
-from bouquet.experiments.plots.clients import bytes_by_layer, identity_by_round, score_by_client, similarity_map
+from bouquet.experiments.plots.clients import identity_by_round, score_by_client, similarity_map
 from bouquet.experiments.plots.style import PALETTE, bytes_figure, dots, legend_of, line_style, new_figure, rounds_axis
 from bouquet.server.record.reader import Points, Run
 
@@ -158,5 +158,4 @@ PLOTS: tuple[PlotFunction, ...] = (
     score_by_client,
     similarity_map,
     bytes_by_round,
-    bytes_by_layer,
 )

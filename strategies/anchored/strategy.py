@@ -17,7 +17,7 @@ Joe-Wong 2021, https://arxiv.org/abs/2112.06053) pulls a device towards all clus
 copies that follow them. FedEM (Marfoq et al. 2021, https://arxiv.org/abs/2108.10252) mixes all cluster models on the
 device, kNN-Per (Marfoq et al. 2022, https://arxiv.org/abs/2111.09360) the global one and the device's memory. Here the
 models that are clustered are trained on the data, as FeSEM's are, and nothing that follows the personal model is sent.
-Beside Ditto it gains where devices come in groups (docs/results/mixture.md, two columns of eight), and hardly
+Beside Ditto it gains where devices come in groups (experiments/results/mixture.csv, two columns of eight), and hardly
 elsewhere.
 """
 

@@ -3,37 +3,28 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.connection import wait as wait_for
 
 import pytest
 
 from bouquet.common.settings import load_settings, parse_settings
-from bouquet.experiments.comparison.cell_process import CellFailed, ForkRunner, SubprocessRunner, simulate_command, tail
+from bouquet.experiments.comparison.cell_process import CellFailed, ForkRunner, tail
 from bouquet.server.record.reader import read_run
+from tests.helpers.run_code import run_code
 from tests.helpers.waiting_for import eventually
 
 
-def python(code):
-    """A command of a cell: Python code that finds settings and folder in ``sys.argv``."""
-    return lambda settings, out, resume: [sys.executable, "-c", code, str(settings), str(out), str(resume)]
-
-
-def test_a_cell_is_the_simulate_command_of_this_python(tmp_path):
-    command = simulate_command(tmp_path / "a.toml", tmp_path / "a", resume=False)
-
-    assert command == [
-        sys.executable,
-        *("-P", "-m", "bouquet", "simulate", "--settings", str(tmp_path / "a.toml"), "--out", str(tmp_path / "a")),
-    ]
-    assert simulate_command(tmp_path / "a.toml", tmp_path / "a", resume=True) == [*command, "--resume"]
+def running(code, **options):
+    return ForkRunner(run=partial(run_code, code), **options)
 
 
 def test_the_settings_of_a_cell_are_written_beside_its_folder(tmp_path):
     settings = parse_settings(
         {"run": {"seed": 3}, "strategy": {"num_clusters": "auto", "layers": ["a", "b"]}, "model": {"hidden": [8]}}, {}
     )
-    SubprocessRunner(python("print('hello')"))(settings, tmp_path / "cell")
+    running("print('hello')")(settings, tmp_path / "cell")
 
     assert load_settings(tmp_path / "cell.toml") == settings
     assert (tmp_path / "cell.log").read_text() == "hello\n"
@@ -42,7 +33,7 @@ def test_the_settings_of_a_cell_are_written_beside_its_folder(tmp_path):
 def test_a_setting_that_is_none_and_not_by_default_is_none_in_the_cell(tmp_path):
     settings = parse_settings({}, {"train.max_gradient_norm": "none"})
     assert settings.train.max_gradient_norm is None
-    SubprocessRunner(python("pass"))(settings, tmp_path / "cell")
+    running("pass")(settings, tmp_path / "cell")
 
     assert load_settings(tmp_path / "cell.toml") == settings
 
@@ -51,7 +42,7 @@ def test_a_failing_cell_shows_the_end_of_its_log(tmp_path):
     code = "import sys; [print('line', n) for n in range(100)]; sys.exit('the disk is full')"
 
     with pytest.raises(CellFailed) as caught:
-        SubprocessRunner(python(code))(parse_settings({}, {}), tmp_path / "cell")
+        running(code)(parse_settings({}, {}), tmp_path / "cell")
     text = str(caught.value)
     assert text.startswith(f"The run exited with 1; the end of {tmp_path / 'cell.log'}:\n")
     assert "the disk is full" in text
@@ -60,11 +51,11 @@ def test_a_failing_cell_shows_the_end_of_its_log(tmp_path):
 
 def test_a_cell_that_is_killed_says_so(tmp_path):
     with pytest.raises(CellFailed, match="was ended by signal 9"):
-        SubprocessRunner(python("import os; os.kill(os.getpid(), 9)"))(parse_settings({}, {}), tmp_path / "cell")
+        running("import os; os.kill(os.getpid(), 9)")(parse_settings({}, {}), tmp_path / "cell")
 
 
 def test_a_resumed_cell_goes_on_with_its_log(tmp_path):
-    runner = SubprocessRunner(python("import sys; print(sys.argv[3])"))
+    runner = running("print(resume)")
     runner(parse_settings({}, {}), tmp_path / "cell")
     runner(parse_settings({}, {}), tmp_path / "cell", resume=True)
 
@@ -78,7 +69,7 @@ def test_stopping_ends_a_cell_that_ignores_it_and_everything_it_started(tmp_path
         "import signal, subprocess, sys; signal.signal(signal.SIGINT, signal.SIG_IGN);"
         f"subprocess.run(['sh', '-c', 'trap \"\" INT; exec sleep 600 > {pipe}'])"
     )
-    runner = SubprocessRunner(python(code), grace=0.1)
+    runner = running(code, grace=0.1)
     failures = []
 
     def run():
@@ -99,14 +90,14 @@ def test_stopping_ends_a_cell_that_ignores_it_and_everything_it_started(tmp_path
 
 
 def test_a_cell_that_begins_while_all_are_stopped_is_ended_at_once(tmp_path):
-    class Slow(SubprocessRunner):
+    class Slow(ForkRunner):
         def _start(self, *arguments):
             threading.Thread(target=self.stop).start()
             eventually(lambda: self._stopped, "the comparison is being stopped")
             return super()._start(*arguments)
 
     with pytest.raises(CellFailed, match="was ended by signal 9"):
-        Slow(python("import time; time.sleep(600)"))(parse_settings({}, {}), tmp_path / "cell")
+        Slow(run=partial(run_code, "import time; time.sleep(600)"))(parse_settings({}, {}), tmp_path / "cell")
 
 
 def test_a_cell_that_ends_on_its_own_after_an_interrupt_is_left_to_do_so(tmp_path):
@@ -117,7 +108,7 @@ def test_a_cell_that_ends_on_its_own_after_an_interrupt_is_left_to_do_so(tmp_pat
         f"    open({str(ready)!r}, 'w').close(); time.sleep(600)\n"
         "except KeyboardInterrupt:\n    print('tidied up')"
     )
-    runner = SubprocessRunner(python(code), grace=60)
+    runner = running(code, grace=60)
     thread = threading.Thread(target=runner, args=(parse_settings({}, {}), tmp_path / "cell"))
     thread.start()
     ready.open().close()
@@ -130,9 +121,7 @@ def test_a_cell_that_ends_on_its_own_after_an_interrupt_is_left_to_do_so(tmp_pat
 def test_whoever_stops_a_forked_cell_that_has_just_been_started_finds_its_group(tmp_path):
     settings = tmp_path / "settings.toml"
     settings.write_text("")
-    with (tmp_path / "cell.log").open("wb") as output:
-        inline = parse_settings({}, {"simulation.engine": "inline"})
-        cell = ForkRunner()._start(inline, settings, tmp_path / "cell", False, output)
+    cell = ForkRunner()._start(settings, tmp_path / "cell", False, tmp_path / "cell.log")
     os.killpg(cell.pid, signal.SIGKILL)
 
     assert cell.wait() == -signal.SIGKILL
@@ -155,12 +144,10 @@ def test_a_cell_that_ends_while_another_one_begins_keeps_its_exit_code(tmp_path,
     monkeypatch.setattr(forkserver, "read_signed", read_late)
     settings = tmp_path / "settings.toml"
     settings.write_text("[strategy]\nname = 'none such'\n")
-    inline = parse_settings({}, {"simulation.engine": "inline"})
     cells = []
-    with (tmp_path / "cell.log").open("wb") as output:
-        for _ in range(2):
-            cells.append(ForkRunner()._start(inline, settings, tmp_path / "cell", False, output))
-            wait_for([cells[0]._process.sentinel])  # it has ended, and the next one begins
+    for _ in range(2):
+        cells.append(ForkRunner()._start(settings, tmp_path / "cell", False, tmp_path / "cell.log"))
+        wait_for([cells[0]._process.sentinel])  # it has ended, and the next one begins
     assert [cell.wait() for cell in cells] == [1, 1]
 
 

@@ -15,18 +15,11 @@ from scipy import stats
 from bouquet.common.errors import BouquetError
 from bouquet.experiments.comparison import claims
 from bouquet.experiments.comparison.cell_process import CellFailed
-from bouquet.experiments.comparison.claims import gains, references, row_ranks
+from bouquet.experiments.comparison.claims import references, row_ranks
 from bouquet.experiments.comparison.grid import load_table
 from bouquet.experiments.comparison.run import Results, cell_state, default_jobs, run_table
 from bouquet.experiments.comparison.significance import Difference
-from bouquet.experiments.comparison.tables import (
-    notes,
-    print_results,
-    render_csv,
-    render_json,
-    render_markdown,
-    write_results,
-)
+from bouquet.experiments.comparison.tables import HOW, notes, print_results, render_csv, render_markdown, write_results
 from bouquet.server import run_folder
 
 GRID = """
@@ -104,7 +97,7 @@ def test_every_cell_is_run_once_and_then_kept(compare, tmp_path):
     assert runner.ran == SLUGS
     assert idle.ran == []
     assert "4 of 4 cells are done already." in said
-    assert render_json(again) == render_json(first)
+    assert render_csv(again) == render_csv(first)
     assert json.loads((tmp_path / "out/cells" / SLUGS[2] / "settings.json").read_text())["run"]["name"] == SLUGS[2]
 
 
@@ -115,7 +108,7 @@ def test_a_block_of_ranks_is_a_data_set_whatever_its_seeds(compare):
     assert dict(row_ranks(results).mean) == {"FeSEM": 1.0, "Fed|Avg": 2.0}
     assert row_ranks(results).blocks == 2
     # 1.96 √(2 · 3 / (6 · 2)), in table 5 of Demšar
-    assert "Mean rank over 2 data sets; critical difference 1.39 (Nemenyi, 5 %)" in render_markdown(results)
+    assert "| critical difference (Nemenyi, 5 %) | 1.39 |" in render_markdown(results)
     # A seed that one row lacks is left out for all, not the data set.
     lacking = next(one for one in results.cells if one.cell.slug == "fesem-as-well-s1")
     lacking.run = None
@@ -242,7 +235,6 @@ def test_a_failed_cell_is_reported_and_the_others_go_on(compare):
     assert "ZeroDivisionError: division by zero" in said
     assert "| FeSEM | .920 (1/2) |" in render_markdown(results)
     assert "2 of 4 cells failed." in render_markdown(results)
-    assert render_json(results)["cells"][0]["state"] == "failed"
     assert compare()[1].ran == SLUGS[:2]
 
 
@@ -353,11 +345,12 @@ def test_the_tables_hold_mean_and_sample_deviation(compare, tmp_path):
     results, _, _ = compare()
     paths = write_results(results, tmp_path / "out")
 
-    assert [path.name for path in paths] == ["table.md", "table.csv", "clients.csv", "table.json", "compare.html"]
+    assert [path.name for path in paths] == ["table.md", "table.csv", "clients.csv", "compare.html"]
     text = paths[0].read_text()
     assert text.startswith(
         "# small\n\n"
         "Mean ± sample deviation over the seeds 0, 1; (k/n): only k of n seeds have a value.\n\n"
+        f"{HOW}\n\n"
         "The table lacks Standalone; FedAvg, after local training; FedPer; Ditto, without which it does not say "
         'whether federation pays; rows = "standard" adds them.\n\n'
         "## accuracy_macro\n\n"
@@ -369,37 +362,23 @@ def test_the_tables_hold_mean_and_sample_deviation(compare, tmp_path):
     )
     rows = list(csv.DictReader(io.StringIO(paths[1].read_text())))
     assert rows == list(csv.DictReader(io.StringIO(render_csv(results))))
-    assert float(rows[1]["mean"]) == pytest.approx(0.61)
-    assert float(rows[1]["deviation"]) == pytest.approx(0.01 * 2**0.5)
-    assert (rows[5]["metric"], rows[5]["strategy"], rows[5]["mean"], rows[5]["with_value"]) == (
-        "rounds_to_accuracy_0.8",
-        "Fed|Avg",
-        "",
-        "0",
-    )
+    given = ("measure", "column", "row", "value", "deviation", "note")
+    assert [rows[1][key] for key in given] == ["accuracy_macro", "digits", "Fed|Avg", ".610", ".014", ""]
+    assert [rows[5][key] for key in given] == ["rounds_to_accuracy_0.8", "digits", "Fed|Avg", "", "", "— (0/2)"]
+    against = next(row for row in rows if row["measure"] == "accuracy against Fed|Avg")
+    assert [against[key] for key in given] == ["accuracy against Fed|Avg", "digits", "FeSEM", "+.300", "", "≈"]
     # Every client of the one is ahead by .3 in each seed: without a deviation nothing can be said of noise.
-    assert "## Accuracy against Fed\\|Avg, paired by client and seed" not in text  # titles are no cells
-    assert "## Accuracy against Fed|Avg, paired by client and seed, 95 % interval over seeds; ≈ no claim" in text
+    assert "## accuracy against Fed|Avg\n" in text  # titles are no cells
     assert "| FeSEM | ≈ +.300 |" in text
     assert "critical difference" not in text  # of one data set, whatever its seeds, no rank is told
     assert "| FeSEM | received | uploaded models | 3 rounds of 2 epochs, batch 16 | 1 |\n" in text
     clients = list(csv.DictReader(io.StringIO(paths[2].read_text())))
     assert len(clients) == 2 * 2 * 4
     assert sum(float(one["accuracy"]) for one in clients if one["strategy"] == "FeSEM") / 8 == pytest.approx(0.91)
-    content = json.loads(paths[3].read_text())
-    assert content["differences"][0]["mean"] == pytest.approx(0.3)
-    assert content["differences"][0]["within_noise"] is True
-    assert content["cells"][3]["values"] == {
-        "accuracy_macro": pytest.approx(0.62),
-        "bytes_up": 2400,
-        "rounds_to_accuracy_0.8": None,
-    }
-    assert content["cells"][3]["settings"]["strategy"]["name"] == "fedavg"
-    page = paths[4].read_text()
+    page = paths[3].read_text()
     assert ".910 ± .014" in page
     assert "≈ +.300" in page
-    # the gain over FedAvg; accuracy by round, by bytes, by seconds and by client; purity
-    assert page.count('src="data:image/svg+xml;base64,') == 6
+    assert page.count('src="data:image/svg+xml;base64,') == 2  # accuracy by round, and by bytes
 
 
 STANDARD = ('name = "small"', 'name = "small"\nrows = "standard"')
@@ -410,11 +389,12 @@ def test_a_row_of_trained_models_is_read_from_the_cells_of_its_twin(compare):
     results, runner, _ = compare("[[data]]", twin)
 
     assert sorted(runner.ran) == sorted(SLUGS)
-    found = {row["strategy"]: row["mean"] for row in render_json(results)["means"] if row["metric"] == "accuracy_macro"}
+    metric = results.table.metrics[0]
     last = [line["by_client"] for run in results.runs("trained", "digits") for line in run.rounds[-1:]]
     own = [one["accuracy_trained"] for clients in last for one in clients.values()]
-    assert found["trained"] == pytest.approx(sum(own) / len(own))
-    assert found["trained"] != found["Fed|Avg"]
+    found = results.values(metric, "trained", "digits")
+    assert sum(found) / len(found) == pytest.approx(sum(own) / len(own))
+    assert found != results.values(metric, "Fed|Avg", "digits")
 
 
 def test_the_standard_rows_come_first_and_those_that_are_there_are_not_repeated(table):
@@ -484,15 +464,6 @@ def test_a_row_that_equals_another_in_one_column_says_where_and_why(tmp_path, ta
     ]
 
 
-def test_a_gain_is_over_all_of_the_reference_rows(compare):
-    alone = '[[strategy]]\nlabel = "alone"\nname = "standalone"\n[[data]]'
-    results, _, _ = compare("[[data]]", alone)
-
-    found = gains(results)
-    assert set(found) == {("FeSEM", "digits")}  # the references themselves have none
-    assert found["FeSEM", "digits"].mean == pytest.approx(0.2)  # over alone with .7, not FedAvg with .6
-
-
 def test_all_claims_of_a_table_hold_together(compare, monkeypatch):
     """FeSEM against either reference, and these against each other."""
     results, _, _ = compare("[[data]]", '[[strategy]]\nlabel = "alone"\nname = "standalone"\n[[data]]')
@@ -545,15 +516,13 @@ def test_all_claims_of_the_mean_hold_together(claiming, asked, p, of):
     assert len(found) == of
     assert found["FeSEM", "Fed|Avg"].p_value == pytest.approx(p, rel=2e-3)
     text = render_markdown(results)
-    head = "Accuracy of FeSEM less that of each other row, in the mean of 2 columns, paired by seed, 95 % interval"
-    assert f"## {head}; p after Holm over {of} claims\n" in text
-    assert f"| Fed\\|Avg | ≈ +.042 [+.006, +.078] | .{round(1000 * p):03d} |\n" in text
+    assert "## FeSEM against, mean of columns\n" in text
+    assert f"| Fed\\|Avg | ≈ +.042 [+.006, +.078], p .{round(1000 * p):03d} |\n" in text
+    assert f"FeSEM against, mean of columns,all,Fed|Avg,+.042,,+.006,+.078,.{round(1000 * p):03d},≈" in (
+        render_csv(results).replace('"', "")
+    )
     part = replace(results, table=results.table.narrowed(["FeSEM", "Fed|Avg"], [], []), whole=results.table)
     assert claims.differences_in_the_mean(part)["FeSEM", "Fed|Avg"].p_value == pytest.approx(p, rel=2e-3)
-    assert {one["against"] for one in render_json(results)["in_the_mean"] if one["row"] == "FeSEM"} == {
-        "Fed|Avg",
-        "alone",
-    }
 
 
 def test_a_claim_is_of_a_row_that_is_there(table):
@@ -569,28 +538,6 @@ def test_a_claim_is_of_a_row_that_is_there(table):
 def test_a_reference_is_a_row_that_serves_what_its_method_sent(table):
     mixed = '[[strategy]]\nlabel = "mixed"\nname = "fedavg"\nset = { "personal.serve" = "mixture" }\n[[strategy]]'
     assert references(table("[[strategy]]", mixed)) == ["Fed|Avg"]
-
-
-@pytest.mark.parametrize(
-    ("alone", "fedavg", "said"),
-    [
-        ((0.02, 0.001), (0.05, 0.4), (0.02, 0.4)),  # the greater lead is the one that is not told
-        ((0.05, 0.4), (0.02, 0.001), (0.02, 0.4)),
-        ((0.02, 0.001), (0.05, None), (0.02, None)),
-        ((-0.02, 0.001), (0.05, 0.4), (-0.02, 0.001)),  # behind one of them is behind
-    ],
-)
-def test_a_gain_is_claimed_only_over_each_of_them(compare, monkeypatch, alone, fedavg, said):
-    standalone = '[[strategy]]\nlabel = "alone"\nname = "standalone"\n[[data]]'
-    results, _, _ = compare("[[data]]", standalone)
-    one = next(d for d in claims.differences(results).values() if d is not None)
-    made = {
-        ("FeSEM", "digits", reference): replace(one, mean=mean, p_value=p)
-        for reference, (mean, p) in {"alone": alone, "Fed|Avg": fedavg}.items()
-    }
-    monkeypatch.setattr(claims, "differences", lambda results: made)
-    found = gains(results)["FeSEM", "digits"]
-    assert (found.mean, found.p_value) == said
 
 
 def test_the_terminal_shows_one_table_a_metric(table, compare):
@@ -622,4 +569,5 @@ partition = "iid"
     assert "## accuracy_macro: rotated\n\n| strategy | digits |" in text
     assert "## accuracy_macro: IID\n\n| strategy | digits |" in text
     assert "## accuracy_macro\n" not in text
-    assert "## Protocol" in text  # whose heads are not the columns
+    assert "## protocol\n" in text  # whose heads are not the columns
+    assert "accuracy_macro,IID: digits,FeSEM," in render_csv(results)

@@ -15,8 +15,6 @@ from bouquet.common import methods
 from bouquet.common.settings import parse_settings
 from bouquet.experiments.plots import run as plots
 from bouquet.experiments.plots.clients import (
-    MOST_LAYERS,
-    bytes_by_layer,
     cluster_colours,
     identity_by_round,
     score_by_client,
@@ -99,19 +97,6 @@ def test_clients_are_drawn_by_group_the_least_accurate_first(write_run):
     np.testing.assert_allclose(points.get_offsets()[:, 1], [0.5, 0.9, 0.7, 0.8])
     shades = cluster_colours(run)
     np.testing.assert_allclose(points.get_facecolors()[:, :3], [to_rgb(shades[k]) for k in (0, 0, 1, 1)])
-
-
-def test_bytes_by_layer_are_summed_over_rounds_and_the_smallest_folded(write_run, edit_round):
-    few = bytes_by_layer(read_run(write_run("few", clients=2, rounds=3, layers=("conv", "fc")))).axes[0]
-    assert [bar.get_width() for bar in few.patches] == [600, 600, 1200, 1200]
-    assert [label.get_text() for label in few.get_yticklabels()] == ["conv", "fc"]
-
-    folder = write_run("many", rounds=1)
-    up = {f"layer{n}": n + 1 for n in range(MOST_LAYERS + 2)}
-    edit_round(folder, 1, bytes_by_layer={"up": up, "down": {}})
-    many = bytes_by_layer(read_run(folder)).axes[0]
-    assert many.get_yticklabels()[-1].get_text() == "2 smaller layers"
-    assert sum(bar.get_width() for bar in many.patches) == sum(up.values())
 
 
 def test_a_run_without_rounds_has_no_plots(write_run):

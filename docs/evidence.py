@@ -1,0 +1,110 @@
+"""The figures of these pages, from ``experiments/results/NAME.csv``; no page has one typed.
+
+``docs/results/NAME.md`` is written at each build: what the table's file says of itself, and a table for each measure.
+The role ``{figure}`NAME / MEASURE / COLUMN / ROW` `` is one figure; what is not in the CSV file is a warning.
+"""
+
+from __future__ import annotations
+
+import csv
+import tomllib
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxRole
+
+EXPERIMENTS = Path(__file__).parents[1] / "experiments"
+RESULTS = EXPERIMENTS / "results"
+WRITTEN = Path(__file__).parent / "results"
+Figure = dict[str, str]  # a line of a CSV file, by the names of its head
+LEGEND = """Mean ± sample deviation over the seeds {seeds}; (k/n): only k of n seeds have a value. Differences have
+their 95 % interval over seeds, paired by client and seed; ≈ marks what does not survive Holm's correction; *(end)* is
+a value at the end of its grid, so that a better value may lie beyond. The figures are in
+[{name}.csv](../../experiments/results/{name}.csv)."""
+
+
+def figures(name: str) -> list[Figure]:
+    """The lines of ``experiments/results/NAME.csv``."""
+    with (RESULTS / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def number_text(one: Figure, spread: bool) -> str:
+    """``≈ +.520``; with ``spread`` also its deviation, interval, p-value and number of seeds."""
+    if not one["value"]:
+        return one["note"]
+    text = f"≈ {one['value']}" if one["note"] == "≈" else one["value"]
+    if spread:
+        text += f" ± {one['deviation']}" * bool(one["deviation"])
+        text += f" [{one['low']}, {one['high']}]" * bool(one["low"])
+        text += f", p {one['p']}" * bool(one["p"])
+        text += f" ({one['note']})" * (one["note"] not in ("", "≈"))
+    return text.replace("-", "−")
+
+
+def table(lines: list[Figure]) -> str:
+    """Rows by columns, in Markdown; the panel of a column ``PANEL: LABEL`` is left to the heading."""
+    columns = list(dict.fromkeys(one["column"] for one in lines))
+    cells = {(one["row"], one["column"]): number_text(one, spread=True) for one in lines}
+    head = ["", *(column.rpartition(": ")[2] if panel_of(lines[0]) else column for column in columns)]
+    rows = [[row, *(cells.get((row, column), "") for column in columns)] for row in dict.fromkeys(r for r, _ in cells)]
+    rule = ["---", *["---:"] * len(columns)]
+    return "\n".join(
+        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in (head, rule, *rows)
+    )
+
+
+def panel_of(one: Figure) -> str:
+    """``rotated`` of the column ``rotated: 80 samples``."""
+    return one["column"].rpartition(": ")[0]
+
+
+def page(name: str) -> str:
+    """The page of one table."""
+    text = (EXPERIMENTS / "tables" / f"{name}.toml").read_text(encoding="utf-8")
+    said = [line.removeprefix("#").strip() for line in text.partition("\nname")[0].splitlines()]
+    words = " ".join(f"`{line}`" if "bouquet compare" in line or line.startswith("python") else line for line in said)
+    seeds = ", ".join(map(str, tomllib.loads(text)["seeds"]))
+    parts = [f"# {name}", words, LEGEND.format(name=name, seeds=seeds)]
+    for measure, of_measure in groupby(figures(name), lambda one: one["measure"]):
+        lines = list(of_measure)
+        if measure == "note":
+            parts += [f"- {one['note']}" for one in lines]
+            continue
+        parts.append(f"## {measure}")
+        for panel, of_panel in groupby(lines, panel_of):
+            parts += [f"### {panel}"] if panel else []
+            parts.append(table(list(of_panel)))
+    return "\n\n".join(parts) + "\n"
+
+
+def write_pages(app: Sphinx) -> None:
+    """Write the pages whose figures or words have changed."""
+    WRITTEN.mkdir(exist_ok=True)
+    for path in RESULTS.glob("*.csv"):
+        written, text = WRITTEN / f"{path.stem}.md", page(path.stem)
+        if not written.exists() or written.read_text(encoding="utf-8") != text:
+            written.write_text(text, encoding="utf-8")
+
+
+class FigureRole(SphinxRole):
+    """``{figure}`NAME / MEASURE / COLUMN / ROW` ``."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        """The figure, or a warning where there is none."""
+        name, *where = (part.strip() for part in self.text.split(" / "))
+        self.env.note_dependency(str(RESULTS / f"{name}.csv"))
+        found = [one for one in figures(name) if [one["measure"], one["column"], one["row"]] == where]
+        if len(found) == 1:
+            return [nodes.Text(number_text(found[0], spread=False))], []
+        return [], [self.inliner.reporter.warning(f"No figure {self.text!r} in {name}.csv", line=self.lineno)]
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Sphinx calls this."""
+    app.connect("builder-inited", write_pages)
+    app.add_role("figure", FigureRole())
+    return {"parallel_read_safe": True}
