@@ -6,7 +6,7 @@ difference to what it held before, which it still keeps. One that lost its copie
 A sparse codec leaves most of a change out. A device that trains what it was sent answers from there, and the mean of
 such answers would be without what was left out, for good: it is added to the answer again (`Compression.incoming`), so
 that the next difference has it. Of a method that offers several models nobody here knows which of them was trained, and
-there what was left out is lost (docs/decisions/error-feedback.md).
+there what was left out is lost (docs/decisions.md).
 
 Strategies know nothing of this. What is remembered here goes into the checkpoint beside a strategy's state, so that a
 resumed run sends the same bytes.
