@@ -177,7 +177,7 @@ class TaskSettings(Section):
     kind: str = Field(
         "classification",
         description="'classification'; 'regression': numbers; 'forecast': numbers some steps ahead of a window of "
-        "rows; or your own as package.module:Class (docs/sensors.md).",
+        "rows; or your own as package.module:Class (docs/own-task.md).",
     )
     unit: str = Field("", max_length=20, description="Of the targets, e.g. 'µg/m³'; errors are shown in it.")
 
@@ -414,7 +414,7 @@ class ProtectionSettings(Section):
         None,
         gt=0,
         description="Updates are shortened to so many times the median norm of their cluster's. With this, or another "
-        "rule than the mean, weights are capped at three times the median (docs/reliability.md).",
+        "rule than the mean, weights are capped at three times the median (docs/bad-updates.md).",
     )
 
 
@@ -451,7 +451,7 @@ class PersonalSettings(Section):
 
 
 class PrivacySettings(Section):
-    """Clipping and noise on the device, before anything leaves it (docs/reliability.md); off by default."""
+    """Clipping and noise on the device, before anything leaves it (docs/privacy.md); off by default."""
 
     clip_norm: float | None = Field(
         None,
