@@ -18,7 +18,7 @@ TABLES = DOCS.parent / "experiments" / "tables"
 PUBLISHED = sorted((DOCS / "results").glob("*.md"))
 CITING = [DOCS / "choosing-a-method.md"]
 # Which have figures of other measurements, too.
-QUOTING = [DOCS / name for name in ("results.md", "performance.md", "methods.md")]
+QUOTING = [DOCS / name for name in ("results.md", "performance.md")]
 PAPERS = [DOCS / "papers" / f"{name}.md" for name in ("dc-pfl", "fedac", "fedtsdp", "fesem", "gradient-loss")]
 
 
