@@ -29,7 +29,7 @@ UNITS=/etc/systemd/system
 UNIT=bouquet-client.service
 COMMAND=/usr/local/bin/bouquet
 OWN_USER=bouquet
-NEEDED_MB=2000 # docs/deploy-raspberry-pi.md says what was measured
+NEEDED_MB=2000 # docs/device-memory.md says what was measured
 
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 server='' keys='' insecure='' data='' name='' memory_max='' source='' constraints='' python=python3

@@ -15,7 +15,13 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "nu
 root_doc = "index"
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}  # autosummary writes pages of the second kind
 html_theme = "pydata_sphinx_theme"
-html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
+html_theme_options = {
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+    "header_links_before_dropdown": 6,  # the six sections
+    "show_nav_level": 2,
+}
+html_sidebars = {"index": []}
 
 myst_heading_anchors = 4  # as GitHub makes them, so that a link works in both places
 

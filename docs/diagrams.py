@@ -1,4 +1,4 @@
-"""Draws the two pictures of architecture.md: ``python docs/diagrams.py`` writes them beside itself."""
+"""Draws the pictures of these pages: ``python docs/diagrams.py`` writes them beside itself."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ HEAD = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {w} {h}" font-fam
 <rect width="{w}" height="{h}" fill="white"/>
 """
 WIDTH, HEIGHT = 190, 56
+COLOURS = ("#0072b2", "#e69f00", "#009e73")  # one a kind of device; told apart by the colour-blind, too (Okabe and Ito)
+GREY = "#888888"
 # Package → the middle of its box, and what lives there.
 PACKAGES = {
     "bouquet": (400, 40, "the command line"),
@@ -30,30 +32,30 @@ IMPORTS = [
     ("client", "common"),
 ]
 ENDS = {
-    "bouquet.server.run.loop": 110,
+    "server.run.loop": 110,
     "strategies": 300,
-    "bouquet.server.service": 490,
-    "bouquet.client.agent": 740,
-    "bouquet.client.app": 960,
+    "server.service": 490,
+    "client.agent": 740,
+    "client.app": 960,
     "procedure": 1150,
 }
 # From, to (the same: a note), what.
 STEPS = [
-    ("bouquet.server.run.loop", "strategies", "configure_train"),
+    ("server.run.loop", "strategies", "configure_train"),
     ("strategies", "strategies", "sample clients, plan(state), encode"),
-    ("bouquet.server.run.loop", "bouquet.server.service", "FleetGrid.push_messages"),
-    ("bouquet.server.service", "bouquet.client.agent", "Task, chunks: gRPC, mutual TLS"),
-    ("bouquet.client.agent", "bouquet.client.app", "the trainer forks for it"),
-    ("bouquet.client.app", "procedure", "Session: model, data, state"),
+    ("server.run.loop", "server.service", "FleetGrid.push_messages"),
+    ("server.service", "client.agent", "Task, chunks: gRPC, mutual TLS"),
+    ("client.agent", "client.app", "the trainer forks for it"),
+    ("client.app", "procedure", "Session: model, data, state"),
     ("procedure", "procedure", "test, train, keep"),
-    ("procedure", "bouquet.client.app", "parameters, numbers"),
-    ("bouquet.client.app", "bouquet.client.agent", "a file; the fork ends"),
-    ("bouquet.client.agent", "bouquet.server.service", "Reply, chunks"),
-    ("bouquet.server.service", "bouquet.client.agent", "Received"),
-    ("bouquet.server.service", "bouquet.server.run.loop", "as it arrives, until the deadline"),
-    ("bouquet.server.run.loop", "strategies", "aggregate_train"),
+    ("procedure", "client.app", "parameters, numbers"),
+    ("client.app", "client.agent", "a file; the fork ends"),
+    ("client.agent", "server.service", "Reply, chunks"),
+    ("server.service", "client.agent", "Received"),
+    ("server.service", "server.run.loop", "as it arrives, until the deadline"),
+    ("server.run.loop", "strategies", "aggregate_train"),
     ("strategies", "strategies", "check, update(state, replies)"),
-    ("bouquet.server.run.loop", "bouquet.server.run.loop", "record a line, checkpoint"),
+    ("server.run.loop", "server.run.loop", "record a line, checkpoint"),
 ]
 
 
@@ -94,16 +96,142 @@ def sequence() -> str:
     drawn = HEAD.format(w=1270, h=height)
     for name, x in ENDS.items():
         drawn += f'<line x1="{x}" y1="40" x2="{x}" y2="{height - 10}" stroke="#aaa" stroke-dasharray="4 4"/>\n'
-        drawn += box(x, 28, 140, 32) + text(x, 33, name, 'font-weight="bold"')
+        drawn += box(x, 28, 170, 32) + text(x, 33, name, 'font-weight="bold"')
     for i, (sender, receiver, what) in enumerate(STEPS):
         y, x1, x2 = 84 + 38 * i, ENDS[sender], ENDS[receiver]
         if sender == receiver:
-            width = 16 + 6.4 * len(what)
+            width = 16 + 8 * len(what)
             x1 = max(x1, width / 2 + 4)
-            drawn += f'<rect x="{x1 - width / 2}" y="{y - 14}" width="{width}" height="22" rx="4" fill="#fff4d6"/>\n'
-            drawn += text(x1, y + 1, what, 'font-size="12"')
+            drawn += f'<rect x="{x1 - width / 2}" y="{y - 15}" width="{width}" height="24" rx="4" fill="#fff4d6"/>\n'
+            drawn += text(x1, y + 1, what, 'font-size="16"')
         else:
-            drawn += arrow(x1, y, x2, y) + text((x1 + x2) / 2, y - 6, what, 'font-size="12"')
+            drawn += arrow(x1, y, x2, y) + text((x1 + x2) / 2, y - 6, what, 'font-size="16"')
+    return drawn + "</svg>\n"
+
+
+def circle(x: float, y: float, colour: str, radius: float = 12) -> str:
+    """A device."""
+    return f'<circle cx="{x}" cy="{y}" r="{radius}" fill="{colour}"/>\n'
+
+
+def model(x: float, y: float, colours: tuple[str, ...]) -> str:
+    """A model around its middle: a bar a layer, the last one on top."""
+    bars = ""
+    for i, colour in enumerate(reversed(colours)):
+        bars += f'<rect x="{x - 22}" y="{y - 18 + 13 * i}" width="44" height="10" rx="2" fill="{colour}"/>\n'
+    return bars
+
+
+def square(x: float, y: float, kind: int, colour: str) -> str:
+    """What a device sees: one picture, turned as its kind sees it."""
+    return (
+        f'<g transform="rotate({120 * kind} {x} {y})"><rect x="{x - 14}" y="{y - 14}" width="28" height="28" rx="4" '
+        f'fill="white" stroke="{colour}" stroke-width="3"/>'
+        f'<path d="M{x - 5} {y + 8}V{y - 8}H{x + 6}M{x - 5} {y}H{x + 3}" stroke="{colour}" stroke-width="3" '
+        'fill="none"/>'
+        "</g>\n"
+    )
+
+
+def fleet() -> str:
+    """What clustering does for a fleet: one model for all, and one model a kind."""
+    drawn = HEAD.format(w=860, h=290)
+    for left, title, below in (
+        (0, "one model for all", "fits no device well"),
+        (440, "Bouquet: one model a kind", "the kinds are found, nobody names them"),
+    ):
+        drawn += text(left + 210, 30, title, 'font-weight="bold" font-size="17"')
+        for i in range(6):
+            x, kind = left + 35 + 70 * i, i // 2
+            top = left + 210 if left == 0 else left + 70 + 140 * kind
+            drawn += arrow(top + (x - top) * 0.12, 112, x, 176)
+            drawn += square(x, 200, kind, COLOURS[kind])
+        for kind in range(3):
+            if left:
+                drawn += model(left + 70 + 140 * kind, 84, (COLOURS[kind],) * 3)
+        if not left:
+            drawn += model(210, 84, (GREY,) * 3)
+        drawn += text(left + 210, 244, "six devices, of three kinds", 'font-size="13"')
+        drawn += text(left + 210, 272, below, 'font-style="italic"')
+    return drawn + "</svg>\n"
+
+
+BLUE, ORANGE, GREEN = COLOURS
+# What a panel draws: devices at a place, models at a place by their layers, arrows, and lines of words below.
+SPOTS = [(60, 80), (95, 120), (70, 140), (190, 75), (215, 110), (180, 125)]
+
+
+def devices(*colours: str) -> str:
+    """Six devices in two places."""
+    return "".join(circle(x, y, colour, 9) for (x, y), colour in zip(SPOTS, colours, strict=True))
+
+
+TWO = (BLUE,) * 3 + (ORANGE,) * 3
+CENTERS = model(75, 120, (BLUE,) * 3) + model(200, 120, (ORANGE,) * 3)
+METHODS = {
+    "fesem": [
+        (devices(*[GREY] * 6), "each device sends", "the model that it trained"),
+        (devices(*TWO), "each joins the center", "that its model is nearest to"),
+        (CENTERS, "a center is the mean of", "its devices, and is sent back"),
+    ],
+    "dc-pfl": [
+        (devices(*[GREY] * 6), "one group, until the loss", "stops falling fast"),
+        (devices(*TWO), "a split is tried: it stays", "if devices do better with it"),
+        (
+            model(75, 110, (GREY, BLUE, BLUE)) + model(200, 110, (GREY, ORANGE, ORANGE)),
+            "layers that hardly differ (grey)",
+            "travel every third round",
+        ),
+    ],
+    "fedac": [
+        (devices(*[GREY] * 6), "each device has a model", "of its own, which it sends"),
+        (devices(*TWO), "the server finds clusters,", "and how many there are"),
+        (
+            model(75, 110, (GREEN, BLUE, BLUE)) + model(200, 110, (GREEN, ORANGE, ORANGE)),
+            "a device stays near its center,",
+            "and near an embedding of all (green)",
+        ),
+    ],
+    "fedtsdp": [
+        (devices(*TWO), "clusters by what models say", "of public samples"),
+        (devices(*(BLUE, BLUE, GREEN, ORANGE, ORANGE, GREY)), "then finer ones,", "by their weights"),
+        (
+            model(75, 110, (BLUE, BLUE, GREEN)) + model(200, 110, (BLUE, BLUE, ORANGE)),
+            "the last layers become",
+            "each device's own",
+        ),
+    ],
+    "gradient-loss": [
+        (
+            CENTERS + arrow(100, 110, 128, 76) + arrow(175, 110, 147, 76) + circle(137, 62, GREY),
+            "the server sends a device",
+            "all K models",
+        ),
+        (
+            model(75, 120, (BLUE,) * 3) + circle(137, 62, BLUE) + arrow(100, 110, 128, 76),
+            "it picks one, by loss and by",
+            "the direction of its gradient",
+        ),
+        (
+            model(137, 130, (BLUE,) * 3) + circle(137, 62, BLUE) + arrow(137, 78, 137, 106),
+            "it trains that one, and",
+            "sends it back",
+        ),
+    ],
+}
+
+
+def method(name: str) -> str:
+    """A method in three panels."""
+    drawn = HEAD.format(w=860, h=225)
+    for i, (picture, *words) in enumerate(METHODS[name]):
+        drawn += (
+            f'<g transform="translate({290 * i} 0)">\n<rect x="5" y="5" width="268" height="165" rx="8" fill="none" '
+        )
+        drawn += 'stroke="#bbb"/>\n' + text(22, 30, str(i + 1), 'font-weight="bold" font-size="17"') + picture
+        for j, line in enumerate(words):
+            drawn += text(139, 192 + 19 * j, line)
+        drawn += "</g>\n"
     return drawn + "</svg>\n"
 
 
@@ -111,3 +239,6 @@ if __name__ == "__main__":
     folder = Path(__file__).parent
     (folder / "packages.svg").write_text(packages(), encoding="utf-8")
     (folder / "round.svg").write_text(sequence(), encoding="utf-8")
+    (folder / "fleet.svg").write_text(fleet(), encoding="utf-8")
+    for name in METHODS:
+        (folder / f"method-{name}.svg").write_text(method(name), encoding="utf-8")

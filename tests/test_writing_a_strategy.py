@@ -1,4 +1,4 @@
-"""docs/writing-a-strategy.md followed to the letter: its code becomes a package outside of the repository, and runs."""
+"""docs/writing-a-strategy.md and docs/own-package.md followed to the letter: their code becomes a package, and runs."""
 
 import json
 import os
@@ -13,7 +13,8 @@ import pytest
 
 from bouquet.common.system.ports import free_port
 
-PAGE = (Path(__file__).parents[1] / "docs" / "writing-a-strategy.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = "".join((DOCS / f"{page}.md").read_text(encoding="utf-8") for page in ("writing-a-strategy", "own-package"))
 PROGRAM = str(Path(sys.executable).with_name("bouquet"))
 
 

@@ -25,7 +25,7 @@ from bouquet.keys.store import CA_CERTIFICATE, DEFAULT, device_keys
 
 OK, WARNING, WRONG = "ok", "look", "WRONG"
 LEAST_DISK_MB = 200  # for the state folder: models, and what is on its way
-LEAST_MEMORY_MB = 400  # docs/deploy-raspberry-pi.md says what was measured
+LEAST_MEMORY_MB = 400  # docs/device-memory.md says what was measured
 NEAR_DAYS = 30
 STEP_SAMPLES = 256
 MOST_COLUMNS = 20  # whose mean is said

@@ -2,7 +2,7 @@
 
 Hinton, Vinyals, Dean: Distilling the Knowledge in a Neural Network. 2015. It begins as the device's model after
 training, and is taught the mixture's outputs on the device's own training data; labels are not looked at. What it is
-worth: docs/decisions/mixture.md.
+worth: docs/decisions.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bouquet.common.system.files import write_atomically
 from bouquet.models.export import exported
 from bouquet.models.kept import KeptModel, Mixture, Scaled
 
-# No settings: with these the one model was at most .009 below the mixture (docs/decisions/mixture.md). The step is
+# No settings: with these the one model was at most .009 below the mixture (docs/decisions.md). The step is
 # small because it begins where training ended.
 TRAINING = SGDOptions(local_epochs=40, batch_size=32, learning_rate=0.02, momentum=0.9)
 _CALLS = 20

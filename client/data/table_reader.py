@@ -1,6 +1,6 @@
 """CSV files on a device, read into columns of numbers: Python's csv and NumPy, a part of the rows at a time.
 
-pandas would take 89 MB on the disk and 42 MB of memory (docs/decisions/tasks.md).
+pandas would take 89 MB on the disk and 42 MB of memory (docs/decisions.md).
 """
 
 from __future__ import annotations

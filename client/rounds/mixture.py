@@ -7,7 +7,7 @@ Uncertainty Estimation Using Deep Ensembles. NeurIPS 2017, section 2.4) of model
 
 One thing is decided, on each device and anew after each message: the model alone trains without a part of the data, and
 where the received model errs less on that part, the model alone is left out. The method itself trains on all of the
-data, and nothing more is sent. Why this rule, and why no weights: docs/decisions/mixture.md.
+data, and nothing more is sent. Why this rule, and why no weights: docs/decisions.md.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ _FOLDER_OF_IMAGES = DatasetInfo(
 
 DATASETS: dict[str, DatasetInfo] = {
     # Digits stay between 0 and 1, as in the reference runs that this project checks itself against
-    # (docs/decisions/digits.md).
+    # (docs/decisions.md).
     "digits": DatasetInfo((1, 8, 8), 10, 16, (0.0,), (1.0,), "embedded in scikit-learn (UCI optdigits)"),
     "mnist": DatasetInfo(
         (1, 28, 28), 10, 255, (0.1307,), (0.3081,), _torchvision("MNIST(FOLDER, download=True)"), "MNIST"

@@ -216,7 +216,7 @@ def split_train_test(
 
 
 def _at_random(count: int, test_fraction: float, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Mask (n,) of the test samples, drawn without a look at their labels (docs/decisions/test-parts.md)."""
+    """Mask (n,) of the test samples, drawn without a look at their labels (docs/decisions.md)."""
     total = min(max(round(count * test_fraction), 1), count - 1)
     chosen = np.zeros(count, dtype=bool)
     chosen[rng.permutation(count)[:total]] = True

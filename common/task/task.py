@@ -1,8 +1,9 @@
 """What is learned: what targets look like, the loss, the score, and how several models speak as one.
 
 A task is one class. The three that are here are `Classification`, `Regression` and `Forecast`; one's own is a class
-that is derived from `Regression` or `Forecast`, named as ``package.module:Class`` in ``[task] kind`` (docs/sensors.md).
-PyTorch is imported where it is used: who only reads a record needs no more of a task than its score.
+that is derived from `Regression` or `Forecast`, named as ``package.module:Class`` in ``[task] kind``
+(docs/own-task.md). PyTorch is imported where it is used: who only reads a record needs no more of a task than its
+score.
 """
 
 from __future__ import annotations

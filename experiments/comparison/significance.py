@@ -60,7 +60,7 @@ def paired_difference(row: BySeed, other: BySeed, measure: Measure | None = None
     Seeds are the sample, clients are inside them: each seed gives one number, the mean over its clients, or where a
     ``measure`` of many clients' accuracies (n,) is given, the difference of the two rows' measures. The interval is
     Student's for the mean of these numbers. In simulations of seeds and clients that both vary it holds the truth in
-    .94 to .96 of the cases with 3, 5 and 10 seeds; a bootstrap over seeds in .73 to .90 (docs/decisions/seeds.md).
+    .94 to .96 of the cases with 3, 5 and 10 seeds; a bootstrap over seeds in .73 to .90 (docs/decisions.md).
     """
     found, pairs = differences_by_seed(row, other, measure)
     if not found:

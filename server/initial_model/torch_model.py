@@ -35,7 +35,7 @@ from bouquet.strategies.base.filters.delivery import Delivery
 # Of the root mean square of each tensor: how far the models of several clusters begin apart that all are to begin with
 # the same weights. Chosen by measurement: with a tenth clusters stayed mixed, with the whole of it
 # nobody chose but the first.
-# See docs/decisions/k-models-of-the-same-weights.md.
+# See docs/decisions.md.
 PERTURBATION = 0.3
 
 

@@ -8,7 +8,7 @@ whom (`grouping.py`). At the end of each rapid decrease of the loss a split into
 (`splitting.py`; theirs is `device.py`). Layers whose copies hardly differ within a group travel only every third round
 (`layerwise.py`).
 
-Where it differs from the paper, on measurements in docs/decisions/dc-pfl-*.md: the discrepancy is the cosine of the
+Where it differs from the paper, on measurements in docs/decisions.md: the discrepancy is the cosine of the
 updates (Eq. 3 as printed follows the data badly: a model's own minimum is one noisy weight that shifts all the others);
 the scaling of Eq. 5 runs over the whole model and the ratio of Eq. 6 is 0.65 (layer by layer, with 0.1, no layer is
 slow); the loss is smoothed over whole cycles of slow layers.
@@ -53,7 +53,7 @@ class DCPFL(MethodStrategy[DCPFLState]):
     loss_window : int, default 5
         s, rounds over which the loss is smoothed; with layer-wise aggregation, the next multiple of α. While slow
         layers stay on the devices the received model is partly a device's own, and its loss is lower: the loss rises
-        and falls with α, and a window of 5 saw no elbow after the first split (docs/decisions/dc-pfl-smoothing.md).
+        and falls with α, and a window of 5 saw no elbow after the first split (docs/decisions.md).
     gamma_step : float, default 0.2
         λ, by which γ̃ is lowered for a splitting.
     observe_rounds : int, default 3
@@ -72,7 +72,7 @@ class DCPFL(MethodStrategy[DCPFLState]):
         A γ̃ that is kept from T_start on, without trials (NoDC; 0.8 in the paper). None: dynamic clustering.
     validation_fraction : float, default 0.0
         Share of each device's training data that it never trains on, and on which a trial's losses are measured. 0
-        measures them on the training data, as in the paper (docs/decisions/dc-pfl-trials.md).
+        measures them on the training data, as in the paper (docs/decisions.md).
     discrepancy : {"l1", "l1-own", "cosine"}, default "cosine"
         The distance of clients; see `bouquet.strategies.dcpfl.grouping.model_discrepancy`.
     discrepancy_sample : int | None, default None

@@ -72,7 +72,7 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
         min_pts of DBSCAN, the point itself included.
     dampening : float, default 0.98
         ψ of Eq. 11, by which the number of shared layers L_s is multiplied at every clustering, for the whole fleet
-        (docs/decisions/fedtsdp-shared-layers.md).
+        (docs/decisions.md).
     stages : {"both", "one", "two"}, default "both"
         ``"one"`` clusters by outputs only, ``"two"`` by weights only (the paper's ablation).
     sampling_gain : float | None, default None

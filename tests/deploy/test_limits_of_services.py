@@ -61,7 +61,7 @@ def test_a_unit_has_the_limits_that_the_page_has():
 
 def test_the_server_may_open_as_many_files_as_it_asks_for():
     assert int(service_of("server")["LimitNOFILE"]) == ENOUGH
-    assert f"{ENOUGH:,} at most; `LimitNOFILE` in the service" in (ROOT / "docs/deploy-server.md").read_text()
+    assert f"{ENOUGH:,} at most; `LimitNOFILE` in the service" in (ROOT / "docs/network.md").read_text()
 
 
 @pytest.mark.parametrize("unit", UNITS)

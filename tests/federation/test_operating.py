@@ -1,6 +1,6 @@
-"""docs/operating.md command by command, with what each screen shows: a season with six devices, an owner's `[when]`.
+"""docs/season.md and docs/when.md command by command, with what each screen shows.
 
-TLS, and a key each.
+A season with six devices, and an owner's `[when]`; TLS, and a key each.
 """
 
 import os
@@ -25,7 +25,8 @@ from tests.helpers.machine import Machine
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(1800)]
 
-PAGE = (Path(__file__).parents[2] / "docs" / "operating.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+SEASON, WHEN = ((DOCS / f"{page}.md").read_text(encoding="utf-8") for page in ("season", "when"))
 STEP = re.compile(r"```(sh|text)\n(.*?)```|<!-- (power cut|stop|\d+ °C): ([\w-]+) -->", re.DOTALL)
 DEVICES = ("garden-pi", "window-pi", "door-pi", "shed-pi", "roof-pi", "wall-pi")
 NEXT_RELEASE = "0.2.0"
@@ -33,12 +34,6 @@ NEXT_RELEASE = "0.2.0"
 QUICK = "straggler_grace = 30\nround_timeout = 240\n"
 
 
-def section(title):
-    """The text below a heading of the page."""
-    return re.search(rf"\n## {re.escape(title)}\n(.*?)(\n## |\Z)", PAGE, re.DOTALL)[1]
-
-
-SEASON, WHEN = section("A season with six devices"), section("When a device works: `[when]`")
 # Copying between machines, which here are folders beside each other.
 SCP = 'scp() { while [ $# -gt 2 ]; do shift; done; local to="${2#*@}"; cp -r "$1" "$ROOT/${to/:/\\/}"; }\n'
 

@@ -1,4 +1,4 @@
-"""Tables on real devices over gRPC, from docs/sensors.md: a task of one's own, and a file that grows."""
+"""Tables on real devices over gRPC, from docs/sensors.md and docs/own-task.md: an own task, a file that grows."""
 
 import json
 import re
@@ -10,7 +10,8 @@ from bouquet.federation.demo_sensors import write_tables
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(1800)]
 
-PAGE = (Path(__file__).parents[2] / "docs" / "sensors.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = "".join((DOCS / f"{page}.md").read_text(encoding="utf-8") for page in ("sensors", "own-task"))
 WAIT = 900  # seconds, for a busy machine
 
 

@@ -1,4 +1,4 @@
-"""A device that joins in mid-run, and one that was away, of every method; the table is in docs/reliability.md.
+"""A device that joins in mid-run, and one that was away, of every method; the table is in docs/coming-and-going.md.
 
 Six real devices in two groups with different labels. ``client-5`` is not there in rounds 1 and 2; ``client-0`` is not
 in rounds 5 and 6. What each method measures a newcomer by is tested beside it.
