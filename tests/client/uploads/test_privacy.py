@@ -250,27 +250,6 @@ def test_a_real_device_noises_anew_and_counts_each(tmp_path):
     assert [protocol.about(m)[RELEASES] for m in (first, second)] == [1, 2]
 
 
-FEDAC = ("strategy.name=fedac", "strategy.num_clusters=2", "strategy.model_share=0.5")
-
-
-def test_numbers_made_of_a_model_are_made_of_what_may_leave(tmp_path):
-    """FedAC's p numbers, of a device that does not upload its model."""
-    federation = Federation(tmp_path, *FEDAC, *PRIVATE)
-    federation.play(1, 2, 3)
-    given = [r for r in federation.strategy.replies.received if not r.layers]
-    assert given
-    assert all(reply.config[RELEASES] == 3 for reply in federation.strategy.replies.received)
-    low_rank = federation.strategy.state.low_rank
-    for reply in given:
-        node = 2 + int(reply.client[-1])
-        state = ClientContext(federation.settings, federation.contexts[node], tmp_path).state
-        own = federation.layout.flatten(state.recall("r", 4).slots["personal"])
-        known = state.recall_aside("r", "known", 3)["known"]
-        numbers = reply.config["reduced-model"]
-        np.testing.assert_allclose(numbers, low_rank.reduce(known[None, :])[0], rtol=1e-4, atol=1e-5)
-        assert not np.allclose(numbers, low_rank.reduce(own[None, :])[0], rtol=1e-3, atol=1e-4)
-
-
 def test_the_chosen_model_is_the_base_of_the_upload(tmp_path):
     federation = Federation(
         tmp_path, "strategy.name=hypocluster", "strategy.num_clusters=2", *PRIVATE, "privacy.scores=send"

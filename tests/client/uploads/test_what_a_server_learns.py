@@ -165,7 +165,6 @@ def test_whatever_the_server_asks_a_device_without_data_answers_alike(tmp_path, 
 
 
 PRIVATE = ("privacy.clip_norm=0.05", "privacy.noise_multiplier=1.0")
-NUMBERS = ("strategy.num_clusters=2", "strategy.model_share=0.5")
 METHODS = {
     "fedavg": (),
     "fedprox": (),
@@ -176,7 +175,7 @@ METHODS = {
     "fedper": (),
     "anchored": (),
     "cgpfl": (),
-    "fedac": NUMBERS,
+    "fedac": ("strategy.num_clusters=2",),
     "dc-pfl": ("strategy.fixed_gamma=0.5",),
     "standalone": (),
 }
