@@ -21,7 +21,7 @@ from bouquet.common.settings import parse_settings
 from bouquet.common.settings.sections import PrivacySettings
 from bouquet.experiments.simulation.inline_grid import InlineGrid
 from bouquet.strategies import one_model
-from bouquet.strategies.dcpfl.wire import NEW, TAKE
+from bouquet.strategies.dcpfl import NEW, TAKE
 from tests.helpers.real_devices import Federation
 
 COUNTED = ParameterLayout.of(
