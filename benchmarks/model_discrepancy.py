@@ -19,7 +19,6 @@ from scipy.spatial.distance import pdist
 from bouquet.strategies.dcpfl.grouping import model_discrepancy
 
 PARAMETERS = 44426  # cnn-dcpfl on FashionMNIST
-SAMPLE = 4096
 
 
 def models(clients: int, parameters: int) -> np.ndarray:

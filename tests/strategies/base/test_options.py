@@ -84,9 +84,9 @@ def test_a_strategy_in_anybodys_server_app_checks_its_options_itself(kind, optio
 
 
 def test_the_type_of_a_field_says_what_it_may_be():
-    assert FedTSDP(hopkins_points=None).hopkins_points is None
-    with pytest.raises(BouquetError, match=r"^hopkins_points = 0: a whole number from 1\.$"):
-        FedTSDP(hopkins_points=0)
+    assert DCPFL(min_group_samples=None).min_group_samples is None
+    with pytest.raises(BouquetError, match=r"^min_group_samples = 0: a whole number from 1\.$"):
+        DCPFL(min_group_samples=0)
     with pytest.raises(BouquetError, match=r"^dampening = 1\.5: a number above 0, at most 1\.$"):
         FedTSDP(dampening=1.5)
     with pytest.raises(BouquetError, match=r"^round_timeout = 0: a number above 0\.$"):

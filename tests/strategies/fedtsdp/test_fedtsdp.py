@@ -296,7 +296,6 @@ def test_it_says_that_it_needs_public_data(layout):
     ("options", "message"),
     [
         ({"patience": 0}, "patience = 0"),
-        ({"hopkins_points": 0}, "hopkins_points = 0"),
         ({"eps_weights": 0.0}, "eps_weights = 0.0"),
         ({"dampening": 1.1}, "dampening = 1.1"),
         ({"hopkins_threshold": -0.1}, "hopkins_threshold = -0.1"),
