@@ -22,7 +22,7 @@ from bouquet.common.settings import Settings, load_settings
 from bouquet.experiments.simulation.run import simulate
 from bouquet.server.record.reader import read_run
 from bouquet.strategies.fedtsdp.hopkins import hopkins_statistic
-from bouquet.strategies.fedtsdp.strategy import HOPKINS_STREAM, FedTSDP
+from bouquet.strategies.fedtsdp.strategy import HOPKINS_DRAWS, HOPKINS_STREAM, FedTSDP
 
 PARTITIONS = {
     "IID": ["data.partition=iid"],
@@ -58,7 +58,7 @@ class Observing(FedTSDP):
         state = super()._observe(state, round_, outputs, divergence, distances)
         rows = PCA(n_components=0.95, svd_solver="full").fit_transform(outputs.reshape(len(outputs), -1))
         generator = self._generator(round_, HOPKINS_STREAM)
-        principal = hopkins_statistic(rows, max(1, len(rows) // 4), self.hopkins_draws, generator)
+        principal = hopkins_statistic(rows, max(1, len(rows) // 4), HOPKINS_DRAWS, generator)
         others = divergence + np.diag(np.full(len(divergence), np.inf))
         near = int((others.min(axis=1) < self.eps_outputs).sum())
         self.extra = {"principal": principal.mean, "axes": rows.shape[1], "near": near}

@@ -16,10 +16,9 @@ import time
 import numpy as np
 from scipy.spatial.distance import pdist
 
-from bouquet.strategies.dcpfl.grouping import model_discrepancy, sampled_columns
+from bouquet.strategies.dcpfl.grouping import model_discrepancy
 
 PARAMETERS = 44426  # cnn-dcpfl on FashionMNIST
-SAMPLE = 4096
 
 
 def models(clients: int, parameters: int) -> np.ndarray:
@@ -43,9 +42,6 @@ MEASURED = {
     "l1": lambda W, origin: model_discrepancy(W, origin, "l1"),
     "l1-own": lambda W, origin: model_discrepancy(W, origin, "l1-own"),
     "cosine": lambda W, origin: model_discrepancy(W, origin, "cosine"),
-    f"l1, {SAMPLE} coordinates": lambda W, origin: model_discrepancy(
-        W, origin, "l1", sampled_columns(W.shape[1], SAMPLE, seed=0)
-    ),
 }
 
 

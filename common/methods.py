@@ -63,7 +63,7 @@ METHODS: dict[str, Method] = {
     # As its authors' code: by the loss on all local data.
     "ifca": replace(_CHOICE, presets={"gradient_weight": 0.0}, defaults={**_CHOICE.defaults, "choice_batches": "all"}),
     "fedtsdp": _own("fedtsdp", "fedtsdp", "FedTSDP", plots=True),
-    "fedac": _own("fedac", "fedac", "FedAC", device=True, plots=True),
+    "fedac": _own("fedac", "fedac", "FedAC", plots=True),
     "dc-pfl": _own("dcpfl", "dc-pfl", "DCPFL", device=True, plots=True),
     "cfl": Method("bouquet.strategies.baselines.cfl:CFL"),
     "fl-hc": Method("bouquet.strategies.baselines.fl_hc:FLHC"),

@@ -200,12 +200,13 @@ def test_in_a_methods_folder_a_files_name_says_what_it_may_import():
     assert wrong == {}
 
 
-def test_a_procedure_knows_its_own_wire_and_nothing_else_of_the_strategies():
+def test_a_procedure_knows_its_own_names_and_nothing_else_of_the_strategies():
     files = list((ROOT / "strategies").rglob("device.py"))
     assert len(files) >= 4
     for file in files:
-        own = f"{name_of(file.parent)}.wire"
-        assert {name for name in imported(file) if package_of(name) == "strategies"} <= {own}, file
+        own = name_of(file.parent)
+        names = {name for name in imported(file) if package_of(name) == "strategies"}
+        assert names <= {own, f"{own}.wire"}, file
 
 
 def test_the_mathematics_knows_nothing_of_flower_or_of_a_method():

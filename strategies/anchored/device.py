@@ -12,7 +12,7 @@ from bouquet.client.procedures import config, standard
 from bouquet.client.rounds.session import Session
 from bouquet.client.training.objective import ProximalTerm
 from bouquet.common.protocol import ARRAYS
-from bouquet.strategies.anchored.wire import ANCHOR_WEIGHT
+from bouquet.strategies.anchored import ANCHOR_WEIGHT
 
 evaluate = standard.evaluate
 

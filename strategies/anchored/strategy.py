@@ -28,10 +28,11 @@ from dataclasses import dataclass, field, replace
 
 from bouquet.common.protocol import Instruction
 from bouquet.common.protocol.offers import LAYERS, TERMS
-from bouquet.strategies.anchored.wire import ANCHOR_WEIGHT, PROCEDURE
+from bouquet.strategies.anchored import ANCHOR_WEIGHT, PROCEDURE
 from bouquet.strategies.base.options import Weight
+from bouquet.strategies.fesem.first_clusters import NumClusters, Selection
 from bouquet.strategies.fesem.state import FeSEMState
-from bouquet.strategies.fesem.strategy import FeSEM, NumClusters, Selection
+from bouquet.strategies.fesem.strategy import FeSEM
 
 _WHY = "beside the model of all there is a personal one, held near it."
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import numpy as np
 from flwr.app import Message
 
-from bouquet.client.procedures import standard
+from bouquet.client.procedures import config, standard
 from bouquet.client.rounds.session import Session
 from bouquet.client.training.objective import ProximalTerm
 from bouquet.client.training.sgd import sgd_options
-from bouquet.common.protocol import ARRAYS, Payload
-from bouquet.strategies.cgpfl.wire import Envelope
+from bouquet.common.protocol import ARRAYS, Payload, ProtocolError
+from bouquet.strategies.cgpfl import CONTEXT_STEP, PERSONAL_STEPS
 
 
 def train(session: Session) -> Message:
@@ -21,7 +21,10 @@ def train(session: Session) -> Message:
 
     For each mini-batch some gradient steps on its loss + (λ/2)·‖θ − ω‖², then ω ← ω − η λ (ω − θ).
     """
-    context, envelope = session.whole(ARRAYS), Envelope.read(session.received)
+    context = session.whole(ARRAYS)
+    steps, share = config.count(session.received, PERSONAL_STEPS), config.number(session.received, CONTEXT_STEP)
+    if not 0 < share <= 1:
+        raise ProtocolError(f"{CONTEXT_STEP} is {share}; it must be above 0, at most 1.")
     personal = session.start()
     session.report_start(personal)
     options = sgd_options(session.received.config, session.node.settings.train)
@@ -37,10 +40,10 @@ def train(session: Session) -> Message:
                 [term],
                 data=(x[batch], y[batch]),
                 stream=f"epoch-{epoch}-{number}",
-                local_epochs=envelope.personal_steps,
+                local_epochs=steps,
                 batch_size=len(batch),
             )
-            context = (context - np.float32(envelope.context_step) * (context - personal)).astype(np.float32)
+            context = (context - np.float32(share) * (context - personal)).astype(np.float32)
             losses.append(batch_loss * len(batch))
         loss = sum(losses) / len(y)
     session.report_trained(personal, loss)

@@ -38,7 +38,7 @@ from bouquet.strategies.base.method import count_moved, one_model
 from bouquet.strategies.base.options import Above0, Above0To1, Count
 from bouquet.strategies.base.replies import Matrix, Replies
 from bouquet.strategies.baselines.one_shot import OneShotClustering, OneShotState
-from bouquet.strategies.cgpfl.wire import PROCEDURE, Envelope
+from bouquet.strategies.cgpfl import CONTEXT_STEP, PERSONAL_STEPS, PROCEDURE
 from bouquet.strategies.mathematics.aggregation import Assignment, mean_of_centers
 from bouquet.strategies.mathematics.clustering import assign_to_nearest, kmeans
 
@@ -93,7 +93,7 @@ class CGPFL(OneShotClustering):
         """Its context to each client, and how to descend; the mean of all contexts to a newcomer."""
         mean = mean_of_centers(state.centers)
         proximal = (Proximal(ARRAYS, self.proximal_weight),)
-        config = Envelope(self.personal_steps, self.context_step).to_config()
+        config = {PERSONAL_STEPS: self.personal_steps, CONTEXT_STEP: float(self.context_step)}
         known, seen = state.assignment, {*state.assignment, *state.gathered}
         return {
             client: one_model(

@@ -23,7 +23,7 @@ from bouquet.common import protocol
 from bouquet.common.errors import BouquetError, NotNow
 from bouquet.common.parameters.layout import Vector
 from bouquet.common.protocol import Received
-from bouquet.strategies.dcpfl.wire import DIVERGED, LOSS_NEW, LOSS_OLD, NEW, TAKE, WHOLE_ROUND
+from bouquet.strategies.dcpfl import DIVERGED, LOSS_NEW, LOSS_OLD, NEW, TAKE, WHOLE_ROUND
 
 TRIED = "tried"  # a fact: the slots whose models a trial has trained; one that diverged is not among them
 _METRICS = {PERSONAL: "metrics-old", NEW: "metrics-new"}  # facts: what the second reply reports, by slot

@@ -18,9 +18,9 @@ import numpy as np
 from bouquet.common.protocol import ARRAYS, Instruction, Payload, Scalar
 from bouquet.strategies.base.replies import Matrix, Replies
 from bouquet.strategies.base.sampling import fewest_replies
+from bouquet.strategies.dcpfl import LOSS_NEW, LOSS_OLD, NEW, PROCEDURE
 from bouquet.strategies.dcpfl.grouping import by_client, divided, graph_of, groups_of, next_split, parents
 from bouquet.strategies.dcpfl.state import DCPFLState, Group, Proposal, Verdict, rows_of
-from bouquet.strategies.dcpfl.wire import LOSS_NEW, LOSS_OLD, NEW, PROCEDURE
 from bouquet.strategies.mathematics.robust import Aggregation
 
 UNDECIDED_TRIALS = 3  # in a row, after which the next one is put off

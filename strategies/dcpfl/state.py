@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bouquet.common.parameters.layout import Vector
 from bouquet.strategies.base.replies import Matrix
-from bouquet.strategies.dcpfl.wire import DIVERGED
+from bouquet.strategies.dcpfl import DIVERGED
 from bouquet.strategies.mathematics.aggregation import weighted_mean
 from bouquet.strategies.mathematics.similarity import Distances
 

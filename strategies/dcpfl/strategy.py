@@ -35,11 +35,10 @@ from bouquet.strategies.base.method import Ask, Similarity
 from bouquet.strategies.base.options import Above0To1, Allowed, Count, Share
 from bouquet.strategies.base.replies import Replies
 from bouquet.strategies.base.strategy import MethodStrategy
-from bouquet.strategies.dcpfl import grouping, layerwise, splitting
+from bouquet.strategies.dcpfl import PROCEDURE, TAKE, grouping, layerwise, splitting
 from bouquet.strategies.dcpfl.grouping import Discrepancy
 from bouquet.strategies.dcpfl.layerwise import Scaling, instruction
 from bouquet.strategies.dcpfl.state import DCPFLState, Group, rows_of, verdict_of
-from bouquet.strategies.dcpfl.wire import PROCEDURE, TAKE
 
 
 @dataclass(eq=False, repr=False)
@@ -75,9 +74,6 @@ class DCPFL(MethodStrategy[DCPFLState]):
         measures them on the training data, as in the paper (docs/decisions.md).
     discrepancy : {"l1", "l1-own", "cosine"}, default "cosine"
         The distance of clients; see `bouquet.strategies.dcpfl.grouping.model_discrepancy`.
-    discrepancy_sample : int | None, default None
-        Number of random coordinates on which it is estimated; None for all. The error is bounded in
-        `bouquet.strategies.dcpfl.grouping.sampled_columns`.
     min_group_samples : int | None, default None
         Training samples that a group has at least; None, as in the paper, divides to single devices.
     **sampling
@@ -100,7 +96,6 @@ class DCPFL(MethodStrategy[DCPFLState]):
     fixed_gamma: Share | None = None
     validation_fraction: Annotated[float, Allowed("a number from 0, below 1", lambda value: 0 <= value < 1)] = 0.0
     discrepancy: Discrepancy = "cosine"
-    discrepancy_sample: Count | None = None
     min_group_samples: Count | None = None
 
     def __post_init__(self) -> None:
@@ -204,10 +199,9 @@ class DCPFL(MethodStrategy[DCPFLState]):
         if state.gamma < 1 or not met or verdict_of(state, round_):
             return state
         W, origin = (usable.layout.parameters_of(m) for m in (rows_of(usable.W, met), state.centers[0]))
-        columns = grouping.sampled_columns(W.shape[1], self.discrepancy_sample, self.seed)
         clients = [usable.clients[row] for row in met]
         if first or grouping.lacks_meetings(state, clients):
-            distances = grouping.model_discrepancy(W, origin, self.discrepancy, columns)
+            distances = grouping.model_discrepancy(W, origin, self.discrepancy)
             state = grouping.after_meeting(state, clients, distances, only_new=not first)
         elif state.graph_round is not None:
             return state

@@ -12,12 +12,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bouquet.common.errors import BouquetError
-from bouquet.strategies.fedac.wire import LowRankMap, Reduced
 from bouquet.strategies.mathematics.aggregation import Assignment, Matrix, Vector, in_threads
 from bouquet.strategies.mathematics.similarity import cosine_to, product_blocks
 
 # A variance below this share of the models' squared norms is the rounding of float32, not a direction.
 _ROUNDING = 1e-14
+_BLOCK_COLUMNS, _BLOCK_ELEMENTS = 2**16, 2**22  # that are converted at a time, and of all models together
+
+Reduced = NDArray[np.float64]
+
+
+class LowRankMap(NamedTuple):
+    """r = P (w − m): ``directions`` P (p × d) float32, orthonormal rows, and ``offset`` P m (p,) float64."""
+
+    directions: NDArray[np.float32]
+    offset: Reduced
+
+    def reduce(self, W: NDArray[np.floating[Any]]) -> Reduced:
+        """P (W_i − m) for the rows of W (n × d), as an n × p matrix; accumulated in float64, some columns at a time."""
+        reduced = np.tile(-self.offset, (len(W), 1))
+        width = max(1, min(_BLOCK_COLUMNS, _BLOCK_ELEMENTS // max(1, len(W))))
+        for start in range(0, W.shape[1], width):
+            columns = slice(start, start + width)
+            # One memory order, so that a map from a file gives the very numbers that it gave when it was made.
+            directions = self.directions[:, columns].astype(np.float64, order="C")
+            reduced += W[:, columns].astype(np.float64, order="C") @ directions.T
+        return reduced
 
 
 class Remembered(NamedTuple):

@@ -11,11 +11,9 @@ from numpy.typing import NDArray
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.parameters.layout import ParameterLayout, Vector
-from bouquet.common.protocol import ProtocolError
-from bouquet.strategies.base.replies import Matrix, Replies
-from bouquet.strategies.fedac.reduction import Remembered, fit_map
+from bouquet.strategies.base.replies import Matrix
+from bouquet.strategies.fedac.reduction import LowRankMap, Reduced, Remembered, fit_map
 from bouquet.strategies.fedac.tuning import Change, ratios
-from bouquet.strategies.fedac.wire import LowRankMap, Reduced, read_numbers
 from bouquet.strategies.mathematics.aggregation import Assignment
 from bouquet.strategies.mathematics.robust import Aggregation
 
@@ -31,9 +29,8 @@ class FedACState:
     directions: Matrix | None = None  # P of the map, (p, d)
     offset: Reduced | None = None  # P m, (p,)
     map_mean: Vector | None = None  # m, (d,)
-    map_round: int = 0  # the round that the map was made in, which is its version
+    map_round: int = 0  # the round that the map was made in
     seen: list[str] = field(default_factory=list)  # clients whose models some map was made of
-    holders: dict[str, int] = field(default_factory=dict)  # client → version of the map that it keeps
     reduced: dict[str, list[float]] = field(default_factory=dict)  # client → p numbers of its last model
     gathered: dict[str, Vector] = field(default_factory=dict)  # models for the first map, for "l2" the first clusters
     round: int = 0  # the last one that changed anything; what follows is of it
@@ -105,26 +102,8 @@ def make_map(state: FedACState, uploads: Uploads, num_dims: int) -> FedACState:
         map_mean=mean,
         map_round=state.round,
         seen=sorted({*state.seen, *fresh, *earlier}),
-        holders={},
         reduced=reduced,
     )
-
-
-def with_numbers(state: FedACState, replies: Replies) -> tuple[FedACState, dict[str, str]]:
-    """The state with the p numbers that clients sent in place of a model; whose cannot be read, and why."""
-    assert state.low_rank is not None
-    reduced, holders, refused = dict(state.reduced), dict(state.holders), dict[str, str]()
-    for reply in (reply for reply in replies.received if not reply.layers):
-        holders.pop(reply.client, None)  # until it shows that it has the map, it has lost it
-        try:
-            numbers = read_numbers(reply.config, len(state.low_rank.offset))
-        except ProtocolError as error:
-            refused[reply.client] = str(error)
-            continue
-        if numbers is not None:
-            reduced[reply.client] = numbers.tolist()
-            holders[reply.client] = state.map_round
-    return replace(state, reduced=reduced, holders=holders), refused
 
 
 def restore_models(state: FedACState, reduced: NDArray[np.floating[Any]]) -> Matrix:

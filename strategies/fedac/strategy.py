@@ -6,11 +6,9 @@ https://arxiv.org/abs/2403.16460
 Equations, sections and algorithms are the paper's. Where it is silent: λ = μ = 0.1, and the first clusters come from
 k-means over the directions of the reduced models after the first round. Where this differs: K is tuned by the
 silhouette, because the paper's ratio (``tuning="ratio"``) cannot tell too few from too many (`tuning.py`); and a
-client's p numbers are computed by the server where its model is there, and sent by the device only in place of the
-model, because the map from models to numbers is as large as p models.
+client's p numbers are computed by the server, because the map from models to numbers is as large as p models.
 
-What leaves a device: its personal model, whole, in every round that it takes part in, or the p numbers of it instead
-(``model_share``); and its metrics.
+What leaves a device: its personal model, whole, in every round that it takes part in; and its metrics.
 """
 
 from __future__ import annotations
@@ -23,13 +21,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from bouquet.common.parameters.layout import ParameterLayout, Vector
-from bouquet.common.protocol import Instruction
-from bouquet.common.protocol.offers import LAYERS, TERMS, TRAINING
-from bouquet.strategies.base.method import Outcome, Similarity, count_moved
-from bouquet.strategies.base.options import Above0To1, Count, Weight, check_options
+from bouquet.common.protocol import ARRAYS, Instruction, Payload, Proximal
+from bouquet.common.protocol.offers import LAYERS, TERMS
+from bouquet.strategies.base.method import Similarity, count_moved
+from bouquet.strategies.base.options import Count, Weight, check_options
 from bouquet.strategies.base.replies import Replies
 from bouquet.strategies.base.strategy import MethodStrategy
-from bouquet.strategies.fedac.sending import drawn_for_numbers, instruction, to_personal_model
 from bouquet.strategies.fedac.similarity import SIMILARITIES, Measure, ModelSimilarity
 from bouquet.strategies.fedac.state import (
     FedACState,
@@ -38,13 +35,14 @@ from bouquet.strategies.fedac.state import (
     make_map,
     only,
     remembered_centers,
-    with_numbers,
     with_ratios,
 )
 from bouquet.strategies.fedac.tuning import Tuner
+from bouquet.strategies.mathematics.aggregation import mean_of_centers
 from bouquet.strategies.mathematics.similarity import cosine_similarity
 
-UPLOAD_STREAM = 2  # of the seed: whose model is uploaded
+GLOBAL_EMBEDDING = "global-embedding"  # record that holds φ_g
+MAP_ROUNDS = 100  # until the map to p numbers is made anew; a client that it never saw brings that forward
 
 TuningRule = Literal["silhouette", "ratio", "off"]
 Tested = Literal["personal", "center"]
@@ -72,10 +70,6 @@ class FedAC(MethodStrategy[FedACState]):
         Of K: by the ``"silhouette"``, by the paper's ``"ratio"`` (section 4.5, Algorithm 3), or ``"off"``.
     max_clusters : int, default 15
         The greatest K of a tuning.
-    model_share : float, default 1.0
-        Share of each cluster that uploads its models, drawn anew in each round. The others train as well, and send p
-        numbers, from which they are clustered; each is sent the map, p times the size of a model, once and whenever it
-        is made anew. So less than 1 pays on a slow uplink, or when the map lasts for more than p rounds.
     tested : {"personal", "center"}, default "personal"
         What a device tests after the last round, its ``"personal"`` model or the ``"center"`` of its cluster.
     **sampling
@@ -91,16 +85,11 @@ class FedAC(MethodStrategy[FedACState]):
     decision_layers: int | tuple[str, ...] = 1
     similarity: Measure = "low-rank"
     pca_dim: Count = 10
-    pca_every: ClassVar[int] = 100  # rounds until the map to p numbers is made anew; a new client brings it forward
     tuning: TuningRule = "silhouette"
-    tune_every: ClassVar[int] = 1  # rounds from one tuning to the next
     min_clusters: ClassVar[int] = 1  # the least K of a tuning
     max_clusters: int = 15
-    margin: ClassVar[float] = 0.05  # by how much a grouping must beat the silhouette of the present one
-    min_silhouette: ClassVar[float] = 0.25  # without a grouping that has it, there is one cluster
     split_above: ClassVar[float] = 0.5  # of ρ, for "ratio"; the paper gives no values
     merge_below: ClassVar[float] = 0.02  # likewise
-    model_share: Above0To1 = 1.0
     tested: Tested = "personal"
 
     def __post_init__(self) -> None:
@@ -108,13 +97,10 @@ class FedAC(MethodStrategy[FedACState]):
         tunes = None if self.tuning == "off" else self.tuning
         least, most = (self.min_clusters, self.max_clusters) if tunes else (1, math.inf)
         range_ = f"from min_clusters = {least} to max_clusters = {most}" if tunes else "from 1"
-        shared = self.model_share == 1 or self.similarity != "l2"
-        check_options(
-            ("num_clusters", self.num_clusters, f"a whole number {range_}", least <= self.num_clusters <= most),
-            ("model_share", self.model_share, "1 with similarity = 'l2'", shared),
-        )
-        thresholds = (self.margin, self.min_silhouette, self.split_above, self.merge_below)
-        self.tuner = Tuner(tunes, self.min_clusters, self.max_clusters, *thresholds) if tunes else None
+        fits = least <= self.num_clusters <= most
+        check_options(("num_clusters", self.num_clusters, f"a whole number {range_}", fits))
+        bounds = self.min_clusters, self.max_clusters
+        self.tuner = Tuner(tunes, *bounds, self.split_above, self.merge_below) if tunes else None
         self.tested_model = "personal" if self.tested == "personal" else "received"
 
     @property
@@ -131,39 +117,37 @@ class FedAC(MethodStrategy[FedACState]):
 
     def plan(self, state: FedACState, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
         """ω_{c(i)} and φ_g to client i, which goes on from its own w_i, or from that center if it has none."""
-        asked = self._asked_for_numbers(state, round_, clients)
-        pull = self.proximal_weight, self.embedding_weight
-        return {client: instruction(state, client, *pull, asks_numbers=client in asked) for client in clients}
+        embedding = Payload(state.global_embedding, tuple(state.embedding))
+        models = {GLOBAL_EMBEDDING: embedding} if self.embedding_weight else {}
+        weights = {ARRAYS: self.proximal_weight, GLOBAL_EMBEDDING: self.embedding_weight}
+        proximal = tuple(Proximal(name, weight) for name, weight in weights.items() if weight)
+        sent = {client: _to_personal_model(state, client) for client in clients}
+        return {c: replace(one, models={**one.models, **models}, proximal=proximal) for c, one in sent.items()}
 
     def plan_evaluate(self, state: FedACState, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
         """Each client tests its own model; the center is for one that has none, or for all (``tested``)."""
         start = "received" if self.tested == "center" else "personal"
-        return {client: replace(to_personal_model(state, client, upload=()), start=start) for client in clients}
+        return {client: replace(_to_personal_model(state, client, upload=()), start=start) for client in clients}
 
-    def update(self, state: FedACState, round_: int, replies: Replies) -> Outcome[FedACState]:
-        """Algorithm 1 after the uploads: the means, the E-step, and every `tune_every` rounds the tuning of K."""
-        with_model = [i for i, reply in enumerate(replies.received) if reply.layers]
-        uploads = Uploads([replies.clients[i] for i in with_model], replies.W[with_model], replies.layout)
+    def update(self, state: FedACState, round_: int, replies: Replies) -> FedACState:
+        """Algorithm 1 after the uploads: the means, the E-step, and the tuning of K."""
+        uploads = Uploads(list(replies.clients), replies.W, replies.layout)
         state = replace(state, round=round_, moved=0, silhouettes={}, changes=[])
         if uploads.clients:
             state = self._average_embedding(state, uploads)  # φ_g
             state = self._maximization_step(state, uploads)  # ω_k, Eq. 5
-        state, refused = self._reduce(state, uploads, replies)  # Algorithm 2
+        state = self._reduce(state, uploads)  # Algorithm 2
         state = self._expectation_step(state, uploads) if state.assignment else self._start(state, uploads)  # Eq. 4
-        if self.tuner and round_ % self.tune_every == 0:
+        if self.tuner:
             state = self._tune(state, uploads, self.tuner)  # Algorithm 3
-        return Outcome(with_ratios(state), refused)
+        return with_ratios(state)
 
     def device_needs(self) -> Mapping[str, str]:
-        """For the personal models, what holds them, and their p numbers."""
+        """For the personal models, and what holds them."""
         needs = {LAYERS: "each device goes on from its own model."}
         if self.proximal_weight or self.embedding_weight:
             needs[TERMS] = (
                 "proximal_weight and embedding_weight hold it near its center and the global embedding (Eq. 3)."
-            )
-        if self.model_share < 1:
-            needs[TRAINING] = (
-                f"model_share = {self.model_share:g} asks for numbers in place of models; with 1 it does not."
             )
         return needs
 
@@ -209,15 +193,15 @@ class FedAC(MethodStrategy[FedACState]):
         )
         return replace(state, centers=centers)
 
-    def _reduce(self, state: FedACState, uploads: Uploads, replies: Replies) -> tuple[FedACState, dict[str, str]]:
-        """Algorithm 2: make the map where that is due, and note this round's p numbers; whose cannot be read, why."""
-        if self._map_is_due(state, state.round, uploads.clients):
+    def _reduce(self, state: FedACState, uploads: Uploads) -> FedACState:
+        """Algorithm 2: note this round's p numbers, by a new map where it is old or never saw a client."""
+        old = state.low_rank is None or state.round - state.map_round >= MAP_ROUNDS
+        if self._uses_map and (old or not set(uploads.clients) <= set(state.seen)):
             state = make_map(state, uploads, self.pca_dim)
         if state.low_rank is None:
-            return state, {}
+            return state
         reduced = dict(zip(uploads.clients, state.low_rank.reduce(uploads.W).tolist(), strict=True))
-        state = replace(state, reduced={**state.reduced, **reduced})
-        return (state, {}) if state.map_round == state.round else with_numbers(state, replies)
+        return replace(state, reduced={**state.reduced, **reduced})
 
     def _start(self, state: FedACState, uploads: Uploads) -> FedACState:
         """The first clusters, by k-means over the directions of the reduced models, or for ``l2`` over the models.
@@ -269,14 +253,9 @@ class FedAC(MethodStrategy[FedACState]):
     def _uses_map(self) -> bool:
         return self._compared.needs_map or self.tuner is not None
 
-    def _map_is_due(self, state: FedACState, round_: int, clients: Sequence[str]) -> bool:
-        """With models of these clients: there is no map, or it is old, or it never saw one of them."""
-        old = state.low_rank is None or round_ - state.map_round >= self.pca_every
-        return self._uses_map and (old or not set(clients) <= set(state.seen))
 
-    def _asked_for_numbers(self, state: FedACState, round_: int, clients: Sequence[str]) -> set[str]:
-        """The clients that are to send p numbers in place of a model; none in a round that makes a new map."""
-        if self.model_share == 1 or self._map_is_due(state, round_, clients):
-            return set()
-        generator = np.random.default_rng([self.seed, round_, UPLOAD_STREAM])
-        return drawn_for_numbers(state, clients, self.model_share, generator)
+def _to_personal_model(state: FedACState, client: str, upload: tuple[str, ...] | None = None) -> Instruction:
+    """Use your own model; here is your cluster's center, or the mean of them all, in case that there is none."""
+    cluster = state.assignment.get(client)
+    center = mean_of_centers(state.centers) if cluster is None else state.centers[cluster]
+    return Instruction({ARRAYS: Payload(center)}, start="personal", newcomer=cluster is None, upload=upload)

@@ -20,11 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bouquet.common.errors import BouquetError
-from bouquet.strategies.fedac.reduction import unit_rows
-from bouquet.strategies.fedac.wire import Reduced
+from bouquet.strategies.fedac.reduction import Reduced, unit_rows
 from bouquet.strategies.mathematics.aggregation import Assignment
 from bouquet.strategies.mathematics.clustering import kmeans, silhouette, silhouette_by_k
 from bouquet.strategies.mathematics.similarity import distances_to, euclidean_distances
+
+MARGIN = 0.05  # by how much a grouping must beat the silhouette of the present one
+LEAST_SILHOUETTE = 0.25  # without a grouping that has it, there is one cluster
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,6 @@ class Tuner:
     rule: Literal["silhouette", "ratio"]
     min_clusters: int
     max_clusters: int
-    margin: float
-    min_silhouette: float
     split_above: float
     merge_below: float
 
@@ -83,17 +83,13 @@ class Tuner:
             raise BouquetError(
                 f"merge_below = {self.merge_below} must be at least 0 and below split_above = {self.split_above}."
             )
-        if self.margin < 0 or not -1 <= self.min_silhouette <= 1:
-            raise BouquetError(
-                f"margin = {self.margin} must be at least 0, min_silhouette = {self.min_silhouette} from -1 to 1."
-            )
 
     def tune(self, reduced: Reduced, labels: Assignment, centers: Reduced, seed: int) -> Tuning:
         """Tune the clusters ``labels`` (n,) of the ``reduced`` models (n × p) around reduced ``centers`` (K × p)."""
         allowed = range(self.min_clusters, self.max_clusters + 1)
         if self.rule == "ratio":
             return by_ratio(reduced, labels, centers, allowed, seed, self.split_above, self.merge_below)
-        return by_silhouette(reduced, labels, len(centers), allowed, seed, self.margin, self.min_silhouette)
+        return by_silhouette(reduced, labels, len(centers), allowed, seed)
 
 
 def ratios(reduced: Reduced, labels: Assignment, centers: Reduced) -> NDArray[np.float64]:
@@ -111,21 +107,13 @@ def ratios(reduced: Reduced, labels: Assignment, centers: Reduced) -> NDArray[np
     return rho
 
 
-def by_silhouette(
-    reduced: Reduced,
-    labels: Assignment,
-    num_clusters: int,
-    candidates: range,
-    seed: int,
-    margin: float,
-    min_silhouette: float,
-) -> Tuning:
-    """Group the clients anew into the number of clusters with the best mean silhouette, if it wins by ``margin``.
+def by_silhouette(reduced: Reduced, labels: Assignment, num_clusters: int, candidates: range, seed: int) -> Tuning:
+    """Group the clients anew into the number of clusters with the best mean silhouette, if it wins by `MARGIN`.
 
     Reduced models (n × p) are compared by direction. The figure to beat is the silhouette of the ``num_clusters`` as
     they are, ``labels`` (n,), so that a bad grouping into the right number of clusters is put right too; one cluster,
-    which has no silhouette, counts as ``min_silhouette``. When the best candidate is under ``min_silhouette``, there
-    is nothing to tell apart: one cluster, or the fewest of ``candidates``. Where no candidate has a silhouette
+    which has no silhouette, counts as `LEAST_SILHOUETTE`. When the best candidate is under that, there is nothing to
+    tell apart: one cluster, or the fewest of ``candidates``. Where no candidate has a silhouette
     (`bouquet.strategies.mathematics.clustering.silhouette_by_k`), nothing changes.
     """
     unit = unit_rows(reduced)
@@ -134,11 +122,11 @@ def by_silhouette(
     figure, against = scores.get(best), _silhouette(unit, labels)
     if figure is None:
         keep = True
-    elif figure < min_silhouette:
-        best, against = min(candidates), min_silhouette
+    elif figure < LEAST_SILHOUETTE:
+        best, against = min(candidates), LEAST_SILHOUETTE
         keep = len(np.unique(labels)) <= best
     else:
-        keep = figure < (min_silhouette if against is None else against) + margin
+        keep = figure < (LEAST_SILHOUETTE if against is None else against) + MARGIN
     followed = _follow(labels, labels if keep else kmeans(unit, best, seed).assignment, num_clusters)
     splits = [Change("split", [k], figure, against) for k in followed.splits]
     merges = [Change("merge", [k, into], figure, against) for k, into in followed.merges]

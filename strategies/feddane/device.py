@@ -15,7 +15,7 @@ from bouquet.client.rounds.session import Session
 from bouquet.client.training.objective import LinearTerm
 from bouquet.common import protocol
 from bouquet.common.protocol import ARRAYS, Payload
-from bouquet.strategies.feddane.wire import GRADIENT
+from bouquet.strategies.feddane import GRADIENT
 
 evaluate = standard.evaluate
 

@@ -23,7 +23,7 @@ from bouquet.strategies.base.replies import Matrix, Replies
 from bouquet.strategies.base.sampling import fewest_replies
 from bouquet.strategies.base.strategy import MethodStrategy
 from bouquet.strategies.baselines.fedavg import GlobalState
-from bouquet.strategies.feddane.wire import GRADIENT, PROCEDURE
+from bouquet.strategies.feddane import GRADIENT, PROCEDURE
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,8 @@ from bouquet.strategies.mathematics.aggregation import Assignment, weighted_mean
 from bouquet.strategies.mathematics.similarity import Distances, jensen_shannon_divergence
 
 BATCH_STREAM, HOPKINS_STREAM = 2, 3  # of the seed, beside the streams of `bouquet.strategies.base.sampling`
+MIN_POINTS = 2  # min_pts of DBSCAN, the point itself included
+HOPKINS_DRAWS = 20  # of a quarter of the clients each, m̃ of Eq. 6; H is their mean
 
 Stages = Literal["both", "one", "two"]
 
@@ -68,8 +70,6 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
     eps_outputs, eps_weights
         ε₁ and ε₂, the radius of DBSCAN in Jensen–Shannon divergence and in ‖w_i − w_j‖₂. The second depends on the size
         of the model and on the training; the record has the quantiles of both.
-    min_samples : int, default 2
-        min_pts of DBSCAN, the point itself included.
     dampening : float, default 0.98
         ψ of Eq. 11, by which the number of shared layers L_s is multiplied at every clustering, for the whole fleet
         (docs/decisions.md).
@@ -91,12 +91,9 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
     patience: Count = 1
     eps_outputs: Above0 = 0.15
     eps_weights: Above0 = 3.5
-    min_samples: Count = 2
     dampening: Above0To1 = 0.98
     stages: Stages = "both"
     public_batch: ClassVar[int] = 64  # B, public samples drawn in a round
-    hopkins_points: ClassVar[int | None] = None  # m̃ of Eq. 6; None is a quarter of the clients
-    hopkins_draws: ClassVar[int] = 20  # H is the mean of so many draws
     sampling_gain: Weight | None = None
 
     def initial_state(self, layout: ParameterLayout, initial: Vector) -> FedTSDPState:
@@ -216,9 +213,8 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
         clients = len(outputs)
         if clients < 2:
             return state
-        size = min(self.hopkins_points or max(1, clients // 4), clients)
         generator = self._generator(round_, HOPKINS_STREAM)
-        h = hopkins_statistic(outputs.reshape(clients, -1), size, self.hopkins_draws, generator)
+        h = hopkins_statistic(outputs.reshape(clients, -1), max(1, clients // 4), HOPKINS_DRAWS, generator)
         above = state.above + 1 if h.mean > self.hopkins_threshold else 0
         observed = replace(
             state.observed,
@@ -236,8 +232,8 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
         """Both stages of clustering; clients that are absent follow those that they were with."""
         first = np.zeros(len(clients), dtype=np.int64)
         if self.stages != "two":
-            first = density_clusters(divergence, self.eps_outputs, self.min_samples)
-        second = first if self.stages == "one" else second_stage(first, distances, self.eps_weights, self.min_samples)
+            first = density_clusters(divergence, self.eps_outputs, MIN_POINTS)
+        second = first if self.stages == "one" else second_stage(first, distances, self.eps_weights, MIN_POINTS)
         stage_one, stage_two = (dict(zip(clients, labels.tolist(), strict=True)) for labels in (first, second))
         assignment, survivors = regroup(state.assignment, stage_two)
         fresh = np.zeros((int(second.max()) + 1, state.centers.shape[1]), dtype=np.float32)  # all of them have members

@@ -1,17 +1,15 @@
-"""What the devices answer: the cluster that each chose (Eq. 4), the one that it trained, and what else it told."""
+"""What the devices answer: the cluster that each chose (Eq. 4), and the one that it trained."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from bouquet.common import protocol
 from bouquet.common.protocol import ClientReply
 from bouquet.strategies.base.replies import Replies
 from bouquet.strategies.gradient_loss import wire as choice
-from bouquet.strategies.gradient_loss.state import Device, GradientLossState
 
 
 @dataclass(frozen=True)
@@ -40,28 +38,11 @@ class Answers:
         return sum(reply.metrics.get(metric, 0) == 1 for reply in self.replies.received)
 
 
-def identified(state: GradientLossState, answers: Answers, loss_rise: float) -> GradientLossState:
-    """The state with the identities s_i of the devices that answered, and what is known of these."""
-    devices = {reply.client: _learned(state, reply, loss_rise) for reply in answers.replies.received}
-    return replace(state, assignment=state.assignment | answers.chosen, devices=state.devices | devices)
-
-
 def mean_gap(replies: Replies, metric: str) -> float | None:
     """The mean of a metric over the devices that report it as a finite number; None of nobody."""
     gaps = replies.metric(metric)
     finite = gaps[np.isfinite(gaps)]
     return float(finite.mean()) if finite.size else None
-
-
-def _learned(state: GradientLossState, reply: ClientReply, loss_rise: float) -> Device:
-    """What is known of a device after its reply; its loss is rising where it rose by more than ``loss_rise`` of it."""
-    before = state.devices.get(reply.client)
-    held = int(reply.metrics.get(choice.HELD, choice.NOTHING))
-    same = before is not None and state.assignment.get(reply.client) == reply.metrics[choice.CHOSEN]
-    stable = (before.stable if before and same else 0) + (held == state.version)
-    loss = reply.metrics.get(protocol.LOSS)
-    rising = bool(before and before.loss is not None and loss is not None and loss > (1 + loss_rise) * before.loss)
-    return Device(held, stable, loss, rising)
 
 
 def _what_is_wrong(reply: ClientReply, num_clusters: int) -> str | None:

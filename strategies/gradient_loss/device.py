@@ -3,14 +3,13 @@
 Lin, Chen, Yang, Wu, Liu: A Joint Gradient and Loss Based Clustered Federated Learning Design, section II-B. What the
 strategy does with it, and where this differs from the paper, is in `bouquet.strategies.gradient_loss.strategy`.
 
-The device keeps the models that it compared. When it compares again, how each of them moved since then (Δ_k) is
-computed here and need not be sent; over several rounds it is the mean step a round.
+The device keeps the models that it compared. How each of them moved until the next round (Δ_k) is computed here and
+need not be sent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
 from itertools import islice
 
 import numpy as np
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bouquet.client.rounds.session import Session
-from bouquet.client.state.device_state import Arrays, Kept
+from bouquet.client.state.device_state import Arrays
 from bouquet.client.training import evaluation, sgd
 from bouquet.client.training.sgd import sgd_options
 from bouquet.common import protocol
@@ -30,14 +29,11 @@ from bouquet.common.protocol import Received
 from bouquet.strategies.gradient_loss.wire import (
     ALL_BATCHES,
     CHOSEN,
-    HELD,
     LOSS_GAP,
-    NOTHING,
     SIMILARITY_GAP,
     TOLD,
     TRAINED,
     Choice,
-    Relocation,
     Similarity,
     center_record,
     step_record,
@@ -45,44 +41,8 @@ from bouquet.strategies.gradient_loss.wire import (
 
 _CENTERS = "centers"  # what the device keeps aside
 
-Centers = dict[int, Vector]
+Centers = list[Vector]  # of all clusters, in order
 Batches = Sequence[tuple[Tensor, Tensor]]
-
-
-@dataclass(frozen=True)
-class _Memory:
-    """Facts beside the centers that the device keeps: the version that it compared last, and the one before that.
-
-    And what it found of each cluster, where the server asks it to remember: means over its comparisons.
-    """
-
-    compared: int = NOTHING
-    earlier: int = NOTHING
-    losses: tuple[float, ...] = ()
-    similarities: tuple[float, ...] = ()
-
-    @classmethod
-    def of(cls, kept: Kept | None) -> _Memory:
-        facts = {} if kept is None else kept.facts
-        found = (tuple(map(float, facts.get(name, ()))) for name in ("losses", "similarities"))
-        return cls(int(facts.get("compared", NOTHING)), int(facts.get("earlier", NOTHING)), *found)
-
-    def after(self, relocations: Sequence[Relocation]) -> _Memory:
-        """What was found of a cluster's model holds for the one that began where it was."""
-        losses, similarities = [*self.losses], [*self.similarities]
-        for version, cluster, origin in relocations:
-            for values in (losses, similarities):
-                if version > self.compared and values:
-                    values[cluster] = values[origin]
-        return replace(self, losses=tuple(losses), similarities=tuple(similarities))
-
-    def base(self, version: int) -> int:
-        """The version since which the centers of ``version`` moved; `NOTHING` where the device knows none.
-
-        A round with too few replies leaves the centers as they were, and the device compares the same ones again.
-        """
-        known = self.earlier if self.compared == version else self.compared
-        return known if known < version else NOTHING
 
 
 def chooses(received: Received) -> bool:
@@ -93,23 +53,18 @@ def chooses(received: Received) -> bool:
 def train(session: Session) -> Message:
     """Answer a train message: steps 2 and 3 of the paper's procedure."""
     asked = Choice.read(session.received)
-    centers = {k: session.whole(center_record(k)) for k in asked.offered(session.received)}
-    memory = _Memory.of(session.recall()).after(asked.relocations)
+    centers = _received_centers(session, asked)
     batches = _mini_batches(session, asked.batches)
     session.metrics[protocol.STATE_LOST] = 0
-    chosen = next(iter(centers))
-    # A device whose identity is stable may be sent its own cluster's model only: then there is nothing to choose.
-    if len(centers) == asked.num_clusters:
-        chosen, memory = _choose(session, asked, centers, batches, memory)
-        if asked.gradient_weight:
-            session.node.state.keep_aside(session.run, _CENTERS, asked.version, _to_arrays(session, centers))
+    chosen = _choose(session, asked, centers, batches)
+    if asked.gradient_weight:
+        session.node.state.keep_aside(session.run, _CENTERS, asked.version, _to_arrays(session, centers))
     trained_cluster = chosen if asked.told is None else asked.told
     session.report_start(centers[chosen])
     trained, loss = _train(session, asked, centers[trained_cluster], batches[0])
     session.report_trained(trained, loss)
-    session.keep(trained, facts=asdict(memory))
-    told = int(asked.told is not None)
-    session.metrics |= {CHOSEN: chosen, TRAINED: trained_cluster, TOLD: told, HELD: memory.compared}
+    session.keep(trained)
+    session.metrics |= {CHOSEN: chosen, TRAINED: trained_cluster, TOLD: int(asked.told is not None)}
     return session.reply(trained, base=center_record(trained_cluster))
 
 
@@ -118,12 +73,11 @@ def evaluate(session: Session) -> Message:
 
     All of the training data, so that no mini-batch decides; never the test data, as IFCA's own evaluation does.
     """
-    asked = Choice.read(session.received)
-    centers = {k: session.whole(center_record(k)) for k in asked.offered(session.received)}
-    chosen = next(iter(centers))
+    centers = _received_centers(session, Choice.read(session.received))
+    chosen = 0
     if len(centers) > 1:
-        losses = [session.training_loss(center) for center in centers.values()]
-        chosen = list(centers)[choose_identity(losses, [0.0] * len(losses), gradient_weight=0.0)]
+        losses = [session.training_loss(center) for center in centers]
+        chosen = choose_identity(losses, [0.0] * len(losses), gradient_weight=0.0)
     session.metrics[CHOSEN] = chosen
     return session.reply_evaluation(centers[chosen])
 
@@ -152,27 +106,16 @@ def step_similarity(gradient: NDArray[np.floating], step: NDArray[np.floating], 
     return value if np.isfinite(value) else 0.0  # the loss of such a model is not finite either
 
 
-def remembered(found: Sequence[float], before: Sequence[float], memory: float) -> list[float]:
-    """memory · before + (1 − memory) · found for each cluster; what was found alone where either is not finite."""
-    if len(before) != len(found):
-        return list(found)
-    means = [memory * old + (1 - memory) * new for old, new in zip(before, found, strict=True)]
-    return [mean if np.isfinite(mean) else new for mean, new in zip(means, found, strict=True)]
-
-
-def _choose(
-    session: Session, asked: Choice, centers: Centers, batches: Batches, memory: _Memory
-) -> tuple[int, _Memory]:
-    """Loss and gradient of every model on the mini-batches, the identity that follows, and what to remember of it."""
-    base = memory.base(asked.version)
-    steps = _steps(session, asked, centers, base)
+def _choose(session: Session, asked: Choice, centers: Centers, batches: Batches) -> int:
+    """Loss and gradient of every model on the mini-batches, and the identity that follows."""
+    steps = _steps(session, asked, centers)
     trainable = [name for name, parameter in session.model.named_parameters() if parameter.requires_grad]
     spans = {spec.name: spec.columns for spec in session.layout.tensors}
     samples = sum(len(y) for _, y in batches) if asked.batch_loss == "sum" else 1
     losses, similarities = [], []
     if asked.batches == ALL_BATCHES and not steps:
-        losses = [samples * session.training_loss(center) for center in centers.values()]
-    for cluster, center in centers.items() if not losses else ():
+        losses = [samples * session.training_loss(center) for center in centers]
+    for cluster, center in enumerate(centers) if not losses else ():
         loss, gradient = _loss_and_gradient(session, center, batches, with_gradient=bool(steps))
         losses.append(samples * loss)
         if steps:
@@ -181,13 +124,7 @@ def _choose(
     session.metrics[LOSS_GAP] = _gap(losses)
     if steps:
         session.metrics[SIMILARITY_GAP] = _gap(similarities)
-    memory = replace(memory, compared=asked.version, earlier=base)
-    if asked.memory:
-        losses = remembered(losses, memory.losses, asked.memory)
-        similarities = remembered(similarities, memory.similarities, asked.memory) if steps else [*memory.similarities]
-        memory = replace(memory, losses=tuple(losses), similarities=tuple(similarities))
-    chosen = choose_identity(losses, similarities or [0.0] * len(losses), asked.gradient_weight)
-    return list(centers)[chosen], memory
+    return choose_identity(losses, similarities or [0.0] * len(losses), asked.gradient_weight)
 
 
 def _loss_and_gradient(
@@ -215,23 +152,26 @@ def _loss_and_gradient(
     return float(shares @ losses), mean
 
 
-def _steps(session: Session, asked: Choice, centers: Centers, base: int) -> Centers:
-    """Δ_k of every cluster: as sent, else since version ``base`` of the centers; empty where there is none."""
+def _received_centers(session: Session, asked: Choice) -> Centers:
+    return [session.whole(center_record(k)) for k in range(asked.num_clusters)]
+
+
+def _steps(session: Session, asked: Choice, centers: Centers) -> Centers:
+    """Δ_k of every cluster: as sent, else since the centers of the round before; empty where there is none."""
     if asked.gradient_weight == 0 or asked.version == 0:
-        return {}
+        return []
     if step_record(0) in session.received.models:
-        return {k: session.whole(step_record(k)) for k in centers}
-    kept = session.node.state.recall_aside(session.run, _CENTERS, base) if base > NOTHING else None
+        return [session.whole(step_record(k)) for k in range(asked.num_clusters)]
+    kept = session.node.state.recall_aside(session.run, _CENTERS, asked.version - 1)
     if kept is None:
         session.metrics[protocol.STATE_LOST] = 1  # this once, the loss alone decides
-        return {}
-    before = _from_arrays(session, kept)
-    return {k: (center - before[k]) / np.float32(asked.version - base) for k, center in centers.items()}
+        return []
+    return [center - before for center, before in zip(centers, _from_arrays(session, kept), strict=True)]
 
 
 def _to_arrays(session: Session, centers: Centers) -> Arrays:
-    arrays = {k: session.layout.unflatten(center) for k, center in centers.items()}
-    return {f"{k}/{name}": array for k, tensors in arrays.items() for name, array in tensors.items()}
+    arrays = [session.layout.unflatten(center) for center in centers]
+    return {f"{k}/{name}": array for k, tensors in enumerate(arrays) for name, array in tensors.items()}
 
 
 def _from_arrays(session: Session, arrays: Arrays) -> Centers:
@@ -239,7 +179,7 @@ def _from_arrays(session: Session, arrays: Arrays) -> Centers:
     for key, array in arrays.items():
         cluster, _, name = key.partition("/")
         by_cluster.setdefault(int(cluster), {})[name] = array
-    return {k: session.layout.flatten(tensors) for k, tensors in by_cluster.items()}
+    return [session.layout.flatten(by_cluster[k]) for k in sorted(by_cluster)]
 
 
 def _mini_batches(session: Session, count: int) -> Batches:

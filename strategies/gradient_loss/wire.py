@@ -2,12 +2,12 @@
 
 Server → device: a whole model ``center-k`` for each cluster that the device may choose, ``step-k`` where it has to be
 told how that center moved, and the question itself, a `Choice`, in the config. Device → server: beside the usual
-metrics the cluster that it chose, the one that it trained, and the version of the centers that it keeps.
+metrics the cluster that it chose and the one that it trained.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -20,17 +20,13 @@ PROCEDURE = "gradient-loss"
 CHOSEN = "cluster"  # the cluster that the device chose, its identity s_i
 TRAINED = "trained-cluster"  # the cluster whose model it trained: the one it chose, unless it was told another
 TOLD = "told"  # 1 when it was told which cluster to train
-HELD = "centers-version"  # version of the centers that it keeps, that is, compared last; NOTHING for none
 LOSS_GAP = "loss-gap"  # between the worst and the best of the models that it compared, on its mini-batch
 SIMILARITY_GAP = "similarity-gap"  # between the most and the least similar of their steps
-NOTHING = -1
 
 Similarity = Literal["cosine", "euclidean"]
 LocalUpdate = Literal["step", "epochs"]
 BatchLoss = Literal["mean", "sum"]
 ALL_BATCHES = 0  # as a number of mini-batches: all of the device's training data
-# (version, k, j): from this version of the centers on, w_k is one that began where w_j was.
-Relocation = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -38,9 +34,8 @@ class Choice:
     """What the server asks: which of the models in this message is yours, and how to train it.
 
     ``version`` counts how often the centers have moved. ``told`` is the cluster to train whatever the device chooses.
-    ``batches`` and ``memory`` are what it judges the models by: so many mini-batches of this round, or `ALL_BATCHES`,
-    and the share that stays of what it found in the rounds before; what it found of w_j holds for w_k, where
-    ``relocations`` say so. ``batch_loss`` is what L is of the samples' losses.
+    ``batches`` is what it judges the models by: so many mini-batches of this round, or `ALL_BATCHES`; ``batch_loss`` is
+    what L is of the samples' losses.
     """
 
     num_clusters: int
@@ -50,8 +45,6 @@ class Choice:
     local_update: LocalUpdate = "step"
     told: int | None = None
     batches: int = 1
-    memory: float = 0.0
-    relocations: tuple[Relocation, ...] = ()
     batch_loss: BatchLoss = "mean"
 
     def to_config(self) -> dict[str, Scalar]:
@@ -59,8 +52,6 @@ class Choice:
         rare: dict[str, Scalar] = {} if self.told is None else {"told-cluster": self.told}
         if self.batch_loss != "mean":
             rare["batch-loss"] = self.batch_loss
-        if self.relocations:
-            rare["relocations"] = [number for relocation in self.relocations for number in relocation]
         return {
             "num-clusters": self.num_clusters,
             "centers-version": self.version,
@@ -68,7 +59,6 @@ class Choice:
             "similarity": self.similarity,
             "local-update": self.local_update,
             "choice-batches": self.batches,
-            "choice-memory": float(self.memory),
             **rare,
         }
 
@@ -86,8 +76,6 @@ class Choice:
                 local_update=config["local-update"],
                 told=None if told is None else int(told),
                 batches=int(config.get("choice-batches", 1)),
-                memory=float(config.get("choice-memory", 0.0)),
-                relocations=_relocations(config.get("relocations", [])),
                 batch_loss=config.get("batch-loss", "mean"),
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -102,19 +90,11 @@ class Choice:
         if not 1 <= choice.num_clusters <= MOST_MODELS:
             raise ProtocolError(f"The server sent num-clusters = {choice.num_clusters}; it is from 1 to {MOST_MODELS}.")
         clusters = range(choice.num_clusters)
-        if any(k not in clusters or j not in clusters for _, k, j in choice.relocations):
-            raise ProtocolError(
-                f"The server sent relocations = {choice.relocations}; clusters are 0 to {clusters[-1]}."
-            )
-        if not choice.offered(received):
-            raise ProtocolError("The server asks this device to choose a cluster and sent no model of one.")
-        if choice.told is not None and center_record(choice.told) not in received.models:
-            raise ProtocolError(f"The server tells this device to train cluster {choice.told} and did not send it.")
+        if missing := [k for k in clusters if center_record(k) not in received.models]:
+            raise ProtocolError(f"The server asks this device to choose a cluster and sent no model of {missing[0]}.")
+        if choice.told is not None and choice.told not in clusters:
+            raise ProtocolError(f"The server tells this device to train cluster {choice.told} of {len(clusters)}.")
         return choice
-
-    def offered(self, received: Received) -> list[int]:
-        """The clusters whose models are in the message."""
-        return [k for k in range(self.num_clusters) if center_record(k) in received.models]
 
 
 def center_record(cluster: int) -> str:
@@ -125,9 +105,3 @@ def center_record(cluster: int) -> str:
 def step_record(cluster: int) -> str:
     """Name of the record that holds Δ_k, how the model of a cluster moved last."""
     return f"step-{cluster}"
-
-
-def _relocations(numbers: Sequence[int]) -> tuple[Relocation, ...]:
-    """Three numbers for each relocation. Raises `ValueError` for another count."""
-    parts = [iter(map(int, numbers))] * 3
-    return tuple(zip(*parts, strict=True))

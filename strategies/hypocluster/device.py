@@ -9,9 +9,10 @@ from flwr.app import Message
 
 from bouquet.client.rounds.session import Session
 from bouquet.client.training import evaluation
+from bouquet.common.compression.delta import MOST_MODELS
 from bouquet.common.parameters.layout import Vector
-from bouquet.common.protocol import Received
-from bouquet.strategies.hypocluster.wire import CHOSEN, LOSS_GAP, center_record, offered
+from bouquet.common.protocol import ProtocolError, Received
+from bouquet.strategies.hypocluster import CENTER, CHOSEN, LOSS_GAP
 
 
 def chooses(received: Received) -> bool:
@@ -27,7 +28,7 @@ def train(session: Session) -> Message:
     session.report_trained(trained, loss)
     session.keep(trained)
     session.metrics[CHOSEN] = chosen
-    return session.reply(trained, base=center_record(chosen))
+    return session.reply(trained, base=f"{CENTER}{chosen}")
 
 
 def evaluate(session: Session) -> Message:
@@ -42,9 +43,21 @@ def _choose(session: Session) -> tuple[int, Vector]:
 
     In evaluation mode: the loss is to say how well a model fits, and dropout or the statistics of a batch would not.
     """
-    centers = {k: session.whole(center_record(k)) for k in offered(session.received)}
+    centers = {k: session.whole(f"{CENTER}{k}") for k in _offered(session.received)}
     losses = {k: session.training_loss(center) for k, center in centers.items()}
     usable = evaluation.finite_losses(losses)
     session.metrics[LOSS_GAP] = max(usable.values()) - min(usable.values())
     chosen = min(usable, key=lambda k: usable[k])
     return chosen, centers[chosen]
+
+
+def _offered(received: Received) -> list[int]:
+    """The clusters whose models are in the message, in order. Raises `ProtocolError` where there is none."""
+    sent = [name for name in received.models if name.startswith(CENTER)]
+    numbers = [k for k in range(MOST_MODELS) if f"{CENTER}{k}" in received.models]
+    if not numbers or len(numbers) < len(sent):
+        raise ProtocolError(
+            f"The server asks this device to choose a cluster and sent no models of clusters, but "
+            f"{', '.join(received.models) or 'nothing'}."
+        )
+    return numbers

@@ -29,7 +29,7 @@ from bouquet.strategies.base.method import Outcome, count_moved
 from bouquet.strategies.base.options import Count
 from bouquet.strategies.base.replies import Matrix, Replies
 from bouquet.strategies.base.strategy import MethodStrategy
-from bouquet.strategies.hypocluster.wire import CHOSEN, LOSS_GAP, PROCEDURE, center_record
+from bouquet.strategies.hypocluster import CENTER, CHOSEN, LOSS_GAP, PROCEDURE
 from bouquet.strategies.mathematics.initialisation import random_models
 
 
@@ -66,7 +66,7 @@ class HypoCluster(MethodStrategy[HypoClusterState]):
 
     def plan(self, state: HypoClusterState, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
         """All models to every device."""
-        models = {center_record(k): Payload(center) for k, center in enumerate(state.centers)}
+        models = {f"{CENTER}{k}": Payload(center) for k, center in enumerate(state.centers)}
         return dict.fromkeys(clients, Instruction(models, procedure=PROCEDURE))
 
     def update(self, state: HypoClusterState, round_: int, replies: Replies) -> Outcome[HypoClusterState]:

@@ -104,15 +104,13 @@ def cosine_to(W: Matrix, directions: Matrix, origin: Vector | None = None) -> Di
     return _divide_by_norms(product, np.sqrt(row_norms), np.sqrt(direction_norms))
 
 
-def l1_discrepancy(
-    W: Matrix, scaling: Literal["shared", "own"] = "shared", columns: NDArray[np.int64] | None = None
-) -> Distances:
+def l1_discrepancy(W: Matrix, scaling: Literal["shared", "own"] = "shared") -> Distances:
     """DC-PFL's model discrepancy ‖S(w_i) − S(w_j)‖₁ / d of all pairs of rows of W (n × d), as an n × n matrix (Eq. 3).
 
     S(w) = (w − min) / (max − min). ``"own"`` takes minimum and maximum of each model, as the paper prints it (a
     constant model scales to 0); ``"shared"`` takes those of all of W: the plain L1 distance up to a constant. The
     latter follows the clients' data far better, because a model's own minimum is one noisy weight that shifts all
-    the others. Values are from 0 to 1. With ``columns`` the mean goes over those coordinates only.
+    the others. Values are from 0 to 1.
 
     The blocks of columns are shared out to threads and added up in one order, so that the result does not depend on
     how many threads there are. Of many large models the differences within a block are taken in float32.
@@ -125,8 +123,6 @@ def l1_discrepancy(
         low, high = np.full(n, low.min()), np.full(n, high.max())
     width = high - low
     scale = np.divide(1.0, width, out=np.zeros(n), where=width > 0)
-    if columns is not None:
-        W, d = W[:, columns], len(columns)
 
     def scaled(block: slice) -> NDArray[np.float64]:
         part: NDArray[np.float64] = (W[:, block] - low[:, None]) * scale[:, None]

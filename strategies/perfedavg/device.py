@@ -19,7 +19,7 @@ from bouquet.client.rounds.session import Session
 from bouquet.client.training import sgd
 from bouquet.common.parameters.layout import Vector
 from bouquet.common.protocol import ARRAYS
-from bouquet.strategies.perfedavg.wire import ADAPTATION_RATE, ADAPTATION_STEPS
+from bouquet.strategies.perfedavg import ADAPTATION_RATE, ADAPTATION_STEPS
 
 Parameters = Sequence[Tensor]
 GradientAt = Callable[[Parameters, int], Parameters]

@@ -21,7 +21,7 @@ from bouquet.strategies.base.method import one_model
 from bouquet.strategies.base.options import Above0
 from bouquet.strategies.baselines.fedavg import GlobalState
 from bouquet.strategies.baselines.global_model import GlobalModel
-from bouquet.strategies.perfedavg.wire import ADAPTATION_RATE, ADAPTATION_STEPS, PROCEDURE
+from bouquet.strategies.perfedavg import ADAPTATION_RATE, ADAPTATION_STEPS, PROCEDURE
 
 
 @dataclass(eq=False, repr=False)

@@ -21,7 +21,7 @@ def replies(answers):
     """``{"a": (row, chosen)}`` or ``(row, chosen, further metrics)`` as usable replies."""
     received = []
     for node, (client, (row, chosen, *more)) in enumerate(sorted(answers.items())):
-        metrics = {choice.CHOSEN: chosen, choice.TRAINED: chosen, choice.HELD: 0, **(more[0] if more else {})}
+        metrics = {choice.CHOSEN: chosen, choice.TRAINED: chosen, **(more[0] if more else {})}
         vector = np.asarray(row, dtype=np.float32)
         received.append(ClientReply(client, node, vector, POINT.layers, 10, metrics, {}))
     return Replies(POINT, tuple(received))
@@ -54,7 +54,7 @@ def node(name, seen, broken=(), goals=GOALS):
         if received.round in broken:
             return refusal(message, "broken")
         goal = np.array(goals[name], dtype=np.float32)
-        sent = {k: received.models[center_record(k)].vector for k in question.offered(received)}
+        sent = {k: received.models[center_record(k)].vector for k in range(question.num_clusters)}
         chosen = min(sent, key=lambda k: float(np.abs(sent[k] - goal).sum()))
         trained = chosen if question.told is None else question.told
         metrics = {
@@ -62,7 +62,6 @@ def node(name, seen, broken=(), goals=GOALS):
             choice.CHOSEN: chosen,
             choice.TRAINED: trained,
             choice.TOLD: int(question.told is not None),
-            choice.HELD: question.version if len(sent) == 2 else question.version - 1,
         }
         return protocol.reply(message, name, metrics, protocol.to_record(POINT, (sent[trained] + goal) / 2))
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from bouquet.common import protocol
 from bouquet.common.protocol import ARRAYS
+from bouquet.strategies.dcpfl import LOSS_NEW, LOSS_OLD, NEW, TAKE, WHOLE_ROUND
 from bouquet.strategies.dcpfl.strategy import DCPFL
-from bouquet.strategies.dcpfl.wire import LOSS_NEW, LOSS_OLD, NEW, TAKE, WHOLE_ROUND
 
 QUICK = {"discrepancy_rounds": 2, "loss_window": 1, "observe_rounds": 1, "retry_rounds": 2, "gamma_step": 0.5}
 

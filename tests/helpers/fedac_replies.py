@@ -6,7 +6,6 @@ from bouquet.common.parameters.layout import ParameterLayout
 from bouquet.common.protocol import ClientReply
 from bouquet.strategies.base.replies import Replies
 from bouquet.strategies.fedac.strategy import FedAC
-from bouquet.strategies.fedac.wire import NUMBERS
 
 # One embedding and one decision parameter: a model is a point in the plane.
 PLANE = ParameterLayout.of({name: np.zeros((1, 1), dtype=np.float32) for name in ("embed.weight", "decide.weight")})
@@ -15,23 +14,10 @@ WIDE = ParameterLayout.of(
 )
 
 
-def replies(rows, layout=PLANE, **numbers):
-    """Replies with the models of ``rows``, and with p numbers and no model for the clients in ``numbers``."""
-    received = []
-    for name in sorted({**rows, **numbers}):
-        asked = name in numbers
-        vector = np.zeros(layout.dim) if asked else np.asarray(rows[name])
-        received.append(
-            ClientReply(
-                client=name,
-                node=len(received),
-                vector=vector.astype(np.float32),
-                layers=() if asked else layout.layers,
-                num_examples=10,
-                metrics={},
-                config={NUMBERS: numbers[name]} if asked and numbers[name] is not None else {},
-            )
-        )
+def replies(rows, layout=PLANE):
+    """Replies with the models of ``rows``."""
+    models = {name: np.asarray(rows[name], dtype=np.float32) for name in sorted(rows)}
+    received = [ClientReply(name, node, models[name], layout.layers, 10, {}, {}) for node, name in enumerate(models)]
     return Replies(layout, tuple(received))
 
 
@@ -40,7 +26,7 @@ FOUR = {"a": (0, 1), "b": (0, 3), "c": (10, 1), "d": (10, 3)}
 
 def started(strategy, rows=None, layout=PLANE):
     state = strategy.initial_state(layout, np.zeros(layout.dim, dtype=np.float32))
-    return strategy.update(state, 1, replies(rows or FOUR, layout)).state
+    return strategy.update(state, 1, replies(rows or FOUR, layout))
 
 
 def fixed(**options):

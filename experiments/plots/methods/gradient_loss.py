@@ -30,9 +30,9 @@ def gaps_by_round(run: Run) -> Figure | None:
 
 
 def identities_by_round(run: Run) -> Figure | None:
-    """How many devices compared all models, chose another cluster than before, and were told; and empty clusters."""
+    """How many devices chose another cluster than before, and were told; and empty clusters."""
     figure, (devices, clusters) = new_figure("Devices choosing, and clusters left empty", 4.2, rows=2)
-    _draw(devices, run, {"compared": "compared all models", "moved": "chose another", "told": "were told a cluster"})
+    _draw(devices, run, {"moved": "chose another", "told": "were told a cluster"})
     _draw(clusters, run, {"empty": "clusters that nobody chose"}, first=3)
     if not devices.lines:
         return None

@@ -21,7 +21,7 @@ from bouquet.common.settings import parse_settings
 from bouquet.common.settings.sections import PrivacySettings
 from bouquet.experiments.simulation.inline_grid import InlineGrid
 from bouquet.strategies import one_model
-from bouquet.strategies.dcpfl.wire import NEW, TAKE
+from bouquet.strategies.dcpfl import NEW, TAKE
 from tests.helpers.real_devices import Federation
 
 COUNTED = ParameterLayout.of(
@@ -248,27 +248,6 @@ def test_a_real_device_noises_anew_and_counts_each(tmp_path):
     arrays = [protocol.from_record(m.content.array_records["arrays"])["fc1.weight"] for m in (first, second)]
     assert not np.array_equal(*arrays)
     assert [protocol.about(m)[RELEASES] for m in (first, second)] == [1, 2]
-
-
-FEDAC = ("strategy.name=fedac", "strategy.num_clusters=2", "strategy.model_share=0.5")
-
-
-def test_numbers_made_of_a_model_are_made_of_what_may_leave(tmp_path):
-    """FedAC's p numbers, of a device that does not upload its model."""
-    federation = Federation(tmp_path, *FEDAC, *PRIVATE)
-    federation.play(1, 2, 3)
-    given = [r for r in federation.strategy.replies.received if not r.layers]
-    assert given
-    assert all(reply.config[RELEASES] == 3 for reply in federation.strategy.replies.received)
-    low_rank = federation.strategy.state.low_rank
-    for reply in given:
-        node = 2 + int(reply.client[-1])
-        state = ClientContext(federation.settings, federation.contexts[node], tmp_path).state
-        own = federation.layout.flatten(state.recall("r", 4).slots["personal"])
-        known = state.recall_aside("r", "known", 3)["known"]
-        numbers = reply.config["reduced-model"]
-        np.testing.assert_allclose(numbers, low_rank.reduce(known[None, :])[0], rtol=1e-4, atol=1e-5)
-        assert not np.allclose(numbers, low_rank.reduce(own[None, :])[0], rtol=1e-3, atol=1e-4)
 
 
 def test_the_chosen_model_is_the_base_of_the_upload(tmp_path):

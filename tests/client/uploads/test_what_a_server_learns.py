@@ -17,8 +17,8 @@ from bouquet.common.privacy_accounting import RELEASES, epsilon_spent
 from bouquet.common.protocol import ARRAYS, Instruction, Payload
 from bouquet.common.protocol.arrival import Arrival
 from bouquet.common.protocol.error_replies import OwnerRefusal, owners_refusal
-from bouquet.strategies.dcpfl.wire import NEW, TAKE
-from bouquet.strategies.hypocluster.wire import center_record
+from bouquet.strategies.dcpfl import NEW, TAKE
+from bouquet.strategies.hypocluster import CENTER
 from tests.helpers.real_devices import Federation
 from tests.helpers.scripted_server import NOISE, Device, said, samples
 
@@ -165,7 +165,6 @@ def test_whatever_the_server_asks_a_device_without_data_answers_alike(tmp_path, 
 
 
 PRIVATE = ("privacy.clip_norm=0.05", "privacy.noise_multiplier=1.0")
-NUMBERS = ("strategy.num_clusters=2", "strategy.model_share=0.5")
 METHODS = {
     "fedavg": (),
     "fedprox": (),
@@ -176,7 +175,7 @@ METHODS = {
     "fedper": (),
     "anchored": (),
     "cgpfl": (),
-    "fedac": NUMBERS,
+    "fedac": ("strategy.num_clusters=2",),
     "dc-pfl": ("strategy.fixed_gamma=0.5",),
     "standalone": (),
 }
@@ -242,7 +241,7 @@ def test_a_device_that_demands_noise_measures_from_no_model_that_its_data_chose(
     """Ten apart, and the noise is 1: the reply said which center it was made of, whatever was noised."""
     device = Device(tmp_path, NOISE, samples())
     _, initial = device.model()
-    models = {center_record(k): Payload(initial + 10 * k) for k in range(2)}
+    models = {f"{CENTER}{k}": Payload(initial + 10 * k) for k in range(2)}
     reply = device.ask(Instruction(models, procedure=procedure), kind=kind)
     assert "the model that the device chooses by them would show" in owners_refusal(reply)
     assert owners_refusal(reply) == owners_refusal(
@@ -261,7 +260,7 @@ def test_a_trial_of_two_structures_is_refused_too(tmp_path):
 def test_the_standard_procedure_with_many_models_starts_from_the_first(tmp_path, without_noise):
     device = Device(tmp_path, NOISE, samples())
     layout, initial = device.model()
-    models = {ARRAYS: Payload(initial), **{center_record(k): Payload(initial + 10 * k) for k in range(1, 4)}}
+    models = {ARRAYS: Payload(initial), **{f"{CENTER}{k}": Payload(initial + 10 * k) for k in range(1, 4)}}
     moved = layout.flatten(uploaded(device.ask(Instruction(models)))) - initial
     assert 0 < np.linalg.norm(moved) <= 1 + 1e-5
 

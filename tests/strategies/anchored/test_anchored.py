@@ -8,8 +8,8 @@ from bouquet.common.errors import BouquetError
 from bouquet.common.protocol import ARRAYS, Instruction, Payload, ProtocolError, Proximal
 from bouquet.experiments.simulation.inline_grid import InlineGrid
 from bouquet.strategies import one_model
+from bouquet.strategies.anchored import ANCHOR_WEIGHT, PROCEDURE
 from bouquet.strategies.anchored.strategy import Anchored
-from bouquet.strategies.anchored.wire import ANCHOR_WEIGHT, PROCEDURE
 from tests.helpers.real_devices import Federation
 
 

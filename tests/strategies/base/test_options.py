@@ -69,7 +69,6 @@ def test_a_text_that_is_none_of_those_allowed_is_named_with_them():
         (CFL, {"min_separation": 1.5}),
         (GradientLoss, {"choice_batches": 0}),
         (GradientLoss, {"choice_batches": "some"}),
-        (GradientLoss, {"choice_memory": 1.0}),
         (GradientLoss, {"batch_loss": "median"}),
         (FedAvg, {"fraction_train": 1.5}),
         (FedAvg, {"min_train_nodes": 0}),

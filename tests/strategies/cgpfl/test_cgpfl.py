@@ -19,8 +19,8 @@ from bouquet.common.settings import load_settings
 from bouquet.experiments.simulation.inline_grid import InlineGrid
 from bouquet.strategies.base import reply_checks
 from bouquet.strategies.base.state_io import dump_state, load_state
+from bouquet.strategies.cgpfl import PROCEDURE
 from bouquet.strategies.cgpfl.strategy import CGPFL
-from bouquet.strategies.cgpfl.wire import PROCEDURE, Envelope
 from tests.helpers.points import FOUR, begin, replies
 
 InlineGrid({})  # gives Flower's Message its sender
@@ -67,7 +67,7 @@ def test_what_a_device_is_sent():
     for instruction in plan.values():
         assert (instruction.procedure, instruction.start) == (PROCEDURE, "personal")
         assert instruction.proximal == (Proximal(ARRAYS, 3.0),)
-        assert instruction.config == Envelope(7, 0.2).to_config()
+        assert instruction.config == {"personal-steps": 7, "context-step": 0.2}
     assert [plan[c].newcomer for c in ("a", "new")] == [False, True]
     assert strategy.plan_evaluate(state, 2, ["a"])["a"].start == "personal"
 
@@ -154,33 +154,33 @@ def by_hand(personal, context, steps, weight, share, batches=2):
 def test_the_descent_by_hand_and_the_personal_model_stays_and_goes_on(device):
     ask, personal = device
     start = np.array([0.3, 0, -0.3, 0])
-    first = ask(start, Envelope(3, 0.25).to_config(), newcomer=True)
+    first = ask(start, {"personal-steps": 3, "context-step": 0.25}, newcomer=True)
     theta, omega = by_hand(start, start, 3, 1.0, 0.25)
     np.testing.assert_allclose(personal(), theta, atol=1e-5)
     np.testing.assert_allclose(first.vector, omega, atol=1e-5)
     assert not np.allclose(theta, omega)
-    second = ask(np.zeros(4), Envelope(3, 0.25).to_config(), round_=2)
+    second = ask(np.zeros(4), {"personal-steps": 3, "context-step": 0.25}, round_=2)
     theta, omega = by_hand(theta, np.zeros(4), 3, 1.0, 0.25)  # θ goes on from where it was
     np.testing.assert_allclose(personal(), theta, atol=1e-5)
     np.testing.assert_allclose(second.vector, omega, atol=1e-5)
     assert second.metrics["state-lost"] == 0
-    tested = ask(np.array([9.0, 0, -9, 0]), Envelope(3, 0.25).to_config(), "evaluate", 2)
+    tested = ask(np.array([9.0, 0, -9, 0]), {"personal-steps": 3, "context-step": 0.25}, "evaluate", 2)
     assert tested["accuracy"] == 1.0  # that context would be wrong on every sample
 
 
 def test_a_strong_pull_keeps_the_personal_model_at_the_context(device):
     ask, personal = device
-    ask(np.zeros(4), Envelope(5, 0.5).to_config(), weight=1.9, newcomer=True)
+    ask(np.zeros(4), {"personal-steps": 5, "context-step": 0.5}, weight=1.9, newcomer=True)
     strong = np.abs(personal()).max()
-    ask(np.zeros(4), Envelope(5, 0.5).to_config(), weight=0.01, newcomer=True)
+    ask(np.zeros(4), {"personal-steps": 5, "context-step": 0.5}, weight=0.01, newcomer=True)
     assert strong < 0.5 * np.abs(personal()).max()
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"context-step": 0.5}, "personal-steps is None"),
-        ({"personal-steps": 0, "context-step": 0.5}, "personal-steps is 0"),
+        ({"context-step": 0.5}, "personal-steps = None"),
+        ({"personal-steps": 0, "context-step": 0.5}, "personal-steps = 0"),
         ({"personal-steps": 1, "context-step": 1.5}, "context-step is 1.5"),
     ],
 )

@@ -17,8 +17,8 @@ from bouquet.common.protocol.error_replies import NotNow
 from bouquet.common.settings import load_settings
 from bouquet.experiments.simulation.inline_grid import InlineGrid
 from bouquet.strategies.base import reply_checks
+from bouquet.strategies.dcpfl import DIVERGED, LOSS_NEW, LOSS_OLD, NEW, PROCEDURE, TAKE, WHOLE_ROUND
 from bouquet.strategies.dcpfl import device as dcpfl_device
-from bouquet.strategies.dcpfl.wire import DIVERGED, LOSS_NEW, LOSS_OLD, NEW, PROCEDURE, TAKE, WHOLE_ROUND
 
 SETTINGS = load_settings(
     None, ["data.clients=10", "train.local_epochs=1", "train.learning_rate=0.1", "train.max_gradient_norm=none"]

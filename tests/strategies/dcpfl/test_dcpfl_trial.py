@@ -7,8 +7,8 @@ from bouquet.common.errors import BouquetError
 from bouquet.common.protocol import ARRAYS
 from bouquet.strategies.base.exchange import Patience
 from bouquet.strategies.base.state_io import dump_state, load_state
+from bouquet.strategies.dcpfl import DIVERGED, NEW, TAKE
 from bouquet.strategies.dcpfl.state import DCPFLState
-from bouquet.strategies.dcpfl.wire import DIVERGED, NEW, TAKE
 from tests.helpers.dcpfl_device import BOTH, FAST, strategy_of, trial_rounds
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import pdist, squareform
 
-from bouquet.strategies.dcpfl.grouping import groups_of_at_least, model_discrepancy, next_split, sampled_columns
+from bouquet.strategies.dcpfl.grouping import groups_of_at_least, model_discrepancy, next_split
 from bouquet.strategies.mathematics.clustering import groups_at, linkage_matrix
 
 W = np.array([[0, 4, 2], [4, 0, 2], [0, 2, 1]], dtype=np.float32)
@@ -26,44 +26,6 @@ def test_the_cosine_is_that_of_the_updates():
     # updates (0, 4, 0), (4, 0, 0) and (0, 2, −1)
     expected = 1 - np.array([[1, 0, 2 / 5**0.5], [0, 1, 0], [2 / 5**0.5, 0, 1]])
     np.testing.assert_allclose(model_discrepancy(W, origin, "cosine"), expected, atol=1e-12)
-
-
-@pytest.mark.parametrize("kind", ["l1", "l1-own", "cosine"])
-def test_on_a_sample_of_coordinates(kind):
-    """All coordinates give the exact value; the models' own range counts even where it is not in the sample."""
-    np.testing.assert_allclose(
-        model_discrepancy(W, ORIGIN, kind, np.arange(3)), model_discrepancy(W, ORIGIN, kind), atol=1e-12
-    )
-    if kind == "l1-own":
-        np.testing.assert_allclose(model_discrepancy(W, ORIGIN, kind, np.array([1]))[0], [0, 1, 0])
-
-
-def test_the_sample_is_fixed_by_the_seed():
-    assert sampled_columns(10, None, 0) is None
-    assert sampled_columns(10, 10, 0) is None
-    first = sampled_columns(100, 20, seed=3)
-    assert len(set(first.tolist())) == 20
-    assert first.tolist() == sorted(first.tolist()) == sampled_columns(100, 20, seed=3).tolist()
-    assert first.tolist() != sampled_columns(100, 20, seed=4).tolist()
-
-
-def test_the_error_of_the_sample_is_as_its_docstring_says():
-    """L1: relative standard error c / √m · √(1 − m/d). Cosine: at most (1 + |cos|) · √(κ/m)."""
-    generator = np.random.default_rng(0)
-    models = generator.standard_normal((2, 20_000)) ** 3  # heavy tails
-    models[1] += models[0]
-    d, m, zero = models.shape[1], 2_000, np.zeros(20_000)
-    exact = {kind: model_discrepancy(models, zero, kind)[0, 1] for kind in ("l1", "cosine")}
-    found = {
-        kind: [model_discrepancy(models, zero, kind, sampled_columns(d, m, seed))[0, 1] for seed in range(150)]
-        for kind in ("l1", "cosine")
-    }
-    difference = np.abs(models[0] - models[1])
-    expected = difference.std() / difference.mean() / m**0.5 * (1 - m / d) ** 0.5
-    assert np.std(found["l1"]) / exact["l1"] == pytest.approx(expected, rel=0.2)
-    assert np.mean(found["l1"]) == pytest.approx(exact["l1"], rel=4 * expected / 150**0.5)
-    kurtosis = max(d * (u**4).sum() / (u**2).sum() ** 2 for u in models)
-    assert 0 < np.std(found["cosine"]) <= (1 + abs(1 - exact["cosine"])) * (kurtosis / m) ** 0.5
 
 
 def test_gamma_is_lowered_until_the_groups_differ():

@@ -1,19 +1,16 @@
-"""FedAC: the number of clusters, and clustering from p numbers alone."""
+"""FedAC: the number of clusters, and centers made of p numbers."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from bouquet.common.protocol import STANDARD
 from bouquet.common.settings import load_settings
 from bouquet.experiments.simulation.run import simulate
 from bouquet.server.record.reader import read_run
 from bouquet.strategies.base.protection import Protection
-from bouquet.strategies.fedac.sending import drawn_for_numbers
-from bouquet.strategies.fedac.state import FedACState, remembered_centers
+from bouquet.strategies.fedac.state import remembered_centers
 from bouquet.strategies.fedac.strategy import FedAC
-from bouquet.strategies.fedac.wire import PROCEDURE
 from bouquet.strategies.mathematics.robust import Aggregation
 from tests.helpers.fedac_replies import WIDE, fixed, planted, replies, started
 
@@ -30,7 +27,7 @@ def test_a_planted_k_is_found_from_below_and_above_and_stays(start):
         for cluster, center in enumerate(state.centers):
             members = [row for client, row in rows.items() if state.assignment[client] == cluster]
             np.testing.assert_allclose(center, np.mean(members, axis=0), rtol=1e-5)
-        state = strategy.update(state, round_, replies(rows, WIDE)).state
+        state = strategy.update(state, round_, replies(rows, WIDE))
         assert (state.changes, state.moved) == ([], 0)
 
 
@@ -55,14 +52,13 @@ def test_clients_who_are_all_alike_end_in_one_cluster(start):
 
 
 def test_a_cluster_that_loses_all_its_members_goes_when_k_is_tuned():
-    strategy = FedAC(num_clusters=2)
-    strategy.tune_every = 3
+    strategy, tuned = fixed(), FedAC(num_clusters=2)
     rows = {**{f"a{i}": (0, i / 5) for i in range(4)}, **{f"b{i}": (10, i / 5) for i in range(4)}}
     state = started(strategy, rows)
     gone = {client: (20, row[1]) for client, row in rows.items()}
-    state = strategy.update(state, 2, replies(gone)).state
+    state = strategy.update(state, 2, replies(gone))
     assert (set(state.assignment.values()), len(state.centers)) == ({0}, 2)
-    state = strategy.update(state, 3, replies(gone)).state
+    state = tuned.update(state, 3, replies(gone))
     assert "removal" in [change.kind for change in state.changes]
     assert set(state.assignment.values()) == set(range(len(state.centers)))
 
@@ -77,7 +73,7 @@ def test_k_is_found_when_few_clients_take_part_in_a_round():
     state = strategy.initial_state(WIDE, np.zeros(10, dtype=np.float32))
     for round_ in range(1, 8):
         chosen = {f"c{(7 * round_ + i) % 30:02d}" for i in range(10)}
-        state = strategy.update(state, round_, replies({client: rows[client] for client in chosen}, WIDE)).state
+        state = strategy.update(state, round_, replies({client: rows[client] for client in chosen}, WIDE))
     assert state.assignment.keys() == rows.keys()
     assert len(state.centers) == 6
     assert all(state.assignment[c] == state.assignment[f"c{int(c[1:]) % 6:02d}"] for c in rows)
@@ -91,7 +87,7 @@ def test_without_tuning_the_first_clusters_are_of_clients_gathered_over_rounds(s
     for round_ in range(1, 4):
         assert state.assignment == {}
         chosen = [f"c{i:02d}" for i in (2 * round_ - 2, 2 * round_ - 1)]
-        state = strategy.update(state, round_, replies({client: rows[client] for client in chosen}, WIDE)).state
+        state = strategy.update(state, round_, replies({client: rows[client] for client in chosen}, WIDE))
     assert sorted(state.assignment.values()) == list(range(6))
     for client, row in rows.items():
         np.testing.assert_allclose(state.centers[state.assignment[client]], row, atol=1e-4)
@@ -99,12 +95,11 @@ def test_without_tuning_the_first_clusters_are_of_clients_gathered_over_rounds(s
 
 
 def test_a_cluster_split_off_without_a_model_has_the_center_that_the_map_holds():
-    strategy, rows = FedAC(num_clusters=2), planted(4)
-    strategy.tune_every = 2
-    state = started(strategy, rows, WIDE)
+    rows = planted(4)
+    state = started(fixed(), rows, WIDE)
     assert len(state.centers) == 2
     some = {client: row for client, row in rows.items() if int(client[1:]) % 4 < 2}
-    state = strategy.update(state, 2, replies(some, WIDE)).state
+    state = FedAC(num_clusters=2).update(state, 2, replies(some, WIDE))
     assert len(state.centers) == 4
     for group in range(4):
         members = [row for client, row in rows.items() if int(client[1:]) % 4 == group]
@@ -126,78 +121,6 @@ def test_the_papers_ratio_splits_and_merges(monkeypatch):
     state = started(strategy, planted(4, noise=0.01), WIDE)
     assert [change.kind for change in state.changes] == ["merge", "merge"]
     assert set(state.assignment.values()) == {0, 1}
-
-
-# --- p numbers alone ---------------------------------------------------------------------------------------------
-
-
-def by_numbers(**options):
-    """Two clusters of four, of which half are asked for their p numbers."""
-    strategy = fixed(model_share=0.5, **options)
-    rows = {**{f"a{i}": (0, i) for i in range(4)}, **{f"b{i}": (10, i) for i in range(4)}}
-    return strategy, started(strategy, rows), rows
-
-
-def test_a_share_of_each_cluster_is_asked_for_p_numbers_and_sent_the_map_once():
-    strategy, state, rows = by_numbers()
-    plan = strategy.plan(state, 2, sorted(rows))
-    asked = [client for client, instruction in plan.items() if instruction.procedure == PROCEDURE]
-    assert sorted(client[0] for client in asked) == ["a", "a", "b", "b"]
-    assert [plan[client].upload for client in asked] == [()] * 4
-    assert all(plan[client].upload is None for client in rows if client not in asked)
-    directions = [name for name in plan[asked[0]].models if name.startswith("map-direction-")]
-    assert len(directions) == 2
-    numbers = {client: state.low_rank.reduce(np.array([rows[client]]))[0].tolist() for client in asked}
-    models = {client: row for client, row in rows.items() if client not in asked}
-    state = strategy.update(state, 2, replies(models, **numbers)).state
-    assert state.holders == dict.fromkeys(asked, 1)
-    known = strategy.plan(state, 2, sorted(rows))
-    assert all(len(known[client].models) == 2 for client in asked)
-    assert strategy.plan(state, 3, sorted(rows)).keys() == rows.keys()
-    again = [client for client, i in strategy.plan(state, 3, sorted(rows)).items() if i.procedure == PROCEDURE]
-    assert again != asked
-
-
-@pytest.mark.parametrize(("model_share", "asked"), [(0.3, 2), (0.5, 1)])
-def test_at_least_the_share_of_a_cluster_uploads_models(model_share, asked):
-    state = FedACState(np.zeros((1, 2), dtype=np.float32), np.zeros(2, dtype=np.float32), [], dict.fromkeys("abc", 0))
-    assert len(drawn_for_numbers(state, "abc", model_share, np.random.default_rng(0))) == asked
-
-
-def test_a_client_is_clustered_from_its_p_numbers_alone():
-    strategy, state, rows = by_numbers()
-    models = {client: row for client, row in rows.items() if client != "a0"}
-    other_side = state.low_rank.reduce(np.array([[10.0, 0.0]]))[0].tolist()
-    state = strategy.update(state, 2, replies(models, a0=other_side)).state
-    assert state.assignment["a0"] == state.assignment["b0"]
-    np.testing.assert_allclose(state.centers, [[0, 2], [10, 1.5]])  # the M-step has only the models that came
-
-
-def test_one_that_lost_the_map_is_sent_it_again_and_stays_where_it_was():
-    strategy, state, rows = by_numbers()
-    models = {client: row for client, row in rows.items() if client != "a0"}
-    state = strategy.update(state, 2, replies(models, a0=state.reduced["a0"])).state
-    assert state.holders == {"a0": 1}
-    state = strategy.update(state, 3, replies(models, a0=None)).state
-    assert (state.holders, state.assignment["a0"]) == ({}, 0)
-
-
-@pytest.mark.parametrize("numbers", [[1.0], [1.0, float("nan")], ["x", "y"]])
-def test_numbers_that_are_none_are_refused(numbers):
-    strategy, state, rows = by_numbers()
-    models = {client: row for client, row in rows.items() if client != "a0"}
-    outcome = strategy.update(state, 2, replies(models, a0=numbers))
-    state = outcome.state
-    assert "reduced model" in outcome.refused["a0"]
-    assert (state.holders, state.assignment["a0"]) == ({}, 0)
-
-
-def test_everybody_uploads_a_model_for_a_new_map():
-    strategy, state, rows = by_numbers()
-    strategy.pca_every = 5
-    for round_, clients in ((6, sorted(rows)), (2, [*sorted(rows), "new"])):
-        plan = strategy.plan(state, round_, clients)
-        assert {instruction.procedure for instruction in plan.values()} == {STANDARD}
 
 
 @pytest.mark.parametrize("rule", ["median", "trimmed-mean", "krum"])

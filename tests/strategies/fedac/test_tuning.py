@@ -4,12 +4,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bouquet.common.errors import BouquetError
+from bouquet.strategies.fedac import tuning
 from bouquet.strategies.fedac.tuning import Change, Tuner, ratios
 
 
 def tuner(rule="silhouette", **changes):
-    thresholds = {"min_clusters": 1, "max_clusters": 12, "margin": 0.05, "min_silhouette": 0.25}
-    return Tuner(rule, **{**thresholds, "split_above": 0.5, "merge_below": 0.02, **changes})
+    thresholds = {"min_clusters": 1, "max_clusters": 12, "split_above": 0.5, "merge_below": 0.02}
+    return Tuner(rule, **{**thresholds, **changes})
 
 
 def tune(rows, labels, centers=None, num_clusters=None, **options):
@@ -82,15 +83,17 @@ PAIRS = [[np.cos(a), np.sin(a)] for a in np.radians([0, 15, 90, 105])]
 
 
 @pytest.mark.parametrize(("margin", "labels"), [(0.77, [0, 0, 1, 1]), (0.78, [0, 1, 1, 1])])
-def test_a_new_grouping_must_beat_the_present_one_by_the_margin(margin, labels):
-    tuned = tune(PAIRS, [0, 1, 1, 1], margin=margin)
+def test_a_new_grouping_must_beat_the_present_one_by_the_margin(monkeypatch, margin, labels):
+    monkeypatch.setattr(tuning, "MARGIN", margin)
+    tuned = tune(PAIRS, [0, 1, 1, 1])
     assert tuned.labels.tolist() == labels
     assert tuned.scores[2] == pytest.approx(0.8138, abs=1e-4)
 
 
 @pytest.mark.parametrize(("margin", "labels"), [(0.56, [0, 0, 1, 1]), (0.57, [0, 0, 0, 0])])
-def test_one_cluster_counts_as_the_least_silhouette(margin, labels):
-    assert tune(PAIRS, [0, 0, 0, 0], margin=margin).labels.tolist() == labels
+def test_one_cluster_counts_as_the_least_silhouette(monkeypatch, margin, labels):
+    monkeypatch.setattr(tuning, "MARGIN", margin)
+    assert tune(PAIRS, [0, 0, 0, 0]).labels.tolist() == labels
 
 
 def test_survivors_keep_their_order_and_new_clusters_come_last():
@@ -184,8 +187,6 @@ def test_every_client_and_cluster_is_accounted_for(data):
         ({"min_clusters": 0}, "min_clusters = 0"),
         ({"max_clusters": 2, "min_clusters": 3}, "max_clusters = 2"),
         ({"merge_below": 0.6}, "merge_below = 0.6"),
-        ({"margin": -0.1}, "margin = -0.1"),
-        ({"min_silhouette": 1.5}, "min_silhouette = 1.5"),
     ],
 )
 def test_thresholds_that_exclude_each_other(changes, message):

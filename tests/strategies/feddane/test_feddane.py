@@ -11,8 +11,8 @@ from bouquet.experiments.simulation.inline_grid import InlineGrid
 from bouquet.strategies import one_model
 from bouquet.strategies.base.state_io import dump_state, load_state
 from bouquet.strategies.baselines.fedsgd import ALL_SAMPLES
+from bouquet.strategies.feddane import GRADIENT, PROCEDURE
 from bouquet.strategies.feddane.strategy import FedDANE
-from bouquet.strategies.feddane.wire import GRADIENT, PROCEDURE
 from tests.helpers.real_devices import Federation
 
 FULL_BATCH = ("strategy.name=feddane", f"train.batch_size={ALL_SAMPLES}")

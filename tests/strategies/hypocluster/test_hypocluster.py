@@ -18,8 +18,8 @@ from bouquet.experiments.simulation.inline_grid import InlineGrid
 from bouquet.strategies.base import reply_checks
 from bouquet.strategies.base.replies import Replies
 from bouquet.strategies.base.state_io import dump_state, load_state
+from bouquet.strategies.hypocluster import CENTER, CHOSEN, LOSS_GAP, PROCEDURE
 from bouquet.strategies.hypocluster.strategy import HypoCluster
-from bouquet.strategies.hypocluster.wire import CHOSEN, LOSS_GAP, PROCEDURE, center_record
 
 InlineGrid({})  # gives Flower's Message its sender
 
@@ -41,7 +41,7 @@ def test_all_hypotheses_go_to_everybody_and_begin_apart(layout):
     assert len(np.unique(state.centers, axis=0)) == 3
     instruction = strategy.plan(state, 1, ["a"])["a"]
     assert instruction.procedure == PROCEDURE
-    assert set(instruction.models) == {center_record(k) for k in range(3)}
+    assert set(instruction.models) == {f"{CENTER}{k}" for k in range(3)}
     assert set(strategy.plan_evaluate(state, 1, ["a"])["a"].models) == set(instruction.models)
 
 
@@ -108,7 +108,7 @@ def device(monkeypatch, tmp_path):
     np.savez(file, x=x, y=np.array([1, 1, 1, 1, 0, 0]), x_test=x, y_test=np.zeros(6, dtype=np.int64))
     app, layout = make_client_app(settings), state_vector(initial_model(settings))[0]
 
-    def ask(models, kind="train", records=center_record):
+    def ask(models, kind="train", records=(CENTER + "{}").format):
         payloads = {records(k): Payload(np.asarray(v, dtype=np.float32)) for k, v in models.items()}
         content = Encoder(layout).content(Instruction(payloads, procedure=PROCEDURE), 2, "r", {})
         message = Message(content, dst_node_id=2, message_type=kind)

@@ -8,9 +8,9 @@ from bouquet.common.errors import BouquetError
 from bouquet.common.protocol import ProtocolError
 from bouquet.strategies import one_model
 from bouquet.strategies.baselines.fedsgd import ALL_SAMPLES
+from bouquet.strategies.perfedavg import ADAPTATION_RATE, ADAPTATION_STEPS, PROCEDURE
 from bouquet.strategies.perfedavg.device import adapt, meta_gradient
 from bouquet.strategies.perfedavg.strategy import PerFedAvg
-from bouquet.strategies.perfedavg.wire import ADAPTATION_RATE, ADAPTATION_STEPS, PROCEDURE
 from tests.helpers.real_devices import Federation
 
 # f(w) = ½ wᵀ A w − bᵀ w on each of the mini-batches D and D'

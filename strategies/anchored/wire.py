@@ -1,4 +1,0 @@
-"""The wire of the anchored method: a key of the config."""
-
-PROCEDURE = "anchored"
-ANCHOR_WEIGHT = "anchor-weight"  # λ
