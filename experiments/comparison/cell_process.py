@@ -85,7 +85,7 @@ class ForkRunner:
             self._running.add(process)
             if self._stopped:  # meanwhile
                 _signal_group(process, signal.SIGKILL)
-        code = process.wait()
+        code = process.wait() or 0
         with self._lock:
             self._running.discard(process)
         if code != 0:
