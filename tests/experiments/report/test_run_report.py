@@ -53,7 +53,7 @@ def test_the_report_is_one_page_that_loads_nothing(write_run):
 
     assert path == folder / "report.html"
     assert [file.name for file in folder.iterdir() if file.name.startswith(".")] == []
-    assert len(page.sources) == page.tags["img"] == 8
+    assert len(page.sources) == page.tags["img"] == 7
     assert all(source.startswith("data:image/svg+xml;base64,") for source in page.sources)
     assert page.tags["script"] == 0
     assert {"fesem on digits, rotated", "client-3", "None: every client that was asked gave a usable reply."} <= set(
