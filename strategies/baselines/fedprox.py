@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from flwr.serverapp import strategy as flower
-
 from bouquet.common.protocol import Instruction
 from bouquet.common.protocol.offers import TERMS
 from bouquet.strategies.base.method import one_model
@@ -32,10 +30,6 @@ class FedProx(FedAvg):
     """
 
     proximal_mu: Weight = 0.01
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.inner = flower.FedProx(weighted_by_key=self.weighted_by_key, proximal_mu=self.proximal_mu)
 
     def device_needs(self) -> Mapping[str, str]:
         """For μ."""
