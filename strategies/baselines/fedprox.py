@@ -1,4 +1,4 @@
-"""Flower's own FedProx: FedAvg whose devices are held near the global model.
+"""FedProx: FedAvg whose devices are held near the global model.
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks. MLSys 2020.
 https://arxiv.org/abs/1812.06127 The proximal term (μ/2)·‖w − w_t‖², which Flower only announces to the device as
@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-from flwr.serverapp import strategy as flower
 
 from bouquet.common.protocol import Instruction
 from bouquet.common.protocol.offers import TERMS
@@ -32,10 +30,6 @@ class FedProx(FedAvg):
     """
 
     proximal_mu: Weight = 0.01
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.inner = flower.FedProx(weighted_by_key=self.weighted_by_key, proximal_mu=self.proximal_mu)
 
     def device_needs(self) -> Mapping[str, str]:
         """For μ."""

@@ -21,7 +21,7 @@ ALL_SAMPLES = 2**31 - 1  # B = ∞, as a batch size that Flower's records can ho
 
 
 class FedSGD(FedAvg):
-    """Flower's FedAvg with one epoch (E = 1) of one batch (B = ∞): centralised gradient descent, a step a round.
+    """FedAvg with one epoch (E = 1) of one batch (B = ∞): centralised gradient descent, a step a round.
 
     ``train.local_epochs``, ``train.batch_size`` and ``train.momentum`` are without effect; ``train.learning_rate`` is
     η. One step a round is little: give it more rounds, or a larger η, than the methods with local epochs. The batch

@@ -23,7 +23,7 @@ _WHY = "beside the model of all there is a personal one, held near it."
 
 @dataclass(eq=False, repr=False)
 class Ditto(FedAvg):
-    """Flower's FedAvg for the global model w, and F(v) + (λ/2)·‖v − w‖² minimised by each device for its own model v.
+    """FedAvg for the global model w, and F(v) + (λ/2)·‖v − w‖² minimised by each device for its own model v.
 
     What leaves a device in a round: the global model as it trained it, its number of samples, and the losses and
     accuracies of its personal model. The personal model never leaves the device, which is tested with it. What it is
