@@ -21,7 +21,7 @@ def strategy_class(name: str) -> tuple[type[MethodStrategy[Any]], dict[str, Any]
     method = find_method(name)
     kind = load_object(method.strategy, "Strategy")
     if not (isinstance(kind, type) and issubclass(kind, MethodStrategy)):
-        raise BouquetError(f"Strategy {name!r} is not a subclass of strategies.MethodStrategy.")
+        raise BouquetError(f"Strategy {name!r} is not a subclass of bouquet.MethodStrategy.")
     return kind, dict(method.presets)
 
 

@@ -130,8 +130,6 @@ def decode(array: Array | Part, copy: bool = True) -> NDArray[Any]:
     Of exactly the bytes that its header says, of which nothing is made before: `numpy.load` would also open archives,
     and allocate whatever a header claims. Raises `ValueError`, and whatever NumPy does for a header that is none.
     """
-    if isinstance(array, HeldArray):
-        return array.numpy()
     data = array.data
     if array.stype != _NUMPY:
         raise ValueError(f"it is of the kind {array.stype[:80]!r}")
@@ -141,19 +139,6 @@ def decode(array: Array | Part, copy: bool = True) -> NDArray[Any]:
         raise ValueError(f"{len(data) - end} bytes follow the header of {dtype} {shape}")
     values = np.frombuffer(memoryview(data)[end:], dtype)
     return (values.copy() if copy else values).reshape(shape, order="F" if is_fortran else "C")
-
-
-class HeldArray(Array):
-    """An array for Flower's code in this process, which is never sent: the numbers themselves, and no bytes."""
-
-    def __init__(self, values: NDArray[Any]) -> None:
-        super().__init__(str(values.dtype), values.shape, _NUMPY, b"")
-        self.__dict__["_values"] = values
-
-    def numpy(self) -> NDArray[Any]:
-        """The array that was given, not a copy."""
-        values: NDArray[Any] = self.__dict__["_values"]
-        return values
 
 
 def _encoded(array: NDArray[Any]) -> bytes:

@@ -103,7 +103,7 @@ def test_fedac_clusters_by_distribution(similarity):
     strategy = FedAC(num_clusters=2, similarity=similarity, tuning="off")
     state = strategy.initial_state(LAYOUT, initial())
     for round_ in (1, 2):
-        state = strategy.update(state, round_, replies()).state
+        state = strategy.update(state, round_, replies())
     assert state.assignment == BY_DISTRIBUTION
     assert LAYOUT.unflatten(state.centers[1])["norm.num_batches_tracked"] == 4511
 
@@ -111,7 +111,7 @@ def test_fedac_clusters_by_distribution(similarity):
 def test_models_that_fedac_restores_have_the_clients_mean_statistics():
     """Not zeros, which are no variance to divide by."""
     strategy = FedAC(num_clusters=2, tuning="off")
-    state = strategy.update(strategy.initial_state(LAYOUT, initial()), 1, replies()).state
+    state = strategy.update(strategy.initial_state(LAYOUT, initial()), 1, replies())
     restored = LAYOUT.unflatten(restore_models(state, state.rows(["a"]))[0])
     np.testing.assert_allclose(restored["a.weight"], [[1, 1], [1, 1]], atol=0.1)
     mean = np.mean([10, 9_000, 12, 9_010])

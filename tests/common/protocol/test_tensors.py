@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flwr.app import Array
 
-from bouquet.common.protocol.tensors import HeldArray, arrays_of, decode, encode, joined, record_of
+from bouquet.common.protocol.tensors import arrays_of, decode, encode, joined, record_of
 
 ARRAYS = [
     np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -25,11 +25,6 @@ def test_an_array_has_the_bytes_that_flower_gives_it(array):
     np.testing.assert_array_equal(back, array)
     assert back.dtype == array.dtype
     assert back.flags.writeable
-
-
-def test_a_record_holds_the_arrays_that_it_was_given():
-    values = np.arange(3, dtype=np.float32)
-    assert np.shares_memory(record_of({"a": HeldArray(values)})["a"].numpy(), values)
 
 
 def test_joined_arrays_are_read_one_by_one_again():
