@@ -36,9 +36,7 @@ def answer(store, identifier):
     if what == b"kill9": os.kill(os.getpid(), signal.SIGKILL)
     if what == b"stays":
         (store.folder / "pid").write_text(str(os.getpid())); time.sleep(600)
-    part = store.folder / ".part"
-    part.write_bytes(content)
-    os.replace(part, store.reply_file(identifier))
+    store.succeed(identifier, content)
 """
 TRAINER = f"""
 import socket, sys, types
@@ -55,7 +53,7 @@ ONE_TASK = TASK + textwrap.dedent("""
     from pathlib import Path
     from client.agent.store import TaskStore
     from common.system.processes import end_with_parent
-    end_with_parent(signal.SIGKILL)
+    end_with_parent(signal.SIGKILL, int(sys.argv[3]))
     answer(TaskStore(Path(sys.argv[1])), sys.argv[2])
 """)
 
