@@ -319,23 +319,53 @@ async def test_what_is_sent_again_and_again_costs_no_descriptors_and_no_log(tmp_
         assert (reply.id, reply.error.reason) == (refused.id, "Its archive cannot have 1000000000000 bytes.")
 
 
-@scripted
-async def test_a_server_that_welcomes_and_breaks_is_not_called_in_a_loop(tmp_path):
-    pauses = []
-    sleep = asyncio.sleep
+@pytest.fixture
+def pauses():
+    """Those between connections, which take no time."""
+    noted, sleep = [], asyncio.sleep
 
-    async def noted(seconds, *rest):
+    async def note(seconds, *rest):
         if seconds > 0.06:
-            pauses.append(seconds)
+            noted.append(seconds)
         await sleep(0 if seconds > 0.06 else seconds, *rest)
 
-    with mock.patch("asyncio.sleep", noted):
+    with mock.patch("asyncio.sleep", note):
+        yield noted
+
+
+def test_a_server_that_welcomes_and_breaks_is_not_called_in_a_loop(tmp_path, pauses):
+    async def run():
         async with WireServer() as server, device(server, tmp_path) as agent:
             for _ in range(40):
                 (await server.link()).cut()
             assert len(pauses) >= 39
             assert max(pauses) > 30
             assert len(agent.said) <= 32  # lost and found, but not for ever
+
+    asyncio.run(run())
+
+
+def test_connections_on_which_content_came_further_lengthen_no_pause(tmp_path, pauses):
+    async def run():
+        async with WireServer() as server, device(server, tmp_path) as agent:
+            task = a_task(LARGE)
+            for upto in range(200_000, 1_400_000, 200_000):
+                link = await server.link()
+                await link.give(task, LARGE, upto=upto)
+                await until(lambda at=upto: agent.tasks._coming[task.id].at == at, "it has what was sent")
+                link.cut()
+            link = await server.link()
+            await link.give(task, LARGE)
+            has = b""
+            for upto in range(600_000, 1_400_000, 200_000):
+                _, has = await link.reply(has=has, upto=upto)
+                link.cut()
+                link = await server.link()
+                await link.give(task)
+            assert len(pauses) == 10
+            assert max(pauses) <= 0.5
+
+    asyncio.run(run())
 
 
 # --- code of other releases ------------------------------------------------------------------------------------------

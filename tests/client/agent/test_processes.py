@@ -161,6 +161,11 @@ async def test_the_trainer_and_its_tasks_end_with_the_agents_end_of_the_link(tmp
     await until(lambda: is_gone(pid), "the task is gone")
 
 
+def test_a_task_whose_agent_ended_before_it_could_ask_for_its_end_ends(tmp_path):
+    argv = [sys.executable, "-m", "client.agent.task", str(tmp_path), "0" * 32, "0"]
+    assert subprocess.run(argv, capture_output=True).returncode == -signal.SIGKILL
+
+
 # --- the agent -------------------------------------------------------------------------------------------------------
 
 

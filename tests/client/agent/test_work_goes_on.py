@@ -11,11 +11,12 @@ import pytest
 
 from bouquet.keys.store import add_device, init_keys
 from client.agent import agent as agent_module
+from client.agent.store import TASKS, TaskStore
 from client.trust.policy import CodeRefused, unpack
 from common.errors import BouquetError
 from common.wire.fleet_pb2 import Task
 from tests.client.agent.test_agent import LARGE, count, device, scripted, until
-from tests.helpers.wire_server import WireServer, a_task
+from tests.helpers.wire_server import WireServer, a_run, a_task
 
 
 @scripted
@@ -31,6 +32,34 @@ async def test_a_reply_that_vanished_from_the_disk_costs_the_connection_alone(tm
         await link.give(after := a_task())
         assert (await link.reply())[0].id == after.id
         assert count(agent, "is lost; trying again until it is back (") == 1
+
+
+@scripted
+async def test_a_reply_that_the_disk_damaged_is_not_sent_but_made_again(tmp_path):
+    async with WireServer() as server, device(server, tmp_path) as agent:
+        link = await server.link()
+        for content in (b"small", LARGE):
+            await link.give(task := a_task(content), content if content is LARGE else b"")
+            await link.hear("reply")
+            file = agent.tasks.store.reply_file(task.id)
+            file.write_bytes(b"?" + file.read_bytes()[1:])
+            link.cut()
+            link = await server.link()
+            await link.give(task)
+            assert (await link.reply())[1] == content
+
+
+@scripted
+async def test_what_is_left_of_another_run_goes_when_the_next_one_begins(tmp_path):
+    store = TaskStore(tmp_path / TASKS)
+    store.keep(old := a_task(), 3, 0)
+    store.succeed(old.id, b"as the agent was killed before the server could say that it has this")
+    async with WireServer() as server, device(server, tmp_path) as agent:
+        link = await server.link()
+        assert link.hello.holds == [old.id]
+        await link.give(task := a_task(run=8), run=a_run(id=8))
+        assert (await link.reply())[0].id == task.id
+        assert not list(agent.tasks.store.folder.glob(f"{old.id}*"))
 
 
 @scripted
