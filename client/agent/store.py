@@ -7,6 +7,7 @@ sends each task once more that nobody has answered.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import shutil
 import time
@@ -49,6 +50,10 @@ class TaskStore:
         """Where the content of its reply lies."""
         return self.folder / f"{identifier}.reply"
 
+    def digest_file(self, identifier: str) -> Path:
+        """Where the SHA-256 of that content lies, as it was when the reply was written."""
+        return self.folder / f"{identifier}.sha256"
+
     def error_file(self, identifier: str) -> Path:
         """Where the error lies that is its reply."""
         return self.folder / f"{identifier}.error"
@@ -62,9 +67,13 @@ class TaskStore:
         return [file.stem for file in self.folder.glob("*.json") if self.content(file.stem).exists()]
 
     def keep_run(self, run: Run) -> None:
-        """Keep the settings of a run; those of others go."""
+        """Keep the settings of a run; those of others go, and their tasks: nobody asks for these replies any more."""
         for file in self.folder.glob("*.run"):
             file.unlink(missing_ok=True)
+        for file in self._tasks():
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                if json.loads(file.read_text(encoding="utf-8"))["run"] != run.id:
+                    self.drop(file.stem)
         self.run_file(run.id).write_text(run.settings, encoding="utf-8")
 
     def has_content(self, task: Task) -> bool:
@@ -104,13 +113,22 @@ class TaskStore:
             write_atomically(self.error_file(identifier), json.dumps([code, reason]).encode(), 0o600)
         return Reply(id=identifier, error=Error(code=code, reason=reason))
 
+    def succeed(self, identifier: str, content: bytes) -> None:
+        """Have a content be the reply to a task. Raises `BouquetError` where it cannot be written."""
+        with contextlib.suppress(OSError):  # without it the reply does not count
+            self.digest_file(identifier).write_bytes(hashlib.sha256(content).digest())
+        write_atomically(self.reply_file(identifier), content, 0o600)
+
     def reply(self, identifier: str) -> Reply | None:
-        """The reply to a task, where there is one."""
+        """The reply to a task, where there is one; what the disk has damaged goes, so that the task is done again."""
         with contextlib.suppress(OSError, ValueError):
             code, reason = json.loads(self.error_file(identifier).read_text(encoding="utf-8"))
             return Reply(id=identifier, error=Error(code=code, reason=reason))
         with contextlib.suppress(OSError):
-            return Reply(id=identifier, content=content_in(self.reply_file(identifier)))
+            content = content_in(self.reply_file(identifier))
+            if content.sha256 == self.digest_file(identifier).read_bytes():
+                return Reply(id=identifier, content=content)
+            self.reply_file(identifier).unlink()
         return None
 
     def begin(self, identifier: str, round_: int) -> None:
@@ -135,7 +153,7 @@ class TaskStore:
     def sweep(self, known: Collection[str] = ()) -> None:
         """Forget tasks that nobody waits for any more, and all but the last few; the ``known`` ones stay."""
         kept = set(known)
-        tasks = [file for file in self.folder.glob("*.json") if file.stem not in known and file.name != NODE_CONFIG]
+        tasks = [file for file in self._tasks() if file.stem not in known]
         for number, file in enumerate(sorted(tasks, key=lambda file: -file.stat().st_mtime)):
             try:
                 seconds = float(json.loads(file.read_text(encoding="utf-8"))["seconds"])
@@ -147,6 +165,10 @@ class TaskStore:
             of = file.name.lstrip(".").partition(".")[0]
             if of not in kept and file.name != NODE_CONFIG and file.suffix != ".run":
                 file.unlink(missing_ok=True)
+
+    def _tasks(self) -> list[Path]:
+        """The files that say what each task is."""
+        return [file for file in self.folder.glob("*.json") if file.name != NODE_CONFIG]
 
     def _check_room(self, size: int, promised: int) -> None:
         free = shutil.disk_usage(self.folder).free

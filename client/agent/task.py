@@ -1,7 +1,7 @@
 """One task: a message, the ClientApp, and its reply, all of them files. It runs in a process that ends with it.
 
-``python -m bouquet.client.agent.task FOLDER ID`` is such a process; a warm device forks it instead
-(`bouquet.client.agent.trainer`).
+``python -m bouquet.client.agent.task FOLDER ID PARENT``, with the process id of the agent, is such a process; a warm
+device forks it instead (`bouquet.client.agent.trainer`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import sys
 from pathlib import Path
 
 from bouquet.client.agent.store import NODE_CONFIG, TaskStore
-from bouquet.common.system.files import write_atomically
 from bouquet.common.system.processes import end_with_parent
 
 
@@ -44,11 +43,11 @@ def answer(store: TaskStore, identifier: str) -> None:
     if reply.has_error():
         store.fail(identifier, reply.error.code, str(reply.error.reason))
         return
-    write_atomically(store.reply_file(identifier), content_bytes(reply.content), 0o600)
+    store.succeed(identifier, content_bytes(reply.content))
 
 
 if __name__ == "__main__":
-    end_with_parent(signal.SIGKILL)
+    end_with_parent(signal.SIGKILL, int(sys.argv[3]))
     answer(TaskStore(Path(sys.argv[1])), sys.argv[2])
     sys.stdout.flush()
     sys.stderr.flush()

@@ -93,22 +93,23 @@ class Trainer:
                 import_torchvision()
         sys.stdout.flush()
         sys.stderr.flush()
+        parent = os.getpid()
         try:
             pid = os.fork()
         except OSError as error:
             self.say(number=asked["number"], ended=f"could not be started ({error.strerror})")
             return
         if pid == 0:
-            self.work(asked)
+            self.work(asked, parent)
         self.running[pid] = asked["number"]
 
-    def work(self, asked: dict[str, Any]) -> NoReturn:
+    def work(self, asked: dict[str, Any], parent: int) -> NoReturn:
         """In the forked process: one task, and the end."""
         status = 1
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            become("bouquet-task", signal.SIGKILL)
+            become("bouquet-task", signal.SIGKILL, parent)
             with contextlib.suppress(OSError):
                 Path("/proc/self/oom_score_adj").write_text(OOM_SCORE)
             self.link.close()
@@ -139,10 +140,10 @@ class Trainer:
             self.link.send(json.dumps(what).encode())
 
 
-def become(name: str, when_parent_ends: signal.Signals) -> None:
+def become(name: str, when_parent_ends: signal.Signals, parent: int | None = None) -> None:
     """Give a process a name of its own, and have it end with its parent (Linux), and not by itself on Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent(when_parent_ends)
+    end_with_parent(when_parent_ends, parent)
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode()[:15], 0, 0, 0)
 

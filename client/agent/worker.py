@@ -88,7 +88,9 @@ class Worker:
     async def do(self, identifier: str, code: Path | None, torchvision: bool) -> str:
         """Have a task done; why it was not, empty where it was. ``code`` is where code lies that is not installed."""
         if self.cold or code is not None:
-            process = await self._spawn("bouquet.client.agent.task", str(self.folder), identifier, code=code)
+            process = await self._spawn(
+                "bouquet.client.agent.task", str(self.folder), identifier, str(os.getpid()), code=code
+            )
             try:
                 return ended(await process.wait())
             except asyncio.CancelledError:

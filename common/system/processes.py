@@ -17,10 +17,15 @@ PR_SET_PDEATHSIG = 1
 GRACE_SECONDS = 10.0
 
 
-def end_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
-    """In a process that has just begun: it gets the signal when its parent ends (Linux)."""
+def end_with_parent(number: signal.Signals = signal.SIGTERM, parent: int | None = None) -> None:
+    """In a process that has just begun: it gets the signal when its parent ends (Linux).
+
+    Also where that was before this call, if ``parent``, its process id, was handed over.
+    """
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+        if parent is not None and os.getppid() != parent:
+            os.kill(os.getpid(), number)
 
 
 def ended_children() -> Iterator[tuple[int, int]]:

@@ -8,10 +8,10 @@ from unittest import mock
 
 import pytest
 
-from bouquet.client.agent import agent as agent_module
 from bouquet.client.agent.agent import Agent
 from bouquet.client.agent.settings import DeviceSettings
 from bouquet.client.agent.store import TaskStore
+from bouquet.client.agent.tasks import MOST_TASKS
 from bouquet.client.node_config import WHEN
 from bouquet.client.trust.policy import CodeTrust
 from bouquet.common.trust.code import archive, digest_of, own_code
@@ -44,7 +44,7 @@ class Doing:
             self.ended.append(identifier)
             raise
         if (answer := self.answer(self.store.content(identifier).read_bytes())) is not None:
-            self.store.reply_file(identifier).write_bytes(answer)
+            self.store.succeed(identifier, answer)
         return self.why
 
     async def close(self):
@@ -58,7 +58,7 @@ async def device(server, folder, **changes):
     said = []
     agent = Agent(settings, said.append)
     agent.said = said
-    agent.worker = Doing(agent.store.folder)
+    agent.tasks.worker = Doing(agent.tasks.store.folder)
     running = asyncio.ensure_future(agent.run())
     try:
         yield agent
@@ -108,7 +108,7 @@ async def test_a_task_is_done_its_reply_delivered_and_both_forgotten(tmp_path):
             await link.say(received={"id": task.id})
             await link.say(ping={})
             await link.hear("pong")
-            assert not list(agent.store.folder.glob(f"{task.id}*"))
+            assert not list(agent.tasks.store.folder.glob(f"{task.id}*"))
         assert agent.said == ["Connected."]
 
 
@@ -118,7 +118,7 @@ async def test_both_ways_go_on_where_a_cut_left_them(tmp_path):
     async with WireServer() as server, device(server, tmp_path) as agent:
         link = await server.link()
         await link.give(task, LARGE, upto=1_000_000)
-        (part,) = [*agent.store.folder.glob("*.part")] or [None]
+        (part,) = [*agent.tasks.store.folder.glob("*.part")] or [None]
         await until(lambda: part.stat().st_size >= 1_000_000, "what was sent is kept")
         link.cut()
         link = await server.link()
@@ -133,25 +133,25 @@ async def test_both_ways_go_on_where_a_cut_left_them(tmp_path):
             reply, back = await link.reply(has=some)
             assert (reply.id, back) == (task.id, LARGE)
             link.cut()
-        assert agent.worker.begun.qsize() == 1  # done once
+        assert agent.tasks.worker.begun.qsize() == 1  # done once
 
 
 @scripted
 async def test_a_task_goes_on_while_the_connection_is_lost_which_is_said_once(tmp_path):
     async with WireServer() as server, device(server, tmp_path) as agent:
-        agent.worker.may.clear()
+        agent.tasks.worker.may.clear()
         link = await server.link()
         task = a_task()
         await link.give(task)
-        await agent.worker.begun.get()
+        await agent.tasks.worker.begun.get()
         server.welcome = False
         link.cut()
         for _ in range(2):  # not welcome is not back
             (link := await asyncio.wait_for(server.links.get(), SECONDS)).cut()
         server.welcome = True
         link = await server.link()
-        agent.worker.may.set()
-        await until(lambda: agent.store.reply_is_there(task.id), "it is done")
+        agent.tasks.worker.may.set()
+        await until(lambda: agent.tasks.store.reply_is_there(task.id), "it is done")
         await link.give(task)
         assert (await link.reply())[1] == b"content"
         assert count(agent, "is lost") == count(agent, "The server is back") == 1
@@ -161,22 +161,23 @@ async def test_a_task_goes_on_while_the_connection_is_lost_which_is_said_once(tm
 @scripted
 async def test_what_the_server_wants_no_more_or_nobody_waits_for_ends_and_is_forgotten(tmp_path):
     async with WireServer() as server, device(server, tmp_path) as agent:
-        agent.worker.may.clear()
+        agent.tasks.worker.may.clear()
         link = await server.link()
         cancelled, over, old = a_task(), a_task(seconds=0.1), a_task()
         for task, end in ((cancelled, {"cancel": {"id": cancelled.id}}), (over, None), (old, {"run": a_run(id=8)})):
             await link.give(task)
-            assert await agent.worker.begun.get() == task.id
+            assert await agent.tasks.worker.begun.get() == task.id
             if end is not None:
                 await link.say(**end)
-            await until(lambda task=task: task.id in agent.worker.ended, "the work ends")
-            await until(lambda task=task: not list(agent.store.folder.glob(f"{task.id}*")), "its files go")
+            await until(lambda task=task: task.id in agent.tasks.worker.ended, "the work ends")
+            await until(lambda task=task: not list(agent.tasks.store.folder.glob(f"{task.id}*")), "its files go")
 
 
 @scripted
 async def test_a_task_without_an_answer_is_an_error_with_the_reason(tmp_path):
     async with WireServer() as server, device(server, tmp_path) as agent:
-        agent.worker.answer, agent.worker.why = lambda content: None, "was ended by SIGKILL (out of memory?)"
+        agent.tasks.worker.answer = lambda content: None
+        agent.tasks.worker.why = "was ended by SIGKILL (out of memory?)"
         link = await server.link()
         await link.give(a_task())
         reply, _ = await link.reply()
@@ -186,7 +187,7 @@ async def test_a_task_without_an_answer_is_an_error_with_the_reason(tmp_path):
         async def breaks(*_):
             raise OSError(12, "Cannot allocate memory")
 
-        agent.worker.do = breaks
+        agent.tasks.worker.do = breaks
         await link.give(a_task())
         reply, _ = await link.reply()
         assert "could not be started (Cannot allocate memory)" in reply.error.reason
@@ -197,14 +198,14 @@ async def test_replies_that_no_server_asks_for_lock_nobody_out_and_do_not_gather
     async with WireServer() as server, device(server, tmp_path) as agent:
         for _ in range(4):
             link = await server.link()
-            for _ in range(agent_module.MOST_TASKS - 4):
+            for _ in range(MOST_TASKS - 4):
                 await link.give(a_task())
                 await link.reply()  # and never Received
             link.cut()
         link = await server.link()
         await link.say(ping={})
         await link.hear("pong")
-        assert len(list(agent.store.folder.glob("*.content"))) <= 4
+        assert len(list(agent.tasks.store.folder.glob("*.content"))) <= 4
         assert count(agent, "more tasks") == 0
 
 
@@ -260,14 +261,14 @@ HOSTILE = {
 def test_a_hostile_server_loses_its_connection_and_nothing_else_happens(tmp_path, frames):
     async def run():
         async with WireServer() as server, device(server, tmp_path / "state") as agent:
-            agent.worker.may.clear()
+            agent.tasks.worker.may.clear()
             for _ in range(2):  # the second time finds what the first one left
                 link = await server.link()
                 with contextlib.suppress(Exception):  # it may be cut off before the last
                     for frame in frames:
                         await (link.say(frame) if isinstance(frame, bytes) else link.say(**frame))
                 await asyncio.wait_for(link.over.wait(), SECONDS)
-            agent.worker.may.set()
+            agent.tasks.worker.may.set()
             link = await server.link()
             await link.give(task := a_task(b"honest"))
             while (reply := (await link.reply())[0]).id != task.id:
@@ -291,7 +292,7 @@ async def test_what_is_too_large_for_disk_or_memory_is_refused_before_it_comes(t
             await link.give(a_task(Content(size=60 * 2**20, sha256=bytes(32))))
             reply, _ = await link.reply()
         assert f"2 times {60 * 2**20} bytes of memory, and {100 * 2**20} are free" in reply.error.reason
-        assert not list(agent.store.folder.glob("*.part"))
+        assert not list(agent.tasks.store.folder.glob("*.part"))
 
 
 @scripted
@@ -318,23 +319,53 @@ async def test_what_is_sent_again_and_again_costs_no_descriptors_and_no_log(tmp_
         assert (reply.id, reply.error.reason) == (refused.id, "Its archive cannot have 1000000000000 bytes.")
 
 
-@scripted
-async def test_a_server_that_welcomes_and_breaks_is_not_called_in_a_loop(tmp_path):
-    pauses = []
-    sleep = asyncio.sleep
+@pytest.fixture
+def pauses():
+    """Those between connections, which take no time."""
+    noted, sleep = [], asyncio.sleep
 
-    async def noted(seconds, *rest):
+    async def note(seconds, *rest):
         if seconds > 0.06:
-            pauses.append(seconds)
+            noted.append(seconds)
         await sleep(0 if seconds > 0.06 else seconds, *rest)
 
-    with mock.patch("asyncio.sleep", noted):
+    with mock.patch("asyncio.sleep", note):
+        yield noted
+
+
+def test_a_server_that_welcomes_and_breaks_is_not_called_in_a_loop(tmp_path, pauses):
+    async def run():
         async with WireServer() as server, device(server, tmp_path) as agent:
             for _ in range(40):
                 (await server.link()).cut()
             assert len(pauses) >= 39
             assert max(pauses) > 30
             assert len(agent.said) <= 32  # lost and found, but not for ever
+
+    asyncio.run(run())
+
+
+def test_connections_on_which_content_came_further_lengthen_no_pause(tmp_path, pauses):
+    async def run():
+        async with WireServer() as server, device(server, tmp_path) as agent:
+            task = a_task(LARGE)
+            for upto in range(200_000, 1_400_000, 200_000):
+                link = await server.link()
+                await link.give(task, LARGE, upto=upto)
+                await until(lambda at=upto: agent.tasks._coming[task.id].at == at, "it has what was sent")
+                link.cut()
+            link = await server.link()
+            await link.give(task, LARGE)
+            has = b""
+            for upto in range(600_000, 1_400_000, 200_000):
+                _, has = await link.reply(has=has, upto=upto)
+                link.cut()
+                link = await server.link()
+                await link.give(task)
+            assert len(pauses) == 10
+            assert max(pauses) <= 0.5
+
+    asyncio.run(run())
 
 
 # --- code of other releases ------------------------------------------------------------------------------------------
@@ -353,7 +384,7 @@ async def test_code_that_the_owner_trusts_is_fetched_once_also_after_a_restart(t
             await link.give(a_task(), run=run)
             await link.send(code, bundle)
             await link.reply()
-            (folder,) = agent.worker.codes
+            (folder,) = agent.tasks.worker.codes
             assert (folder / "client" / "app.py").read_bytes() == OTHER["client/app.py"]
         for spoilt in (False, True):
             async with device(server, tmp_path, trust=trust) as agent:
@@ -366,7 +397,7 @@ async def test_code_that_the_owner_trusts_is_fetched_once_also_after_a_restart(t
                 if spoilt:
                     await link.send(code, bundle)
                 await link.reply()
-                assert agent.worker.codes == [folder]
+                assert agent.tasks.worker.codes == [folder]
         async with device(server, tmp_path) as agent:  # whose owner trusts it no more
             link = await server.link()
             await link.give(a_task(), run=run)
@@ -384,7 +415,7 @@ async def test_a_bundle_of_another_digest_is_refused_and_nothing_of_it_stays(tmp
         await link.send(code, bundle)
         reply, _ = await link.reply()
         assert "its files are others than its digest says" in reply.error.reason
-        assert agent.worker.begun.empty()
+        assert agent.tasks.worker.begun.empty()
         assert not [file for file in (tmp_path / "code").rglob("*") if file.is_file()]
 
 
@@ -396,7 +427,7 @@ async def test_the_owners_conditions_hold_before_anything_of_a_task_is_asked_for
     when = tmp_path / "when.toml"
     when.write_text('[when]\nhours = "00:00-00:01"\n')
     async with WireServer() as server, device(server, tmp_path, node_config={WHEN: str(when)}) as agent:
-        agent._watch.now = lambda: datetime(2026, 1, 1, 12, 0)
+        agent.tasks._watch.now = lambda: datetime(2026, 1, 1, 12, 0)
         link = await server.link()
         for _ in range(2):
             await link.give(task := a_task(LARGE))
@@ -408,7 +439,7 @@ async def test_the_owners_conditions_hold_before_anything_of_a_task_is_asked_for
         when.write_text("[when]\n")
         await link.give(task, LARGE)
         assert (await link.reply())[1] == LARGE
-        assert not list(agent.store.folder.glob("*.part"))
+        assert not list(agent.tasks.store.folder.glob("*.part"))
 
 
 @scripted
@@ -463,12 +494,12 @@ def test_memory_is_not_taken_by_the_number_of_tasks(tmp_path):
 
     async def run():
         async with WireServer() as server, device(server, tmp_path) as agent:
-            agent.worker.may.clear()
+            agent.tasks.worker.may.clear()
             link = await server.link()
-            for _ in range(agent_module.MOST_TASKS):
+            for _ in range(MOST_TASKS):
                 await link.give(a_task(os.urandom(120_000)))
             await link.say(ping={})
             await link.hear("pong")
-            assert sum(task.ByteSize() for task in agent._tasks.values()) < 5000
+            assert sum(task.ByteSize() for task in agent.tasks._tasks.values()) < 5000
 
     asyncio.run(run())

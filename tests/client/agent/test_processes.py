@@ -36,9 +36,7 @@ def answer(store, identifier):
     if what == b"kill9": os.kill(os.getpid(), signal.SIGKILL)
     if what == b"stays":
         (store.folder / "pid").write_text(str(os.getpid())); time.sleep(600)
-    part = store.folder / ".part"
-    part.write_bytes(content)
-    os.replace(part, store.reply_file(identifier))
+    store.succeed(identifier, content)
 """
 TRAINER = f"""
 import socket, sys, types
@@ -55,7 +53,7 @@ ONE_TASK = TASK + textwrap.dedent("""
     from pathlib import Path
     from bouquet.client.agent.store import TaskStore
     from bouquet.common.system.processes import end_with_parent
-    end_with_parent(signal.SIGKILL)
+    end_with_parent(signal.SIGKILL, int(sys.argv[3]))
     answer(TaskStore(Path(sys.argv[1])), sys.argv[2])
 """)
 
@@ -161,6 +159,11 @@ async def test_the_trainer_and_its_tasks_end_with_the_agents_end_of_the_link(tmp
         await doing
     await bench.close()
     await until(lambda: is_gone(pid), "the task is gone")
+
+
+def test_a_task_whose_agent_ended_before_it_could_ask_for_its_end_ends(tmp_path):
+    argv = [sys.executable, "-m", "bouquet.client.agent.task", str(tmp_path), "0" * 32, "0"]
+    assert subprocess.run(argv, capture_output=True).returncode == -signal.SIGKILL
 
 
 # --- the agent -------------------------------------------------------------------------------------------------------

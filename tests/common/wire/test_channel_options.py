@@ -5,7 +5,7 @@ from pathlib import Path
 
 from grpc._cython import cygrpc
 
-from bouquet.client.agent import agent
+from bouquet.client.agent import channel
 from bouquet.server.service import connections
 
 ROOT = Path(__file__).parents[3]
@@ -22,5 +22,5 @@ def test_grpc_knows_every_option():
 
 def test_a_device_at_rest_says_something_before_a_router_forgets_it():
     options = dict(connections.door_options())
-    assert agent.KEEPALIVE_SECONDS == connections.KEEPALIVE_SECONDS < SHORTEST_CUT_OFF
-    assert options["grpc.http2.min_ping_interval_without_data_ms"] < 1000 * agent.KEEPALIVE_SECONDS
+    assert channel.KEEPALIVE_SECONDS == connections.KEEPALIVE_SECONDS < SHORTEST_CUT_OFF
+    assert options["grpc.http2.min_ping_interval_without_data_ms"] < 1000 * channel.KEEPALIVE_SECONDS
