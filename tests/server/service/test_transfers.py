@@ -322,9 +322,9 @@ def test_large_replies_wait_for_room_and_for_nobody_who_has_gone(fleet, monkeypa
     identifiers = [fleet.push(device) for device in (slow, *others)]
     slow.send(reply={"id": identifiers[0], "content": content_of(reply)})
     slow.wait_for("credit")
-    for device, identifier in zip(others, identifiers[1:], strict=True):
+    for number, (device, identifier) in enumerate(zip(others, identifiers[1:], strict=True), start=1):
         device.send(reply={"id": identifier, "content": content_of(reply)})
-    eventually(lambda: len(fleet.service._waiting) == 2, "the others wait")
+        eventually(lambda number=number: len(fleet.service._waiting) == number, "it waits, in this order")
     slow.close(goodbye=False)  # and what it had reserved is free
     others[0].wait_for("credit")
     fleet.grid.give_up([identifiers[1]])
