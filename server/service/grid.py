@@ -55,7 +55,7 @@ class FleetGrid(Grid):
 
     def _end(self) -> None:
         self._give_up({i for device in self.devices() for i in device.tasks} | {*self._done})
-        self.service.clear()
+        self.service.replies.clear()
 
     def answered(self, one: Dispatch) -> None:
         """Called by the service with each task that has its reply."""
@@ -159,7 +159,7 @@ class FleetGrid(Grid):
             said = str(problem) if isinstance(problem, UnreadableReply) else f"{type(problem).__name__}: {problem}"
             return error_reply(one.message, UNREADABLE_ERROR, f"The reply cannot be read. {said[:200]}")
         finally:
-            self.loop.call_soon_threadsafe(self.service.taken, one)
+            self.loop.call_soon_threadsafe(self.service.replies.taken, one)
 
     def give_up(self, message_ids: Iterable[str]) -> None:
         """Nobody waits for the replies to these messages any more: devices stop working on them."""
@@ -172,7 +172,7 @@ class FleetGrid(Grid):
         for one in came:
             if one.reply is not None and one.reply.file is not None:
                 one.reply.file.unlink(missing_ok=True)
-            self.service.taken(one)
+            self.service.replies.taken(one)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Push, and wait for every reply that will come."""

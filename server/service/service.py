@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.metadata
-import shutil
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -17,39 +15,32 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from bouquet.common.errors import BouquetError
-from bouquet.common.protocol.error_replies import NOT_NOW_ERROR, UNREADABLE_ERROR
 from bouquet.common.system.files import write_json
 from bouquet.common.texts import plain, tags_of
 from bouquet.common.trust.certificates import fingerprint
 from bouquet.common.wire import fleet_pb2
 from bouquet.common.wire.fleet_pb2 import DeviceFrame, Hello, Refused
 from bouquet.common.wire.transfer import (
-    FRAME_BYTES,
     INLINE_BYTES,
     MAJOR,
     METHOD,
     MINOR,
-    Incoming,
     Outgoing,
     WireError,
-    is_whole,
 )
 from bouquet.server.run_folder import CONNECTIONS
 from bouquet.server.service.admission import LOOK_SECONDS, Admission
 from bouquet.server.service.connections import Connections, Refusals, door_options, peer_named
-from bouquet.server.service.devices import Contents, Device, Dispatch, Reply, Stream, node_of
+from bouquet.server.service.devices import Contents, Device, Dispatch, Stream, node_of
+from bouquet.server.service.greeting import RELEASE, TurnedAway, frame_of, hello_of, identity
+from bouquet.server.service.replies import Replies
 from bouquet.server.service.reply_size import Room
 
-HELLO_SECONDS = 15.0
 PING_SECONDS = 5.0  # in which a device answers that is there
 FOUND_SECONDS = 2.0  # in which devices read that the server ends
 BUNDLE = "code.zip"  # in the service's folder
-MEMORY_BYTES = 16 * 2**20  # of small replies that wait; what is more waits on the disk
-DISK_SHARE = 0.5  # of what is free: large replies that are on their way or wait
 FORGET_SECONDS = 3600.0  # after which a device without a name that has gone is nobody
 MOST_GONE = 1000  # of them: of more the oldest are nobody at once
-LONGEST_ID = 64  # of a task
-RELEASE = f"bouquet-fl {importlib.metadata.version('bouquet-fl')}"
 
 
 @dataclass
@@ -63,21 +54,6 @@ class Door:
     report: Callable[[str], None] = lambda line: None
 
 
-class TurnedAway(Exception):
-    """A device is not taken: what it is told."""
-
-    def __init__(self, code: Any, text: str) -> None:
-        super().__init__(text)
-        self.refused = Refused(code=code, text=text)
-
-
-def frame_of(data: bytes) -> DeviceFrame:
-    """What a device says. Raises `WireError` and `DecodeError`."""
-    if len(data) > FRAME_BYTES:
-        raise WireError(f"a frame of {len(data)} bytes")
-    return DeviceFrame.FromString(data)
-
-
 @dataclass
 class Service:
     """The running service; every method is called in its event loop.
@@ -89,15 +65,14 @@ class Service:
     answered: Callable[[Dispatch], None]
     devices: dict[int, Device] = field(default_factory=dict)
     run: fleet_pb2.Run | None = None
-    room: Room | None = None
     _welcomed: dict[str, Stream] = field(default_factory=dict)  # by the other end of their connections
     _streams: set[Stream] = field(default_factory=set)
-    _waiting: dict[str, tuple[Device, Dispatch]] = field(default_factory=dict)  # large replies without room
-    _memory: int = 0
-    _disk: int = 0
 
     def __post_init__(self) -> None:
         self.contents = Contents(self.door.folder)
+        self.replies = Replies(
+            self.door.folder, self.contents, self.door.report, self._tell, self._begin, self.answered
+        )
         self._refusals = Refusals(self.door.report)
         self._changed = True
         self._over = threading.Event()
@@ -143,7 +118,7 @@ class Service:
 
     def begin(self, run: fleet_pb2.Run, room: Room) -> None:
         """The tasks that follow are of this run; ``room`` is for a reply to one."""
-        self.run, self.room = run, room
+        self.run, self.replies.room = run, room
         for stream in self._streams:  # a run of the same id may have other settings, or a signature by now
             stream.told_run = None
 
@@ -170,20 +145,8 @@ class Service:
                 self._cancel(device, identifier)
 
     def _cancel(self, device: Device, identifier: str) -> None:
-        self._forget(device, identifier)
+        self.replies.forget(device, identifier)
         self._tell(device, cancel={"id": identifier})
-
-    def clear(self) -> None:
-        """A run is over: what is left on the disk of replies goes, also of those before a restart."""
-        for file in self.door.folder.glob("*.reply*"):
-            file.unlink(missing_ok=True)
-
-    def taken(self, one: Dispatch) -> None:
-        """A reply is read: there is room for others."""
-        if one.reserved:
-            self._release(one)
-        elif one.reply is not None:
-            self._memory -= len(one.reply.data)
 
     # --- a connection ----------------------------------------------------------------------------------------
 
@@ -197,9 +160,9 @@ class Service:
     async def _serve(self, context: Any, peer: str) -> None:
         who = peer
         try:
-            name, print_ = self._identity(context)
+            name, print_ = identity(context, self.door.admission)
             who = name or peer
-            hello = await self._hello(context)
+            hello = await hello_of(context)
             device, stream = await self._welcome(name, print_, peer, hello)
         except TurnedAway as away:
             self._refusals.add(who, str(away))
@@ -229,42 +192,6 @@ class Service:
             with contextlib.suppress(asyncio.TimeoutError, asyncio.CancelledError):
                 await asyncio.wait_for(writing, FOUND_SECONDS)
 
-    def _identity(self, context: Any) -> tuple[str | None, str | None]:
-        """Name and certificate of this connection's own handshake."""
-        if self.door.admission is None:
-            return None, None
-        shown = context.auth_context().get("x509_pem_cert", [])
-        if not shown:
-            raise TurnedAway(Refused.NOT_REGISTERED, "it shows no certificate")
-        print_ = fingerprint(shown[0])
-        name = self.door.admission.names.get(print_)
-        if name is None:
-            raise TurnedAway(
-                Refused.NOT_REGISTERED,
-                f"its certificate ({print_[:16]}) is not registered here: bouquet keys add, on the server",
-            )
-        return name, print_
-
-    async def _hello(self, context: Any) -> Hello:
-        try:
-            first = await asyncio.wait_for(context.read(), HELLO_SECONDS)
-            if first is grpc.aio.EOF:
-                raise TurnedAway(Refused.MALFORMED, "it said nothing")
-            frame = frame_of(first)
-        except TimeoutError:
-            raise TurnedAway(Refused.MALFORMED, "it said nothing") from None
-        except (DecodeError, WireError):
-            raise TurnedAway(Refused.MALFORMED, "its first frame cannot be read") from None
-        if frame.WhichOneof("frame") != "hello" or not 8 <= len(frame.hello.session) <= 64:
-            raise TurnedAway(Refused.MALFORMED, "its first frame is no Hello")
-        if frame.hello.major != MAJOR:
-            raise TurnedAway(
-                Refused.VERSION,
-                f"it speaks version {frame.hello.major} of the protocol ({plain(frame.hello.release, 60)}), this "
-                f"server version {MAJOR} ({RELEASE}): install the same release on both",
-            )
-        return frame.hello
-
     async def _welcome(self, name: str | None, print_: str | None, peer: str, hello: Hello) -> tuple[Device, Stream]:
         """The device that is connected now; one that is there already keeps its place."""
         node = node_of(hello.session if name is None else name.encode())
@@ -289,7 +216,7 @@ class Service:
             raise TurnedAway(Refused.NOT_REGISTERED, "its certificate was removed")
         self.devices[node] = device
         if (before := device.stream) is not None:
-            self._interrupt(device)
+            self.replies.interrupt(device)
             self._close(before)
         now = time.time()
         # Of what it says only so much as is used: it stays when the device has gone.
@@ -337,13 +264,13 @@ class Service:
         elif kind == "pong":
             stream.answered()
         elif kind == "reply":
-            self._on_reply(device, stream, frame.reply)
+            self.replies.on_reply(device, stream, frame.reply)
         elif kind == "chunk":
-            self._on_chunk(device, frame.chunk)
+            self.replies.on_chunk(device, frame.chunk)
         elif kind == "credit":
             self._on_credit(stream, frame.credit)
         elif kind == "not_now":
-            self._on_not_now(device, frame.not_now)
+            self.replies.on_not_now(device, frame.not_now)
 
     def _lost(self, device: Device, stream: Stream) -> None:
         self._streams.discard(stream)
@@ -353,21 +280,7 @@ class Service:
         self._changed = True
         if device.stream is stream:
             device.stream, device.seen = None, time.time()
-            self._interrupt(device)
-
-    def _interrupt(self, device: Device) -> None:
-        """What has come of its replies stays; the rest comes on its next connection."""
-        for one in device.tasks.values():
-            self._waiting.pop(one.task.id, None)
-            if one.incoming is not None and not one.is_checked:
-                self._let_go(one)
-
-    def _let_go(self, one: Dispatch) -> None:
-        """What has come of a reply stays, and takes no room that others wait for."""
-        if one.incoming is not None:
-            one.incoming.close()
-            one.incoming = None
-            self._release(one)
+            self.replies.interrupt(device)
 
     def _tell(self, device: Device, **what: Any) -> None:
         """Send a frame to a device that is there. One that has not read for long is sent away."""
@@ -412,146 +325,6 @@ class Service:
             stream.outbox.offer(Outgoing(credit.id, self.door.folder / BUNDLE, self.run.bundle.size))
         stream.outbox.credit(credit)
 
-    def _on_not_now(self, device: Device, said: fleet_pb2.NotNow) -> None:
-        if (one := device.tasks.get(said.id)) is not None:
-            seconds = round(said.seconds) if 0 <= said.seconds < 1e7 else 0
-            self._answer(device, one, Reply(error=(NOT_NOW_ERROR, f"{seconds} {plain(said.reason)}")))
-
-    def _on_reply(self, device: Device, stream: Stream, reply: fleet_pb2.Reply) -> None:
-        one = device.tasks.get(reply.id)
-        if one is None:  # answered before, or nobody waits for it any more
-            if len(reply.id) > LONGEST_ID:
-                raise WireError("a reply to what is no task")
-            self._tell(device, received={"id": reply.id})
-            return
-        if reply.HasField("error"):
-            self._answer(device, one, Reply(error=(reply.error.code, plain(reply.error.reason))))
-            return
-        if one.said_on is stream:
-            return  # said twice
-        about = reply.content
-        if self.room is not None and about.size > self.room.size:
-            self._unreadable(device, one, f"It takes {about.size} bytes; here it may take {self.room.size}.")
-        elif not is_whole(about):
-            one.about, one.said_on = about, stream
-            if not one.is_checked:
-                self._await_room(device, one)
-        elif self._memory + about.size <= MEMORY_BYTES:
-            self._memory += about.size
-            self._answer(device, one, Reply(data=about.data))
-        else:
-            file = self._file(one)
-            try:
-                file.write_bytes(about.data)
-            except OSError as error:
-                file.unlink(missing_ok=True)
-                self._no_room(device, one, error)
-                return
-            self._reserve(one, about.size)
-            self._answer(device, one, Reply(file=file))
-
-    def _await_room(self, device: Device, one: Dispatch) -> None:
-        self._waiting[one.task.id] = (device, one)
-        self._go_on()
-
-    def _go_on(self) -> None:
-        """Let large replies come for which there is room."""
-        while self._waiting:
-            identifier, (device, one) = next(iter(self._waiting.items()))
-            size = one.about.size
-            if self._disk and self._disk + size > DISK_SHARE * shutil.disk_usage(self.door.folder).free:
-                return
-            del self._waiting[identifier]
-            try:
-                one.incoming = incoming = Incoming(identifier, one.about, self._file(one))
-            except OSError as error:
-                self._no_room(device, one, error)
-                continue
-            if one.part not in (None, incoming.part):  # another content than on its last connection
-                one.part.unlink(missing_ok=True)
-            one.part = incoming.part
-            self._reserve(one, size)
-            if incoming.is_complete:
-                self._begin(self._complete(device, one, incoming))
-            else:
-                self._tell(device, credit=incoming.begin())
-
-    def _reserve(self, one: Dispatch, size: int) -> None:
-        one.reserved = size
-        self._disk += size
-
-    def _release(self, one: Dispatch) -> None:
-        if one.reserved:
-            self._disk -= one.reserved
-            one.reserved = 0
-            asyncio.get_running_loop().call_soon(self._go_on)
-
-    def _no_room(self, device: Device, one: Dispatch, error: OSError) -> None:
-        self.door.report(f"A reply of {device.name or device.node} cannot be kept: {error.strerror}")
-        self._unreadable(device, one, f"The server's disk: {error.strerror}.")
-
-    def _on_chunk(self, device: Device, chunk: fleet_pb2.Chunk) -> None:
-        one = device.tasks.get(chunk.id)
-        if one is None or (incoming := one.incoming) is None:
-            return  # given up meanwhile
-        try:
-            if (more := incoming.add(chunk)) is not None:
-                self._tell(device, credit=more)
-        except OSError as error:
-            self._no_room(device, one, error)
-            return
-        if incoming.is_complete:
-            self._begin(self._complete(device, one, incoming))
-
-    async def _complete(self, device: Device, one: Dispatch, incoming: Incoming) -> None:
-        """Check a reply that is there; meanwhile its device may be lost, or come back, and it may be given up."""
-        problem: Exception | None = None
-        one.is_checked = True
-        try:
-            file = await asyncio.to_thread(incoming.finish)
-        except (OSError, WireError) as error:
-            problem = error
-        one.is_checked = False
-        if device.tasks.get(one.task.id) is not one:  # it was given up
-            incoming.drop()
-            incoming.file.unlink(missing_ok=True)
-            self._let_go(one)
-        elif isinstance(problem, OSError):
-            self._no_room(device, one, problem)
-        elif problem is not None:
-            self._let_go(one)
-            if one.said_on is device.stream:
-                self._await_room(device, one)
-        else:
-            one.incoming = None
-            self._answer(device, one, Reply(file=file))
-
-    def _unreadable(self, device: Device, one: Dispatch, why: str) -> None:
-        self._answer(device, one, Reply(error=(UNREADABLE_ERROR, f"The reply cannot be read. {why}")))
-
-    def _answer(self, device: Device, one: Dispatch, reply: Reply) -> None:
-        """A task has its reply, once."""
-        self._forget(device, one.task.id)
-        one.reply = reply
-        self._tell(device, received={"id": one.task.id})
-        self.answered(one)
-
-    def _forget(self, device: Device, identifier: str) -> Dispatch:
-        """The device has this task no more."""
-        one = device.tasks.pop(identifier)
-        self._waiting.pop(identifier, None)
-        if not one.is_checked:
-            self._let_go(one)
-            if one.part is not None:
-                one.part.unlink(missing_ok=True)
-        if device.stream is not None:
-            device.stream.outbox.withdraw(identifier)
-        self.contents.release(one.task.content)
-        return one
-
-    def _file(self, one: Dispatch) -> Path:
-        return self.door.folder / f"{one.task.id}.reply"
-
     # --- who may take part -----------------------------------------------------------------------------------
 
     async def _look(self) -> None:
@@ -578,7 +351,7 @@ class Service:
         for number, device in enumerate(gone):
             if number >= MOST_GONE or time.time() - device.seen > FORGET_SECONDS:
                 for identifier in [*device.tasks]:
-                    self._forget(device, identifier)
+                    self.replies.forget(device, identifier)
                 del self.devices[device.node]  # without keys whoever comes is somebody new
         if (admission := self.door.admission) is None or not await asyncio.to_thread(admission.look):
             return

@@ -107,8 +107,9 @@ class Fleet:
 
     def is_clean(self):
         """Nothing is reserved, open or on the disk for replies that nobody waits for."""
+        replies = self.service.replies
         return (
-            (self.service._disk, self.service._memory, self.service._waiting) == (0, 0, {})
+            (replies.disk, replies.memory, replies.waiting) == (0, 0, {})
             and not [one for device in self.service.devices.values() for one in device.tasks.values() if one.incoming]
             and not [*self.service_folder.glob("*.reply*")]
         )

@@ -90,7 +90,7 @@ def test_a_first_frame_that_is_no_hello_is_refused(fleet, first):
 
 
 def test_who_says_nothing_is_sent_away(fleet, monkeypatch):
-    monkeypatch.setattr("bouquet.server.service.service.HELLO_SECONDS", 0.05)
+    monkeypatch.setattr("bouquet.server.service.greeting.HELLO_SECONDS", 0.05)
     assert fleet.device("mallory", hello=None).wait_for_end() == ["it said nothing"]
 
 

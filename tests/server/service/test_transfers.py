@@ -17,7 +17,7 @@ from bouquet.common.settings import Settings
 from bouquet.common.wire.flower import content_bytes
 from bouquet.common.wire.transfer import CHUNK_BYTES, INLINE_BYTES, WINDOW_BYTES, Incoming, content_of
 from bouquet.federation import run as run_module
-from bouquet.server.service import service as service_module
+from bouquet.server.service import replies as replies_module
 from bouquet.strategies.base.exchange import UNDELIVERED, Patience, exchange
 from tests.helpers.served_fleet import LAYOUT, content
 from tests.helpers.waiting_for import eventually
@@ -270,7 +270,7 @@ def test_a_full_disk_costs_the_reply_that_has_no_room_and_nothing_else(fleet, mo
     identifiers = [fleet.push(device), fleet.push(other)]
     with monkeypatch.context() as disk:
         if where == "write_bytes":  # a small one, when those in memory are too many
-            disk.setattr(service_module, "MEMORY_BYTES", 0)
+            disk.setattr(replies_module, "MEMORY_BYTES", 0)
             disk.setattr(Path, "write_bytes", full)
         elif where == "open":
             disk.setattr("bouquet.common.wire.transfer.os.open", full)
@@ -304,19 +304,19 @@ def test_a_full_disk_costs_the_tasks_that_have_no_room_and_not_the_run(fleet, mo
 
 
 def test_small_replies_beyond_a_number_of_bytes_wait_on_the_disk(fleet, monkeypatch):
-    monkeypatch.setattr(service_module, "MEMORY_BYTES", 2500)
+    monkeypatch.setattr(replies_module, "MEMORY_BYTES", 2500)
     device = fleet.welcome()
     identifiers = [fleet.push(device, content(500 + k)) for k in range(4)]
     for identifier in identifiers:
         device.deliver(identifier, content_bytes(content(1000)))
-    assert fleet.in_loop(lambda: (fleet.service._memory, fleet.service._disk)) == (2000, 2000)
+    assert fleet.in_loop(lambda: (fleet.service.replies.memory, fleet.service.replies.disk)) == (2000, 2000)
     assert len([*fleet.service_folder.glob("*.reply")]) == 2
     assert all(content_bytes(reply.content) == content_bytes(content(1000)) for reply in fleet.pull(*identifiers))
     assert fleet.in_loop(fleet.is_clean)
 
 
 def test_large_replies_wait_for_room_and_for_nobody_who_has_gone(fleet, monkeypatch):
-    monkeypatch.setattr(service_module, "DISK_SHARE", 0.0)  # one at a time
+    monkeypatch.setattr(replies_module, "DISK_SHARE", 0.0)  # one at a time
     slow, *others = (fleet.welcome() for _ in range(3))
     reply = content_bytes(content(LARGE))
     identifiers = [fleet.push(device) for device in (slow, *others)]
@@ -324,7 +324,7 @@ def test_large_replies_wait_for_room_and_for_nobody_who_has_gone(fleet, monkeypa
     slow.wait_for("credit")
     for number, (device, identifier) in enumerate(zip(others, identifiers[1:], strict=True), start=1):
         device.send(reply={"id": identifier, "content": content_of(reply)})
-        eventually(lambda number=number: len(fleet.service._waiting) == number, "it waits, in this order")
+        eventually(lambda number=number: len(fleet.service.replies.waiting) == number, "it waits, in this order")
     slow.close(goodbye=False)  # and what it had reserved is free
     others[0].wait_for("credit")
     fleet.grid.give_up([identifiers[1]])
