@@ -132,7 +132,8 @@ def chosen(devices: list[dict[str, Any]], score: str, fleet: bool, margin: float
             beliefs = {k: model_selection.posterior(own[k], samples, prior[k]) for k in KINDS}
         else:
             beliefs = {k: Posterior(own[k].mean, (own[k].variance / samples) ** 0.5) for k in KINDS}
-        places.append(model_selection.choose(beliefs, margin))
+        model_selection.MARGIN = margin
+        places.append(model_selection.choose(beliefs))
     return places
 
 
