@@ -108,27 +108,3 @@ def _numbers(metrics: Mapping[str, Any], score: Score) -> str:
     if serves := served_text(served(metrics)):
         found.append(f"serves {serves}")
     return ", ".join(found) or f"{metrics.get(protocol.NUM_EXAMPLES, 0)} samples"
-
-
-def connection_watcher(tell: Say) -> tuple[Callable[[Any], None], Callable[[], None]]:
-    """What to call with the error when a call to the server failed and is tried again, and when one succeeded."""
-    lost = False
-
-    def on_failure(error: Any) -> None:
-        nonlocal lost
-        if not lost:
-            lost = True
-            why = _first_line(error.details() or error)
-            tell(f"The connection to the server is lost; trying again until it is back ({why}).")
-
-    def on_success() -> None:
-        nonlocal lost
-        if lost:
-            lost = False
-            tell("The server is back: connected again.")
-
-    return on_failure, on_success
-
-
-def _first_line(text: Any) -> str:
-    return str(text).strip().partition("\n")[0][:200]

@@ -116,7 +116,7 @@ class Table:
         )
 
 
-def tuning_table(table: Table, check: Callable[[Settings], object] = lambda settings: None) -> Table:
+def tuning_table(table: Table, check: Check = lambda settings: None) -> Table:
     """The table of what is tried: each row with each of its values, in all columns, on the tune seeds.
 
     Its cells are tested on what the devices held out of their training samples, never on ``data.test_samples``, nor on

@@ -199,7 +199,7 @@ class Replies:
         self.tell(device, received={"id": one.task.id})
         self.answered(one)
 
-    def forget(self, device: Device, identifier: str) -> Dispatch:
+    def forget(self, device: Device, identifier: str) -> None:
         """The device has this task no more."""
         one = device.tasks.pop(identifier)
         self.waiting.pop(identifier, None)
@@ -210,7 +210,6 @@ class Replies:
         if device.stream is not None:
             device.stream.outbox.withdraw(identifier)
         self.contents.release(one.task.content)
-        return one
 
     def _file(self, one: Dispatch) -> Path:
         return self.folder / f"{one.task.id}.reply"

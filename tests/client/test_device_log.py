@@ -1,7 +1,5 @@
 """A device's log answers by itself: what it holds, what came of each round, why it was left out."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -9,7 +7,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from bouquet.client.app import make_client_app
 from bouquet.client.context import ClientContext
-from bouquet.client.device_log import _numbers, connection_watcher
+from bouquet.client.device_log import _numbers
 from bouquet.client.training.precision import Precision
 from bouquet.common import protocol
 from bouquet.common.model.build import initial_model, state_vector
@@ -155,17 +153,3 @@ def test_a_simulation_is_silent(capsys, tmp_path):
     context = Context(1, 2, {"partition-id": 0, "num-partitions": 10}, RecordDict(), {})
     make_client_app(settings, tmp_path)(Message(content, dst_node_id=2, message_type="train"), context)
     assert capsys.readouterr().out == ""
-
-
-def test_a_connection_that_is_lost_and_comes_back_is_said_once_each():
-    said = []
-    on_failure, on_success = connection_watcher(said.append)
-    failed = SimpleNamespace(details=lambda: "Connection refused\nmore")
-    on_success()
-    on_failure(failed)
-    on_failure(failed)
-    on_success()
-    assert said == [
-        "The connection to the server is lost; trying again until it is back (Connection refused).",
-        "The server is back: connected again.",
-    ]
