@@ -71,12 +71,9 @@ Cold = Annotated[
     bool,
     typer.Option("--cold", help="Start a fresh Python for each task: slower, for devices with little memory."),
 ]
-LeaveOut = Annotated[
+Strict = Annotated[
     bool,
-    typer.Option(
-        "--leave-out-unreadable",
-        help="Go on without photos and rows that cannot be read; they are counted.",
-    ),
+    typer.Option("--strict", help="Refuse what else is left out: photos and rows that do not fit, up to 5 %."),
 ]
 ReportClasses = Annotated[
     bool,

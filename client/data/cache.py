@@ -44,6 +44,7 @@ CODE: tuple[str, ...] = (
     "common/data/scaling",
     "common/data/class_folders",
     "common/data/images",
+    "common/data/left_out",
     "common/model/card",
     "common/data/datasets",
 )

@@ -35,7 +35,7 @@ def load_folder(
     mean: tuple[float, ...] = OWN_MEAN,
     std: tuple[float, ...] = OWN_STD,
     report: Callable[[str], None] | None = None,
-    leave_out: bool = False,
+    strict: bool = False,
     as_bytes: bool = False,
     about: TableSettings = NO_TABLE,
     by_time: bool = False,
@@ -56,7 +56,7 @@ def load_folder(
         seed: of the split; the same seed gives the same split after a restart.
         mean, std: for each channel or for all, the same for the whole federation; by default bytes become −1 to 1.
         report: told how far the reading of many images has come, in a line each time.
-        leave_out: go on without photos that cannot be read, and count them.
+        strict: leave out no photo that cannot be read (`bouquet.common.data.left_out`).
         as_bytes: leave bytes as they are, a fourth of the memory; who uses them standardises.
         about: where numbers are told, what they are called and how they are scaled; and where the cut is.
         by_time: test the newest samples.
@@ -64,7 +64,7 @@ def load_folder(
     Raises `BouquetError`, naming the file, what was found and what is allowed.
     """
     path, classes = Path(path), tuple(classes)
-    own = read_folder(path, tuple(input_shape), classes, report, leave_out, about, by_time)
+    own = read_folder(path, tuple(input_shape), classes, report, strict, about, by_time)
     notes, x, y = own.notes, own.x, own.y
     if not as_bytes:
         x = standardise_bytes(x, mean, std)
@@ -103,16 +103,16 @@ def load_folder(
     )
 
 
-def load_table(path: Path | str, settings: Settings, leave_out: bool = False) -> ClientData:
+def load_table(path: Path | str, settings: Settings, strict: bool = False) -> ClientData:
     """A device's own table (`bouquet.client.data.table`): a CSV file, or a folder of them.
 
     With times the newest part is tested, without them a random one. Everything is standardised by what is trained on.
-    With ``leave_out`` rows that do not fit are left out and counted.
+    Rows that do not fit are left out and counted where they are few, unless ``strict``.
 
     Raises `BouquetError`, naming file, line and column, for what does not fit.
     """
     path, about, task = Path(path), settings.table, task_of(settings)
-    table = read_table(path, about, settings.data.classes, leave_out=leave_out)
+    table = read_table(path, about, settings.data.classes, strict=strict)
     samples = samples_of(table, about, task.is_forecast)
     labels = samples.y if task.has_classes else np.zeros(len(samples.y), dtype=np.int64)
     fraction = settings.data.test_fraction

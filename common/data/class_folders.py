@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bouquet.common.data.images import IMAGE_SUFFIXES, is_clutter, read_image, sorted_files
+from bouquet.common.data.left_out import LeftOut
 from bouquet.common.errors import BouquetError
 from bouquet.common.system.resources import available_cores
 
@@ -76,13 +77,14 @@ def find_photos(folder: Path, classes: tuple[str, ...]) -> Photos:
 
 
 def read_photos(
-    found: Photos, input_shape: tuple[int, ...], report: Report | None = None, unreadable: list[str] | None = None
+    found: Photos, input_shape: tuple[int, ...], report: Report | None = None, left_out: LeftOut | None = None
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """The pixels (n, *input_shape) and labels (n,) of all photos, in their order.
 
-    ``report`` is told how far many images are, in a line each time. Raises `BouquetError` with the first photo that
-    cannot be read; with ``unreadable``, such photos are left out, and what is wrong with each is added there.
+    ``report`` is told how far many images are, in a line each time. Photos that cannot be
+    read are left to ``left_out``, which raises `BouquetError` where it takes none; without it none is taken.
     """
+    left_out = left_out or LeftOut("photos", strict=True)
     x = np.empty((len(found.photos), *input_shape), dtype=np.uint8)
     labels: list[int] = []
     step = max(1, len(found.photos) // 10)
@@ -93,10 +95,8 @@ def read_photos(
             if not isinstance(read, BouquetError):
                 x[len(labels)] = read
                 labels.append(label)
-            elif unreadable is None:
-                raise read
             else:
-                unreadable.append(str(read))
+                left_out.add(read)
             if report is not None and len(found.photos) >= MANY_IMAGES and done % step == 0:
                 report(f"Reading the images in {found.folder}: {done} of {len(found.photos)}.")
     finally:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bouquet.common.data.left_out import named
 from bouquet.common.errors import BouquetError
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
@@ -44,13 +45,10 @@ def read_image(file: Path, input_shape: tuple[int, ...]) -> NDArray[np.uint8]:
 
     channels, height, width = input_shape
     mode, longer = IMAGE_MODES[channels], max(height, width)
-    try:
-        with Image.open(file) as image:
-            image.draft(mode, (longer, longer))  # lets a large JPEG be decoded at a fraction of its size
-            if image.mode.startswith(("I", "F")):
-                raise BouquetError(f"The image {file} has mode {image.mode}; convert it to 8 bits a channel.")
-            upright = ImageOps.exif_transpose(image).convert(mode)
-            pixels = np.asarray(upright.resize((width, height), Image.Resampling.BILINEAR), dtype=np.uint8)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise BouquetError(f"The image {file} cannot be read ({error}); mend or remove it.") from error
+    with named(f"The image {file}", advice="; mend or remove it"), Image.open(file) as image:
+        image.draft(mode, (longer, longer))  # lets a large JPEG be decoded at a fraction of its size
+        if image.mode.startswith(("I", "F")):
+            raise BouquetError(f"The image {file} has mode {image.mode}; convert it to 8 bits a channel.")
+        upright = ImageOps.exif_transpose(image).convert(mode)
+        pixels = np.asarray(upright.resize((width, height), Image.Resampling.BILINEAR), dtype=np.uint8)
     return pixels.reshape(height, width, channels).transpose(2, 0, 1)

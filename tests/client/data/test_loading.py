@@ -239,13 +239,13 @@ def test_images_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     broken = tmp_path / "cat" / "9.png"
     broken.write_bytes(b"no image")
     with pytest.raises(BouquetError, match=r"9\.png cannot be read"):
-        load(tmp_path, input_shape=(3, 4, 4))
+        load(tmp_path, input_shape=(3, 4, 4), strict=True)
     broken.write_bytes((tmp_path / "cat" / "0.png").read_bytes()[:-30])
     with pytest.raises(BouquetError, match=r"9\.png cannot be read"):
-        load(tmp_path, input_shape=(3, 4, 4))
+        load(tmp_path, input_shape=(3, 4, 4), strict=True)
     Image.fromarray(np.zeros((4, 4), np.uint16)).save(broken)
     with pytest.raises(BouquetError, match=r"9\.png has mode I;16; convert it to 8 bits"):
-        load(tmp_path, input_shape=(3, 4, 4))
+        load(tmp_path, input_shape=(3, 4, 4), strict=True)
 
 
 def test_what_cameras_and_file_servers_leave_is_neither_class_nor_photo(tmp_path: Path) -> None:
@@ -266,18 +266,18 @@ def test_what_cameras_and_file_servers_leave_is_neither_class_nor_photo(tmp_path
     )
 
 
-def test_single_photos_that_cannot_be_read_are_left_out_where_their_owner_allows_it(tmp_path: Path) -> None:
+def test_single_photos_that_cannot_be_read_are_left_out_where_they_are_few(tmp_path: Path) -> None:
     save_images(tmp_path, {"cat": 5, "dog": 5})
     (tmp_path / "cat" / "9.png").write_bytes(b"no image")
-    with pytest.raises(BouquetError, match=r"9\.png cannot be read .* --leave-out-unreadable"):
-        load(tmp_path, input_shape=(3, 4, 4))
-    own = load(tmp_path, input_shape=(3, 4, 4), leave_out=True)
+    with pytest.raises(BouquetError, match=r"9\.png cannot be read .*\(--strict\)"):
+        load(tmp_path, input_shape=(3, 4, 4), strict=True)
+    own = load(tmp_path, input_shape=(3, 4, 4))  # one is always few
     assert (own.left_out, own.samples_by_class()) == (1, [5, 5, 0])
-    assert "Left out: 1 of 11 photos cannot be read. The image" in own.notes[0]
+    assert "Left out: 1 of 11 photos. The image" in own.notes[0]
     for file in tmp_path.rglob("*.png"):
         file.write_bytes(b"no image")
-    with pytest.raises(BouquetError, match=r"None of the 11 images in .* can be read"):
-        load(tmp_path, input_shape=(3, 4, 4), leave_out=True)
+    with pytest.raises(BouquetError, match=r"11 of 11 photos cannot be read, and at most 5% are left out"):
+        load(tmp_path, input_shape=(3, 4, 4))
 
 
 def test_folders_that_hold_no_data_are_refused(tmp_path: Path) -> None:
