@@ -54,6 +54,25 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
     Subclasses define `initial_state`, `plan` and `update`, those with clusters also `centers` and `assignment`, and the
     class attribute ``state_class``; the other hooks have defaults. Parameters: see
     `bouquet.strategies.base.sampling.Sampling`.
+
+    Examples
+    --------
+    A whole method: one model, moved half of the way to the mean.
+
+    >>> @dataclass(frozen=True)
+    ... class OneModel:
+    ...     centers: bouquet.Matrix  # (1, d)
+    >>> class HalfWay(bouquet.MethodStrategy[OneModel]):
+    ...     state_class = OneModel
+    ...
+    ...     def initial_state(self, layout, initial):
+    ...         return OneModel(initial[None])
+    ...
+    ...     def plan(self, state, round_, clients):
+    ...         return {client: bouquet.one_model(state.centers[0]) for client in clients}
+    ...
+    ...     def update(self, state, round_, replies):
+    ...         return OneModel((state.centers + replies.W.mean(axis=0)) / 2)
     """
 
     def __post_init__(self) -> None:
