@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bouquet.common.errors import BouquetError
+from bouquet.common.nearest import nearest
 from bouquet.common.settings import Settings, SettingsError, parse_settings
 from bouquet.common.settings.sections import DataSettings
 from bouquet.common.task.task import task_of
@@ -100,7 +101,9 @@ def _build(file: _File, check: Check) -> Table:
     if tune is not None:
         rows = [replace(row, cells=row.label) for row in rows]
     if unknown := [label for label in file.claims if label not in {row.label for row in rows}]:
-        raise TableError(f"claims holds {unknown[0]!r}, which is no row; the rows are {listed(r.label for r in rows)}.")
+        raise TableError(
+            f"claims holds {unknown[0]!r}, which is no row; {nearest(repr(unknown[0]), (repr(r.label) for r in rows))}."
+        )
     if repeated := _repeated(file.claims):
         raise TableError(f"claims holds {repeated[0]!r} twice.")
     for figures in file.paper:

@@ -527,7 +527,7 @@ def test_all_claims_of_the_mean_hold_together(claiming, asked, p, of):
 
 def test_a_claim_is_of_a_row_that_is_there(table):
     for asked, why in (
-        ('["FedAvg"]', "claims holds 'FedAvg', which is no row; the rows are 'FeSEM', 'Fed|Avg'."),
+        ('["FedAvg"]', "claims holds 'FedAvg', which is no row; nearest is 'Fed|Avg'."),
         ('["FeSEM", "FeSEM"]', "claims holds 'FeSEM' twice."),
     ):
         with pytest.raises(BouquetError) as error:
