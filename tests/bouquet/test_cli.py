@@ -108,6 +108,18 @@ def test_a_port_in_use(tmp_path):
     assert f"Port {port}" in done.stderr
 
 
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_page_that_cannot_be_is_said_before_devices_are_listened_for(tmp_path, taken):
+    with socket.create_server(("127.0.0.1", 0)) as there, socket.create_server(("127.0.0.1", 0)) as spare:
+        free = str(spare.getsockname()[1])
+        spare.close()
+        web = f"127.0.0.1:{there.getsockname()[1]}" if taken else "127.0.0.1:web"
+        done = bouquet(tmp_path, "server", "--host", "127.0.0.1", "--port", free, "--insecure", "--web", web)
+    assert done.returncode == 2
+    assert ("the live page (--web)" if taken else web) in done.stderr
+    assert "Listening" not in done.stdout
+
+
 def test_ctrl_c_ends_a_run_that_can_be_resumed(tmp_path):
     arguments = ("simulate", "--clients", "6", "--rounds", "200", "--out", "run", *INLINE)
     process = subprocess.Popen([sys.executable, "-m", "bouquet", *arguments], cwd=tmp_path, stderr=subprocess.PIPE)
