@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.text import Text
 
-from bouquet.commands import fleet, models, options
+from bouquet.commands import begin, fleet, models, options
 from bouquet.commands.keys import keys_app
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings import Settings
@@ -301,6 +301,7 @@ def report(
     console.print(f"report   {write_report(folder)}", soft_wrap=True)
 
 
+app.command()(begin.init)
 app.command()(fleet.status)
 app.command()(fleet.check)
 app.command("run")(fleet.run)
