@@ -28,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-app.add_typer(keys_app)
+GROUPS = TRY, SERVER, DEVICE, RESEARCH = "Try", "Server", "Device", "Research"  # of the commands, as --help has them
 SERVERS_OWN = {"fastapi", "jinja2", "matplotlib", "prometheus_client", "scipy", "sklearn", "tomli_w", "uvicorn"}
 INTERRUPTED = 130  # as shells count an end by SIGINT
 
@@ -52,7 +52,7 @@ def bouquet(
     os.environ.setdefault("FLWR_LOG_LEVEL", "DEBUG" if verbose else "ERROR")  # read when flwr is imported
 
 
-@app.command()
+@app.command(rich_help_panel=RESEARCH)
 @options.takes_settings
 def simulate(
     chosen: Settings,
@@ -86,7 +86,7 @@ def simulate(
     console.print(report_line(folder), soft_wrap=True)
 
 
-@app.command()
+@app.command(rich_help_panel=TRY)
 def demo(
     out: options.Out = None,
     rounds: options.Rounds = None,
@@ -113,12 +113,12 @@ def demo(
     run_demo(chosen, out or unused_folder(Path("runs") / chosen.run.name), console)
 
 
-@app.command()
+@app.command(rich_help_panel=SERVER)
 @options.takes_settings
 def server(
     chosen: Settings,
     out: options.Out = None,
-    resume: options.Resume = False,
+    resume: options.ResumeOrBegin = False,
     host: Annotated[str, typer.Option(help="Address to listen on for clients.")] = "0.0.0.0",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on for clients (gRPC).")] = 9092,
     keys: Annotated[
@@ -127,7 +127,6 @@ def server(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="No encryption, and whoever asks takes part: for a trial.")
     ] = False,
-    keep_going: options.KeepGoing = False,
     health: options.Health = None,
     web: options.Web = None,
     keep_waiting: options.KeepWaiting = False,
@@ -138,33 +137,47 @@ def server(
     Connections are encrypted and only registered devices take part; "bouquet keys" makes what that needs.
     """
     from bouquet.federation.queue import NextRun, was_stopped
-    from bouquet.federation.run import check_folder
     from bouquet.federation.serve import Options, serve
     from bouquet.keys.store import server_keys
     from bouquet.server.record.writer import holds_rounds
 
     folder = out or Path("runs") / chosen.run.name
-    if resume:  # before anything else that may be wrong: a run that is not there cannot go on
-        check_folder(folder, chosen, resume)
     secured = server_keys(keys, insecure)
     how = Options(host, port, secured, console, health, web, keep_waiting, signature)
     ended = keep_waiting and not resume and was_stopped(folder)
-    serve(NextRun(chosen, folder), resume or ((keep_going or keep_waiting) and holds_rounds(folder)), how, ended)
+    goes_on = (resume or keep_waiting) and holds_rounds(folder)
+    if resume and not goes_on:
+        console.print(f"No run is in {folder} to go on with: it begins.", soft_wrap=True, highlight=False)
+    serve(NextRun(chosen, folder), goes_on, how, ended)
 
 
-@app.command()
+@app.command(rich_help_panel=DEVICE)
 def client(
     server: Annotated[str, options.SERVER_ADDRESS],
     data: options.DeviceData = None,
     state_dir: options.StateDir = options.STATE_DIR,
     name: Annotated[
-        str | None, typer.Option(help="Name of this device, where it has no certificate: its host's name by default.")
+        str | None,
+        typer.Option(
+            rich_help_panel=options.WHO,
+            help="Name of this device, where it has no certificate: its host's name by default.",
+        ),
     ] = None,
     partition_id: Annotated[
-        int | None, typer.Option(min=0, help="Instead of --data: which part of the server's data set is this device's.")
+        int | None,
+        typer.Option(
+            min=0,
+            rich_help_panel=options.DATA,
+            help="Instead of --data: which part of the server's data set is this device's.",
+        ),
     ] = None,
     wait: Annotated[
-        float | None, typer.Option(min=0, help="Seconds to look for the server at first; for ever if not given.")
+        float | None,
+        typer.Option(
+            min=0,
+            rich_help_panel=options.WHO,
+            help="Seconds to look for the server at first; for ever if not given.",
+        ),
     ] = None,
     keys: options.DeviceKeys = None,
     insecure: options.DeviceInsecure = False,
@@ -246,7 +259,7 @@ def client(
     become_agent(node)
 
 
-@app.command()
+@app.command(rich_help_panel=RESEARCH)
 def compare(
     table: Annotated[Path, typer.Argument(metavar="TABLE.toml", help="Strategies × data × partitions × seeds.")],
     out: Annotated[
@@ -291,7 +304,7 @@ def compare(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(rich_help_panel=RESEARCH)
 def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, finished or not.")],
 ) -> None:
@@ -301,13 +314,16 @@ def report(
     console.print(f"report   {write_report(folder)}", soft_wrap=True)
 
 
-app.command()(begin.init)
-app.command()(fleet.status)
-app.command()(fleet.check)
-app.command("run")(fleet.run)
-app.command()(fleet.stop)
-app.command()(models.predict)
-app.command()(models.export)
+app.command(rich_help_panel=TRY)(begin.init)
+app.command("try", rich_help_panel=TRY)(begin.try_)
+app.add_typer(keys_app, rich_help_panel=SERVER)
+app.command(rich_help_panel=SERVER)(fleet.status)
+app.command("run", rich_help_panel=SERVER)(fleet.run)
+app.command(rich_help_panel=SERVER)(fleet.stop)
+app.command(rich_help_panel=DEVICE)(fleet.check)
+app.command(rich_help_panel=DEVICE)(models.predict)
+app.command(rich_help_panel=DEVICE)(models.export)
+app.registered_commands.sort(key=lambda one: GROUPS.index(str(one.rich_help_panel)))
 
 
 def main() -> None:

@@ -26,18 +26,19 @@ SMALL = 64
 LEAST_SIDE = 16  # of a photo that a convolution gains from
 
 
-def look(folder: Path, target: str | None = None) -> Draft:
-    """Settings for the data in ``folder``: of several devices, a folder each, or of one.
+def look(*folders: Path, target: str | None = None) -> Draft:
+    """Settings for the data in a folder, of several devices, a folder each, or of one; or in several devices' folders.
 
     ``target`` is the column that is to be told, of tables. Raises `BouquetError` where there are no data.
     """
-    devices = devices_in(folder)
+    folder, *others = folders
+    devices = folders if others else devices_in(folder)
     draft = Draft(devices)
     name = folder.resolve().name.partition(".")[0] or "bouquet"
     draft.set("run", "name", name)
     draft.set("run", "rounds", 20)
     draft.set("data", "dataset", OWN_DATA, "each device has its own")
-    if len(devices) > 1:
+    if len(devices) > 1 and not others:
         draft.set("data", "data_dir", str(folder), "what each device has, for bouquet try and simulate")
     kinds = {_kind(device) for device in devices}
     if len(kinds) > 1:

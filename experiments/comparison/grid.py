@@ -77,11 +77,17 @@ def load_table(path: Path, check: Check = check_strategy) -> Table:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise TableError(f"The table {path} is not valid TOML: {error}.") from None
     try:
-        return _build(_File.model_validate(content), check)
-    except ValidationError as error:
-        raise TableError(f"{path}: {' '.join(_explain(item) for item in error.errors())}") from None
+        return make_table(content, check)
     except BouquetError as error:
         raise TableError(f"{path}: {error}") from None
+
+
+def make_table(content: Mapping[str, Any], check: Check = check_strategy) -> Table:
+    """As `load_table`, of what a file holds. Raises `BouquetError`."""
+    try:
+        return _build(_File.model_validate(content), check)
+    except ValidationError as error:
+        raise TableError(" ".join(_explain(item) for item in error.errors())) from None
 
 
 def _build(file: _File, check: Check) -> Table:

@@ -133,7 +133,7 @@ def tuning_table(table: Table, check: Check = lambda settings: None) -> Table:
             for values in combinations(tune.grids[cell.strategy]) if tune.cells[cell.strategy] == cell.strategy else ():
                 label = label_of(cell.strategy, values)
                 slug = f"{cell.slug.removesuffix(f'-s{cell.seed}')}-{slug_of(values)}-s{seed}"
-                overrides = {**values, "run.seed": seed, "run.name": slug, "data.test_samples": None}
+                overrides = {**values, "run.seed": seed, "run.name": slug, "data.test_samples": None, **tune.overrides}
                 if cut := cell.settings.table.cut:
                     overrides |= {"table.until": cut, "table.cut": ""}
                 try:

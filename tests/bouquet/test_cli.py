@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -76,7 +77,6 @@ def test_another_strategy_over_settings_takes_what_it_has_and_says_what_it_leave
         (("simulate", "--resume", "--out", "run", "--rounds", "0"), "Setting run.rounds = 0"),
         (("compare", "nowhere.toml"), "nowhere.toml"),
         (("report", "nowhere"), "nowhere"),
-        (("server", "--resume"), "holds no run to resume"),
         (("server", "--strategy", "bla", "--insecure"), "Unknown strategy 'bla'"),
         (("server",), "bouquet keys init --dir keys --host"),
         (("client", "--server", "127.0.0.1:1", "--partition-id", "0"), "copy the folder keys/devices/DEVICE"),
@@ -140,14 +140,28 @@ def test_a_server_that_keeps_going_leaves_a_finished_run_as_it_is(tmp_path):
     assert bouquet(tmp_path, "simulate", *settings).returncode == 0
     summary = (tmp_path / "run" / "summary.json").read_bytes()
     (tmp_path / "run" / "report.html").unlink()
-    done = bouquet(tmp_path, "server", *settings, "--keep-going", "--insecure")
+    done = bouquet(tmp_path, "server", *settings, "--resume", "--insecure")
     assert done.returncode == 0, done.stderr
     assert "The run is finished" in done.stdout
     assert (tmp_path / "run" / "summary.json").read_bytes() == summary
     assert (tmp_path / "run" / "report.html").exists()
 
 
-@pytest.mark.parametrize("command", ["demo", "server", "client", "simulate", "compare", "report"])
+def test_the_commands_are_shown_in_four_groups(tmp_path):
+    shown = bouquet(tmp_path, "--help").stdout
+    panels = [re.search(rf"─ {group} ─.*?╰", shown, re.DOTALL) for group in ("Try", "Server", "Device", "Research")]
+    assert [panel.start() for panel in panels] == sorted(panel.start() for panel in panels)
+    expected = (
+        "demo init try",
+        "server status run stop keys",
+        "client check predict export",
+        "simulate compare report",
+    )
+    for panel, names in zip(panels, expected, strict=True):
+        assert re.findall(r"^│ (\w+) ", panel[0], re.MULTILINE) == names.split()
+
+
+@pytest.mark.parametrize("command", ["init", "try", "demo", "server", "client", "simulate", "compare", "report"])
 def test_every_command_explains_itself(tmp_path, command):
     done = bouquet(tmp_path, command, "--help")
     assert done.returncode == 0

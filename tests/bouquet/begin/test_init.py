@@ -20,7 +20,7 @@ TWO = ("door-pi", "roof-pi")
 
 def written(folder, target=None):
     """The settings as they are after a detour over the file, and what was said."""
-    draft = look(folder, target)
+    draft = look(folder, target=target)
     text = draft_text(draft, "bouquet init")
     assert tomllib.loads(text) == draft.sections
     return settings_of(draft), " ".join([*draft.seen, *draft.assumed])
@@ -68,7 +68,7 @@ def test_tables_of_a_logger_become_a_forecast(tmp_path):
     assert "Empty cells: level (cm) 8" in said
     assert written(tmp_path / "tanks", "valve")[0].table.targets == ("valve",)
     with pytest.raises(BouquetError, match=r"No column 'lvl' to tell; there are level \(cm\), valve, note"):
-        look(tmp_path / "tanks", "lvl")
+        look(tmp_path / "tanks", target="lvl")
 
 
 def test_words_are_classes_or_inputs_and_numbers_without_a_time_a_regression(tmp_path):
