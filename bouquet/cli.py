@@ -278,26 +278,33 @@ def compare(
         list[str] | None, typer.Option(metavar="LABEL", help="Run only this column; may be repeated.")
     ] = None,
     seed: Annotated[list[int] | None, typer.Option(help="Run only this seed; may be repeated.")] = None,
+    latex: Annotated[bool, typer.Option("--latex", help="Print the table for a paper, and nothing else.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print the table for a program, and nothing else.")] = False,
 ) -> None:
-    """Run what is missing of a comparison and print mean ± deviation over the seeds.
+    """Run what is missing of a comparison and print one table: rows by metrics, mean ± deviation over the seeds.
 
     A comparison that was stopped goes on where it was when it is started again. With --row, --column or --seed only a
     part is run and shown; what is written is of the whole table. A table that says what to tune is tuned first.
     """
     from bouquet.experiments.comparison.cell_process import ForkRunner
     from bouquet.experiments.comparison.grid import load_table
-    from bouquet.experiments.comparison.tables import print_results, write_results
+    from bouquet.experiments.comparison.tables import csv_table, latex_table, print_results, write_results
     from bouquet.experiments.comparison.tuning import run_comparison
     from bouquet.experiments.simulation.run import check_elsewhere
 
+    said = errors if latex or csv else console
     loaded = load_table(table)
     folder = out or Path("runs") / loaded.name
     part = (row or (), column or (), seed or ())
-    results = run_comparison(loaded, folder, jobs, ForkRunner(), console, resume, part, check_elsewhere)
+    results = run_comparison(loaded, folder, jobs, ForkRunner(), said, resume, part, check_elsewhere)
     written = write_results(results, folder)
-    print_results(results.part(*part) if any(part) else results, console)
+    shown = results.part(*part) if any(part) else results
+    if latex or csv:
+        typer.echo(latex_table(shown) if latex else csv_table(shown), nl=False)
+    else:
+        print_results(shown, console)
     for path in written:
-        console.print(f"written  {path}", soft_wrap=True)
+        said.print(f"written  {path}", soft_wrap=True)
     if results.interrupted:
         raise typer.Exit(INTERRUPTED)
     if results.failed_now or results.missing:

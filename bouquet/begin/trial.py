@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from bouquet.begin.parts import Samples, settings_of_parts, write_parts
 from bouquet.common.settings import Settings
@@ -38,10 +37,22 @@ class Outcome:
     """
 
     row: str
+    strategy: str
+    learning_rate: float
     score: float
     gain: Difference | None
     by_device: Mapping[str, float]
     claimed: bool
+
+    @property
+    def mean(self) -> float:
+        """Of the gain."""
+        return self.gain.mean if self.gain else 0.0
+
+    @property
+    def noise(self) -> float:
+        """Half of the interval."""
+        return self.gain.mean - self.gain.low if self.gain and self.gain.low is not None else 0.0
 
 
 def trial_table(settings: Settings, devices: Mapping[str, Samples], out: Path, rounds: int | None) -> Table:
@@ -90,13 +101,12 @@ def outcomes(results: Results, in_order: bool) -> list[Outcome]:
     gains = holm({row: paired_difference(worth[row], alone) for row in others})
     found = []
     for row in rows:
-        gain = gains.get(row)
-        devices = _by_device(worth[row], alone)
-        claimed = gain is not None and not gain.is_noise
-        if claimed and in_order:
-            claimed = not _over_devices(devices).is_noise
+        gain, devices = gains.get(row), _by_device(worth[row], alone)
+        claimed = gain is not None and not gain.is_noise and not (in_order and _over_devices(devices).is_noise)
         scores = [score for clients in by_seed(results, row, COLUMN).values() for score in clients.values()]
-        found.append(Outcome(row, sum(scores) / len(scores), gain, devices, claimed))
+        name = results.cells_of(row, COLUMN)[0].cell.settings.strategy.name
+        rate = results.table.choices[row, COLUMN].values["train.learning_rate"]
+        found.append(Outcome(row, name, rate, sum(scores) / len(scores), gain, devices, claimed))
     return found
 
 
@@ -124,28 +134,20 @@ def chosen(found: Sequence[Outcome]) -> Outcome | None:
 
     Or what the settings say, where that is behind by less than the noise of the best.
     """
-    better = [one for one in found if one.claimed and one.gain is not None and one.gain.mean > 0]
+    better = [one for one in found if one.claimed and one.mean > 0]
     if not better:
         return None
-    best = max(better, key=lambda one: one.gain.mean if one.gain else 0.0)
-    yours = next((one for one in better if one.row == YOURS), None)
-    return yours if yours is not None and yours.gain and _noise(best.gain) >= _mean(best) - _mean(yours) else best
+    best = max(better, key=lambda one: one.mean)
+    yours = (one for one in better if one.row == YOURS and best.mean - one.mean <= best.noise)
+    return next(yours, best)
 
 
-def _mean(outcome: Outcome) -> float:
-    return outcome.gain.mean if outcome.gain else 0.0
-
-
-def _noise(gain: Difference | None) -> float:
-    return gain.mean - gain.low if gain is not None and gain.low is not None else 0.0
-
-
-def gain_text(score: Score, gain: Difference | None) -> str:
+def gain_text(score: Score, one: Outcome) -> str:
     """``+4.2 ± 1.1`` points of an accuracy, or in the unit of an error."""
-    if gain is None:
+    if one.gain is None:
         return "–"
-    noise = "" if gain.low is None else f" ± {amount(score, _noise(gain))}"
-    return f"{'+' if gain.mean >= 0 else '−'}{amount(score, abs(gain.mean))}{noise}"
+    noise = "" if one.gain.low is None else f" ± {amount(score, one.noise)}"
+    return f"{'+' if one.mean >= 0 else '−'}{amount(score, abs(one.mean))}{noise}"
 
 
 def amount(score: Score, value: float) -> str:
@@ -158,29 +160,23 @@ def unit_of(score: Score) -> str:
     return "points" if not score.unit and score.higher_is_better else score.unit or score.label
 
 
-def advice(found: Sequence[Outcome], score: Score, rates: Mapping[str, Any]) -> str:
+def advice(found: Sequence[Outcome], score: Score) -> str:
     """What to do, in a sentence or two."""
     if (best := chosen(found)) is None:
-        highest = max((one for one in found if one.gain), key=_mean, default=None)
-        said = "nothing was run" if highest is None else f"{highest.row} has {gain_text(score, highest.gain)}"
+        highest = max((one for one in found if one.gain), key=lambda one: one.mean)
         return (
-            f"Do not federate on the strength of this: no row is better than each device alone by more than chance "
-            f"({said} {unit_of(score)}). More samples to test on, or more devices, may tell."
+            "Do not federate on the strength of this: no row is better than each device alone by more than chance; "
+            f"{highest.row}, the highest, has {gain_text(score, highest)} {unit_of(score)}. More samples to test on, "
+            "or more devices, may tell."
         )
     by_gain = sorted(best.by_device.items(), key=lambda item: -item[1])
     most = ", ".join(f"{name} (+{amount(score, gain)})" for name, gain in by_gain[:MOST_NAMED] if gain > 0)
     worse = [f"{name} (−{amount(score, -gain)})" for name, gain in by_gain if gain < 0]
-    how = "Take the settings as they are" if best.row == YOURS else f"Take {best.row}"
-    rate = f", with train.learning_rate = {rates[best.row]:g}" if best.row in rates else ""
+    strategy = "" if best.row == YOURS else f'strategy.name = "{best.strategy}", '
     return (
-        f"{how}{rate}: {gain_text(score, best.gain)} {unit_of(score)} over each device alone. Most gain {most}; "
-        f"worse off: {', '.join(worse) or 'none'}."
+        f"Take {best.row} ({strategy}train.learning_rate = {best.learning_rate:g}): {gain_text(score, best)} "
+        f"{unit_of(score)} over each device alone. Most gain {most}; worse off: {', '.join(worse) or 'none'}."
     )
-
-
-def rates_of(table: Table) -> dict[str, float]:
-    """Row → the learning rate that was chosen for it."""
-    return {row: choice.values["train.learning_rate"] for (row, _), choice in table.choices.items()}
 
 
 def _folder(out: Path, seed: int) -> Path:

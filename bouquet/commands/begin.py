@@ -93,7 +93,7 @@ def try_(
 
     from bouquet.begin.look import devices_in, look
     from bouquet.begin.parts import read_devices
-    from bouquet.begin.trial import advice, gain_text, outcomes, rates_of, trial_table, unit_of
+    from bouquet.begin.trial import advice, gain_text, outcomes, trial_table, unit_of
     from bouquet.common.settings import load_settings, parse_settings
     from bouquet.experiments.comparison.cell_process import ForkRunner
     from bouquet.experiments.comparison.tables import write_results
@@ -112,14 +112,13 @@ def try_(
     write_results(results, out)
     score = table.score
     found = outcomes(results, next(iter(devices.values())).in_order)
-    rates = rates_of(results.table)
     shown = RichTable("", score.title, f"over alone ({unit_of(score)})", "learning rate", title_justify="left")
     for one in found:
         mark = "" if one.gain is None or one.claimed else "≈ "
-        shown.add_row(one.row, score.number(one.score), mark + gain_text(score, one.gain), f"{rates[one.row]:g}")
+        shown.add_row(one.row, score.number(one.score), mark + gain_text(score, one), f"{one.learning_rate:g}")
     console.print(shown)
     console.print("± is of 95 % over five seeds; ≈ may be chance.")
-    console.print(advice(found, score, rates), soft_wrap=True, highlight=False)
+    console.print(advice(found, score), soft_wrap=True, highlight=False)
     console.print(f"All of it: {out}/compare.html", soft_wrap=True, highlight=False)
     if results.interrupted or results.failed_now:
         raise typer.Exit(1)
