@@ -119,6 +119,9 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
             if (reason := self.exclusion.reason(client, server_round)) is not None:
                 self.failures[client] = reason
                 del nodes[client]
+        shares = {node: self.exclusion.share(client) for client, node in nodes.items()}
+        self.round_patience.shares.clear()
+        self.round_patience.shares.update((node, share) for node, share in shares.items() if share < 1)
         clients = sample_clients(
             list(nodes), self.fraction_train, self.min_train_nodes, self.seed, server_round, TRAIN_STREAM
         )
@@ -435,9 +438,13 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
     def _note_refusals(self, round_: int) -> None:
         counted = set(self.replies.clients if self.replies else ()) - self._refused
         failing = sorted(self._failing - counted)
-        self.exclusion.note(round_, sorted(self._refused), sorted(counted), failing, self.failures)
+        late = map(self._client, self.round_patience.waited_for)
+        refused, late_counts = sorted(self._refused), self.late.rounds > 0
+        self.exclusion.note(round_, refused, sorted(counted), failing, self.failures, late, late_counts)
+        self.round_patience.waited_for.clear()
 
     def _blame(self, silent: Mapping[int, str]) -> None:
-        for node, reason in silent.items():
-            client = self._planned[node][0] if node in self._planned else self._nodes.clients.get(node, f"node-{node}")
-            self.failures[client] = reason
+        self.failures |= {self._client(node): reason for node, reason in silent.items()}
+
+    def _client(self, node: int) -> str:
+        return self._planned[node][0] if node in self._planned else self._nodes.clients.get(node, f"node-{node}")
