@@ -143,6 +143,9 @@ MostEpsilon = Annotated[
         help="Let noised uploads of (E, 1e-5) leave in all, over all runs and restarts, and nothing else.",
     ),
 ]
+MostHours = Annotated[
+    float, typer.Option(min=0.01, metavar="H", help="Let the work on one task take no longer than H hours.")
+]
 When = Annotated[
     Path | None,
     typer.Option(
