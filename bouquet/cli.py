@@ -193,6 +193,7 @@ def client(
     allow_data: options.AllowData = None,
     least_noise: options.LeastNoise = None,
     most_epsilon: options.MostEpsilon = None,
+    most_hours: options.MostHours = 24.0,
     when: options.When = None,
     tags: options.Tags = None,
     health: options.Health = None,
@@ -248,6 +249,7 @@ def client(
         health=health,
         trust=trust,
         wait=wait,
+        most_hours=most_hours,
         cold=cold,
     )
 

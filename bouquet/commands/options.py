@@ -208,6 +208,9 @@ MostEpsilon = Annotated[
         rich_help_panel=OWNER,
     ),
 ]
+MostHours = Annotated[
+    float, typer.Option(min=0.01, metavar="H", help="Let the work on one task take no longer than H hours.")
+]
 When = Annotated[
     Path | None,
     typer.Option(

@@ -218,6 +218,7 @@ class _Run:
         self.wait_for_clients(1, last)
         self.wait_for_owners(last)
         self.status.say(TESTING, round=last, **self.look())
+        self.strategy.round_patience.shares.clear()  # this once each is waited for
         traffic = Bytes(self.strategy.layout)
         evaluation = self.evaluate(last, traffic)
         resting = {client: f"Not now, as its owner has it: {why}." for client, why in evaluation["not_now"].items()}

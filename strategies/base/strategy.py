@@ -125,6 +125,9 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
             if (reason := self.exclusion.reason(client, server_round)) is not None:
                 now.failures[client] = reason
                 del nodes[client]
+        shares = {node: self.exclusion.share(client) for client, node in nodes.items()}
+        self.round_patience.shares.clear()
+        self.round_patience.shares.update((node, share) for node, share in shares.items() if share < 1)
         clients = sample_clients(
             list(nodes), self.fraction_train, self.min_train_nodes, self.seed, server_round, TRAIN_STREAM
         )
@@ -267,8 +270,7 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
     def give_up(self, silent: Mapping[int, str]) -> None:
         """Note the nodes that never answered, with the reason, as failures of this round."""
         for node, reason in silent.items():
-            client = self._now.planned[node][0] if node in self._now.planned else self._nodes.name_of(node)
-            self._now.failures[client] = reason
+            self._now.failures[self._client(node)] = reason
 
     def await_late(self, messages: Sequence[Message], answered: Collection[str]) -> None:
         """After a round: what was not answered may be until the end of the next one, where a server asks for that.
@@ -441,5 +443,10 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
 
     def _note_refusals(self, round_: int) -> None:
         now, counted = self.train_round, self.train_round.counted
+        late, late_counts = map(self._client, self.round_patience.waited_for), self.late.rounds > 0
         failing = sorted(now.failing - counted)
-        self.exclusion.note(round_, sorted(now.refused), sorted(counted), failing, now.failures)
+        self.exclusion.note(round_, sorted(now.refused), sorted(counted), failing, now.failures, late, late_counts)
+        self.round_patience.waited_for.clear()
+
+    def _client(self, node: int) -> str:
+        return self._now.planned[node][0] if node in self._now.planned else self._nodes.name_of(node)
