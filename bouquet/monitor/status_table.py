@@ -11,9 +11,9 @@ from rich.text import Text
 
 from bouquet.common.task.score import Score
 from bouquet.experiments.report.units import human_bytes, human_seconds
-from bouquet.monitor.status import is_alive
 from bouquet.server.record.beside import HEADS
 from bouquet.server.record.beside import cells as beside_cells
+from bouquet.server.record.overview import is_alive
 from bouquet.server.record.status import WAITING
 
 TEXT_COLUMNS = 3  # to the left; what follows are numbers

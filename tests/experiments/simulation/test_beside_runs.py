@@ -75,7 +75,7 @@ def test_of_a_device_that_is_alone_anyway_nothing_is_trained_twice(tmp_path, mon
     monkeypatch.setattr(Serving, "round_alone", lambda *_: pytest.fail("trained once more"))
     found = simulate(settings("strategy.name=standalone", COMPARE), tmp_path)
     scores = rounded(alone["accuracy_by_client"])
-    assert found["beside_by_client"] == {c: {"own": score, "alone": score} for c, score in scores.items()}
+    assert found["beside_by_client"] == {c: {"own": score, "alone": score, "tested": 8} for c, score in scores.items()}
 
 
 def test_it_goes_on_where_the_run_does(tmp_path):
