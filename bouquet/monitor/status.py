@@ -16,7 +16,7 @@ from typing import Any
 from bouquet.common.errors import BouquetError
 from bouquet.keys.store import expiring
 from bouquet.server.record.overview import overview
-from bouquet.server.record.reader import read_run
+from bouquet.server.record.reader import Run, read_run
 from bouquet.server.record.status import FINISHED, TESTING, TRAINING, WAITING
 from bouquet.server.run_folder import SETTINGS
 
@@ -29,8 +29,12 @@ def collect(folder: Path, now: float | None = None) -> dict[str, Any]:
 
     Raises `BouquetError` for a folder that is no run.
     """
-    now = time.time() if now is None else now
-    status = overview(read_run(folder), now)
+    return status_of(read_run(folder), time.time() if now is None else now)
+
+
+def status_of(run: Run, now: float) -> dict[str, Any]:
+    """`collect` of a run that was read."""
+    status = overview(run, now)
     registered = status["run"].pop("registered")
     status["run"]["warnings"] += what_expires(registered, int(now // 3600))
     return status

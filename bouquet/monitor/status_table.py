@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bouquet.common.task.score import Score
-from bouquet.experiments.report.units import human_bytes, human_seconds
+from bouquet.experiments.report.units import ago, human_bytes, human_seconds
 from bouquet.server.record.beside import HEADS
 from bouquet.server.record.beside import cells as beside_cells
 from bouquet.server.record.overview import is_alive
@@ -28,13 +28,6 @@ def headline(run: Mapping[str, Any]) -> str:
     if run["time_left"] is not None:
         text += f", about {human_seconds(run['time_left'])} left"
     return text + (f". {run['reason']}" if run["reason"] else ".")
-
-
-def ago(seconds: float | None, now: float) -> str:
-    """How long ago something was."""
-    if seconds is None:
-        return "never"
-    return f"{human_seconds(max(0.0, now - seconds))} ago" if now - seconds >= 60 else "now"
 
 
 def columns(status: Mapping[str, Any], now: float) -> list[tuple[str, ...]]:

@@ -51,6 +51,12 @@ def gain(found: Mapping[str, float], score: Score) -> str:
     return f"{by} {'better' if score.is_better(found[OWN], found[ALONE]) else 'worse'} than alone"
 
 
+def means(beside: Beside) -> dict[str, float]:
+    """The mean of each of the three over the devices that have it."""
+    found = {n: metrics.macro([f[n] for f in beside.values() if n in f]) for n in (OWN, ALONE, RECEIVED)}
+    return {name: mean for name, mean in found.items() if mean is not None}
+
+
 @dataclass(frozen=True)
 class Verdict:
     """Whether it was worth it: ``lead`` is the mean gain, ``text`` for whom, ``is_gain`` None of no difference."""
@@ -66,10 +72,8 @@ def verdict(beside: Beside, score: Score) -> Verdict | None:
     known = {client: found for client, found in sorted(beside.items()) if is_known(found)}
     if not known:
         return None
-    means = {n: metrics.macro([f[n] for f in known.values() if n in f]) for n in (OWN, ALONE, RECEIVED)}
-    own, alone, received = means[OWN], means[ALONE], means[RECEIVED]
-    assert own is not None
-    assert alone is not None
+    found = means(known)
+    own, alone, received = found[OWN], found[ALONE], found.get(RECEIVED)
     better = [c for c, f in known.items() if score.is_better(f[OWN], f[ALONE])]
     worse = [c for c, f in known.items() if score.is_better(f[ALONE], f[OWN])]
     equal = [c for c in known if c not in (*better, *worse)]
@@ -78,8 +82,9 @@ def verdict(beside: Beside, score: Score) -> Verdict | None:
         text += f", {score.text(received)} as received"
     text += f". {len(better)} of {len(known)} devices {'is' if len(better) == 1 else 'are'} better off"
     text += f"; as well off: {_names(equal)}" if equal else ""
-    text += f"; worse off: {_names([c + _by_chance(known[c], score) for c in worse])}" if worse else ""
-    lead = gain({OWN: own, ALONE: alone}, score)
+    said = [c + _by_chance(known[c], score) if len(worse) <= MOST_NAMES else c for c in worse]
+    text += f"; worse off: {_names(said)}" if worse else ""
+    lead = gain(found, score)
     told = None if lead.startswith("as good") else score.is_better(own, alone)
     return Verdict(lead[0].upper() + lead[1:], f"{text}.", told, tuple(worse))
 

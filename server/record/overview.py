@@ -47,9 +47,7 @@ def overview(run: Run, now: float | None = None) -> dict[str, Any]:
     said = read_status(run.folder)
     registered, service = (Path(said[key]) if key in said else None for key in ("registered", "service"))
     names = Names(run.folder, None, registered, keeps=False, tags=frozenset(run.settings.server.tags))
-    state = said.get("state") or (FINISHED if run.summary else STOPPED)
-    if service is not None and state not in (FINISHED, FAILED) and not is_locked(run.folder):
-        state = STOPPED
+    state = state_of(run.folder, said, run.summary is not None)
     by_name = {} if service is None else connections(service, said)
     listed = {*everybody(names), *(run.clients if run.rounds or run.summary else ()), *by_name}
     wanted = set(expected(names)) if registered is not None else {name for name in listed if names.takes(name)}
@@ -66,6 +64,13 @@ def overview(run: Run, now: float | None = None) -> dict[str, Any]:
     for device in devices:
         device["state"] = _state(device, alive, service is None, run.completed)
     return {"run": _run(run, said, state, devices, now), "devices": devices}
+
+
+def state_of(folder: Path, said: Mapping[str, Any], ended: bool) -> str:
+    """The state that a run is in; a server that was killed has not said that it stopped."""
+    state = str(said.get("state") or (FINISHED if ended else STOPPED))
+    killed = "service" in said and state not in (FINISHED, FAILED) and not is_locked(folder)
+    return STOPPED if killed else state
 
 
 def is_alive(run: Mapping[str, Any]) -> bool:
