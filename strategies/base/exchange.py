@@ -14,7 +14,8 @@ from bouquet.common.texts import plain
 FIRST_POLL = 0.05  # seconds; doubles up to LAST_POLL, so that short rounds are not rounded up to long ones
 LAST_POLL = 0.5
 PULLED_AT_ONCE = 16  # replies
-UNDELIVERED = "The message could not be delivered: the node is not connected, or the server's disk is full."
+LOST = "The device lost its connection, or was switched off, before it replied."
+UNDELIVERED = "The device was not reached: it is not connected, or the server's disk is full."
 PRESENCE_CHECK = 5.0  # seconds between looks at which nodes are still connected
 LATE_SHARE = 1 / 6  # of the grace: what is sooner holds up nobody
 
@@ -141,7 +142,7 @@ def replies_to(
             # Two looks in a row, because a node may be between two heartbeats.
             absent = set(waiting.values()) - set(grid.get_node_ids())
             for identifier in [i for i, node in waiting.items() if node in absent & absent_before]:
-                silent[node := waiting.pop(identifier)] = "The node disconnected before it replied."
+                silent[node := waiting.pop(identifier)] = LOST
                 if patience.is_late(now - started, most_after):
                     patience.waited_for.add(node)
             last_presence, absent_before = now, absent
