@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -66,22 +67,26 @@ def replies_to(
     patience: Patience,
     silent: dict[int, str],
     times: dict[int, float] | None = None,
+    older: Mapping[str, int] = MappingProxyType({}),
+    enough: int | None = None,
 ) -> Iterator[Message]:
     """Send messages, and yield the replies as they arrive; nodes that give none are added to ``silent`` with why.
 
     ``times`` gets the seconds after which each node's reply was there. Nothing of a reply is kept here, so that a
-    round's replies need not be in memory together.
+    round's replies need not be in memory together. ``older`` are messages of before, by node, whose replies count too;
+    ``enough`` replies end it, where that is given, and who is still at work then is not silent.
 
     ``send_and_receive`` of Flower's grid waits out its whole timeout for a node that vanished, and looks for replies
     every 3 s; this looks more often, and gives a node up when it is no longer connected.
     """
     outgoing = list(messages)
-    if not outgoing:
+    if not outgoing and not older:
         return
-    started = time.monotonic()
+    clock = getattr(grid, "clock", time.monotonic)  # a simulated fleet has a time of its own
+    started = clock()
     # Some grids return None for a message that they could not deliver, others leave it out; all name the message.
     delivered = {identifier for identifier in grid.push_messages(outgoing) if identifier}
-    waiting: dict[str, int] = {
+    waiting: dict[str, int] = {**older} | {
         m.metadata.message_id: m.metadata.dst_node_id for m in outgoing if m.metadata.message_id in delivered
     }
     for message in outgoing:
@@ -103,22 +108,28 @@ def replies_to(
             else:
                 replied += 1
                 if times is not None:
-                    times[node] = time.monotonic() - started
+                    times[node] = clock() - started
                 yield reply
-        now = time.monotonic()
+        if enough is not None and replied >= enough:
+            break
+        now = clock()
         if half_after is None and replied and replied >= len(waiting):
             half_after = now - started
         if not waiting:
             break
-        limit = patience.deadline(half_after)
+        limit = patience.deadline(half_after) if enough is None else patience.timeout
         if now - started >= limit:
+            if enough is not None:
+                break
             silent.update(dict.fromkeys(waiting.values(), f"No reply within {limit:.0f} s."))
             break
         if now - last_presence >= PRESENCE_CHECK:
             # Two looks in a row, because a node may be between two heartbeats.
             absent = set(waiting.values()) - set(grid.get_node_ids())
             for identifier in [i for i, node in waiting.items() if node in absent & absent_before]:
-                silent[waiting.pop(identifier)] = "The node disconnected before it replied."
+                node = waiting.pop(identifier)
+                if enough is None:  # else its reply counts when it is back
+                    silent[node] = "The node disconnected before it replied."
             last_presence, absent_before = now, absent
         rest(min(poll, max(0.0, limit - (now - started))))
         poll = min(2 * poll, LAST_POLL)
