@@ -69,16 +69,15 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
         from bouquet.client.rounds.beside import Comparing
         from bouquet.client.rounds.blank_session import BlankSession
         from bouquet.client.rounds.mixture import Mixing
-        from bouquet.client.rounds.model_selection import Choosing
         from bouquet.client.rounds.session import Session
         from bouquet.client.trust.policy import ALLOWED_PROCEDURES, allowed_procedures
 
         trains = message.metadata.message_type == MessageType.TRAIN
         node.check_privacy(uploads=trains)
         session = Session.open(message, node)
-        if (serves := {"best": Choosing, "mixture": Mixing}.get(node.settings.personal.serve)) is not None:
-            session.observer = serves(session)
-        if node.compares:
+        if node.settings.personal.serve != "own":
+            session.observer = Mixing(session)
+        if node.settings.personal.compare:
             session.observer = Comparing(session, session.observer)
         # Whoever gives the settings in this process, as a simulation does, answers for what it runs.
         allowed = None if settings else allowed_procedures(str(node.config.get(ALLOWED_PROCEDURES, "")))

@@ -125,12 +125,6 @@ class ClientContext:
         """Whether this is a device; Flower's own simulation, too, gives its clients no folder."""
         return not self.is_simulated and STATE_DIR in self.config
 
-    @property
-    def compares(self) -> bool:
-        """Whether it also trains a model alone, to say what the others are worth to it."""
-        asked = self.settings.personal.compare
-        return asked == "always" or (asked == "devices" and self.is_real)
-
     @cached_property
     def state(self) -> DeviceState:
         """The device's own memory: a folder where one is given, else what Flower's SuperNode keeps."""

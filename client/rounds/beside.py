@@ -2,19 +2,18 @@
 
 Who has trained a fleet for a night wants to know of each device whether that was worth it. So the device trains one
 more model: in each of its rounds, as the round is set, from the run's first model, on its own data, as ``standalone``
-would. It is kept in the device's folder, used for nothing, and tested on the same test part as the others. What leaves
-is a number, withheld wherever the other scores are.
+would. It is kept in the device's folder, and tested on the same test part as the others. What leaves is a number,
+withheld wherever the other scores are.
 
 All three figures are of after the round: what ``bouquet predict`` answers with, the model alone after as many rounds,
 and the one that was received, untouched.
 
-It costs no round: where the owner ends the work meanwhile, or there is no time or no room, the reply goes without it,
+It costs no round: where the owner ends the work meanwhile, or there is no time or no room, the reply goes all the same,
 and the model alone lacks that round.
 """
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar
 
@@ -24,13 +23,10 @@ from bouquet.client.rounds.observer import Observer
 from bouquet.client.rounds.serving import Aside, Serving
 from bouquet.client.state.device_state import PERSONAL, Kept
 from bouquet.client.training.evaluation import Scores
-from bouquet.common.errors import BouquetError, NotNow
+from bouquet.common.errors import NotNow
 from bouquet.common.model_selection import REFERENCE
 from bouquet.common.parameters.layout import Vector
 from bouquet.common.protocol import Scalar
-
-# Of `server.round_timeout`: where the round's own work took more, one more training may make the reply too late.
-SHARE_OF_ROUND = 1 / 3
 
 if TYPE_CHECKING:
     from bouquet.client.rounds.session import Session
@@ -44,12 +40,11 @@ class Comparing(Serving):
     def __init__(self, session: Session, inner: Observer) -> None:
         super().__init__(session)
         self.inner = inner
-        self.began = time.monotonic()
 
     @property
-    def held_out(self) -> float:
-        """That of the other one."""
-        return self.inner.held_out
+    def keeps_fold(self) -> bool:
+        """As the other one has it."""
+        return self.inner.keeps_fold
 
     def on_start(self, start: Vector) -> None:
         """Note what training starts from."""
@@ -61,19 +56,23 @@ class Comparing(Serving):
         super().on_keep(personal)
         self.inner.on_keep(personal)
 
-    def on_reply(self, uploaded: Vector | None) -> dict[str, Scalar]:
+    def on_reply(self, uploaded: Vector | None, from_received: bool) -> dict[str, Scalar]:
         """At the end of a train message: train alone, and note the scores.
 
         A message in which the procedure kept nothing is no round of training.
         """
-        said = self.inner.on_reply(uploaded)
+        said = self.inner.on_reply(uploaded, from_received)
         if self.personal is None:
             return said
         metrics, score = self.session.metrics, self.session.node.task.score
         of_start = metrics[score.key] if self.started is not None and score.key in metrics else None
         with suppress(NotNow):  # the round's own work is done, and its reply goes
             own = metrics[score.served] if score.served in metrics else self._score(self.personal)
-            self._note(own, self._train_alone(), self.received(), self.started, of_start)
+            alone = self.inner.last_alone
+            if not self.inner.trains_alone:
+                alone = self.train_alone(self.session.samples.all_train)
+                self.keep_aside(Aside({} if alone is None else {REFERENCE: alone}))
+            self._note(own, alone, self.received(), self.started, of_start)
         return said
 
     def on_test(self, vector: Vector) -> Scores | None:
@@ -98,8 +97,9 @@ class Comparing(Serving):
             personal = session.layout.flatten(kept.slots[PERSONAL])
             own = of_vector if _same(personal, vector) else self._score(personal)
         from_received = session.received.start == "received"
-        received = self.received()
-        alone = self.kept_before().models.get(REFERENCE)
+        received, alone = self.received(), self.inner.last_alone
+        if not self.inner.trains_alone:
+            alone = self.kept_before().alone
         self._note(own, alone, vector if received is None and from_received else received, vector, of_vector)
 
     def _note(
@@ -120,30 +120,6 @@ class Comparing(Serving):
 
     def _score(self, model: Vector) -> float:
         return self.session.test(model).score
-
-    def _train_alone(self) -> Vector | None:
-        """A round alone, from where the last one ended; None where there is no time for it, or no room.
-
-        The second message of a round finds what the first one trained. Where another observer has trained the same, or
-        the method sends nothing either way, there is nothing to train.
-        """
-        session, received = self.session, self.session.received
-        if (trained := self.kept_at(self.version).models.get(REFERENCE)) is not None:
-            return trained
-        assert self.personal is not None
-        alone = self.inner.alone()
-        if alone is None and not (received.models or received.upload):
-            alone = self.personal
-        if alone is None:
-            if time.monotonic() - self.began > session.node.settings.server.round_timeout * SHARE_OF_ROUND:
-                return None
-            before = self.kept_before().models.get(REFERENCE)
-            alone = self.round_alone(session.initial if before is None else before, session.samples.all_train)
-        try:
-            self.keep_aside(Aside({REFERENCE: alone}))
-        except BouquetError:  # no room is no reason to lose the round
-            return None
-        return alone
 
 
 def _same(one: Vector, other: Vector) -> bool:

@@ -1,49 +1,84 @@
-"""``[personal] serve = "mixture"``: a device serves the mean of what its models say, whatever the method.
+"""What a device serves in the place of its method's own model (``[personal] serve``): one of its models, or their mean.
 
 The models are those that it has anyway after a round – the one that it received, the one after training, the method's
-personal one – and one that it trains alone, as ``standalone`` would. Their class probabilities are averaged, each
+personal one – and one that it trains alone, as ``standalone`` would. A mixture averages their class probabilities, each
 distinct model counting once: a plain ensemble (Lakshminarayanan, Pritzel, Blundell: Simple and Scalable Predictive
 Uncertainty Estimation Using Deep Ensembles. NeurIPS 2017, section 2.4) of models that differ in what they have seen.
 
-One thing is decided, on each device and anew after each message: the model alone trains without a part of the data, and
-where the received model errs less on that part, the model alone is left out. The method itself trains on all of the
-data, and nothing more is sent. Why this rule, and why no weights: docs/decisions.md.
+``"auto"``: the received model or the mixture, as the server says that the fleet does better
+(`bouquet.common.model_selection`). That is the mixture until something is counted, under ``[privacy]`` and for methods
+that train nothing from what was sent always. A server that says nothing leaves the device with the method's own model.
+
+``"mixture"``, which published tables have: always the mixture, and one thing is decided, on each device and anew after
+each message. The model alone trains without a part of the data, and where the received model errs less on that part,
+the model alone is left out. Why this rule, and why no weights: docs/decisions.md.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
+import torch
 from torch import Tensor
 
 from bouquet.client.rounds.serving import LEFT_OUT, Aside, Serving
 from bouquet.client.training import evaluation
 from bouquet.client.training.evaluation import Scores
-from bouquet.common.model_selection import HELD_OUT, MIXED, MIXTURE, REFERENCE, mixed_bits
+from bouquet.common.errors import NotNow
+from bouquet.common.model_selection import (
+    HELD_OUT,
+    MIXED,
+    MIXTURE,
+    RECEIVED,
+    REFERENCE,
+    REPORT,
+    SERVE,
+    TRAINED,
+    mixed_bits,
+)
 from bouquet.common.parameters.layout import Vector
 from bouquet.common.protocol import Scalar
 
 
 class Mixing(Serving):
-    """The mixture in one message."""
+    """The choice in one message."""
 
-    def alone(self) -> Vector | None:
-        """That of the mixture, where it is not judged: a judged one trains without a part of the data."""
-        return None if self._judged_on else _alone_of(self.kept_at(self.version))
+    @property
+    def keeps_fold(self) -> bool:
+        """In a round of training, where the server asks and sends what can be judged; never under ``[privacy]``."""
+        settings, received = self.session.node.settings, self.session.received
+        is_asked = settings.personal.serve == "auto" and SERVE in received.config and not settings.privacy.is_on
+        return is_asked and not self.session.is_evaluation and bool(received.models)
 
-    def on_reply(self, uploaded: Vector | None) -> dict[str, Scalar]:
-        """At the end of a train message: train alone, and keep the models of the mixture.
+    @property
+    def trains_alone(self) -> bool:
+        """Where the model alone is not judged: a judged one trains without a part of the data."""
+        personal = self.session.node.settings.personal
+        return personal.serve == "auto" and personal.compare
+
+    def on_reply(self, uploaded: Vector | None, from_received: bool) -> dict[str, Scalar]:
+        """At the end of a train message: count, train alone, and keep the models; what the server is to know.
 
         A message in which the procedure kept nothing is no round of training.
         """
-        if self.personal is not None:
-            alone = self._train_alone() if self.session.node.settings.personal.alone != "never" else None
-            self._serve({REFERENCE: alone, "received": self.received(), "trained": uploaded, "personal": self.personal})
-        return {}
+        said: dict[str, Scalar] = {}
+        if self.personal is None:
+            return said
+        received, alone = self.received(), None
+        with suppress(NotNow):  # the round's own work is done, and its reply goes
+            if self.keeps_fold and received is not None and uploaded is not None and from_received:
+                said = self._counted(received, uploaded)
+        with suppress(NotNow):
+            if self.trains_alone or self.session.node.settings.personal.serve == "mixture":
+                alone = self.train_alone(self._to_train_on)
+            self._serve({REFERENCE: alone, RECEIVED: received, TRAINED: uploaded, "personal": self.personal})
+        return said
 
     def on_test(self, vector: Vector) -> Scores:
-        """At the end of an evaluate message: the mixture with what was sent in it.
+        """At the end of an evaluate message: what is served with what was sent in it.
 
-        Notes what the method's own model would have scored. A device that never trained has nothing to mix.
+        Notes what the method's own model would have scored. A device that never trained has nothing else.
         """
         session = self.session
         own = session.test(vector)
@@ -51,24 +86,16 @@ class Mixing(Serving):
         before = self.kept_before()
         if not before.models:
             return own
-        models: dict[str, Vector | None] = {**before.models, REFERENCE: _alone_of(before)}
+        models: dict[str, Vector | None] = {**before.models, REFERENCE: before.alone}
         models.pop(LEFT_OUT, None)
-        sent_as = "personal" if session.received.start == "personal" else "received"
+        self._alone = before.alone
+        sent_as = "personal" if session.received.start == "personal" else RECEIVED
         if (received := self.received()) is not None:
-            models["received"] = received
+            models[RECEIVED] = received
         return self._serve({**models, sent_as: vector}) or own
 
-    def _train_alone(self) -> Vector:
-        """A round alone, from where the last one ended; the second message finds what the first one trained."""
-        session = self.session
-        if (trained := _alone_of(self.kept_at(self.version))) is not None:
-            return trained
-        before = _alone_of(self.kept_before())
-        data = session.samples.split(self._judged_on)[0] if self._judged_on else session.samples.all_train
-        return self.round_alone(session.initial if before is None else before, data)
-
     def _serve(self, models: dict[str, Vector | None]) -> Scores | None:
-        """Keep the distinct models that are finite, and note and give the scores of their mixture; None without any."""
+        """Keep the distinct models that are finite; note and give the scores of what is served, None without any."""
         mixed: dict[str, Vector] = {}
         for kind, model in models.items():
             if model is None or not np.isfinite(model).all():
@@ -77,6 +104,16 @@ class Mixing(Serving):
                 mixed[kind] = model
         if not mixed:
             return None
+        choice = self.session.received.config.get(SERVE)
+        if self.session.node.settings.personal.serve == "mixture":
+            choice = MIXTURE
+        if choice not in (RECEIVED, MIXTURE):
+            self.keep_aside(Aside(mixed, "personal"))
+            return None
+        received = models.get(RECEIVED)
+        if choice == RECEIVED and received is not None and np.isfinite(received).all():
+            self.keep_aside(Aside({**mixed, RECEIVED: received}, RECEIVED))
+            return self.note_served(RECEIVED, received)
         served = dict(mixed)
         if self._is_left_out(mixed):
             mixed[LEFT_OUT] = mixed.pop(REFERENCE)
@@ -85,24 +122,36 @@ class Mixing(Serving):
         self.keep_aside(Aside(mixed, MIXTURE))
         return self.note_served(MIXTURE, *served.values())
 
+    def _counted(self, received: Vector, trained: Vector) -> dict[str, Scalar]:
+        """On how many samples of the fold the two together err more than the received model, less those with less."""
+        x, y = self.session.fold
+        if not len(y):
+            return {}
+        outputs = [evaluation.predict(self.session.load(model), x) for model in (received, trained)]
+        judge = self.session.judge
+        more = judge.errors(self.session.node.task.together(outputs), y) - judge.errors(outputs[0], y)
+        return {REPORT: int(torch.sign(torch.nan_to_num(more)).sum())}
+
+    # --- the model alone, where it is judged ------------------------------------------------------------------------
+
     @property
     def _judged_on(self) -> float:
         """The fraction of the training data that the model alone does not train on; 0 where it is not judged."""
-        personal, samples = self.session.node.settings.personal, self.session.samples.all_train[1]
-        return HELD_OUT if personal.alone == "judged" and len(samples) > 1 else 0.0
+        is_judged = self.session.node.settings.personal.serve == "mixture"
+        return HELD_OUT if is_judged and len(self.session.samples.all_train[1]) > 1 else 0.0
+
+    @property
+    def _to_train_on(self) -> tuple[Tensor, Tensor]:
+        samples = self.session.samples
+        return samples.split(self._judged_on)[0] if self._judged_on else samples.all_train
 
     def _is_left_out(self, models: dict[str, Vector]) -> bool:
         """Whether the received model makes fewer errors than the one alone where that did not train."""
-        if not self._judged_on or not {REFERENCE, "received"} <= set(models):
+        if not self._judged_on or not {REFERENCE, RECEIVED} <= set(models):
             return False
         x, y = self.session.samples.split(self._judged_on)[1]
-        alone, received = (self._errors(models[kind], x, y) for kind in (REFERENCE, "received"))
+        alone, received = (self._errors(models[kind], x, y) for kind in (REFERENCE, RECEIVED))
         return received < alone
 
     def _errors(self, model: Vector, x: Tensor, y: Tensor) -> float:
         return float(self.session.judge.errors(evaluation.predict(self.session.load(model), x), y).sum())
-
-
-def _alone_of(aside: Aside) -> Vector | None:
-    """The model that was trained alone, served or not."""
-    return aside.models.get(REFERENCE, aside.models.get(LEFT_OUT))

@@ -11,15 +11,18 @@ class Observer:
     """One that hears everything and does nothing."""
 
     @property
-    def held_out(self) -> float:
-        """The fraction of the training data that nothing but this observer may use."""
-        return 0.0
+    def keeps_fold(self) -> bool:
+        """Whether a part of the training data, another one in each round, is for nothing but this observer."""
+        return False
 
-    def alone(self) -> Vector | None:
-        """The model (d,) that this observer trained alone in this message, on all of the training data; None for none.
+    @property
+    def trains_alone(self) -> bool:
+        """Whether it trains a model alone on all of the training data, as ``standalone`` would: `last_alone`."""
+        return False
 
-        As ``standalone`` would have it.
-        """
+    @property
+    def last_alone(self) -> Vector | None:
+        """That model (d,), as far as it is trained; None where there was never time for it."""
         return None
 
     def on_start(self, start: Vector) -> None:
@@ -28,8 +31,11 @@ class Observer:
     def on_keep(self, personal: Vector) -> None:
         """The device keeps this model (d,) of the round."""
 
-    def on_reply(self, uploaded: Vector | None) -> dict[str, Scalar]:
-        """At the end of a train message that sends this model (d,), None for none: what the config is to say beside."""
+    def on_reply(self, uploaded: Vector | None, from_received: bool) -> dict[str, Scalar]:
+        """At the end of a train message that sends this model (d,), None for none: what the config is to say beside.
+
+        ``from_received`` is whether it began with what was received.
+        """
         return {}
 
     def on_test(self, vector: Vector) -> Scores | None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bouquet.common.errors import BouquetError
+from bouquet.common.model_selection import FOLDS
 
 if TYPE_CHECKING:
     from bouquet.client.data.loading import ClientData
@@ -50,3 +51,19 @@ class RoundSamples:
                 "training samples; lower it, or give the device more data."
             )
         return (x[rest], y[rest]), (x[held], y[held])
+
+    def fold(self, of: Samples, round_: int) -> tuple[Samples, Samples]:
+        """Samples without, and of, the part that is kept out in this round: one of `FOLDS`, at least a sample.
+
+        A random one, or some that follow one another in time. Of a single sample nothing is kept out.
+        """
+        x, y = of
+        order = torch.randperm(len(y), generator=torch.Generator().manual_seed(self.seed))
+        if self.in_order:
+            order = torch.arange(len(y))
+        folds = order.tensor_split(min(FOLDS, len(y)))
+        kept = folds[round_ % len(folds)] if len(folds) > 1 else order[:0]
+        is_rest = torch.ones(len(y), dtype=torch.bool)
+        is_rest[kept] = False
+        rest, kept = is_rest.nonzero()[:, 0].to(y.device), kept.to(y.device)
+        return (x[rest], y[rest]), (x[kept], y[kept])

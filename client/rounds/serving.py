@@ -5,7 +5,9 @@ They lie beside the method's own state, which is as without them, and nothing of
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -16,7 +18,7 @@ from bouquet.client.rounds.samples import Samples
 from bouquet.client.state.device_state import Arrays, DeviceState
 from bouquet.client.training.evaluation import Scores
 from bouquet.common import model_selection
-from bouquet.common.errors import BouquetError, NotNow
+from bouquet.common.errors import BouquetError
 from bouquet.common.model_selection import MIXTURE, REFERENCE, SERVED_NAMES
 from bouquet.common.parameters.layout import Vector
 from bouquet.common.protocol import ARRAYS
@@ -24,10 +26,12 @@ from bouquet.common.protocol import ARRAYS
 if TYPE_CHECKING:
     from bouquet.client.rounds.session import Session
 
-SERVED = "served"  # what is kept aside in each round, with the one model of this slot where it is no mixture
+SERVED = "served"  # the name of what is kept aside in each round
 LEFT_OUT = "left-out"  # the slot of the model alone where it is not in the mixture
 _KIND = "kind"
 _VERSIONS = 3  # files that stay: a server that was restarted repeats a round
+# Of `server.round_timeout`: where the round's own work took more, one more training may make the reply too late.
+SHARE_OF_ROUND = 1 / 3
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,11 @@ class Aside:
 
     models: Mapping[str, Vector]
     kind: str = REFERENCE
+
+    @property
+    def alone(self) -> Vector | None:
+        """The model that was trained alone, served or not."""
+        return self.models.get(REFERENCE, self.models.get(LEFT_OUT))
 
 
 class Serving(Observer):
@@ -47,6 +56,8 @@ class Serving(Observer):
         self.session = session
         self.started: Vector | None = None
         self.personal: Vector | None = None
+        self._alone: Vector | None = None
+        self.began = time.monotonic()
 
     def on_start(self, start: Vector) -> None:
         """Note what training starts from."""
@@ -68,8 +79,13 @@ class Serving(Observer):
         """Even for a round of training, odd for the evaluation after it."""
         return 2 * self.session.received.round + self.session.is_evaluation
 
+    @property
+    def last_alone(self) -> Vector | None:
+        """The model alone, as far as it is trained."""
+        return self._alone
+
     def keep_aside(self, aside: Aside) -> None:
-        """Write what is kept after this message."""
+        """Write what is kept after this message; no room for it is no reason to lose the round."""
         layout = self.session.layout
         arrays: Arrays = {
             f"{slot}/{name}": array
@@ -77,21 +93,30 @@ class Serving(Observer):
             for name, array in layout.unflatten(model).items()
         }
         arrays[_KIND] = np.array([SERVED_NAMES.index(aside.kind)], dtype=np.int64)
-        self.session.node.state.keep_aside(
-            self.session.run, self.aside, self.version, arrays, self._earlier()[:_VERSIONS]
-        )
+        with suppress(BouquetError):
+            self.session.node.state.keep_aside(
+                self.session.run, self.aside, self.version, arrays, self._earlier()[:_VERSIONS]
+            )
 
-    def round_alone(self, before: Vector, data: Samples | None = None) -> Vector:
-        """A model (d,) after a round of training by itself, with the randomness of a device that runs ``standalone``.
+    def train_alone(self, data: Samples) -> Vector | None:
+        """A round of training alone on these samples, from where the last one ended (d,), with the randomness of a
+        device that runs ``standalone``; None where there was never time for one.
 
-        Where it diverges, it stays as it was.
+        It costs no round: where its owner ends the work, where there is no time, or where it diverges, it lacks this
+        one. The second message of a round finds what the first one trained, and where the method sends nothing either
+        way there is nothing to train.
         """
-        try:
-            return self.session.train(before, data=data)[0]
-        except NotNow:
-            raise
-        except BouquetError:
-            return before
+        session, received = self.session, self.session.received
+        if (trained := self.kept_at(self.version).alone) is not None:
+            self._alone = trained
+        elif not (received.models or received.upload):
+            self._alone = self.personal
+        else:
+            self._alone = before = self.kept_before().alone
+            if time.monotonic() - self.began <= session.node.settings.server.round_timeout * SHARE_OF_ROUND:
+                with suppress(BouquetError):
+                    self._alone = session.train(session.initial if before is None else before, data=data)[0]
+        return self._alone
 
     def note_served(self, kind: str, *models: Vector) -> Scores:
         """Note what of `SERVED_NAMES` is served, and its score; all of its scores."""
@@ -123,8 +148,10 @@ def served_models(state: DeviceState, run: str, round_: int) -> list[Arrays]:
     """
     for version in (2 * round_ + 1, 2 * round_):
         if (arrays := state.recall_aside(run, SERVED, version)) is not None:
-            is_mixture = SERVED_NAMES[int(arrays[_KIND][0])] == MIXTURE
-            return [o for slot, o in _slots(arrays).items() if (slot != LEFT_OUT if is_mixture else slot == SERVED)]
+            kind = SERVED_NAMES[int(arrays[_KIND][0])]
+            return [
+                own for slot, own in _slots(arrays).items() if slot == kind or (kind == MIXTURE and slot != LEFT_OUT)
+            ]
     return []
 
 

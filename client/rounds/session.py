@@ -103,16 +103,32 @@ class Session:
         return evaluation.Judge(self.node.task, data.scaling, data.naive)
 
     @cached_property
+    def _validated(self) -> tuple[Samples, Samples | None]:
+        """What the message does not hold out for validation, and what it does."""
+        fraction = self.received.validation_fraction
+        return self.samples.split(fraction) if fraction else (self.samples.all_train, None)
+
+    @property
     def train_data(self) -> Samples:
         """Samples and labels to train on: all but what the message, or the observer, holds out."""
-        fraction = max(self.received.validation_fraction, self.observer.held_out)
-        return self.samples.split(fraction)[0] if fraction else self.samples.all_train
+        return self._folded[0]
+
+    @property
+    def fold(self) -> Samples:
+        """Samples and labels that the observer keeps out of this round's training; maybe none."""
+        return self._folded[1]
 
     @cached_property
+    def _folded(self) -> tuple[Samples, Samples]:
+        x, y = self._validated[0]
+        if not self.observer.keeps_fold:
+            return (x, y), (x[:0], y[:0])
+        return self.samples.fold((x, y), self.received.round)
+
+    @property
     def judging_data(self) -> Samples:
         """Samples and labels to compare models on: what is held out for validation, else all that is trained on."""
-        fraction = self.received.validation_fraction
-        return self.samples.split(fraction)[1] if fraction else self.train_data
+        return self._validated[1] or self.train_data
 
     @property
     def test_data(self) -> Samples:
@@ -300,7 +316,7 @@ class Session:
         """Metrics of the model that training starts from: training loss, test scores, and validation if asked for."""
         self.observer.on_start(start)
         model = self.load(start)
-        self.metrics[protocol.NUM_EXAMPLES] = len(self.train_data[1])
+        self.metrics[protocol.NUM_EXAMPLES] = len(self._validated[0][1])  # the fold is trained on in other rounds
         self.metrics[protocol.LOSS] = evaluation.mean_loss(model, *self.train_data, self.judge)
         if self.received.validation_fraction:
             held = evaluation.test(model, *self.judging_data, self.judge)
@@ -357,7 +373,8 @@ class Session:
         record that it began with, where that is not the first.
         """
         received, arrays = self.received, None
-        config = {**(config or {}), **self.observer.on_reply(trained if is_model else None), **self.by_class}
+        begun = from_received or received.start == "received"
+        config = {**(config or {}), **self.observer.on_reply(trained if is_model else None, begun), **self.by_class}
         if trained is not None and received.upload:
             trained = self.release(trained, base if is_model else None, received.upload)
         if self.private is not None:

@@ -206,24 +206,16 @@ class ProtectionSettings(Section):
 class PersonalSettings(Section):
     """What a device keeps and serves, whatever the method."""
 
-    serve: Literal["own", "mixture", "best"] = Field(
-        "own",
-        description="'own': the method's model. 'mixture': the mean of the probabilities of the models that the device "
-        "has: the received one, that after training, the method's personal one, and one trained alone "
-        "(client/rounds/mixture.py). 'best': one of these, the best on a held-out part of the training data "
-        "(common/model_selection.py).",
+    serve: Literal["auto", "own", "mixture"] = Field(
+        "auto",
+        description="'auto': the received model, or the mean of what the device's models say (the received one, that "
+        "after training, the method's personal one, and one trained alone), as the fleet finds better. 'own': the "
+        "method's model. 'mixture': the mean, in which each device judges whether the model alone is part of it.",
     )
-    alone: Literal["judged", "always", "never"] = Field(
-        "judged",
-        description="For 'mixture' and 'best': also train a model alone; one more training a round, for 'best' two. "
-        "'judged': a mixture has it only where it errs no more than the received model on what is held out of it. "
-        "'always': every mixture has it. 'never': 'best' compares with the method's personal model, and a device may "
-        "be worse off than alone.",
-    )
-    compare: Literal["devices", "always", "never"] = Field(
-        "devices",
-        description="Also train a model alone, which is used for nothing but to say what a device would have without "
-        "the others: one more training a round. 'devices': real devices do, simulated ones do not.",
+    compare: bool = Field(
+        True,
+        description="Also train a model alone: it says what a device would have without the others, and with 'auto' is "
+        "a part of the mean. One more training a round.",
     )
 
 

@@ -197,11 +197,6 @@ def _misfits(settings: Settings) -> Iterator[str]:
         yield "Setting task.kind = 'forecast' needs table.inputs and table.time: windows are made by a row's time."
     if data.classes:
         yield f"Setting data.classes: task.kind = {kind!r} has no classes; leave it out."
-    if settings.personal.serve == "best":
-        yield (
-            f"Setting personal.serve = 'best' compares errors of classes, and task.kind = {kind!r} has none: take "
-            "'mixture'."
-        )
     if settings.train.class_weights != "none":
         yield f"Setting train.class_weights: task.kind = {kind!r} has no classes; take 'none'."
 

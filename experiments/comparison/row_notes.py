@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bouquet.common.model_selection import HELD_OUT
 from bouquet.common.settings import Settings
 from bouquet.experiments.comparison.table import Row, Table
 from bouquet.strategies.base.strategy import MethodStrategy
@@ -18,8 +17,8 @@ def tested_text(settings: Settings, row: Row, method: MethodStrategy[Any]) -> st
         return "after local training, in the last round that the device trained in"
     if settings.personal.serve == "mixture":
         return "the mean of what the device's models say"
-    if settings.personal.serve == "best":
-        return f"chosen on {HELD_OUT:.0%} of the training data, which no model was trained on"
+    if settings.personal.serve == "auto":
+        return "the received one, or the mean of what the device's models say, as the fleet finds better"
     return method.tested_model
 
 
@@ -40,8 +39,8 @@ def budget_text(cells: Sequence[Settings], trainings: str) -> str:
 
 def trainings_text(settings: Settings, method: MethodStrategy[Any]) -> str:
     """How many times a device trains in a round, and where it is not for those epochs, for what."""
-    more = {"own": "", "mixture": ", and 1 alone", "best": ", and 2 to choose"}[settings.personal.serve]
-    return method.trainings + (more if settings.personal.alone != "never" else "")
+    personal = settings.personal
+    return method.trainings + (", and 1 alone" if personal.compare or personal.serve == "mixture" else "")
 
 
 def protocol(table: Table) -> list[dict[str, Any]]:

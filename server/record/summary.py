@@ -14,7 +14,7 @@ from bouquet.common.settings import Settings
 from bouquet.common.task.score import ACCURACY, Score
 from bouquet.common.task.task import task_of
 from bouquet.server.monitoring.diagnosis import all_warnings
-from bouquet.server.record.beside import of_device
+from bouquet.server.record.beside import ALONE, OWN, RECEIVED, of_device
 from bouquet.server.record.traffic import Bytes
 from bouquet.strategies.base.filters.privacy import PrivacyLedger
 from bouquet.strategies.base.reply_checks import read_classes, read_unknown_classes
@@ -204,13 +204,17 @@ def _choice(evaluation: Mapping[str, Mapping[str, float]], score: Score) -> dict
 
 
 def _beside(evaluation: Mapping[str, Mapping[str, float]], score: Score) -> dict[str, Any]:
-    """Of devices that compare, what each has beside what it would have alone."""
+    """Of devices that compare, what each has beside what it would have alone; and the means over them."""
     found = {
         client: beside
         for client, values in evaluation.items()
         if (beside := of_device(values, score, values.get(protocol.NUM_EXAMPLES, 0)))
     }
-    return {"beside_by_client": found} if found else {}
+    if not found:
+        return {}
+    names = {"in_use_macro": OWN, "alone_macro": ALONE, "received_macro": RECEIVED}
+    means = {score.of(key): _mean(list(found.values()), name) for key, name in names.items()}
+    return {**means, "beside_by_client": found}
 
 
 def agreement(assignment: Mapping[str, int], groups: Mapping[str, int]) -> dict[str, float | None]:

@@ -14,6 +14,7 @@ from bouquet.server.monitoring.diagnosis import Expected
 from bouquet.strategies.base.exchange import Patience
 from bouquet.strategies.base.filters.compression import Compression
 from bouquet.strategies.base.filters.privacy import PrivacyLedger
+from bouquet.strategies.base.filters.serving import FleetVote
 from bouquet.strategies.base.late_replies import LateReplies
 from bouquet.strategies.base.protection import Protection
 from bouquet.strategies.base.sampling import fewest_replies, sample_size
@@ -63,6 +64,10 @@ def build_strategy(settings: Settings, start: Start | PlainStart | None = None) 
     if settings.privacy.is_on:
         check_private(strategy, settings, start.layout)
         strategy.filters.append(PrivacyLedger(settings.privacy))
+    if settings.personal.serve == "auto":
+        strategy.filters.append(
+            FleetVote(lambda: 0 if strategy.state is None else len(strategy.centers(strategy.state)))
+        )
     if delivery := start.delivery():
         strategy.filters.append(delivery)
     if server.buffer < 1:

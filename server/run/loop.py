@@ -27,7 +27,7 @@ from bouquet.server.record.traffic import Bytes
 from bouquet.server.record.writer import RunRecord
 from bouquet.server.run.build import build_strategy, plain_starting_point, too_few, what_to_expect
 from bouquet.server.run.resume import Remembered, open_run, save_run
-from bouquet.server.run.round_config import fleet_prior, train_config
+from bouquet.server.run.round_config import train_config
 from bouquet.server.run.stop import check_stop, take_back
 from bouquet.strategies.base.exchange import abandon, exchange, replies_to
 from bouquet.strategies.base.strategy import MethodStrategy
@@ -188,7 +188,6 @@ class _Run:
             client, reason = next(iter(sorted(trained.failures.items())))
             raise BouquetError(f"No client gave a usable reply in the first round; {client}: {reason}")
         self.learn_groups()
-        self.remembered.prior = fleet_prior(trained.replies) or self.remembered.prior
         return traffic
 
     def evaluate(self, round_: int, traffic: Bytes) -> dict[str, Any]:
@@ -238,7 +237,7 @@ class _Run:
 
     def config(self, round_: int) -> ConfigRecord:
         """What every device is told in a round."""
-        return train_config(self.settings, round_, self.remembered.prior)
+        return train_config(self.settings, round_)
 
     def count(self, traffic: Bytes, *messages: Iterable[Message]) -> Bytes:
         """Add the bytes of messages."""

@@ -20,13 +20,12 @@ from bouquet.strategies.base.strategy import MethodStrategy
 class Remembered:
     """What a run remembers beside the strategy's state.
 
-    `groups` are the true groups that devices reported, `prior` what the devices that choose made of the last round.
+    `groups` are the true groups that devices reported.
     """
 
     first_round: int = 1
     groups: dict[str, int] = field(default_factory=dict)
     seconds_before: float = 0.0
-    prior: list[float] = field(default_factory=list)
 
 
 def open_run(strategy: MethodStrategy[Any], settings: Settings, record: RunRecord, resume: bool) -> Remembered:
@@ -55,8 +54,7 @@ def open_run(strategy: MethodStrategy[Any], settings: Settings, record: RunRecor
     if ledger := strategy.filter_of(PrivacyLedger):
         ledger.releases.update(beside["releases"])
     record.reopen(settings, checkpoint.round)
-    # A checkpoint of an older release has no prior.
-    return Remembered(checkpoint.round + 1, dict(beside["groups"]), beside["seconds"], beside.get("prior", []))
+    return Remembered(checkpoint.round + 1, dict(beside["groups"]), beside["seconds"])
 
 
 def had_checkpoints(lines: Sequence[Mapping[str, Any]]) -> bool:
@@ -79,12 +77,7 @@ def save_run(
     """Write the checkpoint of a round, ``seconds`` after the run began."""
     arrays, state = strategy.checkpoint()
     assert strategy.layout is not None
-    beside = {
-        "groups": progress.groups,
-        "seconds": seconds,
-        "exclusion": vars(strategy.exclusion),
-        "prior": progress.prior,
-    }
+    beside = {"groups": progress.groups, "seconds": seconds, "exclusion": vars(strategy.exclusion)}
     if ledger := strategy.filter_of(PrivacyLedger):
         beside["releases"] = ledger.releases
     checkpoint = Checkpoint(

@@ -211,10 +211,11 @@ def test_conditions_hold_where_no_supernode_asked(model, tmp_path, kind, monkeyp
     assert reply.error.code == NOT_NOW_ERROR
 
 
-@pytest.mark.parametrize("overrides", [[], PRIVATE, ["personal.serve=mixture"], ["personal.serve=best"]])
+@pytest.mark.parametrize("overrides", [[], PRIVATE])
 def test_whatever_it_does_it_stops_where_conditions_end(model, tmp_path, monkeypatch, overrides):
-    """Also in the last mini-batch of all: a model that it trains alone, and where an error would be hidden."""
-    settings = SETTINGS.with_overrides({"personal.compare": "never", **dict(one.split("=") for one in overrides)})
+    """Also in the last mini-batch of all, and where an error would be hidden."""
+    only = {"personal.serve": "own", "personal.compare": False}
+    settings = SETTINGS.with_overrides(only | dict(one.split("=") for one in overrides))
     demands = {"least-noise": 0.5} if overrides == PRIVATE else {}
     looks, nice, last = [], [], [0]
 

@@ -20,7 +20,7 @@ from bouquet.monitor.status import collect
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(1800)]
 
 CHANGES = [
-    "personal.compare=always",  # as real devices do
+    "personal.compare=true",
     "data.dataset=own",
     'data.classes=["dark","light"]',
     "data.input_shape=[3,8,8]",

@@ -14,7 +14,7 @@ from bouquet.client.rounds.session import Session
 from bouquet.common.protocol import ARRAYS, Instruction, Payload
 from tests.helpers.scripted_server import Device, samples
 
-MIXTURE = {"privacy.clip_norm": None, "personal.serve": "mixture", "personal.compare": "never", "train.local_epochs": 2}
+MIXTURE = {"privacy.clip_norm": None, "personal.serve": "mixture", "personal.compare": False, "train.local_epochs": 2}
 STEPS = ((Session, "train"), (Mixing, "_errors"), (os, "replace"), (os, "rename"), (os, "unlink"))
 
 

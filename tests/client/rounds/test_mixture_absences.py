@@ -10,8 +10,9 @@ from bouquet.common.errors import BouquetError
 from bouquet.models.kept import device_model
 from tests.helpers.real_devices import Federation
 
-ENDLESS = ("run.rounds=1000000000", "strategy.name=fedavg")
+ENDLESS = ("run.rounds=1000000000", "strategy.name=fedavg", "personal.serve=own", "personal.compare=false")
 MIXTURE = "personal.serve=mixture"
+AUTO = ["personal.serve=auto", "personal.compare=true"]
 ROUNDS = 4
 # Nodes 2 to 5, and the rounds in which they do not answer. The first is always there.
 AWAY = {3: (2,), 4: (1, 2), 5: (3, 4)}  # one sleeps in one round, one comes late, one leaves
@@ -45,9 +46,8 @@ def kept_aside(folder, part):
     return found
 
 
-@pytest.mark.parametrize("alone", ["always", "judged"])
-def test_whoever_was_away_serves_a_mixture_of_what_it_has(tmp_path, alone):
-    _, scores = played(tmp_path, MIXTURE, f"personal.alone={alone}")
+def test_whoever_was_away_serves_a_mixture_of_what_it_has(tmp_path):
+    _, scores = played(tmp_path, MIXTURE)
     assert set(scores[ROUNDS]) == {"client-0", "client-1", "client-2"}  # the last one is gone
     for part, last in enumerate((4, 4, 4, 2)):
         state = state_of(tmp_path, part)
@@ -70,7 +70,7 @@ def test_the_models_of_a_mixture_have_one_order_whatever_order_a_file_has(tmp_pa
 
 
 def test_its_model_alone_has_learned_in_the_rounds_in_which_it_was_there(tmp_path):
-    played(tmp_path / "mixed", MIXTURE, "personal.alone=always")
+    played(tmp_path / "mixed", *AUTO)
     played(tmp_path / "alone", "strategy.name=standalone")
     for part in range(4):
         own = state_of(tmp_path / "alone", part).latest().slots[PERSONAL]
@@ -109,7 +109,7 @@ def test_whoever_is_tested_before_its_first_round_serves_what_it_was_sent(tmp_pa
 
 def test_a_reply_that_came_too_late_is_no_second_round_alone(tmp_path, monkeypatch):
     """A device trains, its reply is lost, and the server asks it for the same round again, or for the next one."""
-    federation = Federation(tmp_path, *ENDLESS, MIXTURE, "personal.alone=always")
+    federation = Federation(tmp_path, *ENDLESS, *AUTO)
     federation.play(1)
     before = kept_aside(tmp_path, 0)["alone"]
     asked = []

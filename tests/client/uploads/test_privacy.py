@@ -184,17 +184,13 @@ def test_scores_stay_on_the_device_and_all_weigh_alike(tmp_path):
     assert all(protocol.ACCURACY not in metrics for metrics in federation.strategy.evaluate_round.scores.values())
 
 
-def test_what_a_device_finds_when_it_chooses_stays_on_it_too(tmp_path):
-    chooses = ("strategy.name=fedavg", "personal.serve=best")
-    federation = Federation(tmp_path / "private", *chooses, *PRIVATE)
-    federation.play(1)
+@pytest.mark.parametrize("scores", ["withhold", "send"])
+def test_what_a_device_counts_stays_on_it_too(scores, tmp_path):
+    federation = Federation(tmp_path, "strategy.name=fedavg", *PRIVATE, f"privacy.scores={scores}")
+    federation.play(1, 2)
     assert all(model_selection.REPORT not in reply.config for reply in federation.strategy.train_round.replies.received)
-    assert all(
-        model_selection.CHOSEN not in reply.metrics for reply in federation.strategy.train_round.replies.received
-    )
-    told = Federation(tmp_path / "told", *chooses, *PRIVATE, "privacy.scores=send")
-    told.play(1)
-    assert all(model_selection.REPORT in reply.config for reply in told.strategy.train_round.replies.received)
+    said = [model_selection.CHOSEN in reply.metrics for reply in federation.strategy.train_round.replies.received]
+    assert said == [scores == "send"] * len(said)
 
 
 def test_scores_can_be_sent(tmp_path):

@@ -181,7 +181,7 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("serve", ["own", "best", "mixture"])
+@pytest.mark.parametrize("serve", ["own", "auto"])
 @pytest.mark.parametrize("up", ["float32", "int8"])
 @pytest.mark.parametrize("name", METHODS)
 def test_a_device_whose_data_fail_answers_as_the_others_do(tmp_path, monkeypatch, name, up, serve):

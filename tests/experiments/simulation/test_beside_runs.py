@@ -6,9 +6,9 @@ import json
 import pytest
 from rich.console import Console
 
-from bouquet.client.rounds import beside
-from bouquet.client.rounds.serving import Serving
+from bouquet.client.rounds import serving
 from bouquet.client.rounds.session import Session
+from bouquet.client.state.device_state import DeviceState
 from bouquet.common.errors import BouquetError
 from bouquet.common.protocol.error_replies import NotNow
 from bouquet.common.settings import load_settings
@@ -21,7 +21,8 @@ from tests.helpers.stopped_runs import cut_after, lines_of
 
 BASE = ["data.clients=3", "data.public_fraction=0.1", "data.samples_per_client=40", "run.rounds=2", "run.seed=1"]
 BASE += ["data.partition=pathological", "simulation.engine=inline", "model.hidden=16"]
-COMPARE = "personal.compare=always"
+BASE += ["personal.serve=own", "personal.compare=false"]
+COMPARE = "personal.compare=true"
 
 
 def settings(*changes):
@@ -40,7 +41,8 @@ def alone(tmp_path_factory):
 
 def plain(found):
     """A summary without what the comparison adds to it."""
-    return {k: v for k, v in found.items() if k not in ("beside_by_client", "seconds") and not k.startswith("bytes_up")}
+    more = {"beside_by_client", "seconds", "accuracy_in_use_macro", "accuracy_alone_macro", "accuracy_received_macro"}
+    return {k: v for k, v in found.items() if k not in more and not k.startswith("bytes_up")}
 
 
 @pytest.mark.parametrize(
@@ -51,7 +53,7 @@ def plain(found):
         ["strategy.name=fedper"],
         ["strategy.name=feddane"],
         ["strategy.name=fedavg", "personal.serve=mixture"],
-        ["strategy.name=ditto", "personal.serve=best"],
+        ["strategy.name=fedper", "personal.serve=mixture"],
     ],
     ids=" ".join,
 )
@@ -72,10 +74,12 @@ def test_alone_is_what_standalone_gives_and_nothing_else_changes(changes, alone,
 
 
 def test_of_a_device_that_is_alone_anyway_nothing_is_trained_twice(tmp_path, monkeypatch, alone):
-    monkeypatch.setattr(Serving, "round_alone", lambda *_: pytest.fail("trained once more"))
+    train, trained = Session.train, []
+    monkeypatch.setattr(Session, "train", lambda session, *rest, **o: trained.append(1) or train(session, *rest, **o))
     found = simulate(settings("strategy.name=standalone", COMPARE), tmp_path)
     scores = rounded(alone["accuracy_by_client"])
     assert found["beside_by_client"] == {c: {"own": score, "alone": score, "tested": 8} for c, score in scores.items()}
+    assert len(trained) == 3 * 2  # devices and rounds
 
 
 def test_it_goes_on_where_the_run_does(tmp_path):
@@ -93,14 +97,15 @@ def test_withheld_scores_are_withheld(tmp_path):
     assert "beside" not in (tmp_path / "rounds.jsonl").read_text()
 
 
-def test_a_full_disk_costs_the_comparison_and_no_round(tmp_path, monkeypatch):
+@pytest.mark.parametrize("changes", [[COMPARE], [COMPARE, "personal.serve=auto"]])
+def test_a_full_disk_costs_the_comparison_and_no_round(changes, tmp_path, monkeypatch):
     def full(*_):
         raise BouquetError("no room")
 
-    monkeypatch.setattr(Serving, "keep_aside", full)
-    found = simulate(settings("strategy.name=fedavg", COMPARE), tmp_path)
+    monkeypatch.setattr(DeviceState, "keep_aside", full)
+    found = simulate(settings("strategy.name=fedavg", *changes), tmp_path)
     assert len(found["accuracy_by_client"]) == 3
-    assert "beside_by_client" not in found
+    assert "beside_by_client" not in found  # at the end nothing is there any more
 
 
 @pytest.fixture
@@ -122,33 +127,28 @@ def first_line(folder):
 
 
 @pytest.mark.usefixtures("hot")
-@pytest.mark.parametrize("serve", ["mixture", "best"])
-def test_an_owner_who_ends_the_work_ends_it_in_the_training_of_what_is_served(serve, tmp_path):
+@pytest.mark.parametrize("serve", ["own", "auto"])
+def test_the_work_ends_in_the_training_alone_and_the_round_is_not_lost(serve, tmp_path):
     simulate(settings("strategy.name=fedavg", COMPARE, f"personal.serve={serve}"), tmp_path)
-    first = first_line(tmp_path)
-    assert (first["replies"], first["failures"]) == (2, 0)
-    assert list(first["not_now"].values()) == ["too hot; again below 60 °C"]
-
-
-@pytest.mark.usefixtures("hot")
-def test_the_work_ends_in_the_comparison_and_the_round_is_not_lost(tmp_path):
-    simulate(settings("strategy.name=fedavg", COMPARE), tmp_path)
     first = first_line(tmp_path)
     assert (first["replies"], first["not_now"]) == (3, {})
     assert [client for client, numbers in first["by_client"].items() if "beside" not in numbers] == ["client-0"]
 
 
-def test_where_one_more_training_may_come_too_late_there_is_none(tmp_path, monkeypatch):
-    monkeypatch.setattr(beside, "SHARE_OF_ROUND", 0.0)
-    monkeypatch.setattr(Serving, "round_alone", lambda *_: pytest.fail("trained"))
-    found = simulate(settings("strategy.name=fedavg", COMPARE), tmp_path)
+@pytest.mark.parametrize("serve", ["own", "auto"])
+def test_where_one_more_training_may_come_too_late_there_is_none(serve, tmp_path, monkeypatch):
+    monkeypatch.setattr(serving, "SHARE_OF_ROUND", 0.0)
+    train, trained = Session.train, []
+    monkeypatch.setattr(Session, "train", lambda session, *rest, **o: trained.append(1) or train(session, *rest, **o))
+    found = simulate(settings("strategy.name=fedavg", COMPARE, f"personal.serve={serve}"), tmp_path)
     assert first_line(tmp_path)["replies"] == 3
+    assert len(trained) == 3 * 2
     assert "beside_by_client" not in found
 
 
 def test_a_season_that_takes_twice_as_long_goes_on_without_it(tmp_path):
     cut_after(1, settings("strategy.name=fedavg", COMPARE), tmp_path)
-    again = simulate(settings("strategy.name=fedavg", "personal.compare=never"), tmp_path, resume=True)
+    again = simulate(settings("strategy.name=fedavg", "personal.compare=false"), tmp_path, resume=True)
     assert again["rounds"] == 2
 
 

@@ -25,8 +25,8 @@ from tests.helpers.stopped_runs import cut_after, lines_of
 
 BASE = ["data.clients=4", "data.public_fraction=0.1", "data.samples_per_client=60", "run.rounds=3", "run.seed=1"]
 BASE += ["data.partition=pathological", "simulation.engine=inline", "model.hidden=16"]
+BASE += ["personal.serve=own", "personal.compare=false"]
 MIXTURE = "personal.serve=mixture"
-ALWAYS = [MIXTURE, "personal.alone=always"]
 # At most these: a device alone in its cluster receives what it trained. Of fedavg the personal one is the trained one.
 KINDS = {
     "standalone": {"alone", "trained"},
@@ -83,30 +83,12 @@ def test_what_is_mixed_and_tested_is_what_the_device_serves(method, tmp_path, ke
     np.testing.assert_allclose(model.probabilities(x), np.mean(each, axis=0), atol=1e-6)
 
 
-def test_the_model_alone_is_standalones_and_the_method_is_as_without_the_mixture(tmp_path, kept):
-    simulate(settings("strategy.name=standalone"), tmp_path / "alone")
+def test_the_method_is_as_without_the_mixture(tmp_path):
     plain = simulate(settings("strategy.name=ditto"), tmp_path / "plain")
-    found = simulate(settings("strategy.name=ditto", *ALWAYS), tmp_path / "mixed")
+    found = simulate(settings("strategy.name=ditto", MIXTURE), tmp_path / "mixed")
     assert found["accuracy_method_macro"] == plain["accuracy_macro"]
     assert found["bytes_down"] == plain["bytes_down"]
     assert 0 < found["bytes_up"] - plain["bytes_up"] <= 70 * 4 * 4  # what is served and how good it is, a message
-    state, own = state_of(tmp_path / "mixed", "client-1"), state_of(tmp_path / "alone", "client-1").latest()
-    arrays = state.recall_aside(state.latest().run, "served", 2 * state.latest().round)
-    for name, array in own.slots["personal"].items():
-        np.testing.assert_array_equal(arrays[f"alone/{name}"], array)
-
-
-def test_one_kind_alone_is_no_mixture(tmp_path):
-    alone = simulate(settings("strategy.name=standalone"), tmp_path / "alone")
-    found = simulate(settings("strategy.name=standalone", *ALWAYS), tmp_path / "mixed")
-    assert found["accuracy_by_client"] == alone["accuracy_by_client"]
-
-
-def test_without_a_model_alone_it_is_not_trained(tmp_path, kept):
-    simulate(settings("strategy.name=fedavg", MIXTURE, "personal.alone=never"), tmp_path)
-    state = state_of(tmp_path, "client-0")
-    arrays = state.recall_aside(state.latest().run, "served", 2 * state.latest().round)
-    assert {key.partition("/")[0] for key in arrays if "/" in key} == {"received", "trained"}
 
 
 def kept_by_kind(folder, client):

@@ -141,8 +141,6 @@ def test_what_needs_classes_is_refused_by_name(lines, tmp_path):
     chosen = {"strategy__num_clusters": "auto", "strategy__selection": "accuracy"}
     with pytest.raises(BouquetError, match=r"'fesem' does not fit task.kind = 'regression': selection = 'accuracy'"):
         simulate(settings(lines, **REGRESSION, strategy__name="fesem", **chosen), tmp_path / "run")
-    with pytest.raises(BouquetError, match=r"personal.serve = 'best' compares errors of classes"):
-        settings(lines, **REGRESSION, personal__serve="best")
 
 
 def test_a_mixture_of_numbers_is_their_mean(lines, tmp_path, kept):

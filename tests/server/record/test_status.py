@@ -79,5 +79,6 @@ def test_a_run_that_went_well_says_so_and_its_record_has_each_devices_numbers(tm
     assert status["started"] <= status["ended"]
     lines = RunRecord(tmp_path / "run").rounds()
     assert list(lines[0]["by_client"]) == ["client-0", "client-1", "client-2"]
-    assert set(lines[0]["by_client"]["client-0"]) == {"samples", "tested", "loss", "accuracy", "accuracy_trained"}
+    known = {"samples", "tested", "loss", "accuracy", "accuracy_trained", "beside"}
+    assert set(lines[0]["by_client"]["client-0"]) == known
     assert lines[0]["absent"] == []

@@ -16,6 +16,7 @@ def test_it_is_centralised_gradient_descent(partition, tmp_path):
         "data.samples_per_client=400",
         "train.local_epochs=7",
         "train.learning_rate=0.1",
+        "personal.serve=own",  # no device keeps a part of its samples to itself
     ]
     federation = Federation(tmp_path, "strategy.name=fedsgd", *changes)
     found = federation.play(1, 2, 3)
