@@ -396,7 +396,8 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
                 self._note_unusable(client, arrival)
                 # Of an error of its own it is the device that says what is wrong with it.
                 (self._refused if message.has_content() or cannot_be_read(message) else self._failing).add(client)
-        return rows.replies(usable, sent)
+        taken = frozenset(client for client, what in self.came_late.items() if what == "taken")
+        return replace(rows.replies(usable, sent), late=taken)
 
     def _takes_late(self, client: str, usable: Mapping[str, ClientReply]) -> bool:
         """Whether a reply to the round before counts in this one; what became of it goes into the record."""

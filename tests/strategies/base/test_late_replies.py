@@ -136,7 +136,7 @@ def test_it_counts_towards_min_replies(scripted, initial):
 
 def test_a_method_does_not_take_it_while_it_compares_models_of_one_start(scripted, initial):
     """FeSEM before its first clusters, the methods that cluster once before theirs."""
-    for kind, options in ((FeSEM, {"num_clusters": 2, "warmup_rounds": 2}), (FLHC, {"warmup_rounds": 2})):
+    for kind, options in ((FeSEM, {"num_clusters": 4}), (FLHC, {"warmup_rounds": 2})):
         devices = {node: scripted(name, plus(node)) for node, name in enumerate("abc", 1)}
         grid = SlowGrid(devices, slow={3})
         strategy = made(kind, **options)
