@@ -139,10 +139,6 @@ def test_a_client_in_the_wrong_cluster_stays_when_it_moves_little_else_it_leaves
     assert far.moved == 1
 
 
-CORNERS = [(100, 0), (-50, 87), (-50, -87)]
-BLOBS = {f"c{i}": (CORNERS[i % 3][0] + i // 3, CORNERS[i % 3][1] - i // 3) for i in range(12)}
-
-
 def test_matched_averaging_does_not_care_for_the_order_of_hidden_units():
     layout = ParameterLayout.of(
         {"first.weight": np.zeros((3, 2)), "first.bias": np.zeros(3), "last.weight": np.zeros((2, 3))}
@@ -187,11 +183,11 @@ def test_on_a_grid_with_a_client_that_fails_and_one_that_joins_late(scripted, pl
     strategy = FeSEM(num_clusters=2, identify=True)
     play(strategy, grid, range(1, 4))
     assert strategy.assignment(strategy.state) == {"a": 0, "b": 0, "c": 1}
-    assert set(strategy.failures) == {"d"}
+    assert set(strategy.train_round.failures) == {"d"}
     grid.handlers[5] = scripted("e", towards(7.8))
     play(strategy, grid, range(4, 7))
     assert strategy.assignment(strategy.state)["e"] == 1
-    kind, names, distances = strategy.client_similarity(strategy.state, strategy.replies)
+    kind, names, distances = strategy.client_similarity(strategy.state, strategy.train_round.replies)
     assert (kind, names) == ("Euclidean distance between client models", ("a", "b", "c", "e"))
     assert distances[0, 1] < distances[0, 2]
 
