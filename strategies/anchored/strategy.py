@@ -7,8 +7,7 @@ from all; one that resembles nobody still has its own model, and is no worse off
 with Ditto. With one cluster it is like Ditto, but that the global model is a plain mean, whose devices are held by
 FeSEM's proximal weight. With a strong pull it is FeSEM.
 
-The number of clusters is chosen by the silhouette, as FeSEM's is: where no K has one of 0.25, the devices come in no
-groups, and one center serves all (`bouquet.strategies.mathematics.clustering.choose_num_clusters`).
+The number of clusters is found as FeSEM's is: one center serves all until the devices' updates show groups.
 
 Others have joined clusters and personal models, too. MAPPER (Mansour et al. 2020, https://arxiv.org/abs/2002.10619) and
 APFL (Deng et al. 2020, https://arxiv.org/abs/2003.13461) weigh a device's own model and the global one. FedSoft (Ruan,
@@ -30,7 +29,6 @@ from bouquet.common.protocol import Instruction
 from bouquet.common.protocol.offers import LAYERS, TERMS
 from bouquet.strategies.anchored import ANCHOR_WEIGHT, PROCEDURE
 from bouquet.strategies.base.options import Weight
-from bouquet.strategies.fesem.first_clusters import NumClusters, Selection
 from bouquet.strategies.fesem.state import FeSEMState
 from bouquet.strategies.fesem.strategy import FeSEM
 
@@ -49,12 +47,12 @@ class Anchored(FeSEM):
     Parameters
     ----------
     num_clusters : int | "auto", default "auto"
-        K; ``"auto"`` chooses it among ``candidates`` after three rounds of one center, or takes 1.
+        K; ``"auto"`` finds it.
     anchor_weight : float, default 1.0
         λ; 0 trains every device alone beside FeSEM.
     proximal_weight : float, default 0.001
         FeSEM's λ/m, for the center as a device trains it.
-    weighting, warmup_rounds, candidates
+    weighting
         See `bouquet.strategies.fesem.strategy.FeSEM`.
     **sampling
         See `bouquet.strategies.base.sampling.Sampling`.
@@ -63,11 +61,9 @@ class Anchored(FeSEM):
     tested_model = "personal"
     trainings = "2"
 
-    num_clusters: NumClusters = "auto"
     anchor_weight: Weight = 1.0
-    weighted_loss: bool = field(default=False, init=False)  # of FeSEM, and no option here; nor are the next two
+    weighted_loss: bool = field(default=False, init=False)  # of FeSEM, and no option here; nor is the next one
     matching: bool = field(default=False, init=False)
-    selection: Selection = field(default="silhouette", init=False)
 
     def device_needs(self) -> Mapping[str, str]:
         """For the personal model."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -36,6 +36,7 @@ class Replies:
     received: tuple[ClientReply, ...]
     instructions: Mapping[str, Instruction] = field(default_factory=dict)  # what each client was sent
     rows: Matrix | None = None  # (n, d), where the replies' vectors are the rows of a matrix already
+    late: frozenset[str] = frozenset()  # clients who replied to an older round
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -75,6 +76,13 @@ class Replies:
         for row, columns, vector in self._payloads():
             rows[row, columns] = self._update(row, columns, vector)
         return rows
+
+    def each_update(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
+        """Each client that was sent a model, with its row (d,) of `updates`; a client at a time."""
+        for row, columns, vector in self._payloads():
+            update = np.zeros(self.layout.dim, dtype=np.float32)
+            update[columns] = self._update(row, columns, vector)
+            yield self.clients[row], update
 
     def update_norms(self) -> NDArray[np.float64]:
         """‖`updates`‖₂ of each client, (n,), a client at a time, so that no second matrix is held."""

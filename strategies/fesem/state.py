@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from bouquet.common.parameters.layout import Vector
+from bouquet.strategies.base.groups import Groups
 from bouquet.strategies.base.replies import Matrix
-from bouquet.strategies.fesem.num_clusters import Trial
 
 
 @dataclass(frozen=True)
@@ -15,18 +15,12 @@ class FeSEMState:
 
     centers: Matrix  # C, (K, d); one row until the first clustering
     assignment: dict[str, int]  # r: client → cluster; empty until the first clustering
-    num_clusters: int | None = None  # None while K is being chosen
-    selection: dict[str, float] = field(default_factory=dict)  # score of each candidate K
     moved: int = 0  # clients that the last E-step put into another cluster
     intra_distance: float | None = None  # mean distance of a client's model to its center, Eq. 6
-    trial: Trial | None = None
-    start_models: Matrix | None = None  # (n, d), while candidates are tried: the models each of them clusters
-    start_clients: list[str] = field(default_factory=list)
-    # Before the first clustering, over the rounds that it is awaited: the common model that these were trained from.
+    sizes: dict[str, int] = field(default_factory=dict)  # n_i of each client that replied, where the loss is weighted
+    groups: Groups = field(default_factory=Groups)  # where K is found
+    # Where K is given, over the rounds that the first clustering is awaited: the common model, and what came of it.
     origin: Vector | None = None
     gathered: dict[str, Vector] = field(default_factory=dict)  # client → its model
-    examples: dict[str, int] = field(default_factory=dict)  # of these, and while candidates are tried, of start_models
+    examples: dict[str, int] = field(default_factory=dict)  # of these
     seen: list[str] = field(default_factory=list)  # clients that ever replied
-    sizes: dict[str, int] = field(
-        default_factory=dict
-    )  # n_i of each client that ever replied, where the loss is weighted

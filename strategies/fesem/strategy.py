@@ -3,10 +3,10 @@
 Long, Xie, Shen, Zhou, Wang, Jiang: Multi-Center Federated Learning: Clients Clustering for Better
 Personalization. World Wide Web 26, 2023. https://arxiv.org/abs/2108.08647
 
-Equations and sections are the paper's. Where it is silent: ``proximal_weight`` (its λ/m) is 0.001; the first
-centers come from k-means over the clients' models after ``warmup_rounds`` rounds from one common model; matched
-averaging (FeSEM-MA, section 5.1) keeps the width of every layer, so that a center is a model of the same
-architecture.
+Equations and sections are the paper's. Where it is silent: ``proximal_weight`` (its λ/m) is 0.001; where K is given,
+the first centers come from k-means over the clients' models after one round of a common model; matched averaging
+(FeSEM-MA, section 5.1) keeps the width of every layer, so that a center is a model of the same architecture. Where this
+differs: K is found while the run goes on (`bouquet.strategies.base.groups`), not before it (section 5.2).
 """
 
 from __future__ import annotations
@@ -15,29 +15,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bouquet.common import protocol
+import numpy as np
+
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import ARRAYS, Instruction, Proximal
-from bouquet.common.protocol.offers import TERMS, TRAINING
+from bouquet.common.protocol.offers import TERMS
+from bouquet.strategies.base.first_models import FirstModels
+from bouquet.strategies.base.groups import NumClusters
 from bouquet.strategies.base.method import Similarity, count_moved, one_model
-from bouquet.strategies.base.options import Weight
+from bouquet.strategies.base.options import Weight, Weighting
 from bouquet.strategies.base.replies import Matrix, Replies
-from bouquet.strategies.fesem.first_clusters import FirstClusters
-from bouquet.strategies.fesem.num_clusters import VALIDATION_FRACTION
+from bouquet.strategies.base.strategy import MethodStrategy
+from bouquet.strategies.fesem.matching import match_rows
 from bouquet.strategies.fesem.state import FeSEMState
 from bouquet.strategies.fesem.steps import expectation_step, matched_to, mean_distance
 from bouquet.strategies.mathematics.aggregation import Assignment, mean_of_centers
+from bouquet.strategies.mathematics.clustering import kmeans
 from bouquet.strategies.mathematics.similarity import euclidean_distances
 
 
 @dataclass(eq=False, repr=False)
-class FeSEM(FirstClusters):
+class FeSEM(MethodStrategy[FeSEMState]):
     """Multi-center aggregation: every client belongs to the nearest of K centers, which are means of their clients.
 
     Parameters
     ----------
-    num_clusters : int | "auto", default 4
-        K. ``"auto"`` chooses it, by ``selection``, among ``candidates`` (section 5.2).
+    num_clusters : int | "auto", default "auto"
+        K. ``"auto"`` begins with one center, and divides its clients where their updates show groups.
     proximal_weight : float, default 0.001
         λ/m of Eq. 7 without the α_i before the loss; the device minimises its loss + λ/m · ‖W − C‖². Of devices with
         equally many samples (α_i = 1/m) it is then the paper's λ.
@@ -49,95 +53,83 @@ class FeSEM(FirstClusters):
         ``"uniform"`` is Eq. 9; ``"examples"`` weighs clients by their number of samples.
     matching : bool, default False
         Align hidden units before averaging (FeSEM-MA, section 5.1).
-    warmup_rounds : int, default 1
-        Rounds of one common model before the first clustering.
-    selection : {"silhouette", "elbow", "accuracy"}, default "silhouette"
-        How ``"auto"`` chooses K: the ``"silhouette"`` or the ``"elbow"`` of the intra-cluster distance over the
-        clients' models after three common rounds, or the ``"accuracy"`` on training samples held out on the devices,
-        after three rounds with each candidate.
-    candidates : tuple of int, default (2, 3, 4, 5, 6)
-        The K that ``"auto"`` chooses among.
     **sampling
         See `bouquet.strategies.base.sampling.Sampling`.
     """
 
+    state_class = FeSEMState
     takes_late_replies = True
     clusters_chosen_on = "uploaded models"
 
+    num_clusters: NumClusters = "auto"
     proximal_weight: Weight = 0.001
     weighted_loss: bool = False
+    weighting: Weighting = "uniform"
+    matching: bool = False
 
     def initial_state(self, layout: ParameterLayout, initial: Vector) -> FeSEMState:
         """One center: the common initial model."""
-        return FeSEMState(
-            centers=initial[None, :].copy(),
-            assignment={},
-            num_clusters=None if self.num_clusters == "auto" else self.num_clusters,
-        )
+        return FeSEMState(centers=initial[None, :].copy(), assignment={})
 
     def plan(self, state: FeSEMState, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
         """Send C_{r_i} to client i (Algorithm 1); one without a cluster yet gets the mean of the centers.
 
         Eq. 7 has no ½ before its proximal term, the wire's term has one: hence the factor 2.
         """
-        common = state.centers if state.origin is None else state.origin[None, :]
-        newcomer = mean_of_centers(common)
-        held_out = self.chooses_by_accuracy(state)
-        config = protocol.holding_out(VALIDATION_FRACTION) if held_out else {}
-        models = {client: self._model_of(state, client, newcomer) for client in clients}
-        return {c: one_model(m, proximal=self._proximal(state, c), config=config) for c, m in models.items()}
+        newcomer = mean_of_centers(state.centers if state.origin is None else state.origin[None, :])
+        cluster = state.assignment
+        models = {c: state.centers[cluster[c]] if c in cluster else newcomer for c in clients}
+        return {client: one_model(model, proximal=self._proximal(state, client)) for client, model in models.items()}
 
     def plan_evaluate(self, state: FeSEMState, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
         """What a client would train from; before the first clustering, the mean of what is gathered for it."""
         return self.plan(replace(state, origin=None), round_ + 1, clients)
 
     def update(self, state: FeSEMState, round_: int, replies: Replies) -> FeSEMState:
-        """E-step (Eq. 8) and M-step (Eq. 9); before the first of them the first clusters, between them a K's trial."""
+        """E-step (Eq. 8) and M-step (Eq. 9), between them the look at how many clusters there are where K is found."""
         if self.weighted_loss:
             sizes = dict(zip(replies.clients, replies.num_examples.tolist(), strict=True))
             state = replace(state, sizes={**state.sizes, **sizes})
-        if not state.assignment:
-            return self.first_round(state, round_, replies)
-        aligned = self.aligned(replies, state.centers)  # (K, n, d), for matched averaging
+        if self.num_clusters != "auto" and not state.assignment:
+            return self._first_clusters(state, replies, self.num_clusters)
+        aligned = self._aligned(replies, state.centers)  # (K, n, d), for matched averaging
         nearest = expectation_step(replies.layout, replies.W, aligned, state.centers)  # Eq. 8
+        previous, groups, pulled = state.centers, state.groups, dict[str, int]()
+        if self.num_clusters == "auto":
+            nearest = np.array([state.assignment.get(c, k) for c, k in zip(replies.clients, nearest, strict=True)])
         rows = matched_to(replies.W, aligned, nearest)
-        centers = self._maximization_step(rows, nearest, replies, state.centers)  # Eq. 9
-        assignment = dict(zip(replies.clients, nearest.tolist(), strict=True))
-        after = replace(
+        assignment = {**state.assignment, **dict(zip(replies.clients, nearest.tolist(), strict=True))}
+        if self.num_clusters == "auto":
+            found = groups.after_round(replies, state.assignment, assignment, state.centers, self.seed + round_)
+            groups, assignment, pulled = found.groups, found.assignment, found.pulled
+            previous = state.centers[found.origins]
+            nearest = np.array([assignment[client] for client in replies.clients])
+        centers = self._maximization_step(rows, nearest, replies, previous)  # Eq. 9
+        return replace(
             state,
             centers=centers,
-            assignment={**state.assignment, **assignment},
-            moved=count_moved(state.assignment, assignment),
+            assignment={**assignment, **pulled},
+            moved=count_moved(state.assignment, assignment) if len(centers) == len(state.centers) else 0,
             intra_distance=mean_distance(replies.layout, rows, centers, nearest),
+            groups=groups,
         )
-        return after if after.trial is None else self.go_on_trying(after, after.trial, replies)
 
-    def needs_scores(self) -> str:
-        """For K by accuracy."""
-        if self.num_clusters != "auto" or self.selection != "accuracy":
-            return ""
-        return "selection = 'accuracy' chooses K by accuracies that the devices report; take 'silhouette'."
-
-    def needs_classes(self) -> str:
-        """For K by accuracy."""
-        return self.needs_scores()
+    def wants_late(self, state: FeSEMState) -> bool:
+        """Not before the first clustering where K is given: those models come from one common start."""
+        return self.num_clusters == "auto" or bool(state.assignment)
 
     def device_needs(self) -> Mapping[str, str]:
-        """For the proximal term, and for K by accuracy."""
-        needs = {}
-        if self.proximal_weight:
-            needs[TERMS] = f"proximal_weight = {self.proximal_weight:g} (Eq. 7); with 0 it has none."
-        if self.num_clusters == "auto" and self.selection == "accuracy":
-            needs[TRAINING] = "selection = 'accuracy' has devices hold samples out; take 'silhouette'."
-        return needs
+        """For the proximal term."""
+        weight = self.proximal_weight
+        return {TERMS: f"proximal_weight = {weight:g} (Eq. 7); with 0 it has none."} if weight else {}
 
     def record(self, state: FeSEMState) -> dict[str, Any]:
-        """How many clients the E-step moved, the distance of Eq. 6, and the scores of the candidates for K."""
+        """K, how many clients the E-step moved, the distance of Eq. 6, and how clear groups in a cluster were."""
         return {
             "moved": state.moved,
             "intra_distance": state.intra_distance,
-            "num_clusters": state.num_clusters,
-            "selection": state.trial.scores if state.trial else state.selection,
+            "num_clusters": len(state.centers),
+            "log_p": state.groups.log_p,
         }
 
     def client_similarity(self, state: FeSEMState, replies: Replies | None) -> Similarity | None:
@@ -152,7 +144,40 @@ class FeSEM(FirstClusters):
         weights = replies.num_examples if self.weighting == "examples" else None
         return self.aggregation.cluster_means(W, nearest, len(centers), weights, centers)
 
-    # --- details ---------------------------------------------------------------------------------------------
+    def _first_clusters(self, state: FeSEMState, replies: Replies, num_clusters: int) -> FeSEMState:
+        """K-means over the models that clients made of one common model, once there are K of them.
+
+        Where models began at another one, they differ by that, too. So while they are too few, the common model is sent
+        again and they are gathered, until a round brings nobody new; then it goes on as the mean of them.
+        """
+        origin = state.centers[:1] if state.origin is None else state.origin[None, :]
+        rows = matched_to(replies.W, self._aligned(replies, origin), np.zeros(len(replies), dtype=np.int64))
+        first = FirstModels(state.gathered, state.examples).add(replies.clients, rows, replies.num_examples.tolist())
+        weights = [*first.examples.values()] if self.weighting == "examples" else None
+        seen = sorted({*state.seen, *replies.clients})
+        if len(first.clients) < num_clusters:
+            center = self.aggregation.cluster_means(first.W, [0] * len(first.clients), 1, weights, origin)
+            # Of fewer clients than clusters, those that are known already bring nobody new.
+            earlier = state.gathered if len(seen) >= num_clusters else state.seen
+            if {*replies.clients} <= {*earlier}:
+                return FeSEMState(center, {}, sizes=state.sizes, seen=seen)
+            return replace(
+                state, centers=center, origin=origin[0], gathered=first.models, examples=first.examples, seen=seen
+            )
+        labels, means, _ = kmeans(first.W, num_clusters, self.seed, compared=replies.layout.parameters_of(first.W))
+        centers = self.aggregation.cluster_means(first.W, labels, num_clusters, weights, previous=means)
+        return FeSEMState(
+            centers,
+            assignment=dict(zip(first.clients, labels.tolist(), strict=True)),
+            intra_distance=mean_distance(replies.layout, first.W, centers, labels),
+            sizes=state.sizes,
+        )
+
+    def _aligned(self, replies: Replies, centers: Matrix) -> Matrix | None:
+        """The clients' models matched to each center, (K, n, d), for matched averaging."""
+        if not self.matching:
+            return None
+        return np.stack([match_rows(center, replies.W, replies.layout) for center in centers])
 
     def _proximal(self, state: FeSEMState, client: str) -> tuple[Proximal, ...]:
         """λ/m of Eq. 7, over the client's α_i where that is before its loss."""
@@ -160,7 +185,3 @@ class FeSEM(FirstClusters):
         if sizes := [*state.sizes.values()]:
             weight *= sum(sizes) / state.sizes.get(client, sum(sizes) / len(sizes))
         return (Proximal(ARRAYS, weight),) if weight else ()
-
-    def _model_of(self, state: FeSEMState, client: str, newcomer: Vector) -> Vector:
-        cluster = state.assignment.get(client)
-        return newcomer if cluster is None else state.centers[cluster]

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from bouquet.strategies.mathematics.aggregation import reptile_step as reptile_step
     from bouquet.strategies.mathematics.aggregation import weighted_mean as weighted_mean
     from bouquet.strategies.mathematics.clustering import assign_to_nearest as assign_to_nearest
-    from bouquet.strategies.mathematics.clustering import choose_num_clusters as choose_num_clusters
     from bouquet.strategies.mathematics.clustering import groups_at as groups_at
     from bouquet.strategies.mathematics.clustering import hierarchical_clusters as hierarchical_clusters
     from bouquet.strategies.mathematics.clustering import kmeans as kmeans
@@ -30,7 +29,6 @@ _HOMES = {
     "aggregation": ("cluster_means", "reptile_step", "weighted_mean"),
     "clustering": (
         "assign_to_nearest",
-        "choose_num_clusters",
         "groups_at",
         "hierarchical_clusters",
         "kmeans",

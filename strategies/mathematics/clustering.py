@@ -1,15 +1,15 @@
-"""Clustering of client models: k-means, the choice of the number of clusters, and a hierarchy of groups.
+"""Clustering of client models: k-means, silhouettes, and a hierarchy of groups.
 
 Clusters are numbered by their first member in row order, so that equal groupings are equal arrays.
 
-Sources: Long et al., "Multi-Center Federated Learning" (FeSEM; the start, Eq. 8, section 5.2); Zhang et al., DC-PFL,
+Sources: Long et al., "Multi-Center Federated Learning" (FeSEM; the start, Eq. 8); Zhang et al., DC-PFL,
 section III-B (the hierarchy); Rousseeuw, "Silhouettes", J. Comput. Appl. Math. 20, 1987; Müllner, "Modern
 hierarchical, agglomerative clustering algorithms", arXiv 1109.2378 (the linkages).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,13 +31,6 @@ class KMeansResult(NamedTuple):
     assignment: Assignment
     centers: Matrix
     inertia: float
-
-
-class ClusterNumber(NamedTuple):
-    """The chosen number of clusters, and the mean silhouette of each candidate that has one."""
-
-    num_clusters: int
-    scores: dict[int, float]
 
 
 def canonical_labels(labels: ArrayLike) -> Assignment:
@@ -96,48 +89,6 @@ def silhouette(distances: Distances, labels: Assignment) -> float:
     from sklearn.metrics import silhouette_score  # half a second, which a server's check of settings does without
 
     return float(silhouette_score(distances, labels, metric="precomputed"))
-
-
-def choose_num_clusters(
-    W: Matrix,
-    candidates: Iterable[int],
-    seed: int,
-    *,
-    min_silhouette: float = 0.25,
-    restarts: int = 20,
-    unit_length: bool = False,
-) -> ClusterNumber:
-    """The number of clusters with the highest mean silhouette, the smaller one in a tie; one if none is clear enough.
-
-    The answer is 1 when the best silhouette is under ``min_silhouette``, so that clients who are all alike are not
-    cut up, and when no candidate has one. See `silhouette_by_k` for the rest.
-
-    The default of ``min_silhouette`` is between what was measured with ``unit_length`` on FashionMNIST (30 clients,
-    LeNet, rounds 1 to 4): the best candidate had .40 to .82 with six groups of clients, at most .19 with IID clients.
-    Without it, IID models reduced to ten principal directions had .43 in one round.
-    """
-    scores = silhouette_by_k(W, candidates, seed, restarts, unit_length)
-    best = max(scores, key=lambda k: scores[k], default=1)
-    if not scores or scores[best] < min_silhouette:
-        return ClusterNumber(1, scores)
-    return ClusterNumber(best, scores)
-
-
-def elbow(inertias: Mapping[int, float]) -> int:
-    """The number of clusters at which the curve of ``inertias`` (K → inertia) bends most.
-
-    It is the candidate farthest below the line from the first to the last one, both axes scaled to [0, 1] (Satopää
-    et al., "Finding a Kneedle in a Haystack", 2011); the smallest one where the curve does not bend below that line.
-    """
-    if not inertias:
-        raise BouquetError("No elbow without candidates: give at least one number of clusters.")
-    candidates = sorted(inertias)
-    ks = np.array(candidates, dtype=np.float64)
-    values = np.array([inertias[k] for k in candidates], dtype=np.float64)
-    if len(ks) < 3 or values[0] <= values[-1]:
-        return candidates[0]
-    below = (values[0] - values) / (values[0] - values[-1]) - (ks - ks[0]) / (ks[-1] - ks[0])
-    return candidates[int(np.argmax(below))]
 
 
 def linkage_matrix(distances: Distances, linkage: str = "average") -> NDArray[np.float64]:

@@ -3,6 +3,8 @@
 Clients a and c have little data, b and d have much; a and b are of one distribution, c and d of another.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord
@@ -83,19 +85,25 @@ def test_fesem_clusters_by_distribution_from_the_start_and_in_the_e_step(options
     np.testing.assert_allclose(similarity[0], [0, 0.1, 24**0.5, (20 + 1.9**2) ** 0.5], rtol=1e-6)
 
 
-@pytest.mark.parametrize("selection", ["silhouette", "elbow"])
-def test_fesem_chooses_k_by_distribution(selection):
+def test_fesem_finds_groups_by_distribution():
     """By amount of data and by distribution together there would be four."""
-    rows = {
-        f"{name}{i}": row + np.float32(0.01 * i) * LAYOUT.parameter_columns
-        for name, row in ROWS.items()
-        for i in (1, 2)
-    }
-    strategy = FeSEM(num_clusters="auto", selection=selection, candidates=(1, 2, 3, 4), warmup_rounds=1)
+    generator = np.random.default_rng(0)
+    rows = {}
+    for i in range(12):
+        noise = LAYOUT.parameter_columns * generator.normal(0, 0.1, LAYOUT.dim).astype(np.float32)
+        rows[f"c{i:02}"] = ROWS["abcd"[i % 4]] + noise
+    strategy = FeSEM()
     state = strategy.initial_state(LAYOUT, initial())
-    for round_ in (1, 2, 3):
-        state = strategy.update(state, round_, replies(rows))
-    assert state.num_clusters == 2
+    for round_ in (1, 2):
+        sent = dict.fromkeys(rows, one_model(initial()))
+        state = strategy.update(state, round_, replace(replies(rows), instructions=sent))
+    assert len(state.centers) == 2
+    assert {client: state.assignment[client] for client in ("c00", "c01", "c02", "c03")} == {
+        "c00": 0,
+        "c01": 0,
+        "c02": 1,
+        "c03": 1,
+    }
 
 
 @pytest.mark.parametrize("similarity", ["l2", "low-rank"])

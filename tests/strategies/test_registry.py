@@ -17,8 +17,8 @@ def test_every_name_builds_with_its_defaults(name):
 
 
 def test_options_are_read_as_their_types():
-    strategy = create_strategy("fesem", {"num_clusters": "3", "candidates": [2, 3]})
-    assert (strategy.num_clusters, strategy.candidates, strategy.matching) == (3, (2, 3), False)
+    strategy = create_strategy("fesem", {"num_clusters": "3"})
+    assert (strategy.num_clusters, strategy.matching) == (3, False)
     assert create_strategy("fesem-ma", {}).matching is True
     assert create_strategy("bouquet.strategies.fesem.strategy:FeSEM", {"num_clusters": "auto"}).num_clusters == "auto"
 
@@ -29,7 +29,7 @@ def test_options_are_read_as_their_types():
         ("bla", {}, "Unknown strategy 'bla'; there are fesem"),
         ("nowhere.at_all:X", {}, "'nowhere.at_all:X' cannot be imported"),
         ("bouquet.strategies.fesem.strategy:Nothing", {}, "cannot be imported"),
-        ("bouquet.strategies.fesem.num_clusters:Trial", {}, "is not a subclass of bouquet.MethodStrategy"),
+        ("bouquet.strategies.base.groups:Groups", {}, "is not a subclass of bouquet.MethodStrategy"),
         ("fesem", {"clusters": 3}, "Unknown setting strategy.clusters; nearest is num_clusters"),
         ("fesem-ma", {"matching": False}, "Unknown setting strategy.matching"),
         ("standalone", {"x": 1}, "are: none"),

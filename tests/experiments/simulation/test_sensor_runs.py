@@ -138,9 +138,6 @@ def test_methods_that_need_no_classes_run_on_numbers(method, lines, tmp_path):
 def test_what_needs_classes_is_refused_by_name(lines, tmp_path):
     with pytest.raises(BouquetError, match=r"'fedtsdp' does not fit task.kind = 'regression': models are compared by"):
         simulate(settings(lines, **REGRESSION, strategy__name="fedtsdp"), tmp_path / "run")
-    chosen = {"strategy__num_clusters": "auto", "strategy__selection": "accuracy"}
-    with pytest.raises(BouquetError, match=r"'fesem' does not fit task.kind = 'regression': selection = 'accuracy'"):
-        simulate(settings(lines, **REGRESSION, strategy__name="fesem", **chosen), tmp_path / "run")
 
 
 def test_a_mixture_of_numbers_is_their_mean(lines, tmp_path, kept):

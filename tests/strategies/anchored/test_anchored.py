@@ -43,18 +43,19 @@ def test_each_device_is_anchored_at_the_center_of_its_cluster(scripted, play):
     assert seen[0].newcomer
 
 
-def test_the_number_of_clusters_is_found_where_there_are_groups(scripted, play):
-    strategy = Anchored(candidates=(2, 3), identify=True)
-    play(strategy, two_pairs(scripted), range(1, 5))
-    assert strategy.record(strategy.state)["num_clusters"] == 2
-    assert len(strategy.centers(strategy.state)) == 2
+def test_the_number_of_clusters_is_found_as_fesem_finds_it(scripted, play):
+    strategy = Anchored(identify=True)
+    goals = {f"c{i:02}": np.random.default_rng(i % 2).normal(size=8) + 0.01 * i for i in range(12)}
+    devices = [scripted(name, towards(goal)) for name, goal in goals.items()]
+    play(strategy, InlineGrid(dict(enumerate(devices, start=1))), range(1, 5))
+    assert strategy.record(strategy.state)["num_clusters"] == len(strategy.centers(strategy.state)) == 2
 
 
 def test_one_center_where_there_are_no_groups(scripted, play):
-    """Every device pulls its own way: no number of clusters has a silhouette; then it is Ditto."""
+    """Every device pulls its own way; then it is Ditto."""
     sides = np.eye(8)[:5] * 4
     grid = InlineGrid({node: scripted(f"c{node}", towards(side)) for node, side in enumerate(sides, start=1)})
-    strategy = Anchored(candidates=(2, 3), identify=True)
+    strategy = Anchored(identify=True)
     play(strategy, grid, range(1, 6))
     assert strategy.record(strategy.state)["num_clusters"] == len(strategy.centers(strategy.state)) == 1
 

@@ -54,9 +54,7 @@ def test_a_text_that_is_none_of_those_allowed_is_named_with_them():
     ("kind", "option"),
     [
         (FeSEM, {"weighting": "samples"}),
-        (FeSEM, {"selection": "loss"}),
         (FeSEM, {"num_clusters": "four"}),
-        (FeSEM, {"num_clusters": "auto", "candidates": ()}),
         (FedDist, {"weighting": "samples"}),
         (FedTSDP, {"stages": "three"}),
         (DCPFL, {"scaling": "none"}),

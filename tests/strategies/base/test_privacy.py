@@ -37,10 +37,8 @@ def test_methods_that_need_scores_are_refused_by_name_where_they_are_withheld(me
     assert build_strategy(settings(method, "privacy.scores=send")).filter_of(PrivacyLedger) is not None
 
 
-def test_options_that_need_no_scores_are_taken_and_those_that_do_are_not():
+def test_options_that_need_no_scores_are_taken():
     assert build_strategy(settings("dc-pfl", "strategy.fixed_gamma=0.8")).filter_of(PrivacyLedger) is not None
-    with pytest.raises(BouquetError, match="selection = 'accuracy'"):
-        build_strategy(settings("fesem", "strategy.num_clusters=auto", "strategy.selection=accuracy"))
 
 
 def test_a_model_that_cannot_be_noised_is_refused_before_the_run():

@@ -23,6 +23,12 @@ class Now(Then):
 
 
 @dataclass
+class Outer:
+    inner: Now
+    name: str = ""
+
+
+@dataclass
 class Gathered:
     gathered: dict[str, NDArray[np.float32]]
 
@@ -46,6 +52,15 @@ def test_tensors_by_key_come_back_in_their_order_whatever_the_file_has():
         loaded = load_state(Gathered, {name: arrays[name] for name in order}, rest)
         assert list(loaded.gathered) == ["c", "a", "b"]
         assert loaded.gathered["c"].tolist() == [0, 0]
+
+
+def test_a_dataclass_in_a_dataclass_comes_back_with_its_arrays():
+    outer = Outer(Now(np.arange(6, dtype=np.float32), 4, {"a": 3}), "one")
+    arrays, rest = dump_state(outer)
+    assert [*arrays] == ["inner/centers"]
+    again = load_state(Outer, arrays, rest)
+    assert (again.name, again.inner.samples, again.inner.rounds) == ("one", {"a": 3}, 4)
+    assert again.inner.centers.tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_what_has_no_default_must_be_there():

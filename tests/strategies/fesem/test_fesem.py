@@ -1,14 +1,11 @@
 import numpy as np
 import pytest
 
-from bouquet.common import protocol
 from bouquet.common.errors import BouquetError
 from bouquet.common.parameters.layout import ParameterLayout
 from bouquet.common.protocol import ARRAYS
 from bouquet.experiments.simulation.inline_grid import InlineGrid
 from bouquet.strategies.base.state_io import dump_state, load_state
-from bouquet.strategies.fesem import num_clusters
-from bouquet.strategies.fesem.num_clusters import Trial, drawn_for_choice
 from bouquet.strategies.fesem.state import FeSEMState
 from bouquet.strategies.fesem.strategy import FeSEM
 from tests.helpers.points import FOUR, POINT, replies
@@ -46,13 +43,6 @@ def test_weighting_by_examples():
 UNEQUAL = {"a": 30, "b": 10, "c": 1, "d": 3}
 
 
-def test_the_common_model_is_weighted_by_examples():
-    strategy = FeSEM(num_clusters=2, weighting="examples", warmup_rounds=2)
-    state = strategy.initial_state(POINT, np.zeros(2, dtype=np.float32))
-    state = strategy.update(state, 1, replies({"a": (0, 0), "b": (4, 0)}, {"a": 1, "b": 3}))
-    assert state.centers.tolist() == [[3, 0]]
-
-
 @pytest.mark.parametrize(
     ("weighting", "centers"), [("examples", [[0, 0.5], [10, 1.5]]), ("uniform", [[0, 1], [10, 1]])]
 )
@@ -63,21 +53,6 @@ def test_the_first_centers_are_weighted_as_the_later_ones(weighting, centers):
     assert state.assignment == {"a": 0, "b": 0, "c": 1, "d": 1}
     assert state.centers.tolist() == centers
     assert state.examples == {}
-
-
-def test_each_candidate_starts_from_centers_weighted_by_examples():
-    strategy = FeSEM(num_clusters="auto", selection="accuracy", candidates=(1, 2), weighting="examples")
-    state = strategy.initial_state(POINT, np.zeros(2, dtype=np.float32))
-    started = {}
-    for round_ in range(1, 10):  # 4 to 6 with K = 1, 7 to 9 with K = 2; the numbers of samples in these do not count
-        scores = dict.fromkeys(FOUR, 0.5 * len(state.centers))
-        received = replies(FOUR, UNEQUAL if round_ <= 3 else None, **{protocol.VALIDATION_ACCURACY: scores})
-        state = load_state(FeSEMState, *dump_state(strategy.update(state, round_, received)))
-        started[round_] = state.centers.tolist()
-    # Of 44 samples c and d, at 10, have 4; b and d, at 2, have 13.
-    np.testing.assert_allclose(started[3], [[40 / 44, 26 / 44]], rtol=1e-6)
-    assert started[6] == started[9] == [[0, 0.5], [10, 1.5]]
-    assert (state.num_clusters, state.examples) == (2, {})
 
 
 def test_partial_participation_keeps_the_others_assignment_and_an_empty_center():
@@ -151,83 +126,17 @@ def test_the_common_model_goes_on_when_fewer_clients_than_clusters_are_known():
     assert len(state.centers) == 3
 
 
-def test_warmup_rounds_before_the_first_clustering():
-    strategy = FeSEM(num_clusters=2, warmup_rounds=2)
-    state = start(strategy)
-    assert state.assignment == {}
-    assert state.centers.tolist() == [[5, 1]]
-    assert len(strategy.update(state, 2, replies(FOUR)).centers) == 2
-
-
 def test_a_client_in_the_wrong_cluster_stays_when_it_moves_little_else_it_leaves():
     """The E-step sees only where a client ended: one that starts from the wrong center must go more than half way."""
     strategy = FeSEM(num_clusters=2)
     state = start(strategy)
-    wrong = FeSEMState(state.centers, {**state.assignment, "a": 1}, num_clusters=2)
+    wrong = FeSEMState(state.centers, {**state.assignment, "a": 1})
     little = strategy.update(wrong, 2, replies({"a": (6, 1), "b": (0, 1), "c": (10, 1), "d": (10, 1)}))
     assert little.assignment["a"] == 1
     assert little.moved == 0
     far = strategy.update(wrong, 2, replies({"a": (4, 1), "b": (0, 1), "c": (10, 1), "d": (10, 1)}))
     assert far.assignment["a"] == 0
     assert far.moved == 1
-
-
-CORNERS = [(100, 0), (-50, 87), (-50, -87)]
-BLOBS = {f"c{i}": (CORNERS[i % 3][0] + i // 3, CORNERS[i % 3][1] - i // 3) for i in range(12)}
-
-
-@pytest.mark.parametrize("selection", ["silhouette", "elbow"])
-def test_k_is_chosen_after_three_common_rounds(selection):
-    strategy = FeSEM(num_clusters="auto", selection=selection)
-    state = start(strategy, BLOBS)
-    for round_ in (2, 3):
-        assert state.num_clusters is None
-        state = strategy.update(state, round_, replies(BLOBS))
-    assert state.num_clusters == 3
-    assert set(state.selection) == {"2", "3", "4", "5", "6"}
-    assert len({state.assignment[f"c{i}"] for i in (0, 3, 6, 9)}) == 1
-    assert strategy.record(state)["num_clusters"] == 3
-
-
-def test_k_by_accuracy_tries_each_candidate_for_three_rounds():
-    strategy = FeSEM(num_clusters="auto", selection="accuracy", candidates=(2, 3))
-    state = start(strategy, BLOBS)
-    plan = strategy.plan(state, 2, ["c0"])
-    assert plan["c0"].config == protocol.holding_out(0.2)
-    tried = []
-    for round_ in range(2, 10):
-        scores = dict.fromkeys(BLOBS, 0.9 if len(state.centers) == 3 else 0.5)
-        state = strategy.update(state, round_, replies(BLOBS, **{protocol.VALIDATION_ACCURACY: scores}))
-        tried.append(len(state.centers))
-    # rounds 2 and 3 are common, then three rounds with each candidate, then the best of them
-    assert tried == [1, 2, 2, 2, 3, 3, 3, 3]
-    assert strategy.train_round.warnings == ["K is chosen after 6 more rounds, of trial clusters."]
-    assert state.selection == {"2": 0.5, "3": 0.9}
-    assert state.num_clusters == 3
-    assert state.trial is None
-    assert strategy.plan(state, 10, ["c0"])["c0"].config == {}
-
-
-def test_of_equally_accurate_candidates_the_fewest_clusters():
-    assert Trial([2, 3], 2, 0, {"2": 0.8, "3": 0.8}).best == 2
-
-
-def test_late_models_count_once_there_are_clusters_and_no_candidates():
-    strategy, centers = FeSEM(num_clusters="auto", selection="accuracy"), np.zeros((2, 2), dtype=np.float32)
-    assert not strategy.wants_late(FeSEMState(centers, {}))
-    assert not strategy.wants_late(FeSEMState(centers, {"a": 0}, trial=Trial([2, 3])))
-    assert strategy.wants_late(FeSEMState(centers, {"a": 0}))
-
-
-def test_candidates_are_tried_on_the_models_of_the_clients_that_were_drawn(monkeypatch):
-    monkeypatch.setattr(num_clusters, "SELECTION_CLIENTS", 3)
-    rows = {"a": (0, 0), "b": (10, 0), "c": (0, 1), "d": (10, 1), "e": (10, 2)}
-    strategy = FeSEM(num_clusters="auto", selection="accuracy", candidates=(2,), seed=0)
-    state = start(strategy, rows)
-    for round_ in (2, 3):
-        state = strategy.update(state, round_, replies(rows))
-    assert state.start_clients == ["abcde"[i] for i in drawn_for_choice(5, 0)] == ["c", "d", "e"]
-    assert state.assignment == {"c": 0, "d": 1, "e": 1}
 
 
 def test_matched_averaging_does_not_care_for_the_order_of_hidden_units():
@@ -254,18 +163,6 @@ def test_matched_averaging_does_not_care_for_the_order_of_hidden_units():
         assert centers[-1].assignment == state.assignment  # nobody moves: the pairs are 20 apart
     np.testing.assert_allclose(centers[0].centers, centers[1].centers, rtol=1e-5)
     assert centers[0].assignment == centers[1].assignment
-
-
-def test_the_state_survives_a_checkpoint_in_every_phase():
-    strategy = FeSEM(num_clusters="auto", selection="accuracy", candidates=(2, 3))
-    state = strategy.initial_state(POINT, np.zeros(2, dtype=np.float32))
-    for round_ in range(1, 10):
-        scores = dict.fromkeys(BLOBS, 0.5)
-        state = strategy.update(state, round_, replies(BLOBS, **{protocol.VALIDATION_ACCURACY: scores}))
-        again = load_state(FeSEMState, *dump_state(state))
-        assert dump_state(again)[1] == dump_state(state)[1]
-        for name, array in dump_state(state)[0].items():
-            np.testing.assert_array_equal(dump_state(again)[0][name], array)
 
 
 def test_the_state_survives_a_checkpoint_while_models_are_gathered():
@@ -300,7 +197,7 @@ def test_on_a_grid_with_a_client_that_fails_and_one_that_joins_late(scripted, pl
     [
         ({"num_clusters": 0}, "num_clusters = 0"),
         ({"proximal_weight": -1.0}, "proximal_weight = -1.0"),
-        ({"num_clusters": "auto", "candidates": (0, 2)}, r"candidates = \(0, 2\)"),
+        ({"num_clusters": "four"}, "num_clusters = 'four': a whole number from 1, or 'auto'"),
     ],
 )
 def test_bad_hyper_parameters(options, message):

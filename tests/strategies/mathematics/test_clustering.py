@@ -13,8 +13,6 @@ from bouquet.common.metrics import adjusted_rand_index
 from bouquet.strategies.mathematics.clustering import (
     assign_to_nearest,
     canonical_labels,
-    choose_num_clusters,
-    elbow,
     groups_at,
     hierarchical_clusters,
     kmeans,
@@ -136,45 +134,6 @@ def test_silhouette_of_directions() -> None:
 def test_silhouette_needs_distinct_clients() -> None:
     assert silhouette_by_k(np.ones((5, 9), dtype=np.float32), [2, 3], seed=0) == {}
     assert list(silhouette_by_k(np.eye(5, dtype=np.float32)[[0, 0, 1, 1, 0]], [2, 3], seed=0)) == [2]
-
-
-def test_the_right_number_of_clusters() -> None:
-    found = choose_num_clusters(grouped_models(40), [7, 5, 3, 2, 4, 6, 3], seed=0)
-    assert found.num_clusters == 3
-    assert list(found.scores) == [2, 3, 4, 5, 6, 7]
-    assert found.scores[3] == max(found.scores.values())
-
-
-@given(st.integers(0, 10))
-@settings(max_examples=5, deadline=None)
-def test_clients_that_are_all_alike_are_not_cut_up(seed: int) -> None:
-    W = np.random.default_rng(seed).standard_normal((30, 40), dtype=np.float32)
-    assert choose_num_clusters(W, range(2, 8), seed, unit_length=True, restarts=3).num_clusters == 1
-
-
-def test_without_candidates_there_is_one_cluster() -> None:
-    assert choose_num_clusters(np.eye(2, dtype=np.float32), [2, 3], seed=0) == (1, {})
-
-
-@pytest.mark.parametrize(
-    ("inertias", "bend"),
-    [
-        ({1: 100, 2: 50, 3: 10, 4: 8, 5: 7}, 3),
-        ({5: 7, 3: 10, 1: 100, 4: 8, 2: 50}, 3),
-        ({2: 9, 3: 6, 4: 3}, 2),
-        ({2: 10, 3: 9, 4: 2}, 2),
-        ({2: 5, 3: 5, 4: 5}, 2),
-        ({2: 1, 3: 5, 4: 2}, 2),
-        ({4: 3, 6: 1}, 4),
-    ],
-)
-def test_elbow(inertias: dict[int, float], bend: int) -> None:
-    assert elbow(inertias) == bend
-
-
-def test_elbow_of_nothing_is_refused() -> None:
-    with pytest.raises(BouquetError, match="at least one"):
-        elbow({})
 
 
 # Clients at 0, 1, 4 and 12: merges at 1, then (4 + 3) / 2 = 3.5, then (12 + 11 + 8) / 3 = 31 / 3.

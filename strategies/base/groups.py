@@ -1,0 +1,187 @@
+"""The number of clusters, found while a run goes on: which clusters are several, from the updates of their clients.
+
+Everything begins as one cluster, and every cluster is looked at in every round. What is known of a client is where its
+data pull its cluster's model: a mean of its updates, less those of the cluster. A cluster is split where its clients
+clearly are several groups (`bouquet.strategies.mathematics.groups`) in two rounds running that agree. It costs the
+devices and the wire nothing.
+
+What one device can do: its update counts at most twice the median one, so that it can come into a cluster of its own,
+but hardly move who is with whom among the others.
+
+A method with clusters calls `Groups.after_round` between its E-step and its M-step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal, NamedTuple
+
+import numpy as np
+
+from bouquet.common.parameters.layout import ParameterLayout, Vector
+from bouquet.strategies.base.options import Allowed, is_count
+from bouquet.strategies.base.replies import Matrix, Replies
+from bouquet.strategies.mathematics.clustering import canonical_labels
+from bouquet.strategies.mathematics.groups import WIDTH, agreement, deviations, find_groups, sketch
+from bouquet.strategies.mathematics.similarity import euclidean_distances
+
+MEMORY = 5  # rounds that a client's direction is the mean of, about
+SAME = 0.65  # agreement of the groups of two rounds, from which on they are the same
+FEWEST = 4  # clients that can be several groups
+PULL = 4.0  # robust deviations from which on a client is pulled to another cluster
+
+NumClusters = Annotated[
+    int | Literal["auto"],
+    Allowed("a whole number from 1, or 'auto'", lambda value: value == "auto" or is_count(value)),
+]
+
+
+class Found(NamedTuple):
+    """The clusters after a round: of every client, and of each the old one that it is or was part of (K,).
+
+    ``pulled`` are clients whose data pull them to another cluster: they go there when their models have counted here.
+    """
+
+    groups: Groups
+    assignment: dict[str, int]
+    origins: list[int]
+    pulled: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Groups:
+    """What is known of each client since it came to its cluster, and the groups that were clear in the last round."""
+
+    directions: dict[str, Vector] = field(default_factory=dict)  # client → a sketch of where its data pull
+    rounds: dict[str, int] = field(default_factory=dict)  # client → of how many rounds that is the mean
+    proposed: dict[str, int] = field(default_factory=dict)
+    log_p: float | None = None  # of the clearest groups in a cluster, in the last round
+
+    def after_round(
+        self, replies: Replies, before: Mapping[str, int], assignment: Mapping[str, int], centers: Matrix, seed: int
+    ) -> Found:
+        """What a round's replies say of the clusters.
+
+        ``before`` is the cluster whose model every known client is sent, ``assignment`` that of each after the E-step,
+        ``centers`` (K × d) are the models that were sent.
+        """
+        layers = _layers(replies.layout)
+        known = self._add(replies, before, assignment)
+        directions = known.directions
+        clusters, origins = dict(assignment), [*range(len(centers))]
+        proposed, lowest = dict[str, int](), 0.0
+        for k in range(len(centers)):
+            members = [client for client in sorted(directions) if assignment[client] == k]
+            if len(members) < FEWEST:
+                continue
+            rows = np.stack([directions[client] for client in members])
+            structure = find_groups([rows[:, layer] for layer in layers], seed)
+            lowest = min(lowest, structure.log_p)
+            if not structure.is_clear:
+                continue
+            groups = dict(zip(members, structure.labels.tolist(), strict=True))
+            if not self._agrees(groups):
+                proposed |= groups
+                continue
+            clusters |= {client: len(origins) + group - 1 for client, group in groups.items() if group}
+            origins += [k] * max(groups.values())
+        pulled = _pulled(replies, directions, assignment, centers)
+        pulled = {c: k for c, k in pulled.items() if clusters[c] == assignment[c] and c not in proposed}
+        # A cluster that nobody is in ends.
+        number = {k: place for place, k in enumerate(sorted({*clusters.values()} or {0}))}
+        pulled = {client: number[k] for client, k in pulled.items() if k in number}
+        directions = {client: one for client, one in directions.items() if client not in pulled}
+        return Found(
+            Groups(directions, known.rounds, proposed, lowest),
+            {client: number[k] for client, k in clusters.items()},
+            [origins[k] for k in number],
+            pulled,
+        )
+
+    def _add(self, replies: Replies, before: Mapping[str, int], assignment: Mapping[str, int]) -> Groups:
+        """With a round's updates; of a client that came to another cluster nothing is known yet."""
+        if len({*before.values(), *assignment.values()}) == 1:  # a newcomer is sent the only model, too
+            before = assignment
+        directions = {c: known for c, known in self.directions.items() if before.get(c) == assignment.get(c)}
+        rounds = {client: self.rounds[client] for client in directions}
+        updates = {
+            client: _sketched(replies.layout, update)
+            for client, update in replies.each_update()
+            if client in before and client not in replies.late
+        }
+        for k in sorted({before[client] for client in updates}):
+            here = [client for client in updates if before[client] == k]
+            if len(here) < 2:
+                continue
+            rows = np.stack([updates[client] for client in here])
+            for layer in _layers(replies.layout):
+                rows[:, layer] = deviations(rows[:, layer])
+            # Where few replied, their mean is not their cluster's, but by what is known of them so far off.
+            rows += np.sum([directions[client] for client in here if client in directions], axis=0) / len(here)
+            for client, row in zip(here, rows, strict=True):
+                if assignment[client] == k:
+                    rounds[client] = min(rounds.get(client, 0) + 1, MEMORY)
+                    known = directions.get(client, row)
+                    directions[client] = known + (row - known) / np.float32(rounds[client])
+        return replace(self, directions=directions, rounds=rounds)
+
+    def _agrees(self, groups: Mapping[str, int]) -> bool:
+        """Whether the last round had the same groups, of at least half of these clients."""
+        both = [client for client in groups if client in self.proposed]
+        if len(both) < max(2, len(groups) / 2):
+            return False
+        now, then = ([known[client] for client in both] for known in (groups, self.proposed))
+        return agreement(canonical_labels(now), canonical_labels(then)) >= SAME
+
+
+def _pulled(
+    replies: Replies, directions: Mapping[str, Vector], assignment: Mapping[str, int], centers: Matrix
+) -> dict[str, int]:
+    """Clients whose data pull them from their own center to another one far more than others are."""
+    clients = list(directions)
+    if len(centers) < 2 or len(clients) < FEWEST:
+        return {}
+    known = np.stack([directions[client] for client in clients])
+    own = np.array([assignment[client] for client in clients])
+    models = np.stack([_sketched(replies.layout, center) for center in centers])
+    layers, count = _layers(replies.layout), len(centers)
+    cosines = np.zeros((len(clients), count, count))  # of a client's direction and the way from one center to another
+    for layer in layers:
+        dots = known[:, layer] @ models[:, layer].T
+        lengths = np.linalg.norm(known[:, layer], axis=1)[:, None, None] * euclidean_distances(models[:, layer])
+        ways = dots[:, None, :] - dots[:, :, None]
+        cosines += np.divide(ways, lengths, out=np.zeros_like(cosines), where=lengths > 0) / len(layers)
+    # What is usual on each way in each of the clusters, (K, K, K); nobody follows a device that is alone.
+    usual = np.zeros((count, count, count))
+    large = [k for k in range(count) if np.sum(own == k) > 1]
+    for k in large:
+        usual[k] = np.median(cosines[own == k], axis=0)
+    beyond = {
+        (i, k): cosines[i, own[i], k] - usual[own[i], own[i], k]
+        for i in range(len(clients))
+        for k in large
+        if own[i] != k and own[i] in large
+    }
+    spread = 1.4826 * float(np.median(np.abs([*beyond.values()]))) if beyond else 0.0
+    pulled = dict[str, int]()
+    for (i, k), much in sorted(beyond.items(), key=lambda item: item[1]):
+        half_way = (usual[k, own[i], k] - usual[own[i], own[i], k]) / 2
+        if much > max(PULL * spread, half_way) and spread and half_way > 0:
+            pulled[clients[i]] = k  # of several the one that pulls the most
+    return pulled
+
+
+def _sketched(layout: ParameterLayout, model: Vector) -> Vector:
+    """The parameters of each layer of a model or an update (d,), sketched, one after another."""
+    counted = layout.parameter_columns
+    columns = (columns[counted[columns]] for columns in layout.layer_columns.values())
+    return np.concatenate([sketch(model[of_layer]) for of_layer in columns])
+
+
+def _layers(layout: ParameterLayout) -> list[slice]:
+    """Where each layer is in a sketch, of those that have parameters."""
+    counted = layout.parameter_columns
+    widths = [min(WIDTH, int(counted[columns].sum())) for columns in layout.layer_columns.values()]
+    ends = np.cumsum(widths).tolist()
+    return [slice(end - width, end) for end, width in zip(ends, widths, strict=True) if width]

@@ -1,0 +1,221 @@
+"""Whether clients are one cloud or K groups, and which: a test that needs no threshold on distances.
+
+Let Z (n × p) be the directions in which n clients move one model, centred. Were the clients one Gaussian cloud, of
+whatever covariance Σ, Z would be G Σ^½ with independent normal rows G, and its left singular vectors U would be spread
+evenly over all frames at right angles to the constant: their law knows neither Σ nor p, only n. K clear groups make the
+first K − 1 of them constant within each group. So W_K, the part of U[:, :K−1] that k-means with K centers leaves over,
+is compared with what it leaves of frames that are drawn at random, and K is where it is the least probable. A linear
+map of Z changes none of this, so that directions may be sketched (`sketch`). Compare Liu, Hayes, Nobel, Marron:
+Statistical Significance of Clustering for High-Dimension, Low–Sample Size Data, JASA 2008, whose null needs Σ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bouquet.strategies.mathematics.aggregation import Assignment, Vector
+from bouquet.strategies.mathematics.clustering import canonical_labels
+
+MOST = 6  # groups at one look; each of them is looked at again
+LOG_LEVEL = math.log(1e-5)  # of one look; there is one for each cluster and round
+LONGEST = 2.0  # of the median norm: a longer direction is cut to that, so that no client decides alone
+LOG_EFFECT = math.log(0.8)  # W_K is at most so much of what one cloud leaves: with many clients anything is significant
+LOG_ONE = math.log(0.1)  # two groups are one if one cloud leaves as little so often
+FEW = 10  # clients of two groups together, below which the test says too little to join them
+WIDTH = 2**12  # numbers of a sketch
+_DRAWS, _RESTARTS = 200, 10
+
+Stack = NDArray[np.float64]
+
+
+class Structure(NamedTuple):
+    """The groups (n,) that are the least probable in one cloud, and the logarithm of a bound of that probability."""
+
+    labels: Assignment
+    log_p: float
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether one cloud does not look like this."""
+        return self.log_p < LOG_LEVEL and bool(self.labels.any())
+
+
+def sketch(vector: Vector) -> NDArray[np.float32]:
+    """A vector (d,) as at most `WIDTH` numbers, which keep inner products nearly: sums with random signs.
+
+    Charikar, Chen, Farach-Colton: Finding Frequent Items in Data Streams, 2002; unbiased, of two unit vectors with a
+    deviation of 1/√`WIDTH`.
+    """
+    if len(vector) <= WIDTH:
+        return np.asarray(vector, dtype=np.float32)
+    signed = np.zeros(-(-len(vector) // WIDTH) * WIDTH, dtype=np.float32)
+    np.multiply(vector, _signs(len(vector)), out=signed[: len(vector)])
+    folded: NDArray[np.float32] = signed.reshape(-1, WIDTH).sum(axis=0)
+    return folded
+
+
+def deviations(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Rows (n × p) less a center that no row moves far, none longer than `LONGEST` times their median, which is 1.
+
+    The center is where the deviations, cut to that length, have the mean 0 (centered clipping: Karimireddy, He, Jaggi,
+    Learning from History for Byzantine Robust Optimization, ICML 2021). They are not brought to one length: of a cloud
+    with few directions that would make two ends, which look like groups.
+    """
+    for _ in range(3):
+        rows = rows - _shortened(rows)[0].mean(axis=0)
+    short, median = _shortened(rows)
+    return short / np.float32(median)
+
+
+def find_groups(layers: Sequence[NDArray[np.float32]], seed: int) -> Structure:
+    """The groups of clients from their directions in each layer (n × p), which need not be centred.
+
+    A layer at a time, because what one kind of difference moves is hidden where another layer's noise is added: turned
+    images show in the first layer, other labels in the last. The bound is multiplied by the number of layers.
+    A client that comes out alone has no say in how the others are grouped: they are looked at again without it.
+    """
+    n = len(layers[0])
+    if n < 2:
+        return Structure(np.zeros(n, dtype=np.int64), 0.0)
+    best, clearest = Structure(np.zeros(n, dtype=np.int64), 0.0), np.zeros((n, n))
+    generator = np.random.default_rng(seed)
+    for rows in layers:
+        rows = deviations(rows)
+        gram = _centred((rows @ rows.T).astype(np.float64))
+        values, vectors = np.linalg.eigh(gram)
+        rank = int(np.sum(values > 1e-9 * values[-1]))  # beyond it, vectors are whatever they are
+        for k in range(2, min(MOST, n - 2, rank + 1) + 1):
+            inertia, labels = _k_means(vectors[None, :, :-k:-1], k, _RESTARTS, generator)
+            left = float(inertia[0]) / (k - 1)
+            log_p = log_probability(n, k, left) + math.log(len(layers))
+            if _log(left) > _null(n, k).mean + LOG_EFFECT:
+                log_p = max(log_p, LOG_LEVEL)
+            if log_p < best.log_p:
+                best, clearest = Structure(canonical_labels(labels[0]), log_p), gram
+    labels = _joined(clearest, best.labels, generator)
+    alone = np.bincount(labels)[labels] == 1
+    if best.is_clear and alone.any():
+        others = find_groups([rows[~alone] for rows in layers], seed)
+        labels[~alone] = others.labels if others.is_clear else 0
+        labels[alone] = n + np.arange(alone.sum())
+    return Structure(canonical_labels(labels), best.log_p)
+
+
+def log_probability(n: int, k: int, left: float) -> float:
+    """log P(W_K ≤ ``left``) for one cloud of n clients; where the drawn frames say nothing, a bound.
+
+    As w → 0, P(W ≤ w) falls like w^(c/2), where c = (K−1)(n−K) is the number of equations that frames constant on
+    groups fulfil; nearer to the middle it is the slope of a normal law of log W, where that is flatter.
+    """
+    null, value = _null(n, k), _log(left)
+    if value >= null.percentile:
+        return math.log(max(float(np.mean(null.logs <= value)), 0.01))
+    slope = min((k - 1) * (n - k) / 2, (null.mean - null.percentile) / null.deviation**2)
+    return math.log(0.01) - slope * (null.percentile - value)
+
+
+def agreement(first: Assignment, second: Assignment) -> float:
+    """The adjusted Rand index of two groupings (n,): 1 where they are the same, about 0 where they are unrelated.
+
+    Hubert, Arabie: Comparing Partitions. Journal of Classification 2, 1985.
+    """
+    table = np.zeros((int(first.max()) + 1, int(second.max()) + 1))
+    np.add.at(table, (first, second), 1)
+    pairs, rows, columns = (float((m * (m - 1) / 2).sum()) for m in (table, table.sum(axis=1), table.sum(axis=0)))
+    expected = rows * columns / max(len(first) * (len(first) - 1) / 2, 1)
+    highest = (rows + columns) / 2
+    return 1.0 if highest == expected else (pairs - expected) / (highest - expected)
+
+
+def _joined(gram: Stack, labels: Assignment, generator: np.random.Generator) -> Assignment:
+    """Groups of which two would pass for one cloud are joined, the likeliest first, each at most once."""
+    found = []
+    for a, b in combinations(range(int(labels.max()) + 1), 2):
+        both = np.flatnonzero((labels == a) | (labels == b))
+        if len(both) < FEW:
+            continue
+        first = np.linalg.eigh(_centred(gram[np.ix_(both, both)]))[1][:, -1:]
+        log_p = log_probability(len(both), 2, float(_k_means(first[None], 2, _RESTARTS, generator)[0][0]))
+        if log_p > LOG_ONE:
+            found.append((log_p, a, b))
+    joined, done = labels.copy(), set[int]()
+    for _, a, b in sorted(found, reverse=True):
+        if not done & {a, b}:
+            joined[labels == b] = a
+            done |= {a, b}
+    return canonical_labels(joined)
+
+
+class _Null(NamedTuple):
+    """log W_K of random frames, with mean, deviation and first percentile."""
+
+    logs: Stack
+    mean: float
+    deviation: float
+    percentile: float
+
+
+@lru_cache(maxsize=1024)
+def _null(n: int, k: int) -> _Null:
+    normal = np.random.default_rng(0).standard_normal((_DRAWS, n, k - 1))
+    frames = np.linalg.qr(normal - normal.mean(axis=1, keepdims=True))[0]
+    logs = np.log(np.maximum(_k_means(frames, k, _RESTARTS, np.random.default_rng(1))[0] / (k - 1), 1e-300))
+    return _Null(logs, float(logs.mean()), float(logs.std()), float(np.quantile(logs, 0.01)))
+
+
+def _shortened(rows: NDArray[np.float32]) -> tuple[NDArray[np.float32], float]:
+    """Rows of at most `LONGEST` times their median norm, and that norm; 1 where it is 0."""
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    median = float(np.median(norms)) or 1.0
+    return rows / np.maximum(norms / np.float32(LONGEST * median), np.float32(1)), median
+
+
+@lru_cache(maxsize=4)
+def _signs(size: int) -> NDArray[np.int8]:
+    return np.random.default_rng(0).choice(np.array([-1, 1], dtype=np.int8), size)
+
+
+def _centred(gram: Stack) -> Stack:
+    """Inner products of rows less their mean."""
+    centred = gram - gram.mean(axis=0)
+    centred -= centred.mean(axis=1, keepdims=True)
+    return (centred + centred.T) / 2
+
+
+def _log(left: float) -> float:
+    return math.log(max(left, 1e-300))
+
+
+def _k_means(points: Stack, k: int, restarts: int, generator: np.random.Generator) -> tuple[Stack, NDArray[np.int64]]:
+    """Of each of the b sets of points (b × n × r) the least inertia (b,) of ``restarts`` starts, and its labels."""
+    b, n, _ = points.shape
+    x = np.repeat(points, restarts, axis=0)
+    every = np.arange(len(x))
+    centers = np.empty((len(x), k, x.shape[2]))
+    centers[:, 0] = x[every, generator.integers(n, size=len(x))]
+    nearest = np.square(x - centers[:, :1]).sum(axis=2)
+    for j in range(1, k):
+        sums = nearest.cumsum(axis=1)
+        drawn = (sums < generator.random((len(x), 1)) * sums[:, -1:]).sum(axis=1).clip(0, n - 1)
+        centers[:, j] = x[every, drawn]
+        nearest = np.minimum(nearest, np.square(x - centers[:, j : j + 1]).sum(axis=2))
+    squares = np.square(x).sum(axis=2)
+    labels = np.full((len(x), n), -1)
+    for _ in range(50):
+        before = labels
+        labels = (np.square(centers).sum(axis=2)[:, None] - 2 * x @ centers.swapaxes(1, 2)).argmin(axis=2)
+        members = (labels[:, :, None] == np.arange(k)).astype(np.float64)
+        counts, sums = members.sum(axis=1), members.swapaxes(1, 2) @ x
+        if (labels == before).all():
+            break
+        centers = np.where(counts[:, :, None] > 0, sums / np.maximum(counts, 1)[:, :, None], centers)
+    inertia = squares.sum(axis=1) - (np.square(sums).sum(axis=2) / np.maximum(counts, 1)).sum(axis=1)
+    best = np.arange(b) * restarts + inertia.reshape(b, restarts).argmin(axis=1)
+    return inertia[best], labels[best]

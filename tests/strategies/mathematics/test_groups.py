@@ -1,0 +1,114 @@
+import math
+
+import numpy as np
+import pytest
+
+from bouquet.strategies.mathematics.groups import WIDTH, agreement, deviations, find_groups, log_probability, sketch
+
+
+def cloud(n, p, generator, power=0.0):
+    """One Gaussian cloud whose covariance falls like 1/j^(2 · power)."""
+    return (generator.standard_normal((n, p)) / np.arange(1, p + 1) ** power).astype(np.float32)
+
+
+def grouped(n, groups, generator, apart=1.0, p=300):
+    means = apart * generator.standard_normal((groups, p))
+    return (means[np.arange(n) % groups] + generator.standard_normal((n, p))).astype(np.float32)
+
+
+@pytest.mark.parametrize("power", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("n", [8, 20, 60])
+def test_one_cloud_of_any_covariance_shows_no_groups(n, power):
+    """40 clouds: the least of five p-values is below .0005 in about one of 400, were the bound the probability."""
+    generator = np.random.default_rng(n)
+    found = [find_groups([cloud(n, 200, generator, power)], seed) for seed in range(40)]
+    assert not any(one.is_clear for one in found)
+    assert np.median([one.log_p for one in found]) > math.log(0.03)
+
+
+@pytest.mark.parametrize(("n", "groups"), [(6, 2), (12, 2), (12, 3), (20, 5), (40, 6), (60, 4)])
+def test_clear_groups_are_found(n, groups):
+    generator = np.random.default_rng(7)
+    found = find_groups([grouped(n, groups, generator, apart=3)], 0)
+    assert found.is_clear
+    assert found.labels.tolist() == [i % groups for i in range(n)]
+
+
+def test_groups_of_one_layer_are_found_beside_a_layer_that_is_all_noise():
+    generator = np.random.default_rng(3)
+    noise, quiet = 30 * cloud(20, 300, generator, 0.5), grouped(20, 4, generator)
+    apart = find_groups([noise, quiet], 0)
+    assert apart.is_clear
+    assert apart.labels.tolist() == [i % 4 for i in range(20)]
+    assert not find_groups([np.hstack([noise, quiet])], 0).is_clear
+
+
+def test_a_layer_that_nobody_moves_shows_nothing():
+    assert find_groups([np.zeros((10, 50), dtype=np.float32)], 0).log_p == 0
+    alike = np.tile(np.arange(5, dtype=np.float32), (10, 1))
+    assert not find_groups([alike], 0).is_clear
+
+
+def test_the_scale_and_the_order_of_clients_do_not_matter():
+    generator = np.random.default_rng(5)
+    rows, order = grouped(18, 3, generator), np.random.default_rng(0).permutation(18)
+    plain, scaled = find_groups([rows], 0), find_groups([1000 * rows], 0)
+    assert plain.labels.tolist() == scaled.labels.tolist()
+    assert agreement(find_groups([rows[order]], 0).labels, plain.labels[order]) == 1
+
+
+@pytest.mark.parametrize("factor", [10.0, 1e6])
+def test_one_client_that_is_far_off_does_not_move_the_others_groups(factor):
+    generator = np.random.default_rng(9)
+    rows = grouped(20, 4, generator)
+    rows[0] = factor * generator.standard_normal(300)
+    others = find_groups([rows], 0).labels[1:]
+    assert agreement(others, np.arange(1, 20) % 4) == 1
+
+
+def test_one_client_that_is_far_off_makes_no_groups_of_one_cloud():
+    """It can come into a group of its own; the others stay together."""
+    generator = np.random.default_rng(9)
+    for _ in range(10):
+        rows = cloud(20, 300, generator, 0.5)
+        rows[0] *= 1e6
+        found = find_groups([rows], 0)
+        assert not found.is_clear or len({*found.labels[1:].tolist()}) == 1
+
+
+def test_deviations_are_at_most_twice_as_long_as_the_median():
+    rows = np.array([[-1.0], [0.0], [1.0], [2.0], [1e6]], dtype=np.float32)
+    found = deviations(rows).ravel()
+    assert np.abs(found).max() == 2
+    assert np.median(np.abs(found)) == pytest.approx(1)
+    assert found[4] == 2
+    assert np.abs(found[:4]).max() < 2
+    assert deviations(np.zeros((3, 2), dtype=np.float32)).tolist() == [[0, 0]] * 3
+
+
+def test_the_probability_falls_with_what_is_left_and_never_leaves_its_bounds():
+    values = [log_probability(12, 3, left) for left in (1.0, 0.3, 0.1, 0.01, 0.0)]
+    assert values[0] == 0
+    assert values == sorted(values, reverse=True)
+    assert values[-1] > -math.inf
+
+
+def test_agreement_by_hand():
+    assert agreement(np.array([0, 0, 1, 1]), np.array([0, 0, 1, 1])) == 1
+    # Pairs together in both 0, in either 2 and 2, of 6: (0 − 2/3) / (2 − 2/3).
+    assert agreement(np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])) == pytest.approx(-0.5)
+    assert agreement(np.zeros(4, dtype=np.int64), np.zeros(4, dtype=np.int64)) == 1
+
+
+def test_a_sketch_keeps_inner_products():
+    generator = np.random.default_rng(2)
+    short = generator.standard_normal(WIDTH).astype(np.float32)
+    assert sketch(short).tolist() == short.tolist()
+    a, b = generator.standard_normal((2, 5 * WIDTH + 3)).astype(np.float32)
+    b += a
+    small = sketch(a), sketch(b)
+    assert len(small[0]) == WIDTH
+    cosine = float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+    assert float(small[0] @ small[1] / np.linalg.norm(small[0]) / np.linalg.norm(small[1])) == pytest.approx(
+        cosine, abs=0.05
+    )
