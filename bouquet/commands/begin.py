@@ -94,6 +94,7 @@ def try_(
     from bouquet.begin.look import devices_in, look
     from bouquet.begin.parts import read_devices
     from bouquet.begin.trial import advice, gain_text, outcomes, trial_table, unit_of
+    from bouquet.common.errors import BouquetError
     from bouquet.common.settings import load_settings, parse_settings
     from bouquet.experiments.comparison.cell_process import ForkRunner
     from bouquet.experiments.comparison.tables import write_results
@@ -106,9 +107,13 @@ def try_(
     for line in [*draft.seen, *draft.assumed] if draft else ():
         console.print(line, soft_wrap=True, highlight=False)
     if len(places) == 1:
-        console.print(f"One device's data, divided into {len(devices)} by their order: these are no real devices.")
-    table = trial_table(chosen, devices, out, rounds)
+        console.print(f"One device's data, divided into {len(devices)} by their order: no devices that there are.")
+    table = trial_table(chosen, devices, out, rounds, "the defaults" if draft else "your settings")
     results = run_comparison(table, out, None, ForkRunner(), console, quiet=True)
+    if results.interrupted:
+        raise typer.Abort
+    if failed := results.failed_now:
+        raise BouquetError(f"{len(failed)} runs failed, {failed[0].cell.slug} first: {failed[0].error}")
     write_results(results, out)
     score = table.score
     found = outcomes(results, next(iter(devices.values())).in_order)
@@ -117,8 +122,6 @@ def try_(
         mark = "" if one.gain is None or one.claimed else "≈ "
         shown.add_row(one.row, score.number(one.score), mark + gain_text(score, one), f"{one.learning_rate:g}")
     console.print(shown)
-    console.print("± is of 95 % over five seeds; ≈ may be chance.")
+    console.print("± is of 95 % over five seeds; ≈: may be chance.")
     console.print(advice(found, score), soft_wrap=True, highlight=False)
     console.print(f"All of it: {out}/compare.html", soft_wrap=True, highlight=False)
-    if results.interrupted or results.failed_now:
-        raise typer.Exit(1)
