@@ -95,7 +95,7 @@ def outcomes(results: Results, in_order: bool) -> list[Outcome]:
     """
     worth = {row.label: worth_by_seed(results, row.label, COLUMN) for row in results.table.rows}
     alone = worth[ALONE]
-    rows = [row for row in worth if worth[row]]
+    rows = [row for row in worth if any(worth[row].values())]
     others = [row for row in rows if row != ALONE]
     gains = holm({row: paired_difference(worth[row], alone) for row in others})
     found = []
@@ -165,8 +165,8 @@ def advice(found: Sequence[Outcome], score: Score) -> str:
         highest = max((one for one in found if one.gain), key=lambda one: one.mean)
         return (
             "Do not federate on the strength of this: no row is better than each device alone by more than chance; "
-            f"the highest is {highest.row} with {gain_text(score, highest)} {unit_of(score)}. More samples to test on, or "
-            "more devices, may tell."
+            f"the highest is {highest.row} with {gain_text(score, highest)} {unit_of(score)}. More samples to test "
+            "on, or more devices, may tell."
         )
     by_gain = sorted(best.by_device.items(), key=lambda item: -item[1])
     most = ", ".join(f"{name} (+{amount(score, gain)})" for name, gain in by_gain[:MOST_NAMED] if gain > 0)
