@@ -21,7 +21,7 @@ from bouquet.common.errors import BouquetError
 from bouquet.common.settings import Settings, parse_settings
 from bouquet.common.task.task import task_of
 
-MOST = 400  # samples of a device: a few minutes must do
+MOST = 300  # samples of a device: a few minutes must do
 DIVIDED = 5  # devices that one is divided into
 LEAST = 20  # samples of each of them
 FEWEST = 5  # to train, to choose and to test on

@@ -116,7 +116,7 @@ def results(table, worth):
 
 
 def jitter(seed):
-    return (0.00, 0.02, -0.01, 0.01, -0.02)[seed]
+    return (0.00, 0.02, -0.01, 0.01, -0.02)[seed % 5]
 
 
 def test_a_gain_beyond_the_noise_is_advised_with_who_has_it(table):
