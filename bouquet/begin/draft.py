@@ -40,7 +40,7 @@ def draft_text(draft: Draft, made_by: str) -> str:
         lines += ["", f"[{section}]"] if len(lines) > 1 else [f"[{section}]"]
         for key, value in values.items():
             text, comment = f"{key} = {_toml(value)}", draft.comments.get(f"{section}.{key}")
-            lines.append(f"{text:<{WIDTH}}# {comment}" if comment else text)
+            lines.append(f"{text + '  ':<{WIDTH}}# {comment}" if comment else text)
     return "\n".join(lines) + "\n"
 
 

@@ -73,14 +73,17 @@ def test_tables_of_a_logger_become_a_forecast(tmp_path):
 
 
 def test_words_are_classes_or_inputs_and_numbers_without_a_time_a_regression(tmp_path):
-    rows = [f"{k},{k % 7}.5,{'NSEW'[k % 4]},{('dry', 'wet')[k % 2]},{k * 3}" for k in range(40)]
-    table = tmp_path / "soil.csv"
-    table.write_text("\n".join(["nr,heat,wind,state,yield [kg]", *rows]) + "\n")
+    rows = [f"{k},{k % 7}.5,{'NSEW'[k % 4]},{('dry', 'wet')[k % 2]},,{k * 3}" for k in range(40)]
+    table = tmp_path / "soil"
+    table.mkdir()
+    for name in ("a", "b"):
+        (table / f"{name}.csv").write_text("\n".join(["nr,heat,wind,state,ph,yield [kg]", *rows]) + "\n")
     settings, said = written(table, "state")
     assert (settings.task.kind, settings.data.classes) == ("classification", ("dry", "wet"))
     assert settings.table.inputs == ("heat", "wind", "yield [kg]")
     assert settings.table.categories == ("wind=E,N,S,W",)
     assert "Passed over: nr" in said
+    assert "Empty: ph." in said
     settings, said = written(table)
     assert (settings.task.kind, settings.task.unit, settings.table.targets) == ("regression", "kg", ("yield [kg]",))
     assert "No column says when" in said
