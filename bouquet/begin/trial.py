@@ -21,7 +21,7 @@ from bouquet.experiments.comparison.table import STANDARD_ROWS, Table
 
 SEEDS = tuple(range(8))
 CHOSEN_ON_SEED = 100
-LEARNING_RATES = (0.01, 0.03, 0.1)  # one grid for every row
+LEARNING_RATES = (0.02, 0.06, 0.2)  # one grid for every row
 ROUNDS = 15
 ALONE = "Standalone"
 COLUMN = "your devices"
