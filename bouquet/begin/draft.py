@@ -35,12 +35,12 @@ class Draft:
 
 def draft_text(draft: Draft, made_by: str) -> str:
     """The draft as TOML, with comments."""
-    lines = [f"# Made by {made_by}; every key is in docs/settings.md."]
+    lines = [f"# {draft.sections['run']['name']}.toml, made by {made_by}; every key is in docs/settings.md"]
     for section, values in draft.sections.items():
         lines += ["", f"[{section}]"] if len(lines) > 1 else [f"[{section}]"]
         for key, value in values.items():
             text, comment = f"{key} = {_toml(value)}", draft.comments.get(f"{section}.{key}")
-            lines.append(f"{text:<{WIDTH}}# {comment}" if comment else text)
+            lines.append(f"{text + '  ':<{WIDTH}}# {comment}" if comment else text)
     return "\n".join(lines) + "\n"
 
 

@@ -62,6 +62,8 @@ def look_at_tables(draft: Draft, target: str | None) -> None:
         draft.seen.append(f"Not every device has {', '.join(others)}: passed over.")
     time = _time_columns(columns)
     left = [column for column in columns.values() if column.name not in time and column.cells]
+    if empty := [name for name, column in columns.items() if not column.cells]:
+        draft.seen.append(f"Empty: {', '.join(name or 'a column without a name' for name in empty)}.")
     told = _told(left, bool(time), target)
     kind = _task(told, bool(time))
     draft.set("task", "kind", kind) if kind != "classification" else None
@@ -78,7 +80,8 @@ def look_at_tables(draft: Draft, target: str | None) -> None:
     draft.assumed.append(f"The column to tell is {told.name} ({why}): {_what(kind, told)}.")
     if time:
         draft.set("table", "time", list(time), "when a row is of: the newest part is tested")
-        _windows(draft, [_seconds(header, cells, time) for header, cells in by_device], kind == "forecast")
+        fewest = min(len(cells) for _, cells in by_device)
+        _windows(draft, [_seconds(header, cells, time) for header, cells in by_device], fewest, kind == "forecast")
     else:
         draft.assumed.append("No column says when a row is of: a random part is tested.")
     if holes := [f"{column.name} {column.gaps}" for column in left if column.gaps]:
@@ -199,8 +202,8 @@ def _inputs(draft: Draft, columns: list[Column], told: Column, kind: str) -> lis
             inputs += [column.name] if kind == "forecast" else []
         elif column.numbers is not None:
             counts = len(set(column.numbers))
-            is_index = np.array_equal(np.diff(column.numbers[:1000]), np.ones(min(len(column.numbers), 1000) - 1))
-            (passed if counts < 2 or is_index else inputs).append(column.name)
+            is_index = (np.diff(column.numbers) != 1).sum() < len(draft.devices)  # each device's begins anew
+            (passed if counts < 2 or is_index or not column.name else inputs).append(column.name)
         elif 2 <= len(column.distinct) <= MOST_WORDS and not any(set(text) & set(",=") for text in column.distinct):
             inputs.append(column.name)
             words.append(f"{column.name}={','.join(column.distinct)}")
@@ -211,7 +214,8 @@ def _inputs(draft: Draft, columns: list[Column], told: Column, kind: str) -> lis
     if words:
         draft.set("table", "categories", words, "columns of words, and their values")
     if passed:
-        draft.seen.append(f"Passed over: {', '.join(passed)} (constant, a count of rows, or words of too many kinds).")
+        names = ", ".join(name or "one without a name" for name in passed)
+        draft.seen.append(f"Passed over: {names} (constant, a count of rows, or words of too many kinds).")
     return inputs
 
 
@@ -235,23 +239,22 @@ def _seconds(header: list[str], rows: list[list[str]], time: Sequence[str]) -> l
     return sorted(found)
 
 
-def _windows(draft: Draft, times: list[list[float]], is_forecast: bool) -> None:
-    """How often there is a row, how many are missing, and for a forecast how many the model sees."""
+def _windows(draft: Draft, times: list[list[float]], rows: int, is_forecast: bool) -> None:
+    """How often there is a row, how many are missing, and for a forecast how many of the ``rows`` the model sees."""
     differences = np.concatenate([np.diff(one) for one in times])
     differences = differences[differences > 0]
-    if not len(differences):
-        return
-    step = float(np.median(differences))
-    missing = int(sum(np.rint(differences / step) - 1))
-    draft.seen.append(f"A row every {_span(step)}" + (f"; {missing} steps have none." if missing else "."))
+    step = float(np.median(differences)) if len(differences) else None  # None: written as only the reader knows
+    if step is not None:
+        missing = int(sum(np.rint(differences / step) - 1))
+        draft.seen.append(f"A row every {_span(step)}" + (f"; {missing} steps have none." if missing else "."))
     if not is_forecast:
         return
-    fewest = min(map(len, times))
-    a_day = round(DAY / step)
-    history = max(1, min(a_day if 6 <= a_day <= 2 * WINDOW else WINDOW, fewest // 20))
+    a_day = round(DAY / step) if step else 0
+    history = max(1, min(a_day if 6 <= a_day <= 2 * WINDOW else WINDOW, rows // 20))
     draft.set("table", "history", history, "rows that the model sees")
     draft.set("table", "horizon", 1, "steps from the last of them to what is told")
-    draft.assumed.append(f"It is foretold 1 step ({_span(step)}) ahead, from {history} rows.")
+    ahead = f" ({_span(step)})" if step else ""
+    draft.assumed.append(f"It is foretold 1 step{ahead} ahead, from {history} rows.")
 
 
 def _span(seconds: float) -> str:

@@ -21,9 +21,10 @@ from bouquet.common.errors import BouquetError
 from bouquet.common.settings import Settings, parse_settings
 from bouquet.common.task.task import task_of
 
-MOST = 400  # samples of a device: a few minutes must do
+MOST = 300  # samples of a device: a few minutes must do
 DIVIDED = 5  # devices that one is divided into
 LEAST = 20  # samples of each of them
+FEWEST = 5  # to train, to choose and to test on
 CHOSEN_ON = 0.2  # of what is trained on
 Indices = NDArray[np.int64]
 
@@ -68,12 +69,14 @@ def read_devices(settings: Settings, devices: Sequence[Path]) -> dict[str, Sampl
 def write_parts(devices: Mapping[str, Samples], folder: Path, fraction: float, seed: int) -> None:
     """``test/DEVICE/data.npz`` and ``chosen-on/DEVICE/data.npz`` below ``folder``; ``fraction`` is tested."""
     for number, (name, samples) in enumerate(devices.items()):
+        if len(samples.y) < FEWEST:
+            raise BouquetError(f"{name} has {len(samples.y)} samples: too few to train, to choose and to test on.")
         kept = samples.part(_few(len(samples.y), MOST, samples.in_order, (seed, number)))
         rest, tested = kept.divided(fraction, (seed, number))
         trained, chosen = rest.divided(CHOSEN_ON, (seed, number, 1))
         for what, (train, test) in {"test": (rest, tested), "chosen-on": (trained, chosen)}.items():
-            if len(train.y) < 2 or not len(test.y):
-                raise BouquetError(f"{name} has {len(samples.y)} samples: too few to train, choose and test on.")
+            if len(train.y) < 2:
+                raise BouquetError(f"{name} has {len(samples.y)} windows, too few: those of each part share no row.")
             (folder / what / name).mkdir(parents=True, exist_ok=True)
             np.savez(folder / what / name / "data.npz", x=train.x, y=train.y, x_test=test.x, y_test=test.y)
 

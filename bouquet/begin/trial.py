@@ -19,17 +19,16 @@ from bouquet.experiments.comparison.run import Results
 from bouquet.experiments.comparison.significance import Difference, holm, paired_difference
 from bouquet.experiments.comparison.table import STANDARD_ROWS, Table
 
-SEEDS = (0, 1, 2, 3, 4)
+SEEDS = tuple(range(8))
 CHOSEN_ON_SEED = 100
-LEARNING_RATES = (0.01, 0.03, 0.1)  # one grid for every row
+LEARNING_RATES = (0.02, 0.06, 0.2)  # one grid for every row
 ROUNDS = 15
 ALONE = "Standalone"
-YOURS = "as the settings say"
 COLUMN = "your devices"
 MOST_NAMED = 3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Outcome:
     """What a row came to: its mean score, the gain over each device alone with its noise, and by device.
 
@@ -55,8 +54,8 @@ class Outcome:
         return self.gain.mean - self.gain.low if self.gain and self.gain.low is not None else 0.0
 
 
-def trial_table(settings: Settings, devices: Mapping[str, Samples], out: Path, rounds: int | None) -> Table:
-    """The rows on these devices' samples, which are written below ``out``."""
+def trial_table(settings: Settings, devices: Mapping[str, Samples], out: Path, rounds: int | None, yours: str) -> Table:
+    """The rows on these devices' samples, which are written below ``out``; ``yours`` is what the settings say."""
     fraction = settings.data.test_fraction
     for seed in (*SEEDS, CHOSEN_ON_SEED):
         write_parts(devices, _folder(out, seed), fraction, seed)
@@ -65,7 +64,7 @@ def trial_table(settings: Settings, devices: Mapping[str, Samples], out: Path, r
     strategy = base.pop("strategy", {})
     base["run"] = {"rounds": rounds or min(ROUNDS, settings.run.rounds)}
     base.get("train", {}).pop("learning_rate", None)
-    yours = {"label": YOURS, "name": settings.strategy.name, **strategy}
+    last = {"label": yours, "name": settings.strategy.name, **strategy}
     own = [*STANDARD_ROWS, {"label": "FeSEM", "name": "fesem", "num_clusters": "auto"}]
     table = make_table(
         {
@@ -74,7 +73,7 @@ def trial_table(settings: Settings, devices: Mapping[str, Samples], out: Path, r
             "metrics": ["accuracy_macro"],
             "base": base,
             # What a method itself has: only the last row serves what the settings say.
-            "strategy": [*({**row, "set": {"personal.serve": "own"}} for row in own), yours],
+            "strategy": [*({**row, "set": {"personal.serve": "own"}} for row in own), last],
             "data": [{"label": COLUMN, "dataset": "own", "data_dir": str(_folder(out, SEEDS[0]) / "test")}],
             "tune": {"seeds": [CHOSEN_ON_SEED], "train.learning_rate": list(LEARNING_RATES)},
         }
@@ -96,7 +95,7 @@ def outcomes(results: Results, in_order: bool) -> list[Outcome]:
     """
     worth = {row.label: worth_by_seed(results, row.label, COLUMN) for row in results.table.rows}
     alone = worth[ALONE]
-    rows = [row for row in worth if worth[row]]
+    rows = [row for row in worth if any(worth[row].values())]
     others = [row for row in rows if row != ALONE]
     gains = holm({row: paired_difference(worth[row], alone) for row in others})
     found = []
@@ -132,14 +131,14 @@ def _over_devices(gains: Mapping[str, float]) -> Difference:
 def chosen(found: Sequence[Outcome]) -> Outcome | None:
     """The row to take, None for no federation: of those that are better than alone the best.
 
-    Or what the settings say, where that is behind by less than the noise of the best.
+    Or the last, what the settings say, where that is behind by less than the noise of the best.
     """
     better = [one for one in found if one.claimed and one.mean > 0]
     if not better:
         return None
     best = max(better, key=lambda one: one.mean)
-    yours = (one for one in better if one.row == YOURS and best.mean - one.mean <= best.noise)
-    return next(yours, best)
+    last = found[-1]
+    return last if last in better and best.mean - last.mean <= best.noise else best
 
 
 def gain_text(score: Score, one: Outcome) -> str:
@@ -166,13 +165,13 @@ def advice(found: Sequence[Outcome], score: Score) -> str:
         highest = max((one for one in found if one.gain), key=lambda one: one.mean)
         return (
             "Do not federate on the strength of this: no row is better than each device alone by more than chance; "
-            f"{highest.row}, the highest, has {gain_text(score, highest)} {unit_of(score)}. More samples to test on, "
-            "or more devices, may tell."
+            f"the highest is {highest.row} with {gain_text(score, highest)} {unit_of(score)}. More samples to test "
+            "on, or more devices, may tell."
         )
     by_gain = sorted(best.by_device.items(), key=lambda item: -item[1])
     most = ", ".join(f"{name} (+{amount(score, gain)})" for name, gain in by_gain[:MOST_NAMED] if gain > 0)
     worse = [f"{name} (−{amount(score, -gain)})" for name, gain in by_gain if gain < 0]
-    strategy = "" if best.row == YOURS else f'strategy.name = "{best.strategy}", '
+    strategy = "" if best is found[-1] else f'strategy.name = "{best.strategy}", '
     return (
         f"Take {best.row} ({strategy}train.learning_rate = {best.learning_rate:g}): {gain_text(score, best)} "
         f"{unit_of(score)} over each device alone. Most gain {most}; worse off: {', '.join(worse) or 'none'}."

@@ -56,15 +56,16 @@ def init(
     if server:
         say("made", server_files(draft))
     several = len(draft.devices) > 1
-    say(
-        "next",
-        [
-            f"bouquet try {folder} --settings {file}",
-            *([f"bouquet simulate --settings {file}"] if several else []),
-            f"bouquet server --settings {file}" + ("" if server else " --insecure"),
-            f"bouquet check --settings {file} --data {draft.devices[0]}",
-        ],
-    )
+    steps = {
+        f"bouquet try {folder} --settings {file}": "is federation worth it?",
+        **({f"bouquet simulate --settings {file}": "one run, its record and report"} if several else {}),
+        f"bouquet server --settings {file}{'' if server else ' --insecure'}": "the real fleet"
+        if server
+        else "a trial of the fleet; --server makes keys",
+        f"bouquet check --settings {file} --data {draft.devices[0]}": "on a device, before it joins",
+    }
+    width = max(map(len, steps)) + 2
+    say("next", [f"{command:<{width}}# {what}" for command, what in steps.items()])
 
 
 def try_(
@@ -84,7 +85,7 @@ def try_(
     """Say whether federation is worth it for these devices: some minutes of simulation on their own data.
 
     Each device alone, FedAvg, FedPer, Ditto, FeSEM and what the settings say, each with the learning rate that is best
-    for it, chosen on samples that are not tested. Five seeds say what is chance. One device's data are divided into
+    for it, chosen on samples that are not tested. Several seeds say what is chance. One device's data are divided into
     five, by their order.
 
     Example: bouquet try plants
@@ -94,6 +95,7 @@ def try_(
     from bouquet.begin.look import devices_in, look
     from bouquet.begin.parts import read_devices
     from bouquet.begin.trial import advice, gain_text, outcomes, trial_table, unit_of
+    from bouquet.common.errors import BouquetError
     from bouquet.common.settings import load_settings, parse_settings
     from bouquet.experiments.comparison.cell_process import ForkRunner
     from bouquet.experiments.comparison.tables import write_results
@@ -106,19 +108,26 @@ def try_(
     for line in [*draft.seen, *draft.assumed] if draft else ():
         console.print(line, soft_wrap=True, highlight=False)
     if len(places) == 1:
-        console.print(f"One device's data, divided into {len(devices)} by their order: these are no real devices.")
-    table = trial_table(chosen, devices, out, rounds)
+        console.print(f"One device's data, divided into {len(devices)} by their order: no devices that there are.")
+    table = trial_table(chosen, devices, out, rounds, "the defaults" if draft else "your settings")
     results = run_comparison(table, out, None, ForkRunner(), console, quiet=True)
+    if results.interrupted:
+        raise typer.Abort
+    if failed := results.failed_now:
+        raise BouquetError(f"{len(failed)} runs failed, {failed[0].cell.slug} first: {failed[0].error}")
     write_results(results, out)
     score = table.score
     found = outcomes(results, next(iter(devices.values())).in_order)
     shown = RichTable("", score.title, f"over alone ({unit_of(score)})", "learning rate", title_justify="left")
     for one in found:
         mark = "" if one.gain is None or one.claimed else "≈ "
-        shown.add_row(one.row, score.number(one.score), mark + gain_text(score, one), f"{one.learning_rate:g}")
+        shown.add_row(
+            "each device alone" if one.gain is None else one.row,
+            score.number(one.score),
+            mark + gain_text(score, one),
+            f"{one.learning_rate:g}",
+        )
     console.print(shown)
-    console.print("± is of 95 % over five seeds; ≈ may be chance.")
+    console.print(f"± is of 95 % over {len(table.seeds)} seeds; ≈: may be chance.")
     console.print(advice(found, score), soft_wrap=True, highlight=False)
     console.print(f"All of it: {out}/compare.html", soft_wrap=True, highlight=False)
-    if results.interrupted or results.failed_now:
-        raise typer.Exit(1)

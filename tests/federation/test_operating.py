@@ -148,8 +148,9 @@ def machines(tmp_path):
     (tmp_path / "roof-pi" / "photos" / "healthy" / "broken.png").write_bytes(b"not a photo")
     for name in ("server", "laptop"):
         (tmp_path / name).mkdir()
-    settings = re.search(r"```toml\n(# plants\.toml\n.*?)```", SEASON, re.DOTALL)[1] + QUICK
-    (tmp_path / "server" / "plants.toml").write_text(settings)
+    settings = re.search(r"```toml\n(# season\.toml\n.*?)```", SEASON, re.DOTALL)[1] + QUICK
+    for name in ("season", "plants"):
+        (tmp_path / "server" / f"{name}.toml").write_text(settings)
     for name, rounds in (("autumn", 2), ("winter", 1)):
         changed = settings.replace('"plants"', f'"{name}"').replace("rounds = 1000", f"rounds = {rounds}")
         (tmp_path / "server" / f"{name}.toml").write_text(changed)

@@ -1,4 +1,4 @@
-"""Folders of devices of two kinds, as an owner has them: photos by class, and tables of a logger."""
+"""Folders of devices, as an owner has them: photos by class, and tables of a logger."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -6,22 +6,32 @@ import numpy as np
 from PIL import Image
 
 NAMES = ("door-pi", "garden-pi", "roof-pi", "shed-pi", "window-pi")
-CLASSES = ("healthy", "mildew", "rust")
+COLOURS = {"healthy": (60, 150, 60), "mildew": (140, 160, 140), "rust": (150, 110, 50)}  # of leaves
+LIGHT = (0.7, 1.0, 1.3)  # devices stand in the shade, indoors and in the sun
 
 
-def write_photos(folder, names=NAMES, classes=CLASSES, each=12, size=(64, 48), seed=0):
-    """Photos of ``each`` class a device: stripes by class; every second device has its camera on its side."""
+def leaf(random, colour, light, size=80):
+    """A photo: a disc in the class's colour, never at the same place, spots on it, and noise over all."""
+    y, x = np.mgrid[:size, :size]
+    centre, radius = random.uniform(0.35 * size, 0.65 * size, 2), random.uniform(size / 4.5, size / 2.9)
+    inside = (x - centre[0]) ** 2 + (y - centre[1]) ** 2 < radius**2
+    pixels = np.full((size, size, 3), (110, 100, 90), dtype=float)
+    pixels[inside] = np.array(colour) + random.normal(0, 15, 3)
+    pixels[inside & (random.random((size, size)) < 0.15)] -= 40
+    return np.clip(light * pixels + random.normal(0, 25, pixels.shape), 0, 255).astype(np.uint8)
+
+
+def write_photos(folder, names=NAMES, each=12, size=80, lacking=("window-pi", "rust")):
+    """A folder of photos by class for each device; one of them has never seen one class."""
+    random = np.random.default_rng(0)
     for number, name in enumerate(names):
-        rng = np.random.default_rng((seed, number))
-        for label, kind in enumerate(classes):
+        for kind, colour in COLOURS.items():
+            if (name, kind) == lacking:
+                continue
             (folder / name / kind).mkdir(parents=True)
             for k in range(each):
-                wave = np.sin(np.arange(size[0]) * 0.3 * (label + 1) + rng.uniform(0, 6))
-                pixels = 120 + 80 * wave[None, :, None] + rng.normal(0, 25, (size[1], size[0], 3))
-                image = Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
-                if number % 2:
-                    image = image.rotate(90, expand=True).resize(size)
-                image.save(folder / name / kind / f"{k:03}.jpg")
+                photo = leaf(random, colour, LIGHT[number % 3], size)
+                Image.fromarray(photo).save(folder / name / kind / f"{k:03}.png")
     return folder
 
 

@@ -1,6 +1,7 @@
 """What `bouquet init` sees in folders of photos, tables and .npz, and that what it writes works as it is."""
 
 import json
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def test_a_fleet_of_photos_is_seen_written_checked_and_simulated(tmp_path):
     write_photos(tmp_path / "plants", TWO, each=4)
     done = bouquet(tmp_path, "init", "plants", "--server")
     assert done.returncode == 0, done.stderr
-    assert "2 devices (door-pi, roof-pi), 24 photos of 64 × 48 pixels, 3 classes: healthy, mildew, rust" in done.stdout
+    assert "2 devices (door-pi, roof-pi), 24 photos of 80 × 80 pixels, 3 classes: healthy, mildew, rust" in done.stdout
     assert (tmp_path / "keys" / "devices" / "roof-pi" / "device.key").exists()
     lines = (tmp_path / "plants.toml").read_text().splitlines()
     assert sum(" = " in line for line in lines) == 9
@@ -72,14 +73,17 @@ def test_tables_of_a_logger_become_a_forecast(tmp_path):
 
 
 def test_words_are_classes_or_inputs_and_numbers_without_a_time_a_regression(tmp_path):
-    rows = [f"{k},{k % 7}.5,{'NSEW'[k % 4]},{('dry', 'wet')[k % 2]},{k * 3}" for k in range(40)]
-    table = tmp_path / "soil.csv"
-    table.write_text("\n".join(["nr,heat,wind,state,yield [kg]", *rows]) + "\n")
+    rows = [f"{k},{k % 7}.5,{'NSEW'[k % 4]},{('dry', 'wet')[k % 2]},,{k * 3}" for k in range(40)]
+    table = tmp_path / "soil"
+    table.mkdir()
+    for name in ("a", "b"):
+        (table / f"{name}.csv").write_text("\n".join(["nr,heat,wind,state,ph,yield [kg]", *rows]) + "\n")
     settings, said = written(table, "state")
     assert (settings.task.kind, settings.data.classes) == ("classification", ("dry", "wet"))
     assert settings.table.inputs == ("heat", "wind", "yield [kg]")
     assert settings.table.categories == ("wind=E,N,S,W",)
     assert "Passed over: nr" in said
+    assert "Empty: ph." in said
     settings, said = written(table)
     assert (settings.task.kind, settings.task.unit, settings.table.targets) == ("regression", "kg", ("yield [kg]",))
     assert "No column says when" in said
@@ -112,12 +116,14 @@ def test_what_is_no_data_is_said(tmp_path):
         look(tmp_path / "empty")
     with pytest.raises(BouquetError, match="is not there"):
         look(tmp_path / "nowhere")
-    write_photos(tmp_path / "mixed", ("door-pi",), each=1)
+    write_photos(tmp_path / "mixed", ("door-pi",), each=1, size=9)
     (tmp_path / "mixed" / "rust").mkdir()
     Image.new("L", (9, 9)).save(tmp_path / "mixed" / "rust" / "0.png")
     with pytest.raises(BouquetError, match="is mixed: rust has images"):
         devices_in(tmp_path / "mixed")
-    write_photos(tmp_path / "one", ("door-pi",), ("healthy",), each=2)
+    write_photos(tmp_path / "one", ("door-pi",), each=1, size=9)
+    for name in ("mildew", "rust"):
+        shutil.rmtree(tmp_path / "one" / "door-pi" / name)
     with pytest.raises(BouquetError, match="one class only, healthy"):
         look(tmp_path / "one" / "door-pi")
     assert devices_in(tmp_path / "one" / "door-pi") == (Path(tmp_path / "one" / "door-pi"),)

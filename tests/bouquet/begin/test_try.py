@@ -1,0 +1,165 @@
+"""`bouquet try`: nothing is chosen or trained on what is tested, and no advice goes beyond the noise."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from bouquet.begin import trial
+from bouquet.begin.look import look
+from bouquet.begin.parts import MOST, Samples, read_devices, settings_of_parts, write_parts
+from bouquet.begin.trial import Outcome, advice, chosen, outcomes, trial_table
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings import parse_settings
+from bouquet.common.task.score import ACCURACY, Score
+from bouquet.experiments.comparison.run import CellResult, Results
+from bouquet.experiments.comparison.significance import Difference
+from bouquet.experiments.comparison.table import tuning_table
+from bouquet.experiments.comparison.tuning_grids import Choice
+from tests.bouquet.test_cli import bouquet
+from tests.helpers.fleets import write_photos, write_tables
+
+MAE = Score("mae", "MAE", "cm", higher_is_better=False)
+
+
+def numbered(count, in_order=False, overlap=0, labels=2):
+    """Samples that are their own numbers, so that one sees which are where."""
+    return Samples(np.arange(count, dtype=np.float32)[:, None], np.arange(count) % labels, in_order, overlap)
+
+
+def parts(folder, what, device="a"):
+    with np.load(folder / what / device / "data.npz") as held:
+        return held["x"][:, 0].astype(int).tolist(), held["x_test"][:, 0].astype(int).tolist()
+
+
+def test_what_is_chosen_on_is_not_tested_on_and_each_seed_tests_another_part(tmp_path):
+    for seed in (0, 1):
+        write_parts({"a": numbered(50)}, tmp_path / str(seed), 0.2, seed)
+    rest, tested = parts(tmp_path / "0", "test")
+    trained, chosen_on = parts(tmp_path / "0", "chosen-on")
+    assert sorted(rest + tested) == list(range(50))
+    assert sorted(trained + chosen_on) == rest
+    assert (len(tested), len(chosen_on)) == (10, 8)
+    assert parts(tmp_path / "1", "test")[1] != tested
+
+
+def test_the_newest_is_tested_and_windows_share_no_row_with_what_is_trained_on(tmp_path):
+    write_parts({"a": numbered(100, in_order=True, overlap=5)}, tmp_path, 0.2, 0)
+    assert parts(tmp_path, "test") == (list(range(75)), list(range(80, 100)))
+    assert parts(tmp_path, "chosen-on") == (list(range(55)), list(range(60, 75)))
+    write_parts({"a": numbered(MOST + 100, in_order=True)}, tmp_path, 0.2, 0)
+    assert parts(tmp_path, "test")[0][0] == 100  # the oldest are left out
+    with pytest.raises(BouquetError, match="a has 2 samples: too few"):
+        write_parts({"a": numbered(2)}, tmp_path, 0.2, 0)
+
+
+def test_one_device_is_divided_by_the_order_of_its_samples(tmp_path):
+    write_photos(tmp_path, ("garden-pi",), each=20, size=8)
+    settings = parse_settings(look(tmp_path / "garden-pi").sections, {})
+    found = read_devices(settings, [tmp_path / "garden-pi"])
+    assert list(found) == ["part-1", "part-2", "part-3"]
+    assert all(set(samples.y) == {0, 1, 2} for samples in found.values())
+    settings = settings.with_overrides({"data.input_shape": [3, 4, 4]})
+    write_photos(tmp_path / "few", ("garden-pi",), each=5, size=8)
+    with pytest.raises(BouquetError, match="One device with 15 samples cannot be divided"):
+        read_devices(settings, [tmp_path / "few" / "garden-pi"])
+
+
+def test_windows_of_tables_come_in_their_own_units(tmp_path):
+    write_tables(tmp_path / "tanks", ("a", "b"), hours=100)
+    settings = parse_settings(look(tmp_path / "tanks").sections, {})
+    found = read_devices(settings, [tmp_path / "tanks" / "a.csv", tmp_path / "tanks" / "b.csv"])
+    history = settings.table.history
+    assert found["a"].x.shape[1:] == (2, history)
+    assert found["a"].overlap == history
+    assert found["a"].in_order
+    assert 60 < found["a"].y.mean() < 110  # centimetres, not deviations
+    assert 10 < found["b"].y.mean() < 60
+    as_parts = settings_of_parts(settings, found["a"].x.shape[1:])
+    assert (as_parts.task.kind, as_parts.task.unit, as_parts.table.targets) == ("regression", "cm", ("level (cm)",))
+
+
+@pytest.fixture
+def table(tmp_path):
+    settings = parse_settings({"data": {"dataset": "own", "classes": ["x", "y"], "input_shape": [1]}}, {})
+    return trial_table(settings, {name: numbered(40) for name in ("a", "b")}, tmp_path, 3, "yours")
+
+
+def test_each_row_is_chosen_and_tested_on_the_same_grid_and_parts(table, tmp_path):
+    for cell in table.cells:
+        assert cell.settings.data.data_dir == str(tmp_path / "data" / f"s{cell.seed}" / "test")
+        assert cell.settings.run.rounds == 3
+    tried = tuning_table(table).cells
+    assert {cell.settings.data.data_dir for cell in tried} == {str(tmp_path / "data" / "s100" / "chosen-on")}
+    rates = {(cell.settings.strategy.name, cell.settings.train.learning_rate) for cell in tried}
+    names = {name for name, _ in rates}
+    assert names == {"standalone", "fedavg", "fedper", "ditto", "fesem"}
+    assert rates == {(name, rate) for name in names for rate in trial.LEARNING_RATES}
+
+
+class Told:
+    """A run, as far as an outcome looks at it."""
+
+    def __init__(self, scores):
+        self.score_by_client, self.score = scores, ACCURACY
+        self.last_numbers = {client: {"accuracy_trained": value} for client, value in scores.items()}
+
+
+def results(table, worth):
+    """A comparison whose row ``R`` has in seed s at client c the score ``worth(R, s, c)``."""
+    cells = [
+        CellResult(cell, Told({client: worth(cell.strategy, cell.seed, client) for client in "ab"}))
+        for cell in table.cells
+    ]
+    choices = {(row.label, trial.COLUMN): Choice({"train.learning_rate": 0.1}, (), ()) for row in table.rows}
+    return Results(dataclasses.replace(table, choices=choices), cells)
+
+
+def jitter(seed):
+    return (0.00, 0.02, -0.01, 0.01, -0.02)[seed % 5]
+
+
+def test_a_gain_beyond_the_noise_is_advised_with_who_has_it(table):
+    gains = {"Ditto": {"a": 0.15, "b": 0.05}, "yours": {"a": 0.2, "b": -0.02}}
+    found = outcomes(results(table, lambda r, s, c: 0.7 + gains.get(r, {c: 0})[c] * (1 + jitter(s))), False)
+    assert {one.row for one in found if one.claimed} == {"Ditto", "yours"}
+    said = advice(found, ACCURACY)
+    assert said.startswith('Take Ditto (strategy.name = "ditto", train.learning_rate = 0.1): +10.0 ± 0.')
+    assert said.endswith("points over each device alone. Most gain a (+15.0), b (+5.0); worse off: none.")
+
+
+def test_within_the_noise_nothing_is_advised_or_what_the_settings_say(table):
+    found = outcomes(results(table, lambda r, s, c: 0.7 + (r != trial.ALONE) * (0.005 + 2 * jitter(s))), False)
+    assert chosen(found) is None
+    assert advice(found, ACCURACY).startswith("Do not federate on the strength of this")
+    close = {"Ditto": 0.101, "yours": 0.1}
+    found = outcomes(results(table, lambda r, s, c: 0.7 + close.get(r, 0) * (1 + jitter(s))), False)
+    assert chosen(found).row == "yours"
+    assert "Take yours (train.learning_rate = 0.1): +10.0" in advice(found, ACCURACY)
+
+
+def test_where_seeds_test_the_same_part_the_devices_have_to_agree(table):
+    gains = {"Ditto": {"a": 0.2, "b": -0.02}}
+    made = results(table, lambda r, s, c: 0.7 + gains.get(r, {c: 0})[c] * (1 + jitter(s)))
+    assert chosen(outcomes(made, False)).row == "Ditto"
+    assert chosen(outcomes(made, True)) is None
+
+
+def test_an_error_is_told_in_its_unit_and_less_is_more():
+    gain = Difference(1.25, 1.0, 1.5, 5, 5, 10, 0.001)
+    best = Outcome("FedAvg", "fedavg", 0.1, 3.0, gain, {"a": 3.0, "b": -0.5}, True)
+    said = advice([best, Outcome("yours", "fesem", 0.1, 4.0, None, {}, False)], MAE)
+    assert said.endswith("+1.25 ± 0.25 cm over each device alone. Most gain a (+3); worse off: b (−0.5).")
+
+
+def test_the_command_ends_with_one_table_and_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(trial, "SEEDS", (0, 1))
+    monkeypatch.setattr(trial, "LEARNING_RATES", (0.1,))
+    monkeypatch.setattr(trial, "STANDARD_ROWS", trial.STANDARD_ROWS[:2])
+    write_photos(tmp_path / "plants", ("door-pi", "roof-pi"), each=5, size=16)
+    done = bouquet(tmp_path, "try", "plants/door-pi", "plants/roof-pi", "--rounds", "2")
+    assert done.returncode == 0, done.stderr
+    assert "30 photos of 16 × 16 pixels" in done.stdout
+    assert "the defaults" in done.stdout
+    assert "over each device alone" in done.stdout or "Do not federate" in done.stdout
+    assert (tmp_path / "runs" / "try" / "compare.html").exists()
