@@ -94,7 +94,7 @@ def _data(path: Path | None, settings: Settings | None, strict: bool) -> Iterato
             yield from _whole_data(path, settings, strict)
         else:
             yield from _photos(path, strict)
-    except BouquetError as error:
+    except (BouquetError, OSError) as error:
         yield Line("data", WRONG, str(error))
 
 

@@ -108,10 +108,11 @@ def read_photo(file: Path, input_shape: tuple[int, ...]) -> Photo:
     It is turned as its EXIF data say, white is put behind what is transparent, 16 bits a channel become 8, and it is
     converted to the channels and scaled. Raises `BouquetError` that names the file, and nothing else.
     """
-    with named(f"The image {file}", advice="; mend or remove it"):
+    what = "folder" if os.path.isdir(file) else "image"
+    with named(f"The {what} {file}", advice="; mend or remove it"):
         about = file.stat()
         if not stat.S_ISREG(about.st_mode):  # a pipe would never end
-            raise OSError(0, "it cannot be looked into" if stat.S_ISDIR(about.st_mode) else "it is no file")
+            raise OSError(0, "it cannot be looked into" if what == "folder" else "it is no file")
         pixels, taken, see_through = _decoded(file, input_shape)
         return Photo(pixels, taken, about.st_mtime, see_through)
 

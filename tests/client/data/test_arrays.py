@@ -1,7 +1,12 @@
 """Numbers and times of a device's own .npz: what is tested, how it is scaled, and what does not fit."""
 
+import contextlib
+import io
+
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from bouquet.client.data.own import load_folder
 from bouquet.common.errors import BouquetError
@@ -140,6 +145,27 @@ def test_few_samples_that_do_not_fit_are_left_out_and_named(tmp_path):
     path = save(tmp_path, x=x, y=labels, time=None, x_test=x[:4], y_test=np.array([0, 1, 5, 0]))
     data = load(path, TableSettings(), by_time=False, classes=("dry", "wet"))
     assert (len(data.train_y), len(data.test_y), data.left_out) == (39, 3, 2)
+
+
+def whole_npz():
+    buffer = io.BytesIO()
+    np.savez(buffer, x=np.zeros((COUNT, 2, 3)), y=np.arange(COUNT) * 1.0, time=NEW_YEAR + DAY * np.arange(COUNT))
+    return buffer.getvalue()
+
+
+WHOLE = whole_npz()
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.lists(st.tuples(st.integers(0, len(WHOLE)), st.binary(min_size=1, max_size=4)), max_size=6), st.booleans())
+def test_nothing_but_our_own_error_leaves_an_npz(tmp_path, flips, checked):
+    damaged = bytearray(WHOLE)
+    for place, with_ in flips:
+        damaged[place : place + len(with_)] = with_
+    file = tmp_path / "data.npz"
+    file.write_bytes(damaged)
+    with contextlib.suppress(BouquetError):
+        assert load(file, strict=checked).train_x.shape[1:] == (2, 3)
 
 
 def test_what_nothing_looks_at_is_said(tmp_path):

@@ -210,7 +210,7 @@ def test_a_folder_that_may_not_be_looked_into_is_left_out(tmp_path):
     finally:
         (tmp_path / "rust").chmod(0o700)
     assert own.left_out == 1
-    assert any("rust cannot be read" in note for note in own.notes)
+    assert any("The folder" in note and "rust cannot be read" in note for note in own.notes)
 
 
 def test_names_of_the_longest_kind_and_of_no_text(tmp_path):
