@@ -31,6 +31,7 @@ IMAGE_MODES = {1: "L", 3: "RGB"}  # Pillow's mode for each number of channels th
 COPIES = 16  # bytes of a pixel: four copies, as it is decoded, composited, turned and converted
 COEFFICIENTS = 6  # bytes of a pixel of a progressive JPEG, all of which are held while it is decoded
 LARGE = 1 << 23  # pixels, of which one image is decoded at a time
+LARGEST = 90_000_000  # pixels that are decoded; small files can claim any number
 # Tags of EXIF; the time of the photo is in a directory of its own.
 ORIENTATION, CHANGED, DETAILS, TAKEN = 0x0112, 0x0132, 0x8769, 0x9003
 _one_at_a_time = threading.Lock()
@@ -41,10 +42,11 @@ class Photo:
     """An image: ``pixels`` of shape (1 or 3, height, width), uint8.
 
     ``taken`` is when, in seconds by the camera's own clock, NaN where EXIF does not say it; ``changed`` is the file's
-    time. ``see_through`` says that white was put behind what is transparent.
+    time. ``see_through`` says that white was put behind what is transparent, ``size`` is the file's (width, height).
     """
 
     pixels: NDArray[np.uint8]
+    size: tuple[int, int]
     taken: float
     changed: float
     see_through: bool
@@ -113,11 +115,10 @@ def read_photo(file: Path, input_shape: tuple[int, ...]) -> Photo:
         about = file.stat()
         if not stat.S_ISREG(about.st_mode):  # a pipe would never end
             raise OSError(0, "it cannot be looked into" if what == "folder" else "it is no file")
-        pixels, taken, see_through = _decoded(file, input_shape)
-        return Photo(pixels, taken, about.st_mtime, see_through)
+        return _decoded(file, input_shape, about.st_mtime)
 
 
-def _decoded(file: Path, input_shape: tuple[int, ...]) -> tuple[NDArray[np.uint8], float, bool]:
+def _decoded(file: Path, input_shape: tuple[int, ...], changed: float) -> Photo:
     from PIL import Image, UnidentifiedImageError
 
     if file.suffix.lower() in HEIF_SUFFIXES:
@@ -131,10 +132,10 @@ def _decoded(file: Path, input_shape: tuple[int, ...]) -> tuple[NDArray[np.uint8
     except UnidentifiedImageError:
         raise OSError(0, "it is no image that Pillow knows") from None
     with opened as image:
-        whole = image.width * image.height
+        size, whole = image.size, image.width * image.height
         image.draft(mode, (longer, longer))  # lets a large JPEG be decoded at a fraction of its size
         pixels = image.width * image.height
-        _check_room(pixels * COPIES + (whole * COEFFICIENTS if image.info.get("progressive") else 0), whole)
+        _check_room(pixels, whole if image.info.get("progressive") else 0)
         with _one_at_a_time if pixels > LARGE else contextlib.nullcontext():
             image.load()
             shown, see_through = _opaque(_of_bytes(image))
@@ -142,13 +143,18 @@ def _decoded(file: Path, input_shape: tuple[int, ...]) -> tuple[NDArray[np.uint8
             upright = (shown if turned is None else shown.transpose(turned)).convert(mode)
             resized = upright.resize((width, height), Image.Resampling.BILINEAR)
         taken = _seconds(_said(image, TAKEN, DETAILS) or _said(image, CHANGED))
-    return np.asarray(resized, dtype=np.uint8).reshape(height, width, channels).transpose(2, 0, 1), taken, see_through
+    bands = np.asarray(resized, dtype=np.uint8).reshape(height, width, channels).transpose(2, 0, 1)
+    return Photo(bands, size, taken, changed, see_through)
 
 
-def _check_room(needed: int, pixels: int) -> None:
+def _check_room(pixels: int, progressive: int) -> None:
+    """Raise ValueError where an image of so many pixels, once decoded, takes more memory than there is."""
+    if pixels > LARGEST:
+        raise ValueError(f"it has {pixels} pixels, and {LARGEST} are allowed")
+    needed = pixels * COPIES + progressive * COEFFICIENTS
     free = available_bytes() if needed > LARGE * COPIES else None
     if free is not None and needed > free:
-        raise ValueError(f"its {pixels} pixels take {needed // 10**6} MB, and {free // 10**6} MB are free")
+        raise ValueError(f"its pixels take {needed // 10**6} MB, and {free // 10**6} MB are free")
 
 
 def _of_bytes(image: Image) -> Image:
