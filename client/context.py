@@ -268,6 +268,13 @@ def own_data(settings: Settings, folder: str, strict: bool = False) -> ClientDat
 
     Raises `BouquetError`, with the file, for what does not fit.
     """
+    try:
+        return _read_data(settings, folder, strict)
+    except OSError as error:  # a stick that was pulled out, rights that were taken away
+        raise BouquetError(f"{error.filename or folder} cannot be read: {error.strerror}.") from error
+
+
+def _read_data(settings: Settings, folder: str, strict: bool) -> ClientData:
     from bouquet.client.data.own import load_folder, load_table
 
     if settings.table.inputs:

@@ -94,7 +94,7 @@ def _data(path: Path | None, settings: Settings | None, strict: bool) -> Iterato
             yield from _whole_data(path, settings, strict)
         else:
             yield from _photos(path, strict)
-    except BouquetError as error:
+    except (BouquetError, OSError) as error:
         yield Line("data", WRONG, str(error))
 
 
@@ -166,22 +166,10 @@ def _photos(path: Path, strict: bool) -> Iterator[Line]:
         except BouquetError as error:
             yield Line("", WRONG, str(error))
             continue
-        if sizes := {_size(file) for file in photos.files}:
-            small, large = min(sizes, key=_area), max(sizes, key=_area)
-            yield Line("", OK, f"Sizes {small[0]} × {small[1]} to {large[0]} × {large[1]} pixels.")
+        if sizes := [f"{width} × {height}" for width, height in photos.sizes]:
+            yield Line("", OK, f"Sizes {' to '.join(sizes)} pixels.")
         for note in notes_on(found, photos, left_out):
             yield Line("", WARNING, note)
-
-
-def _size(file: Path) -> tuple[int, int]:
-    from PIL import Image
-
-    with Image.open(file) as image:
-        return image.size
-
-
-def _area(size: tuple[int, int]) -> int:
-    return size[0] * size[1]
 
 
 def _keys(directory: Path | None, insecure: bool) -> Iterator[Line]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -124,7 +125,8 @@ def find_photos(folder: Path, classes: tuple[str, ...]) -> Photos:
 class ReadPhotos:
     """Photos that could be read, in order: ``x`` (n, *input_shape), ``y`` (n,) and the ``files``.
 
-    ``taken`` and ``changed`` (n,) are as in `bouquet.common.data.images.Photo`; ``see_through`` counts photos.
+    ``taken`` and ``changed`` (n,) are as in `bouquet.common.data.images.Photo`; ``see_through`` counts photos, and
+    ``sizes`` are the smallest and the largest (width, height).
     """
 
     x: NDArray[np.uint8]
@@ -133,6 +135,7 @@ class ReadPhotos:
     taken: NDArray[np.float64]
     changed: NDArray[np.float64]
     see_through: int
+    sizes: tuple[tuple[int, int], ...]
 
 
 def read_photos(
@@ -146,27 +149,31 @@ def read_photos(
     x = np.empty((len(found.photos), *input_shape), dtype=np.uint8)
     taken = np.empty((2, len(x)))
     kept: list[tuple[Path, int]] = []
-    see_through = 0
+    see_through, sizes = 0, set()
     step = max(1, len(found.photos) // 10)
-    pool = ThreadPoolExecutor(available_cores())  # Pillow lets others work while it decodes
-    try:
-        read = pool.map(lambda photo: _photo_or_error(photo[0], input_shape), found.photos)
-        for done, (which, photo) in enumerate(zip(found.photos, read, strict=True), 1):
-            if isinstance(photo, BouquetError):
-                if left_out is None:
-                    raise photo
-                left_out.add(photo)
-            else:
-                x[len(kept)], taken[:, len(kept)] = photo.pixels, (photo.taken, photo.changed)
-                see_through += photo.see_through
-                kept.append(which)
-            if report is not None and len(found.photos) >= MANY_IMAGES and done % step == 0:
-                report(f"Reading the images in {found.folder}: {done} of {len(found.photos)}.")
-    finally:
-        pool.shutdown(cancel_futures=True)
+    # Pillow lets others work while it decodes; its warnings name no file.
+    with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor(available_cores()) as pool:
+        try:
+            read = pool.map(lambda photo: _photo_or_error(photo[0], input_shape), found.photos)
+            for done, (which, photo) in enumerate(zip(found.photos, read, strict=True), 1):
+                if isinstance(photo, BouquetError):
+                    if left_out is None:
+                        raise photo
+                    left_out.add(photo)
+                else:
+                    x[len(kept)], taken[:, len(kept)] = photo.pixels, (photo.taken, photo.changed)
+                    see_through += photo.see_through
+                    sizes.add(photo.size)
+                    kept.append(which)
+                if report is not None and len(found.photos) >= MANY_IMAGES and done % step == 0:
+                    report(f"Reading the images in {found.folder}: {done} of {len(found.photos)}.")
+        finally:
+            pool.shutdown(cancel_futures=True)
     count, labels = len(kept), np.array([label for _, label in kept], dtype=np.int64)
     files = tuple(file for file, _ in kept)
-    return ReadPhotos(x[:count], labels, files, taken[0, :count], taken[1, :count], see_through)
+    by_area = sorted(sizes, key=lambda size: size[0] * size[1])
+    most = (by_area[0], by_area[-1]) if by_area else ()
+    return ReadPhotos(x[:count], labels, files, taken[0, :count], taken[1, :count], see_through, most)
 
 
 def _photo_or_error(file: Path, input_shape: tuple[int, ...]) -> Photo | BouquetError:

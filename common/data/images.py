@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,13 +24,14 @@ from bouquet.common.system.resources import available_bytes
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-HEIF_SUFFIXES = (".heic", ".heif")  # which Pillow reads where pillow-heif is installed
+HEIF, HEIF_SUFFIXES = "pillow_heif", (".heic", ".heif")  # read where that package is installed
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 CLUTTER = ("__MACOSX", "lost+found", "System Volume Information", "Thumbs.db", "desktop.ini")
 IMAGE_MODES = {1: "L", 3: "RGB"}  # Pillow's mode for each number of channels that an image can have
 COPIES = 16  # bytes of a pixel: four copies, as it is decoded, composited, turned and converted
 COEFFICIENTS = 6  # bytes of a pixel of a progressive JPEG, all of which are held while it is decoded
 LARGE = 1 << 23  # pixels, of which one image is decoded at a time
+LARGEST = 90_000_000  # pixels that are decoded; small files can claim any number
 # Tags of EXIF; the time of the photo is in a directory of its own.
 ORIENTATION, CHANGED, DETAILS, TAKEN = 0x0112, 0x0132, 0x8769, 0x9003
 _one_at_a_time = threading.Lock()
@@ -40,10 +42,11 @@ class Photo:
     """An image: ``pixels`` of shape (1 or 3, height, width), uint8.
 
     ``taken`` is when, in seconds by the camera's own clock, NaN where EXIF does not say it; ``changed`` is the file's
-    time. ``see_through`` says that white was put behind what is transparent.
+    time. ``see_through`` says that white was put behind what is transparent, ``size`` is the file's (width, height).
     """
 
     pixels: NDArray[np.uint8]
+    size: tuple[int, int]
     taken: float
     changed: float
     see_through: bool
@@ -88,7 +91,7 @@ def sorted_files(folder: Path) -> tuple[list[Path], list[Path]]:
 def is_image(file: Path) -> bool:
     """Whether its name says that it is an image that can be read here."""
     suffix = file.suffix.lower()
-    return suffix in IMAGE_SUFFIXES or (suffix in HEIF_SUFFIXES and find_spec("pillow_heif") is not None)
+    return suffix in IMAGE_SUFFIXES or (suffix in HEIF_SUFFIXES and find_spec(HEIF) is not None)
 
 
 def image_files(folder: Path) -> list[Path]:
@@ -107,21 +110,21 @@ def read_photo(file: Path, input_shape: tuple[int, ...]) -> Photo:
     It is turned as its EXIF data say, white is put behind what is transparent, 16 bits a channel become 8, and it is
     converted to the channels and scaled. Raises `BouquetError` that names the file, and nothing else.
     """
-    with named(f"The image {file}", advice="; mend or remove it"):
+    what = "folder" if os.path.isdir(file) else "image"
+    with named(f"The {what} {file}", advice="; mend or remove it"):
         about = file.stat()
         if not stat.S_ISREG(about.st_mode):  # a pipe would never end
-            raise OSError(0, "it cannot be looked into" if stat.S_ISDIR(about.st_mode) else "it is no file")
-        pixels, taken, see_through = _decoded(file, input_shape)
-        return Photo(pixels, taken, about.st_mtime, see_through)
+            raise OSError(0, "it cannot be looked into" if what == "folder" else "it is no file")
+        return _decoded(file, input_shape, about.st_mtime)
 
 
-def _decoded(file: Path, input_shape: tuple[int, ...]) -> tuple[NDArray[np.uint8], float, bool]:
+def _decoded(file: Path, input_shape: tuple[int, ...], changed: float) -> Photo:
     from PIL import Image, UnidentifiedImageError
 
     if file.suffix.lower() in HEIF_SUFFIXES:
-        import pillow_heif  # type: ignore[import-not-found, unused-ignore]
-
-        pillow_heif.register_heif_opener()
+        if find_spec(HEIF) is None:
+            raise OSError(0, "this takes pillow-heif: pip install pillow-heif")
+        import_module(HEIF).register_heif_opener()
     channels, height, width = input_shape
     mode, longer = IMAGE_MODES[channels], max(height, width)
     try:
@@ -129,10 +132,10 @@ def _decoded(file: Path, input_shape: tuple[int, ...]) -> tuple[NDArray[np.uint8
     except UnidentifiedImageError:
         raise OSError(0, "it is no image that Pillow knows") from None
     with opened as image:
-        whole = image.width * image.height
+        size, whole = image.size, image.width * image.height
         image.draft(mode, (longer, longer))  # lets a large JPEG be decoded at a fraction of its size
         pixels = image.width * image.height
-        _check_room(pixels * COPIES + (whole * COEFFICIENTS if image.info.get("progressive") else 0), whole)
+        _check_room(pixels, whole if image.info.get("progressive") else 0)
         with _one_at_a_time if pixels > LARGE else contextlib.nullcontext():
             image.load()
             shown, see_through = _opaque(_of_bytes(image))
@@ -140,13 +143,18 @@ def _decoded(file: Path, input_shape: tuple[int, ...]) -> tuple[NDArray[np.uint8
             upright = (shown if turned is None else shown.transpose(turned)).convert(mode)
             resized = upright.resize((width, height), Image.Resampling.BILINEAR)
         taken = _seconds(_said(image, TAKEN, DETAILS) or _said(image, CHANGED))
-    return np.asarray(resized, dtype=np.uint8).reshape(height, width, channels).transpose(2, 0, 1), taken, see_through
+    bands = np.asarray(resized, dtype=np.uint8).reshape(height, width, channels).transpose(2, 0, 1)
+    return Photo(bands, size, taken, changed, see_through)
 
 
-def _check_room(needed: int, pixels: int) -> None:
+def _check_room(pixels: int, progressive: int) -> None:
+    """Raise ValueError where an image of so many pixels, once decoded, takes more memory than there is."""
+    if pixels > LARGEST:
+        raise ValueError(f"it has {pixels} pixels, and {LARGEST} are allowed")
+    needed = pixels * COPIES + progressive * COEFFICIENTS
     free = available_bytes() if needed > LARGE * COPIES else None
     if free is not None and needed > free:
-        raise ValueError(f"its {pixels} pixels take {needed // 10**6} MB, and {free // 10**6} MB are free")
+        raise ValueError(f"its pixels take {needed // 10**6} MB, and {free // 10**6} MB are free")
 
 
 def _of_bytes(image: Image) -> Image:
