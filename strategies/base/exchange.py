@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -14,7 +15,8 @@ from bouquet.common.texts import plain
 FIRST_POLL = 0.05  # seconds; doubles up to LAST_POLL, so that short rounds are not rounded up to long ones
 LAST_POLL = 0.5
 PULLED_AT_ONCE = 16  # replies
-UNDELIVERED = "The message could not be delivered: the node is not connected, or the server's disk is full."
+LOST = "The device lost its connection, or was switched off, before it replied."
+UNDELIVERED = "The device was not reached: it is not connected, or the server's disk is full."
 PRESENCE_CHECK = 5.0  # seconds between looks at which nodes are still connected
 LATE_SHARE = 1 / 6  # of the grace: what is sooner holds up nobody
 
@@ -79,22 +81,26 @@ def replies_to(
     patience: Patience,
     silent: dict[int, str],
     times: dict[int, float] | None = None,
+    older: Mapping[str, int] = MappingProxyType({}),
+    enough: int | None = None,
 ) -> Iterator[Message]:
     """Send messages, and yield the replies as they arrive; nodes that give none are added to ``silent`` with why.
 
     ``times`` gets the seconds after which each node's reply was there. Nothing of a reply is kept here, so that a
-    round's replies need not be in memory together.
+    round's replies need not be in memory together. ``older`` are messages of before, by node, whose replies count too;
+    ``enough`` replies end it, where that is given, and who is still at work then is not silent.
 
     ``send_and_receive`` of Flower's grid waits out its whole timeout for a node that vanished, and looks for replies
     every 3 s; this looks more often, and gives a node up when it is no longer connected.
     """
     outgoing = list(messages)
-    if not outgoing:
+    if not outgoing and not older:
         return
-    started = time.monotonic()
+    clock = getattr(grid, "clock", time.monotonic)  # a simulated fleet has a time of its own
+    started = clock()
     # Some grids return None for a message that they could not deliver, others leave it out; all name the message.
     delivered = {identifier for identifier in grid.push_messages(outgoing) if identifier}
-    waiting: dict[str, int] = {
+    waiting: dict[str, int] = {**older} | {
         m.metadata.message_id: m.metadata.dst_node_id for m in outgoing if m.metadata.message_id in delivered
     }
     for message in outgoing:
@@ -116,23 +122,27 @@ def replies_to(
                 silent[node] = plain(str(reply.error.reason))  # said by Flower's SuperLink in the node's place
             else:
                 replied += 1
-                seconds = time.monotonic() - started
+                seconds = clock() - started
                 if times is not None:
                     times[node] = seconds
-                if patience.is_late(seconds, most_after):
+                if enough is None and patience.is_late(seconds, most_after):
                     patience.waited_for.add(node)
                 total = replied + len(waiting)
                 if most_after is None and replied >= total - max(1, total // 4):
                     most_after = seconds
                 yield reply
-        now = time.monotonic()
+        if enough is not None and replied >= enough:
+            break
+        now = clock()
         if half_after is None and replied and replied >= len(waiting):
             half_after = now - started
         if not waiting:
             break
-        limit = patience.deadline(half_after)
+        limit = patience.deadline(half_after) if enough is None else patience.timeout
+        if enough is not None and now - started >= limit:
+            break
         for identifier, node in list(waiting.items()) if patience.shares or now - started >= limit else ():
-            if now - started >= (its_limit := patience.deadline(half_after, node)):
+            if enough is None and now - started >= (its_limit := patience.deadline(half_after, node)):
                 silent[waiting.pop(identifier)] = f"No reply within {its_limit:.0f} s."
                 patience.waited_for.add(node)
         if not waiting:
@@ -141,7 +151,10 @@ def replies_to(
             # Two looks in a row, because a node may be between two heartbeats.
             absent = set(waiting.values()) - set(grid.get_node_ids())
             for identifier in [i for i, node in waiting.items() if node in absent & absent_before]:
-                silent[node := waiting.pop(identifier)] = "The node disconnected before it replied."
+                node = waiting.pop(identifier)
+                if enough is not None:
+                    continue  # its reply counts when it is back
+                silent[node] = LOST
                 if patience.is_late(now - started, most_after):
                     patience.waited_for.add(node)
             last_presence, absent_before = now, absent

@@ -51,11 +51,10 @@ class Exclusion:
         failed: Iterable[str] = (),
         reasons: Mapping[str, str] | None = None,
         waited_for: Iterable[str] = (),
-        late_counts: bool = False,
     ) -> None:
         """After a round: whose replies were refused, whose counted, who reported an error, and why.
 
-        ``waited_for`` are those that it was held up by; where what comes late counts they are asked all the same.
+        ``waited_for`` are those that it was held up by.
         """
         late = {*waited_for}
         for client in counted:
@@ -72,7 +71,7 @@ class Exclusion:
                 self._leave_out(client, round_ + min(2**more, MOST_FAILING_ROUNDS), why)
         for client in sorted(late):
             self.held_up[client] = min(self.held_up.get(client, 0) + ONE_IN, MOST_HELD_UP * ONE_IN)
-            if (rounds := self.held_up[client] // ONE_IN) >= HELD_UP and not late_counts:
+            if (rounds := self.held_up[client] // ONE_IN) >= HELD_UP:
                 until = round_ + min(ONE_IN * 2 ** (rounds - HELD_UP), MOST_ROUNDS)
                 self._leave_out(client, until, "Rounds were held up by it again and again")
         for client in refused:
