@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +20,14 @@ StateDir = Annotated[
 Run = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Instead, on the server: the folder of a run that has ended.")
 ]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-model",
+        metavar="PACKAGE.MODULE:FACTORY",
+        help="A model, task or data set of your own that the folder names: its code is run.",
+    ),
+]
 Cluster = Annotated[int | None, typer.Option(min=0, help="With --run: the cluster whose model to use.")]
 
 
@@ -29,6 +38,7 @@ def predict(
     state_dir: StateDir = None,
     run: Run = None,
     cluster: Cluster = None,
+    allow_model: Allow = None,
     top: Annotated[int, typer.Option(min=1, help="So many classes for each, the likeliest first.")] = 1,
     json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     strict: Strict = False,
@@ -43,7 +53,7 @@ def predict(
     from bouquet.models.predict import predict as predictions
     from bouquet.models.predict import score_text
 
-    kept, told = _model(state_dir, run, cluster), []
+    kept, told = _model(state_dir, run, cluster, allow_model or ()), []
     if never := kept.card.untrained:
         typer.echo(f"This device never trained on {', '.join(never)}: what shows one is taken for another.", err=True)
     for found in predictions(kept, paths, top, strict):
@@ -62,6 +72,7 @@ def export(
     state_dir: StateDir = None,
     run: Run = None,
     cluster: Cluster = None,
+    allow_model: Allow = None,
     distil: Annotated[
         bool, typer.Option("--distil", help="Of a mixture: one model, trained here to say what the mixture says.")
     ] = False,
@@ -73,7 +84,7 @@ def export(
     """
     if distil and run is not None:
         raise BouquetError("--distil trains on a device's own data, which a run's folder has not: use --state-dir.")
-    kept = _model(state_dir, run, cluster)
+    kept = _model(state_dir, run, cluster, allow_model or ())
     if distil:
         _distil(kept, file)
     else:
@@ -94,13 +105,13 @@ def _distil(kept: KeptModel, file: Path) -> None:
         typer.echo(f"{name:9}  {worth}, {cost.size / 1000:.0f} kB, {cost.milliseconds:.3f} ms a sample in PyTorch")
 
 
-def _model(state_dir: Path | None, run: Path | None, cluster: int | None) -> KeptModel:
+def _model(state_dir: Path | None, run: Path | None, cluster: int | None, allowed: Collection[str]) -> KeptModel:
     from bouquet.models.kept import cluster_model, device_model
 
     if run is None:
         if cluster is not None:
             raise BouquetError("--cluster chooses a model of a run: give --run, too.")
-        return device_model(state_dir or Path("bouquet-state"))
+        return device_model(state_dir or Path("bouquet-state"), allowed)
     if cluster is None or state_dir is not None:
         raise BouquetError("--run takes --cluster, and not --state-dir.")
-    return cluster_model(run, cluster)
+    return cluster_model(run, cluster, allowed)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,15 @@ from bouquet.client.data.cache import FOLDER as DATA
 from bouquet.client.rounds.serving import served_models
 from bouquet.client.state.device_state import PERSONAL, DeviceState
 from bouquet.client.state.store import FolderStore
+from bouquet.client.trust.policy import OWN_CODE
 from bouquet.common.data.scaling import Scaling
 from bouquet.common.errors import BouquetError
 from bouquet.common.methods import METHODS, outside_methods
 from bouquet.common.model.card import ModelCard
 from bouquet.common.settings import Settings
 from bouquet.common.task.task import Task, make_task, task_of
+from bouquet.common.texts import setting_of
+from bouquet.common.torchvision_compat import TORCHVISION
 from bouquet.server.run_folder import MODELS, SETTINGS
 
 
@@ -97,10 +101,11 @@ class KeptModel:
         return found
 
 
-def device_model(state_dir: Path) -> KeptModel:
+def device_model(state_dir: Path, allowed: Collection[str] = ()) -> KeptModel:
     """What this device serves since its last round: the method's model, the best of several, or their mixture.
 
-    Raises `BouquetError` where there is none, and says how to get one.
+    Of code of the user's own (``package.module:factory``) only what is ``allowed`` is imported. Raises `BouquetError`
+    where there is none, and says how to get one.
     """
     try:
         # Not made when it is not there: asking for a model must not leave the folder of a device behind.
@@ -133,13 +138,16 @@ def device_model(state_dir: Path) -> KeptModel:
         )
     served = served_models(state, kept.run, kept.round) if state else []
     models = [{**backbone, **own} for own in served or [kept.slots[PERSONAL]]]
-    found = _loaded(kept.card, models, f"{state_dir}, round {kept.round}")
+    found = _loaded(kept.card, models, f"{state_dir}, round {kept.round}", allowed)
     return replace(found, data=state_dir / DATA / kept.data) if kept.data else found
 
 
-def cluster_model(run: Path, cluster: int) -> KeptModel:
-    """The model of a cluster at the end of a run. Raises `BouquetError` where the run folder has none."""
-    settings = _run_settings(run)
+def cluster_model(run: Path, cluster: int, allowed: Collection[str] = ()) -> KeptModel:
+    """The model of a cluster at the end of a run. Raises `BouquetError` where the run folder has none.
+
+    ``allowed`` is as in `device_model`.
+    """
+    settings = _run_settings(run, allowed)
     if _on_devices_only(settings.strategy.name):
         raise BouquetError(
             f"The run {run} is of {settings.strategy.name!r}, whose models are on the devices: use --state-dir there."
@@ -159,7 +167,7 @@ def cluster_model(run: Path, cluster: int) -> KeptModel:
             f"The run {run} is of numbers, which each device scales by its own (table.scaling = 'device'): a model "
             "alone does not know the units. Use --state-dir on a device."
         )
-    return _loaded(ModelCard.of(settings).to_json(), [tensors], f"{run}, cluster {cluster}")
+    return _loaded(ModelCard.of(settings).to_json(), [tensors], f"{run}, cluster {cluster}", allowed)
 
 
 def _on_devices_only(name: str) -> bool:
@@ -173,16 +181,36 @@ def _on_devices_only(name: str) -> bool:
     return strategy_class(name)[0].models_on_devices_only
 
 
-def _run_settings(run: Path) -> Settings:
+def _run_settings(run: Path, allowed: Collection[str]) -> Settings:
     file = run / SETTINGS
     try:
-        return Settings.from_json(file.read_bytes())
+        text = file.read_bytes()
+        _check_code(text, str(run), allowed)
+        return Settings.from_json(text)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise BouquetError(f"{run} is no run folder: {file} cannot be read ({reason}).") from None
 
 
-def _loaded(card: str, models: Sequence[Mapping[str, NDArray[Any]]], origin: str) -> KeptModel:
+def _check_code(text: str | bytes, origin: str, allowed: Collection[str]) -> None:
+    """Raise `BouquetError` where settings or a card name code that was not allowed: opening a folder imports nothing.
+
+    Raises `ValueError` for what is no JSON.
+    """
+    named = json.loads(text)
+    for key, (what, _) in OWN_CODE.items():
+        name = str(setting_of(named, key)) if isinstance(named, Mapping) and key != "data.partition" else ""
+        if ":" in name and not name.startswith(TORCHVISION) and name not in allowed:
+            raise BouquetError(
+                f"{origin} names the {what} {name!r}, code that is not Bouquet's, which using the model would run. If "
+                f"you trust it, give --allow-model {name}."
+            )
+
+
+def _loaded(
+    card: str, models: Sequence[Mapping[str, NDArray[Any]]], origin: str, allowed: Collection[str]
+) -> KeptModel:
+    _check_code(card, origin, allowed)
     described = ModelCard.from_json(card)
     built = [described.build() for _ in models]
     try:

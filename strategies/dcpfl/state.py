@@ -16,6 +16,8 @@ from bouquet.strategies.dcpfl import DIVERGED
 from bouquet.strategies.mathematics.aggregation import weighted_mean
 from bouquet.strategies.mathematics.similarity import Distances
 
+MOST_VOTE = 5
+
 
 @dataclass(frozen=True)
 class Group:
@@ -44,8 +46,9 @@ class Proposal:
 class Verdict:
     """What a trial found: mean training losses with the old and the new structure; None where it is undecided.
 
-    A client counts with both its losses or not at all. Losses of models that diverged are not in the means: the
-    structure under which fewer clients' models diverge is better, whatever the others' losses are.
+    A client counts with both its losses or not at all. Losses of models that diverged are not in the means. What one
+    client gains or loses counts for no more than `MOST_VOTE` times what the client in the middle does, however much it
+    says it is: where that bounds one, or a model diverged, ``gain`` is the sum of what counts, and decides.
     """
 
     round: int
@@ -57,6 +60,7 @@ class Verdict:
     diverged_old: int = 0  # of these, whose model of the old structure diverged
     diverged_new: int = 0
     decided: bool = True
+    gain: float | None = None
 
     @classmethod
     def of(
@@ -70,13 +74,14 @@ class Verdict:
         decided = len(pairs) >= needed
         old, new = np.ascontiguousarray(sound.T).mean(axis=1).tolist() if decided and len(sound) else (None, None)
         worse_old, worse_new = (int(count) for count in diverged.sum(axis=0))
-        return cls(round_, gamma, old, new, list(asked), list(pairs), worse_old, worse_new, decided)
+        gain = _bounded_gain(values, diverged) if decided else None
+        return cls(round_, gamma, old, new, list(asked), list(pairs), worse_old, worse_new, decided, gain)
 
     @property
     def accepted(self) -> bool:
         """Whether the new structure is better."""
-        if not self.decided or self.diverged_new != self.diverged_old:
-            return self.decided and self.diverged_new < self.diverged_old
+        if not self.decided or self.gain is not None:
+            return self.decided and self.gain is not None and self.gain > 0
         return self.loss_old is not None and self.loss_new is not None and self.loss_new < self.loss_old
 
     def summary(self) -> dict[str, Any]:
@@ -91,6 +96,16 @@ class Verdict:
             "answered": len(self.clients),
             **{name: count for name, count in counted.items() if count},
         }
+
+
+def _bounded_gain(values: NDArray[np.float64], diverged: NDArray[np.bool_]) -> float | None:
+    """What clients gain by the new structure, of their losses (n, 2), each bounded; None where no bound is reached."""
+    gains = values[:, 0] - values[:, 1]
+    gains[diverged.any(axis=1)] = 0.0
+    usual = np.abs(gains[gains != 0])
+    most = MOST_VOTE * float(np.median(usual)) if len(usual) else 1.0
+    gains[diverged[:, 1] & ~diverged[:, 0]], gains[diverged[:, 0] & ~diverged[:, 1]] = -np.inf, np.inf
+    return None if np.abs(gains).max(initial=0.0) <= most else float(np.clip(gains, -most, most).sum())
 
 
 @dataclass(frozen=True)

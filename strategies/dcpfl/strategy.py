@@ -39,6 +39,7 @@ from bouquet.strategies.dcpfl import PROCEDURE, TAKE, grouping, layerwise, split
 from bouquet.strategies.dcpfl.grouping import Discrepancy
 from bouquet.strategies.dcpfl.layerwise import Scaling, instruction
 from bouquet.strategies.dcpfl.state import DCPFLState, Group, rows_of, verdict_of
+from bouquet.strategies.mathematics.robust import fences
 
 
 @dataclass(eq=False, repr=False)
@@ -209,8 +210,13 @@ class DCPFL(MethodStrategy[DCPFLState]):
         return replace(state, graph_round=round_ if made else None)
 
     def _observe(self, state: DCPFLState, round_: int, usable: Replies) -> DCPFLState:
-        """l(t): the mean over clients of the loss of the model each was sent, on its training data."""
+        """l(t): the mean over clients of the loss of the model each was sent, on its training data.
+
+        With `[protection]`, of losses within the fences of all.
+        """
         losses = usable.metric(protocol.LOSS)
+        if self.protection.aggregation.most_weight is not None and (told := np.isfinite(losses)).sum() > 2:
+            losses[told] = np.clip(losses[told], *fences(losses[told, None]))
         if not np.isfinite(losses).any():
             return state
         return replace(state, history=[*state.history, (round_, float(np.nanmean(losses)))])

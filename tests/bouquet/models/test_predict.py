@@ -25,7 +25,7 @@ from bouquet.common.settings import load_settings
 from bouquet.experiments.simulation import run as simulation
 from bouquet.experiments.simulation.inline_grid import InlineGrid
 from bouquet.models.export import export
-from bouquet.models.kept import KeptModel, cluster_model, device_model
+from bouquet.models.kept import KeptModel, _loaded, cluster_model, device_model
 from bouquet.models.predict import predict
 
 CLASSES = ("dark", "bright")
@@ -170,14 +170,14 @@ def test_a_model_of_the_users_own_needs_its_code(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     name = "own_model_of_predict"
     train(tmp_path / "state", tmp_path / "photos", f"model.name={name}:build", "model.hidden=")
-    assert len(list(predict(device_model(tmp_path / "state"), [tmp_path / "photos"], 1))) == 24
+    assert len(list(predict(device_model(tmp_path / "state", [f"{name}:build"]), [tmp_path / "photos"], 1))) == 24
     monkeypatch.setattr(sys.modules[name].nn, "ReLU", torch.nn.BatchNorm1d)
     with pytest.raises(BouquetError, match=r"failed: TypeError"):
-        device_model(tmp_path / "state")
+        device_model(tmp_path / "state", [f"{name}:build"])
     monkeypatch.undo()
     monkeypatch.delitem(sys.modules, name)
     with pytest.raises(BouquetError, match=rf"'{name}:build' cannot be imported"):
-        device_model(tmp_path / "state")
+        device_model(tmp_path / "state", [f"{name}:build"])
 
 
 def test_tensors_that_no_longer_fit_the_code(device, tmp_path):
@@ -252,3 +252,31 @@ def test_classes_that_the_device_never_trained_on_are_named(device, tmp_path, bo
     json.loads(out.splitlines()[-1])
     code, _, err = bouquet("predict", "--state-dir", device / "state", photo)
     assert (code, err) == (0, "")
+
+
+@pytest.mark.parametrize("key", ["model.name", "task.kind", "data.dataset"])
+def test_opening_somebody_elses_run_imports_nothing_unless_it_is_allowed(tmp_path, key):
+    own = tmp_path / "theirs.py"
+    own.write_text(f"open({str(tmp_path / 'imported')!r}, 'w')\n")
+    section, name = key.split(".")
+    settings = {section: {name: f"{own}:make"}}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "settings.json").write_text(json.dumps(settings))
+    with pytest.raises(BouquetError, match=f"give --allow-model {own}:make"):
+        cluster_model(tmp_path / "run", 0)
+    assert not (tmp_path / "imported").exists()
+    with pytest.raises(BouquetError, match=r"is no run folder|no models|needs data.dataset"):
+        cluster_model(tmp_path / "run", 0, [f"{own}:make"])
+    (tmp_path / "run" / "settings.json").write_text("[")
+    with pytest.raises(BouquetError, match="is no run folder"):
+        cluster_model(tmp_path / "run", 0)
+
+
+def test_nor_does_a_state_folder_whose_card_names_code(tmp_path):
+    (tmp_path / "theirs.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')\n")
+    card = json.dumps({"model": {"name": f"{tmp_path / 'theirs.py'}:make"}, "input_shape": [1], "classes": ["a"]})
+    with pytest.raises(BouquetError, match=r"names the model .* --allow-model"):
+        _loaded(card, [{}], "state", ())
+    assert not (tmp_path / "imported").exists()
+    with pytest.raises(BouquetError, match="another release"):  # allowed, and no whole card
+        _loaded(card, [{}], "state", (f"{tmp_path / 'theirs.py'}:make",))

@@ -3,12 +3,16 @@
 import numpy as np
 import pytest
 
+from bouquet.common import protocol
 from bouquet.common.errors import BouquetError
-from bouquet.common.protocol import ARRAYS
+from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.common.protocol import ARRAYS, ClientReply
 from bouquet.strategies.base.exchange import Patience
+from bouquet.strategies.base.protection import Protection
+from bouquet.strategies.base.replies import Replies
 from bouquet.strategies.base.state_io import dump_state, load_state
 from bouquet.strategies.dcpfl import DIVERGED, NEW, TAKE
-from bouquet.strategies.dcpfl.state import DCPFLState
+from bouquet.strategies.dcpfl.state import DCPFLState, Group, Verdict
 from tests.helpers.dcpfl_device import BOTH, FAST, strategy_of, trial_rounds
 
 
@@ -247,3 +251,27 @@ def test_the_state_survives_a_checkpoint_with_a_proposal_in_it(grid, play):
     assert dump_state(again)[1] == dump_state(state)[1]
     assert again.proposal == state.proposal
     np.testing.assert_array_equal(again.proposed, state.proposed)
+
+
+@pytest.mark.parametrize("told", [1e38, DIVERGED, 1e6])
+@pytest.mark.parametrize("gain", [0.1, -0.1])
+@pytest.mark.parametrize("place", [0, 1])
+def test_one_of_twenty_decides_no_trial_whatever_it_says(told, gain, place):
+    losses = {f"c{i}": (1.0, 1.0 - gain * (1 + i / 20)) for i in range(19)}
+    lie = (told, 0.0) if place == 0 else (0.0, told)
+    verdict = Verdict.of(5, 0.8, [*losses, "x"], {**losses, "x": lie}, 1)
+    assert verdict.accepted == (gain > 0)
+
+
+def test_one_loss_does_not_make_the_curve_where_devices_are_not_trusted():
+    layout = ParameterLayout.of({"w": np.zeros(1, dtype=np.float32)})
+    told = [1.0, 1.2, 1.1, 0.9, 1e38]
+    received = tuple(
+        ClientReply(f"c{i}", i, np.zeros(1, dtype=np.float32), ("w",), 1, {protocol.LOSS: loss}, {})
+        for i, loss in enumerate(told)
+    )
+    strategy = strategy_of()
+    state = DCPFLState(["w"], np.zeros((1, 1), dtype=np.float32), [Group()])
+    assert strategy._observe(state, 1, Replies(layout, received)).history[-1][1] > 1e37
+    strategy.protection = Protection(limit_norm=2.0)
+    assert strategy._observe(state, 1, Replies(layout, received)).history[-1][1] < 1.3
