@@ -52,7 +52,7 @@ def check(
     settings: options.SettingsFile = None,
     keys: options.DeviceKeys = None,
     insecure: options.DeviceInsecure = False,
-    leave_out_unreadable: options.LeaveOut = False,
+    strict: options.Strict = False,
     least_noise: options.LeastNoise = None,
     most_epsilon: options.MostEpsilon = None,
     when: options.When = None,
@@ -72,7 +72,7 @@ def check(
         settings=settings,
         keys=keys,
         insecure=insecure,
-        leave_out=leave_out_unreadable,
+        strict=strict,
         owner=device_demands(least_noise, most_epsilon),
         when=when,
     )
