@@ -98,11 +98,13 @@ def demo(
     task: Annotated[
         Literal["classification", "forecast"], typer.Option(help="Digits to tell apart, or tables to forecast from.")
     ] = "classification",
+    web: options.Web = None,
 ) -> None:
-    """Start a real federation on this machine: a server and six clients, trained over gRPC in about a minute.
+    """Start a real federation on this machine: a server and six clients, trained over gRPC in a few seconds.
 
-    The clients hold handwritten digits, turned by 0, 120 or 240 degrees; with --task forecast tables of the level in a
-    tank, which a valve fills or drains. Nobody tells the server which is which.
+    The clients hold handwritten digits, every other one's upside down; with --task forecast tables of the level in a
+    tank, which a valve fills or drains. Nobody tells the server which is which. With --web the live page is there
+    while it runs, and until Ctrl-C.
     """
     from bouquet.common.settings import parse_settings
     from bouquet.federation.demo import DEMO, run_demo, unused_folder
@@ -112,7 +114,7 @@ def demo(
     given = [f"{key}={value}" for key, value in (("run.rounds", rounds), ("run.seed", seed)) if value is not None]
     base = parse_settings({}, demo_ if strategy is None else {k: v for k, v in demo_.items() if "strategy." not in k})
     chosen = options.override(base, [*(set_ or []), *given, *([f"strategy.name={strategy}"] if strategy else [])])
-    run_demo(chosen, out or unused_folder(Path("runs") / chosen.run.name), console)
+    run_demo(chosen, out or unused_folder(Path("runs") / chosen.run.name), console, web)
 
 
 @app.command(rich_help_panel=SERVER)

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -137,8 +138,10 @@ def make_app(current: Callable[[], Path], access: Access) -> FastAPI:
         return answer
 
     @app.exception_handler(BouquetError)
-    def not_there(request: Request, error: Exception) -> PlainTextResponse:
-        return PlainTextResponse(f"{error}\n", status_code=503)
+    def not_there(request: Request, error: Exception) -> HTMLResponse:
+        # A run that has not begun is looked for again.
+        again = f'<!doctype html><meta http-equiv="refresh" content="{RENEW_SECONDS}"><p>{escape(str(error))}\n'
+        return HTMLResponse(again, status_code=503)
 
     @app.get("/")
     def report(run: str | None = None) -> HTMLResponse:

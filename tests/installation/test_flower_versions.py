@@ -15,7 +15,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 ALLOWED = next(name for name in PROJECT["dependencies"] if name.startswith("flwr"))  # flwr>=OLDEST
 CHECKS = [
     "tests/test_private_flower.py",
-    "tests/test_drop_in.py",
+    "tests/test_quickstart_pytorch.py",
     "tests/test_flwr_run.py",
     "tests/federation/test_demo.py",
     "tests/experiments/simulation/test_run.py::test_ray_gives_the_same_result",

@@ -1,0 +1,1 @@
+"""Flower's PyTorch quickstart with FeSEM in the place of FedAvg."""
