@@ -90,11 +90,6 @@ class TrainSettings(Section):
         "samples of the class).",
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the clients train.")
-    mixed_precision: bool = Field(
-        False,
-        description="On CUDA local training computes in 16 bits: bfloat16 where the GPU has it, else float16 with "
-        "scaled gradients. Models stay in 32 bits; without CUDA it changes nothing.",
-    )
     threads: int = Field(
         1,
         ge=0,
@@ -265,8 +260,3 @@ class SimulationSettings(Section):
         description="'ray' is Flower's engine, clients in parallel; 'inline' runs one after another in this process; "
         "'batched' too, but trains many clients' models in one program.",
     )
-    address: str = Field(
-        "",
-        description="Ray cluster that 'ray' joins, as host:port or 'auto'; empty: one is started on this machine.",
-    )
-    gpus_per_client: float = Field(0.0, ge=0)

@@ -162,8 +162,9 @@ def test_a_ray_cluster_that_is_not_there_is_named(tmp_path, monkeypatch):
         raise ConnectionError("Could not find any running Ray instance.")
 
     monkeypatch.setattr(ray, "init", refuse)
-    with pytest.raises(BouquetError, match=r"simulation\.address = '10\.0\.0\.1:6379' is no Ray cluster .* Could not"):
-        simulate(settings("simulation.engine=ray", "simulation.address=10.0.0.1:6379"), tmp_path / "run")
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    with pytest.raises(BouquetError, match=r"RAY_ADDRESS = '10\.0\.0\.1:6379' is no Ray cluster .* Could not"):
+        simulate(settings("simulation.engine=ray"), tmp_path / "run")
 
 
 def test_a_run_folder_is_never_overwritten(finished):
