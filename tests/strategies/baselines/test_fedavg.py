@@ -5,8 +5,7 @@ import numpy as np
 
 from bouquet.common import protocol
 from bouquet.experiments.simulation.inline_grid import InlineGrid
-from bouquet.strategies.baselines.fedavg import FedAvg
-from bouquet.strategies.baselines.fedprox import FedProx
+from bouquet.strategies.baselines.fedavg import FedAvg, FedProx
 from bouquet.strategies.baselines.standalone import Standalone
 
 

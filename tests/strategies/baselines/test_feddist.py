@@ -4,7 +4,7 @@ import pytest
 from bouquet.common import protocol
 from bouquet.common.errors import BouquetError
 from bouquet.experiments.simulation.inline_grid import InlineGrid
-from bouquet.strategies.baselines.feddist import FedDist
+from bouquet.strategies.baselines.fedavg import FedDist
 from bouquet.strategies.registry import create_strategy
 
 
