@@ -8,6 +8,14 @@ class BouquetError(Exception):
 
     ``public`` is what others than this machine's owner are told in its place, where the text names what is theirs:
     files and folders.
+
+    Examples
+    --------
+    >>> try:
+    ...     bouquet.FeSEM(proximal_weight=-1)
+    ... except bouquet.BouquetError as error:
+    ...     print(error)
+    proximal_weight = -1: a number from 0.
     """
 
     status = 2
