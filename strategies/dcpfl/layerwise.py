@@ -14,8 +14,7 @@ from bouquet.common.protocol import ARRAYS, Instruction, Payload, Scalar
 from bouquet.strategies.base.method import one_model
 from bouquet.strategies.base.replies import Replies
 from bouquet.strategies.dcpfl import PROCEDURE, WHOLE_ROUND
-from bouquet.strategies.dcpfl.state import DCPFLState
-from bouquet.strategies.dcpfl.trial import rows_of, verdict_of
+from bouquet.strategies.dcpfl.state import DCPFLState, rows_of, verdict_of
 from bouquet.strategies.mathematics.aggregation import Matrix, Vector, column_blocks
 from bouquet.strategies.mathematics.robust import Aggregation
 

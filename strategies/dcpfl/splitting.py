@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from bouquet.strategies.dcpfl.grouping import graph_of, groups_of, next_split
-from bouquet.strategies.dcpfl.state import DCPFLState, Group
-from bouquet.strategies.dcpfl.trial import Proposal, divided, parents
+from bouquet.strategies.dcpfl.state import DCPFLState, Group, Proposal
+from bouquet.strategies.dcpfl.trial import divided, parents
 from bouquet.strategies.mathematics.aggregation import Assignment
 
 _ROUNDING = 1e-12  # of the loss: a bend below it is that of a straight line

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bouquet.common.parameters.layout import Vector
 from bouquet.strategies.base.replies import Matrix
-from bouquet.strategies.dcpfl.trial import Proposal, Verdict
 from bouquet.strategies.mathematics.aggregation import weighted_mean
 from bouquet.strategies.mathematics.similarity import Distances
 
@@ -28,6 +28,53 @@ class Group:
     def rounds_apart(self, round_: int, layers: Sequence[str]) -> dict[str, int]:
         """For each layer, the rounds of training since it was last averaged, at the end of a full round."""
         return {layer: max(1, round_ - self.full_round) if layer in self.slow else 1 for layer in layers}
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A structure that is to be tried: its γ̃, the group of each client, and the round whose models it was made of."""
+
+    gamma: float
+    assignment: dict[str, int]
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a trial found: mean training losses with the old and the new structure; None where it is undecided.
+
+    The structure under which fewer clients' models diverge is better, whatever the others' losses are.
+    """
+
+    round: int
+    gamma: float
+    loss_old: float | None
+    loss_new: float | None
+    asked: list[str]  # the clients that were sent both models
+    clients: list[str]  # of these, who trained both and holds them
+    diverged_old: int = 0  # of these, whose model of the old structure diverged
+    diverged_new: int = 0
+    decided: bool = True
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the new structure is better."""
+        if not self.decided or self.diverged_new != self.diverged_old:
+            return self.decided and self.diverged_new < self.diverged_old
+        return self.loss_old is not None and self.loss_new is not None and self.loss_new < self.loss_old
+
+    def summary(self) -> dict[str, Any]:
+        """For the record of the round."""
+        counted = {"diverged_old": self.diverged_old, "diverged_new": self.diverged_new}
+        return {
+            "gamma": self.gamma,
+            "loss_old": self.loss_old,
+            "loss_new": self.loss_new,
+            "accepted": self.accepted,
+            "asked": len(self.asked),
+            "answered": len(self.clients),
+            **{name: count for name, count in counted.items() if count},
+        }
 
 
 @dataclass(frozen=True)
@@ -95,3 +142,13 @@ class DCPFLState:
     def put_off(self, until: int) -> DCPFLState:
         """The next trial is due from round ``until`` on, and is to be proposed anew."""
         return replace(self, trial_round=until, proposal=None, proposed=None, undecided=0)
+
+
+def rows_of(W: Matrix, rows: list[int]) -> Matrix:
+    """Some rows of W; W itself where they are all of it, so that a thousand models are not copied for nothing."""
+    return W if rows == list(range(len(W))) else W[rows]
+
+
+def verdict_of(state: DCPFLState, round_: int) -> Verdict | None:
+    """The verdict of a round's trial; None where there was none in that round."""
+    return state.verdict if state.verdict is not None and state.verdict.round == round_ else None

@@ -38,8 +38,7 @@ from bouquet.strategies.base.strategy import MethodStrategy
 from bouquet.strategies.dcpfl import PROCEDURE, TAKE, grouping, layerwise, splitting, trial
 from bouquet.strategies.dcpfl.grouping import Discrepancy
 from bouquet.strategies.dcpfl.layerwise import Scaling, instruction
-from bouquet.strategies.dcpfl.state import DCPFLState, Group
-from bouquet.strategies.dcpfl.trial import rows_of, verdict_of
+from bouquet.strategies.dcpfl.state import DCPFLState, Group, rows_of, verdict_of
 
 
 @dataclass(eq=False, repr=False)

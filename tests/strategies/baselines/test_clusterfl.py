@@ -1,4 +1,3 @@
-import json
 from itertools import product
 
 import numpy as np
@@ -6,7 +5,6 @@ import pytest
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.protocol import ARRAYS, Proximal
-from bouquet.strategies.base.state_io import dump_state, load_state
 from bouquet.strategies.baselines.clusterfl import ClusterFL, clustering_penalty, indicator_matrix
 from tests.helpers.points import FOUR, begin, replies
 
@@ -71,16 +69,6 @@ def test_there_are_no_clusters_before_there_are_enough_clients():
     assert state.centers.tolist() == [[5, 0]]
     state = update(strategy, state, {"d": (20, 9)}, 2)
     assert strategy.assignment(state) == {"a": 0, "c": 1, "d": 2}
-
-
-def test_the_state_survives_a_checkpoint():
-    strategy = ClusterFL(num_clusters=2)
-    state = update(strategy, begin(strategy, (1, 1)), FOUR)
-    arrays, rest = dump_state(state)
-    restored = load_state(strategy.state_class, arrays, json.loads(json.dumps(rest)))
-    after = [update(strategy, s, {"b": (9, 1)}, 2) for s in (state, restored)]
-    assert after[0].assignment == after[1].assignment
-    np.testing.assert_array_equal(after[0].centers, after[1].centers)
 
 
 @pytest.mark.parametrize("options", [{"num_clusters": 0}, {"cluster_weight": -1.0}])

@@ -7,7 +7,6 @@ import pytest
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.protocol import ARRAYS
-from bouquet.experiments.simulation.inline_grid import InlineGrid
 from bouquet.strategies.base.state_io import dump_state, load_state
 from bouquet.strategies.baselines.fedgroup import FedGroup, decomposed_cosine
 from bouquet.strategies.baselines.fl_hc import FLHC
@@ -168,25 +167,6 @@ def test_local_risk_is_minimised_longer_in_the_first_stage_only():
 @pytest.mark.parametrize(("clusters", "share", "fewest"), [(4, 0.0, 4), (4, 0.1, 5), (2, 0.4, 4), (3, 0.25, 4)])
 def test_robust_clustering_needs_k_devices_beside_the_trimmed_ones(clusters, share, fewest):
     assert RobustTKM(num_clusters=clusters, trimmed_share=share).fewest == fewest
-
-
-@pytest.mark.parametrize("kind", [FLHC, FedGroup, RobustTKM])
-def test_on_a_grid_with_a_device_that_vanishes_and_one_that_joins(kind, scripted, play):
-    def towards(goal):
-        return lambda sent, received: sent + 0.5 * (goal - sent)
-
-    goals = {1: 4.0, 2: 4.5, 3: -4.0, 4: -4.5, 5: 4.2}
-    grid = InlineGrid({n: scripted(f"c{n}", towards(goal)) for n, goal in goals.items()})
-    late = grid.handlers.pop(5)
-    strategy = kind(num_clusters=2, identify=True, round_timeout=0.3)
-    play(strategy, grid, range(1, 3))
-    grid.handlers[4] = lambda message: None
-    play(strategy, grid, range(3, 8))
-    assert set(strategy.train_round.failures) == {"c4"}
-    grid.handlers[5] = late
-    play(strategy, grid, range(8, 10))
-    known = strategy.assignment(strategy.state)
-    assert known["c1"] == known["c2"] == known["c5"] != known["c3"]
 
 
 @pytest.mark.parametrize(
