@@ -63,7 +63,8 @@ def main() -> None:
             found.update(actor["Address"]["NodeID"][:8] for actor in state.actors().values())
             print(json.dumps({"round": line["round"], "seconds": line["seconds"]}), flush=True)
 
-        changes = ["data.clients=6", f"run.rounds={options.rounds}", f"simulation.address={address}"]
+        changes = ["data.clients=6", f"run.rounds={options.rounds}"]
+        os.environ["RAY_ADDRESS"] = address
         with tempfile.TemporaryDirectory() as folder:
             settings = load_settings(None, [*changes, "strategy.name=fedavg"])
             summary = simulate(settings, Path(folder) / "run", follow=follow)

@@ -79,10 +79,10 @@ METHODS: dict[str, Method] = {
     "feddane": _own("feddane", "feddane", "FedDANE", device=True),
     "fedper": Method("bouquet.strategies.baselines.fedper:FedPer"),
     "fedavg": Method("bouquet.strategies.baselines.fedavg:FedAvg"),
-    "fedprox": Method("bouquet.strategies.baselines.fedprox:FedProx"),
-    "fedsgd": Method("bouquet.strategies.baselines.fedsgd:FedSGD"),
-    "feddist": Method("bouquet.strategies.baselines.feddist:FedDist"),
-    "feddws": Method("bouquet.strategies.baselines.feddist:FedDist", presets={"weighting": "examples"}),
+    "fedprox": Method("bouquet.strategies.baselines.fedavg:FedProx"),
+    "fedsgd": Method("bouquet.strategies.baselines.fedavg:FedSGD"),
+    "feddist": Method("bouquet.strategies.baselines.fedavg:FedDist"),
+    "feddws": Method("bouquet.strategies.baselines.fedavg:FedDist", presets={"weighting": "examples"}),
     "standalone": Method("bouquet.strategies.baselines.standalone:Standalone"),
 }
 

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from bouquet.strategies.baselines.cfl import CFL as CFL
     from bouquet.strategies.baselines.clusterfl import ClusterFL as ClusterFL
     from bouquet.strategies.baselines.fedavg import FedAvg as FedAvg
-    from bouquet.strategies.baselines.feddist import FedDist as FedDist
+    from bouquet.strategies.baselines.fedavg import FedDist as FedDist
+    from bouquet.strategies.baselines.fedavg import FedProx as FedProx
+    from bouquet.strategies.baselines.fedavg import FedSGD as FedSGD
     from bouquet.strategies.baselines.fedgroup import FedGroup as FedGroup
     from bouquet.strategies.baselines.fedper import FedPer as FedPer
-    from bouquet.strategies.baselines.fedprox import FedProx as FedProx
-    from bouquet.strategies.baselines.fedsgd import FedSGD as FedSGD
     from bouquet.strategies.baselines.fl_hc import FLHC as FLHC
     from bouquet.strategies.baselines.robust_tkm import RobustTKM as RobustTKM
     from bouquet.strategies.baselines.standalone import Standalone as Standalone

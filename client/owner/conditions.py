@@ -42,7 +42,6 @@ class When(BaseModel):
     battery: float | None = Field(
         None, gt=0, le=1, description="Without a charger, only while the battery has this share of its charge."
     )
-    unmetered: bool = Field(False, description="Only over a link that NetworkManager does not take for metered.")
     interface: Texts = Field((), description="Only while the default route goes through one of these links.")
     temperature: float | None = Field(
         None, description="°C of the hottest thermal zone, from which it stops, until it is 10 °C cooler."
@@ -133,12 +132,6 @@ def readings(when: When, sensors: Sensors, was_hot: bool) -> dict[str, Callable[
         used = sensors.interface()
         return None if used in when.interface else f"not on {' or '.join(when.interface)}"
 
-    def metered() -> str | None:
-        known = sensors.unmetered()
-        if known is None:
-            return "whether its link is metered is not known"
-        return None if known else "on a metered link; again on another"
-
     def heat() -> str | None:
         assert when.temperature is not None
         degrees = sensors.temperature()
@@ -168,7 +161,6 @@ def readings(when: When, sensors: Sensors, was_hot: bool) -> dict[str, Callable[
     wanted: dict[str, tuple[Any, Callable[[], str | None]]] = {
         "power": (when.mains or when.battery, power),
         "interface": (when.interface, link),
-        "unmetered": (when.unmetered, metered),
         HEAT: (when.temperature is not None, heat),
         "load": (when.load, load),
         "memory": (when.free_memory, memory),

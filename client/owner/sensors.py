@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -23,7 +22,6 @@ CHARGERS = ("Mains", "USB", "Wireless")  # how the types of chargers begin
 COLDEST = -90.0  # °C: a zone that reads less is not connected, or lies
 MOST_BYTES = 64 * 1024  # of a reading: a file that does not end must not fill the memory
 MOST_DIGITS = 18
-NOT_METERED = {"no", "no (guessed)"}
 
 
 @dataclass(frozen=True)
@@ -82,15 +80,6 @@ class Sensors:
                     routes.append((int(metric), name))
         return min(routes)[1] if routes else None
 
-    def unmetered(self) -> bool | None:
-        """Whether NetworkManager takes the link for one that costs nothing by the byte."""
-        link, program = self.interface(), shutil.which("nmcli")
-        if link is None or program is None:
-            return None
-        asked = [program, "--terse", "--get-values", "GENERAL.METERED", "device", "show", link]
-        said = _said(asked)
-        return None if not said or said == "unknown" else said in NOT_METERED
-
     def allows(self, command: Sequence[str]) -> bool | None:
         """Whether a command of the owner's ends with status 0; None where it cannot be started or does not end in time.
 
@@ -140,10 +129,3 @@ def _number(file: Path) -> int | None:
 def _whole(text: str) -> int | None:
     """A whole number of a size that a reading may have."""
     return int(text) if len(text) <= MOST_DIGITS and re.fullmatch(r"[+-]?\d+", text) else None
-
-
-def _said(command: Sequence[str]) -> str:
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        found = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
-        return found.stdout.strip()
-    return ""

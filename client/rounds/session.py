@@ -21,7 +21,7 @@ from bouquet.client.rounds.samples import RoundSamples, Samples
 from bouquet.client.rounds.start_model import starting_model
 from bouquet.client.state.device_state import PERSONAL, Arrays, Kept
 from bouquet.client.training import evaluation, sgd
-from bouquet.client.training.delegate import Task, trainer
+from bouquet.client.training.delegate import LocalTraining, trainer
 from bouquet.client.training.memory import check_fits
 from bouquet.client.training.objective import ProximalTerm, Term
 from bouquet.client.training.precision import FULL, Precision
@@ -233,7 +233,7 @@ class Session:
         trained = None if layers is None else self.layout.names(layers)
         generator = self.generator(stream)
         if (take_over := trainer.get()) is not None and self.loss_of is sgd.PLAIN and self.precision is FULL:
-            task = Task(self.model, self.layout, start, *samples, options, terms, generator, trained)
+            task = LocalTraining(self.model, self.layout, start, *samples, options, terms, generator, trained)
             if (found := take_over(task)) is not None:
                 return found
         model = self.load(start)

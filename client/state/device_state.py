@@ -186,8 +186,8 @@ class DeviceState:
         kept = last if also is None else [number, *sorted(also, reverse=True)[:_KEPT]]
         files = [_file(name, old) for old in sorted(known - set(kept))]
         # One that goes before the new one is there must leave another, for a device that loses power in between.
-        spare = files.pop(0) if files and also is None and len(known) > 2 else ""
-        store.write(_file(name, number), content, spare)
+        obsolete = files.pop(0) if files and also is None and len(known) > 2 else ""
+        store.write(_file(name, number), content, obsolete)
         for file in files:
             store.delete(file)
 

@@ -23,8 +23,8 @@ class Store(Protocol):
     def read(self, name: str) -> bytes | None:
         """The blob, or None."""
 
-    def write(self, name: str, content: bytes, spare: str = "") -> None:
-        """Replace the blob whole, or leave it as it was; the blob ``spare`` is no longer needed, and goes."""
+    def write(self, name: str, content: bytes, obsolete: str = "") -> None:
+        """Replace the blob whole, or leave it as it was; the blob ``obsolete`` goes."""
 
     def delete(self, name: str) -> None:
         """Remove the blob if it is there."""
@@ -69,11 +69,11 @@ class FolderStore:
         except FileNotFoundError:
             return None
 
-    def write(self, name: str, content: bytes, spare: str = "") -> None:
+    def write(self, name: str, content: bytes, obsolete: str = "") -> None:
         """Write beside, sync, rename.
 
-        A spare file's place on the disk is written over: to delete one and make another takes longer than to write it.
-        Not that of a file which is another's, or which a backup holds, too (`cp -al`).
+        An obsolete file's place on the disk is written over: to delete one and make another takes longer than to write
+        it. Not that of a file which is another's, or which a backup holds, too (`cp -al`).
         """
         temporary = temporary_beside(self.folder / name)
         check_room(self.root, len(content))
@@ -82,10 +82,10 @@ class FolderStore:
             if self.durable:
                 sync_folder(self.root)
         try:
-            if spare and self._is_all_ours(spare):
-                os.replace(self.folder / spare, temporary)
-            elif spare:
-                self.delete(spare)
+            if obsolete and self._is_all_ours(obsolete):
+                os.replace(self.folder / obsolete, temporary)
+            elif obsolete:
+                self.delete(obsolete)
             with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666), "wb") as file:
                 file.write(content)
                 file.truncate()
@@ -152,10 +152,10 @@ class ContextStore:
         value = self.record.get(self.place + name)
         return value if isinstance(value, bytes) else None
 
-    def write(self, name: str, content: bytes, spare: str = "") -> None:
+    def write(self, name: str, content: bytes, obsolete: str = "") -> None:
         """Replace."""
         self.record[self.place + name] = content
-        self.delete(spare)
+        self.delete(obsolete)
 
     def delete(self, name: str) -> None:
         """Remove."""

@@ -19,7 +19,7 @@ from bouquet.common.parameters.layout import ParameterLayout, Vector
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class LocalTraining:
     """What local training is asked for: a model (d,), and the data, terms and randomness to train it with."""
 
     model: nn.Module
@@ -34,6 +34,6 @@ class Task:
 
 
 Trained = tuple[Vector, float]  # the model (d,), and its mean loss over the last epoch
-Trainer = Callable[[Task], Trained | None]  # None: the session is to train itself
+Trainer = Callable[[LocalTraining], Trained | None]  # None: the session is to train itself
 
 trainer: ContextVar[Trainer | None] = ContextVar("trainer", default=None)

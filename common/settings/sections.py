@@ -259,11 +259,6 @@ class SimulationSettings(Section):
         description="'ray' is Flower's engine, clients in parallel; 'inline' runs one after another in this process; "
         "'batched' too, but trains many clients' models in one program.",
     )
-    address: str = Field(
-        "",
-        description="Ray cluster that 'ray' joins, as host:port or 'auto'; empty: one is started on this machine.",
-    )
-    gpus_per_client: float = Field(0.0, ge=0)
     speeds: tuple[Annotated[float, Field(gt=0)], ...] = Field(
         (),
         description="Training samples a second of one device after another, from the first again where they end; "

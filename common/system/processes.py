@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
@@ -33,29 +32,6 @@ def ended_children() -> Iterator[tuple[int, int]]:
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             yield ended
-
-
-def descendants(root: int) -> list[int]:
-    """Process ids below ``root``, zombies left out, parents before children; empty where there is no /proc."""
-    children: dict[int, list[int]] = {}
-    zombies: set[int] = set()
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            # The command name stands in parentheses and may itself hold spaces and parentheses.
-            fields = entry.read_text(errors="replace").rpartition(")")[2].split()
-        except OSError:
-            continue
-        pid = int(entry.parent.name)
-        children.setdefault(int(fields[1]), []).append(pid)
-        if fields[0] in "ZX":
-            zombies.add(pid)
-
-    def below(pid: int) -> Iterator[int]:
-        for child in children.get(pid, []):
-            yield child
-            yield from below(child)
-
-    return [pid for pid in below(root) if pid not in zombies]
 
 
 @contextlib.contextmanager

@@ -205,7 +205,7 @@ def cell_state(cell: Cell, folder: Path) -> State:
 def _shown_by(settings: Settings) -> object:
     """What a cell's figures depend on: more than a run that goes on may not change."""
     server = {name: getattr(settings.server, name) for name in TESTED_BY}
-    return settings.fingerprint(), settings.model.weights, settings.train.mixed_precision, server
+    return settings.fingerprint(), settings.model.weights, server
 
 
 def _failure_file(folder: Path) -> Path:

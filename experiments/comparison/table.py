@@ -13,7 +13,7 @@ from bouquet.common.task.score import Score
 from bouquet.common.task.task import task_of
 from bouquet.experiments.comparison.measures import Metric
 from bouquet.experiments.comparison.paper_figures import PaperFigures
-from bouquet.experiments.comparison.tuning_grids import Choice, Tested, Tune, combinations, label_of, slug_of
+from bouquet.experiments.comparison.tuning_grids import ChosenValues, Tested, Tune, combinations, label_of, slug_of
 
 STANDARD_ROWS: tuple[Mapping[str, Any], ...] = (
     {"label": "Standalone", "name": "standalone"},
@@ -69,7 +69,7 @@ class Table:
     paper: tuple[PaperFigures, ...] = ()
     panels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     tune: Tune | None = None
-    choices: Mapping[tuple[str, str], Choice] = field(default_factory=dict)
+    choices: Mapping[tuple[str, str], ChosenValues] = field(default_factory=dict)
     claims: tuple[str, ...] = ()
 
     @property

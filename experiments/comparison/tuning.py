@@ -23,10 +23,10 @@ from bouquet.experiments.comparison.cell_process import Runner
 from bouquet.experiments.comparison.measures import parse_metric
 from bouquet.experiments.comparison.run import Results, check_cells, run_table
 from bouquet.experiments.comparison.table import Table, tuning_table
-from bouquet.experiments.comparison.tuning_grids import Choice, choose, combinations, label_of
+from bouquet.experiments.comparison.tuning_grids import ChosenValues, choose, combinations, label_of
 from bouquet.server.run_folder import SUMMARY
 
-Choices = Mapping[tuple[str, str], Choice]
+Choices = Mapping[tuple[str, str], ChosenValues]
 
 
 def run_comparison(
@@ -77,7 +77,7 @@ def chosen_by(table: Table) -> str:
     return table.score.of("macro")
 
 
-def choices_of(table: Table, tried: Results) -> dict[tuple[str, str], Choice]:
+def choices_of(table: Table, tried: Results) -> dict[tuple[str, str], ChosenValues]:
     """(row, column) → what was chosen for it; without those of which some cell has neither run nor failed."""
     assert table.tune is not None
     metric = parse_metric(chosen_by(table))

@@ -54,7 +54,7 @@ class Tune:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenValues:
     """The values that a row takes in a column: the best mean score over the tune seeds.
 
     ``tried`` are all values with their accuracies by seed, None where the run failed. ``at_end`` are the keys whose
@@ -142,7 +142,7 @@ def label_of(row: str, values: Values) -> str:
 
 def choose(
     grid: Grid, tried: Sequence[tuple[Values, Sequence[float | None]]], higher_is_better: bool = True
-) -> Choice | None:
+) -> ChosenValues | None:
     """The values with the best mean; None where each failed in some seed.
 
     Of equals those nearest to the middle of the grid, then the first.
@@ -157,7 +157,7 @@ def choose(
     best = max(means, key=lambda place: (means[place], -_from_middle(grid, tried[place][0]), -place))
     values = tried[best][0]
     at_end = tuple(key for key, value in values.items() if _is_end(grid[key], value))
-    return Choice(values, at_end, tried)
+    return ChosenValues(values, at_end, tried)
 
 
 def slug_of(values: Values) -> str:

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 from flwr.common.logger import log
 
 from bouquet.client.training import delegate
-from bouquet.client.training.delegate import Task, Trained
+from bouquet.client.training.delegate import LocalTraining, Trained
 from bouquet.common.errors import BouquetError
 from bouquet.experiments.simulation.batched_sgd import knows_terms, train_many, why_not
 
@@ -48,7 +48,7 @@ class Batch(Generic[Result]):
         delegate.trainer.set(partial(self._train, client))
         return do()
 
-    def _train(self, client: _Client[Result], task: Task) -> Trained | None:
+    def _train(self, client: _Client[Result], task: LocalTraining) -> Trained | None:
         if self._alone is None:
             self._alone = why_not(task)
             if self._alone:
@@ -60,7 +60,7 @@ class _Client(Generic[Result]):
     """A function in a thread that runs between `resume` and its next `wait_for`, or its end, and at no other time."""
 
     def __init__(self, do: Callable[[_Client[Result]], Result]) -> None:
-        self.task: Task | None = None
+        self.task: LocalTraining | None = None
         self.outcome: Trained | BouquetError | None = None
         self._do = do
         self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
@@ -74,7 +74,7 @@ class _Client(Generic[Result]):
         self._go.release()
         self._stopped.acquire()
 
-    def wait_for(self, task: Task) -> Trained:
+    def wait_for(self, task: LocalTraining) -> Trained:
         """Stop here, and come back with what became of the task. Raises `BouquetError` as local training does."""
         self.task = task
         self._stopped.release()

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.utils.rnn import pad_sequence
 
-from bouquet.client.training.delegate import Task, Trained
+from bouquet.client.training.delegate import LocalTraining, Trained
 from bouquet.client.training.objective import LinearTerm, ProximalTerm
 from bouquet.client.training.sgd import check_finite, mini_batches
 from bouquet.common.errors import BouquetError
@@ -41,7 +41,7 @@ _LEAST_SCALE = 1e-3  # from which on the scale of the momentum is put into its n
 Gradients = Callable[[Mapping[str, Tensor], Tensor, Tensor, Tensor], tuple[Tensor, dict[str, Gradient]]]
 
 
-def why_not(task: Task) -> str:
+def why_not(task: LocalTraining) -> str:
     """Why a model cannot be trained together with others like it; empty where it can."""
     model = task.model.train()
     if others := {type(m).__name__ for m in model.modules() if type(m).__module__.split(".")[0] not in _PYTORCH}:
@@ -60,12 +60,12 @@ def why_not(task: Task) -> str:
     return ""
 
 
-def knows_terms(task: Task) -> bool:
+def knows_terms(task: LocalTraining) -> bool:
     """Whether the terms of a task's objective are known by their gradient: else that task is trained by itself."""
     return all(isinstance(term, ProximalTerm | LinearTerm) for term in task.terms)
 
 
-def train_many(tasks: Sequence[Task], threads: int = 1) -> list[Trained | BouquetError]:
+def train_many(tasks: Sequence[LocalTraining], threads: int = 1) -> list[Trained | BouquetError]:
     """Train each task's model; for one whose loss is no longer finite the error that `client.training.sgd` raises.
 
     All tasks are of one architecture, for which `why_not` found nothing, with terms that `knows_terms` knows. On a CPU
@@ -94,20 +94,20 @@ class _Plan:
     in_epoch: int
 
     @classmethod
-    def of(cls, task: Task) -> _Plan:
+    def of(cls, task: LocalTraining) -> _Plan:
         options, epochs = task.options, range(task.options.local_epochs)
         batches = [b for _ in epochs for b in mini_batches(len(task.y), options.batch_size, task.generator)]
         sizes = [batch.shape[0] for batch in batches]  # `len` of a tensor takes many times as long
         return cls(pad_sequence(batches, batch_first=True), sizes, len(batches) // len(epochs))
 
 
-def _key(task: Task) -> tuple[Any, ...]:
+def _key(task: LocalTraining) -> tuple[Any, ...]:
     """Tasks that train the same parameters in the same way can go together."""
     options = {**vars(task.options), "local_epochs": 1, "max_gradient_norm": task.options.max_gradient_norm or 0.0}
     return (() if task.trained is None else tuple(sorted(task.trained)), task.trained is None, *options.values())
 
 
-def _parts(alike: list[int], task: Task, threads: int) -> Iterator[list[int]]:
+def _parts(alike: list[int], task: LocalTraining, threads: int) -> Iterator[list[int]]:
     """On a CPU, parts that fit into its cache, as many for each of the threads, and of nearly one size."""
     count = 1
     if task.x.device.type == "cpu":
@@ -118,7 +118,7 @@ def _parts(alike: list[int], task: Task, threads: int) -> Iterator[list[int]]:
         yield alike[start : start + at_once]
 
 
-def _train(tasks: Sequence[Task], plans: Sequence[_Plan]) -> list[Trained | BouquetError]:
+def _train(tasks: Sequence[LocalTraining], plans: Sequence[_Plan]) -> list[Trained | BouquetError]:
     """Train models of which the later ones take no more steps than those before them."""
     optimiser = _Optimiser(tasks)
     gradients = _gradients_of(tasks[0].model, optimiser.names)
@@ -142,7 +142,7 @@ def _train(tasks: Sequence[Task], plans: Sequence[_Plan]) -> list[Trained | Bouq
     return results
 
 
-def _steps(tasks: Sequence[Task], plans: Sequence[_Plan]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def _steps(tasks: Sequence[LocalTraining], plans: Sequence[_Plan]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Of each step, the mini-batches (m, samples, …) of the m models that take it, their labels, and samples' shares.
 
     A sample counts by its share: 0 where it only fills up a mini-batch that is smaller than others. The samples of
@@ -199,7 +199,7 @@ def _outputs(model: nn.Module, parameters: dict[str, Tensor], x: Tensor) -> Tens
 class _Optimiser:
     """SGD of stacked parameters as `client.training.sgd.sgd_step` takes it; tasks have options in common, not terms."""
 
-    def __init__(self, tasks: Sequence[Task]) -> None:
+    def __init__(self, tasks: Sequence[LocalTraining]) -> None:
         self.options = tasks[0].options
         trained, device = tasks[0].trained, tasks[0].x.device
         starts = [task.layout.unflatten(task.start) for task in tasks]

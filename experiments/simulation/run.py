@@ -166,12 +166,12 @@ def _run_ray(settings: Settings, server_app: ServerApp, client_app: ClientApp) -
             "Simulation on Ray needs the extra 'simulation' (pip install 'bouquet-fl[simulation]'); "
             "or take --set simulation.engine=inline."
         ) from None
-    _start_ray(settings.simulation.address)  # Flower takes a Ray that is there, and ends it
+    _start_ray(os.environ.get("RAY_ADDRESS", ""))  # Flower takes a Ray that is there, and ends it
     run_simulation(
         server_app,
         client_app,
         num_supernodes=settings.data.clients,
-        backend_config={"client_resources": {"num_cpus": 1, "num_gpus": settings.simulation.gpus_per_client}},
+        backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
     )
 
 
@@ -205,6 +205,6 @@ def _start_ray(address: str) -> None:
             raise
         reason = str(error).strip().partition("\n")[0]
         raise BouquetError(
-            f"simulation.address = {address!r} is no Ray cluster that can be joined: {reason} Start one there with "
-            "ray start --head, or leave the address out."
+            f"RAY_ADDRESS = {address!r} is no Ray cluster that can be joined: {reason} Start one there with "
+            "ray start --head, or unset the variable."
         ) from None

@@ -18,7 +18,7 @@ Where this differs from the paper:
   takes the mean of its cluster as it was sent, which is one step of block coordinate descent a round.
 - The authors' code (xmouyang/ClusterFL, ``server/server_cfmtl.py``) takes for F a dense matrix of how alike the models'
   outputs are; here it is the indicator matrix of the problem.
-- The code has α = 0.001 and β = 0.0005. Our default of β is larger, and α = β: no shrinking beyond
+- The code has α = 0.001 and β = 0.0005. Our default of β is larger, and α = β: what shrinks the models is
   ``train.weight_decay``.
 - Devices are not dropped for being slow (the server's deadlines do that) or for being alone in their cluster.
 """
@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import ARRAYS, Instruction, Proximal
-from bouquet.common.protocol.offers import LAYERS, TERMS, TRAINING
+from bouquet.common.protocol.offers import LAYERS, TERMS
 from bouquet.strategies.base.method import Similarity, count_moved, one_model
 from bouquet.strategies.base.options import Count, Weight
 from bouquet.strategies.base.replies import Matrix, Replies
@@ -67,8 +67,6 @@ class ClusterFL(MethodStrategy[ClusterFLState]):
         K.
     cluster_weight : float, default 0.05
         β; the device minimises its loss + β·‖w_i − w̄_k‖² + (α − β)·‖w_i‖².
-    shrinkage : float, default 0.0
-        α − β; where it is above 0, it takes the place of ``train.weight_decay``.
     **sampling
         See `bouquet.strategies.base.sampling.Sampling`.
     """
@@ -80,7 +78,6 @@ class ClusterFL(MethodStrategy[ClusterFLState]):
 
     num_clusters: Count = 4
     cluster_weight: Weight = 0.05
-    shrinkage: Weight = 0.0
 
     def initial_state(self, layout: ParameterLayout, initial: Vector) -> ClusterFLState:
         """One common model, from which all begin."""
@@ -94,7 +91,6 @@ class ClusterFL(MethodStrategy[ClusterFLState]):
         """
         tied = bool(state.assignment) and self.cluster_weight > 0
         proximal = (Proximal(ARRAYS, 2 * self.cluster_weight),) if tied else ()
-        config = {"weight-decay": 2 * self.shrinkage} if self.shrinkage else {}
         mean = mean_of_centers(state.centers)
         clusters = state.assignment
         return {
@@ -103,7 +99,6 @@ class ClusterFL(MethodStrategy[ClusterFLState]):
                 start="personal",
                 proximal=proximal,
                 newcomer=client not in state.models,
-                config=config,
             )
             for client in clients
         }
@@ -127,12 +122,10 @@ class ClusterFL(MethodStrategy[ClusterFLState]):
         )
 
     def device_needs(self) -> Mapping[str, str]:
-        """For the personal models, what ties them, and α − β."""
+        """For the personal models, and what ties them."""
         needs = {LAYERS: "each device goes on from its own model."}
         if self.cluster_weight:
             needs[TERMS] = f"cluster_weight = {self.cluster_weight:g} holds it near the mean of its cluster."
-        if self.shrinkage:
-            needs[TRAINING] = f"shrinkage = {self.shrinkage:g} is a weight decay; with 0 it has none."
         return needs
 
     def record(self, state: ClusterFLState) -> dict[str, Any]:

@@ -7,25 +7,24 @@ Up to α·m clients train the initial model w₀ (pre-training). Their updates �
 leading right singular vectors of ΔW, client i becomes the m numbers cos(Δw_i, v_j), whose Euclidean distance is the
 measure EDC; k-means groups them. A group's model is w₀ with the mean update of its clients. A newcomer trains w₀ and
 joins the group with the least (1 − cos(Δw, Δw_group)) / 2, where Δw_group is that mean update. In every round groups
-run FedAvg, and then with η_g > 0 the group models w_j are mixed: w_g becomes w_g + η_g·Σ_{j≠g} w_j / ‖w_j‖, divided by
-the sum of its weights, as in the authors' code (morningD/FedGroup, ``inter_group_aggregation``).
+run FedAvg.
 
 Where this differs from the paper: nothing is centred or reweighed, but pre-training takes ``train.local_epochs``, as
-every round does; and where only some clients are asked in a round, it goes on for several
-(`bouquet.strategies.baselines.one_shot`).
+every round does; there is no aggregation between groups (η_g = 0); and where
+only some clients are asked in a round, pre-training goes on for several (`bouquet.strategies.baselines.one_shot`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bouquet.strategies.base.options import Count, Weight
-from bouquet.strategies.base.replies import Matrix, Replies
-from bouquet.strategies.baselines.one_shot import OneShotClustering, OneShotState
+from bouquet.strategies.base.options import Count
+from bouquet.strategies.base.replies import Matrix
+from bouquet.strategies.baselines.one_shot import OneShotClustering
 from bouquet.strategies.mathematics.aggregation import Assignment
 from bouquet.strategies.mathematics.clustering import kmeans
 from bouquet.strategies.mathematics.similarity import gram_matrix
@@ -39,15 +38,12 @@ class FedGroup(OneShotClustering):
     ----------
     num_clusters : int, default 4
         m, groups, and directions that the updates are decomposed into.
-    mixing_rate : float, default 0.0
-        η_g of the aggregation between groups; 0 leaves it out.
     **sampling
         See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     num_clusters: Count = 4
     pretraining_scale: ClassVar[int] = 20  # α; gathering ends early once α·m clients have trained the initial model
-    mixing_rate: Weight = 0.0
     warmup_rounds: int = field(default=0, init=False)  # no option here: clustering begins at once
 
     @property
@@ -64,14 +60,6 @@ class FedGroup(OneShotClustering):
         """K-means of the decomposed updates."""
         labels, _, inertia = kmeans(decomposed_cosine(updates, self.num_clusters), self.num_clusters, self.seed)
         return labels, {"inertia": inertia}
-
-    def update(self, state: OneShotState, round_: int, replies: Replies) -> OneShotState:
-        """FedAvg inside each group, then the aggregation between groups."""
-        after = super().update(state, round_, replies)
-        if not self.mixing_rate or state.directions is None:
-            return after
-        compared = replies.layout.parameters_of(after.centers)
-        return replace(after, centers=mix_groups(after.centers, self.mixing_rate, compared))
 
 
 def decomposed_cosine(updates: Matrix, num_directions: int) -> NDArray[np.float64]:
@@ -92,14 +80,3 @@ def decomposed_cosine(updates: Matrix, num_directions: int) -> NDArray[np.float6
     embedded[:, : len(leading)] = np.divide(products, norms, out=np.zeros_like(products), where=norms > 0)
     largest = np.abs(embedded).argmax(axis=0)
     return embedded * np.where(embedded[largest, np.arange(num_directions)] < 0, -1.0, 1.0)
-
-
-def mix_groups(centers: Matrix, rate: float, compared: Matrix | None = None) -> Matrix:
-    """The aggregation between groups: w_g + η_g·Σ_{j≠g} w_j / ‖w_j‖ over the sum of the weights, (m, d).
-
-    ``compared`` (m, p) is what the norms are of where that is not the models themselves: their parameters.
-    """
-    norms = np.linalg.norm((centers if compared is None else compared).astype(np.float64), axis=1)
-    shares = np.tile(np.divide(rate, norms, out=np.zeros_like(norms), where=norms > 0), (len(centers), 1))
-    np.fill_diagonal(shares, 1.0)
-    return (shares @ centers / shares.sum(axis=1, keepdims=True)).astype(centers.dtype)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -45,15 +45,13 @@ class RobustTKM(OneShotClustering):
     trimmed_share : float, default 0.1
         α, from 0 to below 0.5: the part of the models that trimmed k-means leaves out, and of the values of each
         coordinate that the mean of a cluster leaves out at either end.
-    erm_epochs : int, default 10
-        Passes over a device's data in the first stage.
     **sampling
         See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     num_clusters: Count = 4
     trimmed_share: Annotated[float, Allowed("a number from 0 to below 0.5", lambda value: 0 <= value < 0.5)] = 0.1
-    erm_epochs: Count = 10
+    erm_epochs: ClassVar[int] = 10  # passes over a device's data in the first stage
     warmup_rounds: int = field(default=0, init=False)  # no option here: clustering begins at once
 
     @property
@@ -66,7 +64,7 @@ class RobustTKM(OneShotClustering):
 
     def device_needs(self) -> Mapping[str, str]:
         """For the first stage."""
-        return {TRAINING: f"devices first train for erm_epochs = {self.erm_epochs}."}
+        return {TRAINING: f"devices first train for {self.erm_epochs} epochs."}
 
     def training(self, state: OneShotState) -> Mapping[str, Scalar]:
         """The first stage trains for ``erm_epochs``."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Literal
@@ -130,23 +129,6 @@ def groups_of(state: DCPFLState, least: int) -> Callable[[float], Assignment] | 
     # A checkpoint of an older release knows of no samples.
     samples = np.array([state.samples.get(client, 0) for client in state.clients])
     return partial(groups_of_at_least, linkage, distances=distances, samples=samples, least=least)
-
-
-def by_client(state: DCPFLState, labels: Assignment) -> dict[str, int]:
-    """The group of each client of the graph, from its labels (n,)."""
-    return dict(zip(state.clients, labels.tolist(), strict=True))
-
-
-def divided(state: DCPFLState, parts: Mapping[str, int]) -> set[int]:
-    """The groups that a finer structure takes apart."""
-    pairs = {(state.assignment[client], part) for client, part in parts.items()}
-    return {group for group, count in Counter(group for group, _ in pairs).items() if count > 1}
-
-
-def parents(state: DCPFLState, parts: Mapping[str, int]) -> list[int]:
-    """The group that each part of a finer structure comes from, in the order of the parts."""
-    origins = {part: state.assignment[client] for client, part in parts.items()}
-    return [origins[part] for part in sorted(origins)]
 
 
 def with_newcomers(before: DCPFLState, state: DCPFLState, round_: int, replies: Replies) -> DCPFLState:

@@ -1,29 +1,24 @@
-"""When to split, what is tried, and what follows: rapid decrease, trial, restructuring (DC-PFL, section III-C, Eq. 4).
+"""When to split, and what follows: rapid decrease, the next structure, restructuring (DC-PFL, section III-C, Eq. 4).
 
 A rapid decrease period lasts while the loss falls fast, and ends at the elbow of its curve, where the radius of
-curvature is least. Then a split is tried on the devices. Those whose group it would leave as it is take no part,
-because their two losses are equal. Whether a split is kept is `bouquet.strategies.dcpfl.state.Verdict.accepted`.
+curvature is least. Then a split is tried on the devices (`trial.py`).
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
-from bouquet.common.protocol import ARRAYS, Instruction, Payload, Scalar
-from bouquet.strategies.base.replies import Matrix, Replies
-from bouquet.strategies.base.sampling import fewest_replies
-from bouquet.strategies.dcpfl import LOSS_NEW, LOSS_OLD, NEW, PROCEDURE
-from bouquet.strategies.dcpfl.grouping import by_client, divided, graph_of, groups_of, next_split, parents
-from bouquet.strategies.dcpfl.state import DCPFLState, Group, Proposal, Verdict, rows_of
-from bouquet.strategies.mathematics.robust import Aggregation
+from bouquet.strategies.dcpfl.grouping import graph_of, groups_of, next_split
+from bouquet.strategies.dcpfl.state import DCPFLState, Group, Proposal
+from bouquet.strategies.dcpfl.trial import divided, parents
+from bouquet.strategies.mathematics.aggregation import Assignment
 
-UNDECIDED_TRIALS = 3  # in a row, after which the next one is put off
 _ROUNDING = 1e-12  # of the loss: a bend below it is that of a straight line
 
 
@@ -72,63 +67,17 @@ def next_structure(state: DCPFLState, step: float, least: int) -> Proposal | Non
     return None if split is None else Proposal(split[0], by_client(state, split[1]))
 
 
+def by_client(state: DCPFLState, labels: Assignment) -> dict[str, int]:
+    """The group of each client of the graph, from its labels (n,)."""
+    return dict(zip(state.clients, labels.tolist(), strict=True))
+
+
 def fixed_structure(state: DCPFLState, round_: int, gamma: float, least: int) -> DCPFLState:
     """The groups at a γ̃ that is kept, in the round in which the group graph is made; there is no trial."""
     groups_at = groups_of(state, least) if state.gamma == 1 and state.graph_round == round_ else None
     if groups_at is None:
         return state
     return restructured(state, round_, Proposal(gamma, by_client(state, groups_at(gamma))))
-
-
-def proposed_models(
-    state: DCPFLState, parts: Mapping[str, int], usable: Replies, aggregation: Aggregation
-) -> Matrix | None:
-    """The models (K', d) of a structure's groups, by the group of each client: means of whole models of this round.
-
-    None where a client of a group that is divided did not send its whole model, or where none of them replied.
-    """
-    parted = divided(state, parts)
-    rows = [row for row, client in enumerate(usable.clients) if client in parts and state.assignment[client] in parted]
-    if not rows or any(usable.received[row].layers != usable.layout.layers for row in rows):
-        return None
-    labels = [parts[usable.clients[row]] for row in rows]
-    origins = state.centers[parents(state, parts)]
-    return aggregation.cluster_means(
-        rows_of(usable.W, rows), labels, len(origins), usable.num_examples[rows], previous=origins
-    )
-
-
-def both_models(
-    state: DCPFLState, round_: int, clients: Sequence[str], config: Mapping[str, Scalar]
-) -> dict[str, Instruction]:
-    """The first message, with this config, to each client that takes part; empty in a round without a trial.
-
-    A proposal is of the round before; models that are older are not tried, but made anew.
-    """
-    if state.proposal is None or state.proposed is None or state.proposal.round != round_ - 1:
-        return {}
-    parts = state.proposal.assignment
-    parted = divided(state, parts)
-    pairs = {
-        client: {
-            ARRAYS: Payload(state.centers[state.assignment[client]]),
-            NEW: Payload(state.proposed[parts[client]]),
-        }
-        for client in clients
-        if client in parts and state.assignment[client] in parted
-    }
-    return {client: Instruction(pair, upload=(), procedure=PROCEDURE, config=config) for client, pair in pairs.items()}
-
-
-def judged(state: DCPFLState, round_: int, asked: Sequence[str], replies: Replies, min_replies: float) -> DCPFLState:
-    """The state with the verdict of the replies to `both_models`; too few of those ``asked`` leave it undecided."""
-    assert state.proposal is not None
-    losses = zip(replies.metric(LOSS_OLD).tolist(), replies.metric(LOSS_NEW).tolist(), strict=True)
-    # No more than were asked can answer, however many replies a whole round must have.
-    needed = max(1, min(fewest_replies(min_replies, len(asked)), len(asked)))
-    its_losses = dict(zip(replies.clients, losses, strict=True))
-    verdict = Verdict.of(round_, state.proposal.gamma, list(asked), its_losses, needed)
-    return replace(state, verdict=verdict, undecided=0 if verdict.decided else state.undecided + 1)
 
 
 def restructured(state: DCPFLState, round_: int, proposal: Proposal) -> DCPFLState:

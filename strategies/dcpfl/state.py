@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -12,11 +12,8 @@ from numpy.typing import NDArray
 
 from bouquet.common.parameters.layout import Vector
 from bouquet.strategies.base.replies import Matrix
-from bouquet.strategies.dcpfl import DIVERGED
 from bouquet.strategies.mathematics.aggregation import weighted_mean
 from bouquet.strategies.mathematics.similarity import Distances
-
-MOST_VOTE = 5
 
 
 @dataclass(frozen=True)
@@ -47,7 +44,7 @@ class Verdict:
     """What a trial found: mean training losses with the old and the new structure; None where it is undecided.
 
     A client counts with both its losses or not at all. Losses of models that diverged are not in the means. What one
-    client gains or loses counts for no more than `MOST_VOTE` times what the client in the middle does, however much it
+    client gains or loses counts for no more than five times what the client in the middle does, however much it
     says it is: where that bounds one, or a model diverged, ``gain`` is the sum of what counts, and decides.
     """
 
@@ -61,21 +58,6 @@ class Verdict:
     diverged_new: int = 0
     decided: bool = True
     gain: float | None = None
-
-    @classmethod
-    def of(
-        cls, round_: int, gamma: float, asked: Sequence[str], losses: Mapping[str, tuple[float, float]], needed: int
-    ) -> Verdict:
-        """From each client's two losses; with fewer than ``needed`` clients that have both, it is undecided."""
-        pairs = {client: pair for client, pair in losses.items() if np.isfinite(pair).all()}
-        values = np.array(list(pairs.values())).reshape(-1, 2)
-        diverged = values >= DIVERGED
-        sound = values[~diverged.any(axis=1)]
-        decided = len(pairs) >= needed
-        old, new = np.ascontiguousarray(sound.T).mean(axis=1).tolist() if decided and len(sound) else (None, None)
-        worse_old, worse_new = (int(count) for count in diverged.sum(axis=0))
-        gain = _bounded_gain(values, diverged) if decided else None
-        return cls(round_, gamma, old, new, list(asked), list(pairs), worse_old, worse_new, decided, gain)
 
     @property
     def accepted(self) -> bool:
@@ -96,16 +78,6 @@ class Verdict:
             "answered": len(self.clients),
             **{name: count for name, count in counted.items() if count},
         }
-
-
-def _bounded_gain(values: NDArray[np.float64], diverged: NDArray[np.bool_]) -> float | None:
-    """What clients gain by the new structure, of their losses (n, 2), each bounded; None where no bound is reached."""
-    gains = values[:, 0] - values[:, 1]
-    gains[diverged.any(axis=1)] = 0.0
-    usual = np.abs(gains[gains != 0])
-    most = MOST_VOTE * float(np.median(usual)) if len(usual) else 1.0
-    gains[diverged[:, 1] & ~diverged[:, 0]], gains[diverged[:, 0] & ~diverged[:, 1]] = -np.inf, np.inf
-    return None if np.abs(gains).max(initial=0.0) <= most else float(np.clip(gains, -most, most).sum())
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ https://arxiv.org/abs/2508.01580
 
 Equations and sections are the paper's. The clients train one model for all, whose divergence tells whom to group with
 whom (`grouping.py`). At the end of each rapid decrease of the loss a split into smaller groups is tried on the devices
-(`splitting.py`; theirs is `device.py`). Layers whose copies hardly differ within a group travel only every third round
-(`layerwise.py`).
+(`splitting.py`, `trial.py`; theirs is `device.py`). Layers whose copies hardly differ within a group travel only every
+third round (`layerwise.py`).
 
 Where it differs from the paper, on measurements in docs/decisions.md: the discrepancy is the cosine of the
 updates (Eq. 3 as printed follows the data badly: a model's own minimum is one noisy weight that shifts all the others);
@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -32,10 +32,10 @@ from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import Instruction
 from bouquet.common.protocol.offers import LAYERS, LOSS, TRAINING
 from bouquet.strategies.base.method import Ask, Similarity
-from bouquet.strategies.base.options import Above0To1, Allowed, Count, Share
+from bouquet.strategies.base.options import Allowed, Count, Share
 from bouquet.strategies.base.replies import Replies
 from bouquet.strategies.base.strategy import MethodStrategy
-from bouquet.strategies.dcpfl import PROCEDURE, TAKE, grouping, layerwise, splitting
+from bouquet.strategies.dcpfl import PROCEDURE, TAKE, grouping, layerwise, splitting, trial
 from bouquet.strategies.dcpfl.grouping import Discrepancy
 from bouquet.strategies.dcpfl.layerwise import Scaling, instruction
 from bouquet.strategies.dcpfl.state import DCPFLState, Group, rows_of, verdict_of
@@ -54,14 +54,8 @@ class DCPFL(MethodStrategy[DCPFLState]):
         s, rounds over which the loss is smoothed; with layer-wise aggregation, the next multiple of α. While slow
         layers stay on the devices the received model is partly a device's own, and its loss is lower: the loss rises
         and falls with α, and a window of 5 saw no elbow after the first split (docs/decisions.md).
-    gamma_step : float, default 0.2
-        λ, by which γ̃ is lowered for a splitting.
     observe_rounds : int, default 3
         t_obv, rounds after which the end of a rapid decrease period is noticed.
-    retry_rounds : int, default 6
-        t_sp, rounds that the old structure stays after a refused splitting.
-    slow_factor : int, default 3
-        α; slow layers are aggregated every α-th round. (τ, the local epochs of a round, is ``train.local_epochs``.)
     slow_ratio : float, default 0.65
         A layer is slow when D_{g,l} is below this fraction of their mean; 0.1 in the paper (Eq. 6).
     scaling : {"model", "layer"}, default "model"
@@ -85,12 +79,14 @@ class DCPFL(MethodStrategy[DCPFLState]):
     tested_model = "received: that of its group, whose slow layers may be its own"
     clusters_chosen_on = "uploaded updates"
 
+    # The paper's own, which no run here has changed; a subclass may have others.
+    gamma_step: ClassVar[float] = 0.2  # λ, by which γ̃ is lowered for a splitting
+    retry_rounds: ClassVar[int] = 6  # t_sp, rounds that the old structure stays after a refused splitting
+    slow_factor: ClassVar[int] = 3  # α; slow layers are aggregated every α-th round
+
     discrepancy_rounds: Count = 5
     loss_window: Count = 5
-    gamma_step: Above0To1 = 0.2
     observe_rounds: Count = 3
-    retry_rounds: Count = 6
-    slow_factor: Count = 3
     slow_ratio: Share = 0.65
     scaling: Scaling = "model"
     layer_wise: bool = True
@@ -113,11 +109,11 @@ class DCPFL(MethodStrategy[DCPFLState]):
 
         After ``UNDECIDED_TRIALS`` trials in a row that too few answered, the next one waits as after a refused one.
         """
-        both = splitting.both_models(state, round_, clients, self._held_out())
+        both = trial.both_models(state, round_, clients, self._held_out())
         if not both:
             return state
-        state = splitting.judged(state, round_, list(both), ask(both), self.min_replies)
-        return state if state.undecided < splitting.UNDECIDED_TRIALS else state.put_off(round_ + self.retry_rounds + 1)
+        state = trial.judged(state, round_, list(both), ask(both), self.min_replies)
+        return state if state.undecided < trial.UNDECIDED_TRIALS else state.put_off(round_ + self.retry_rounds + 1)
 
     def plan(self, state: DCPFLState, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
         """What `instruction` says; in a trial, the second exchange: send the model of the structure that won.
@@ -185,7 +181,7 @@ class DCPFL(MethodStrategy[DCPFLState]):
         full = {g for g, group in enumerate(state.groups) if self._is_due(group, round_)}
         if state.trial_round is not None and round_ + 1 >= state.trial_round:
             following = splitting.next_structure(state, self.gamma_step, self.min_group_samples or 0)
-            full |= grouping.divided(state, following.assignment) if following else set()
+            full |= trial.divided(state, following.assignment) if following else set()
         return full
 
     def _is_due(self, group: Group, round_: int) -> bool:
@@ -271,6 +267,6 @@ class DCPFL(MethodStrategy[DCPFLState]):
         assert state.trial_round is not None
         if round_ + 1 < state.trial_round:
             return state
-        proposed = splitting.proposed_models(state, following.assignment, usable, self.aggregation)
+        proposed = trial.proposed_models(state, following.assignment, usable, self.aggregation)
         following = replace(following, round=round_)
         return state if proposed is None else replace(state, proposal=following, proposed=proposed)

@@ -12,7 +12,7 @@ import pytest
 from bouquet.client.rounds.serving import served_models
 from bouquet.client.state.device_state import DeviceState
 from bouquet.client.state.store import FolderStore
-from bouquet.common.system.processes import descendants
+from tests.helpers.descendants import descendants
 from tests.helpers.two_classes import settings_of
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(900)]

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from bouquet.common.system.processes import descendants
+from tests.helpers.descendants import descendants
 from tests.helpers.machine import Machine
 from tests.helpers.two_classes import settings_of
 

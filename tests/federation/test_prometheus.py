@@ -19,9 +19,9 @@ import pytest
 
 from bouquet.common import protocol
 from bouquet.common.system.ports import free_port
-from bouquet.common.system.processes import descendants
 from bouquet.common.task.score import ACCURACY
 from bouquet.keys.store import add_device
+from tests.helpers.descendants import descendants
 
 PROMETHEUS = shutil.which("prometheus")
 DEPLOY = Path(__file__).parents[2] / "deploy"

@@ -13,7 +13,7 @@ from bouquet.common.protocol import ARRAYS
 from bouquet.strategies.dcpfl import LOSS_NEW, LOSS_OLD, NEW, TAKE, WHOLE_ROUND
 from bouquet.strategies.dcpfl.strategy import DCPFL
 
-QUICK = {"discrepancy_rounds": 2, "loss_window": 1, "observe_rounds": 1, "retry_rounds": 2, "gamma_step": 0.5}
+QUICK = {"discrepancy_rounds": 2, "loss_window": 1, "observe_rounds": 1}
 
 
 class Device:
@@ -101,8 +101,10 @@ LASTS = {"a": (4, 0.2), "b": (4, -0.2), "c": (-4, 0.4), "d": (-4, -0.4)}
 BOTH, FAST = ("first", "last"), ("last",)
 
 
-def strategy_of(**options):
-    return DCPFL(**{**QUICK, "identify": True, **options})
+def strategy_of(gamma_step=0.5, retry_rounds=2, **options):
+    strategy = DCPFL(**{**QUICK, "identify": True, **options})
+    strategy.gamma_step, strategy.retry_rounds = gamma_step, retry_rounds
+    return strategy
 
 
 def trial_rounds(strategy, play, grid, rounds):

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from safetensors.numpy import load_file
 
 from bouquet.experiments.simulation.run import simulate
 
@@ -34,3 +35,15 @@ def lines_of(folder):
         del line["seconds"]
         line.pop("identification_bytes", None)  # a server that was restarted asks again
     return lines
+
+
+def summary_of(folder):
+    """The summary of a run folder, likewise."""
+    summary = json.loads((folder / "summary.json").read_text())
+    del summary["seconds"]
+    return summary
+
+
+def models_of(folder):
+    """The models of a run folder, by file: tensors by name."""
+    return {file.name: load_file(file) for file in sorted((folder / "models").glob("*.safetensors"))}

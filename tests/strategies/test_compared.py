@@ -15,7 +15,6 @@ from bouquet.experiments.simulation.inline_grid import InlineGrid
 from bouquet.strategies.base.method import one_model
 from bouquet.strategies.base.protection import Protection
 from bouquet.strategies.base.replies import Replies
-from bouquet.strategies.baselines.fedgroup import mix_groups
 from bouquet.strategies.dcpfl.grouping import with_newcomers
 from bouquet.strategies.dcpfl.layerwise import layer_discrepancies
 from bouquet.strategies.dcpfl.state import DCPFLState, Group
@@ -170,14 +169,6 @@ def test_krum_takes_the_model_whose_parameters_are_nearest_to_most(name):
     center = LAYOUT.unflatten(strategy.centers(state)[0])
     assert center["a.weight"][0, 0] == LAYOUT.unflatten(own["c"])["a.weight"][0, 0]
     assert center["norm.num_batches_tracked"] == 15
-
-
-def test_groups_are_mixed_by_the_norms_of_their_parameters():
-    centers = np.stack([model(1, 10), model(-1, 9_000)])
-    # The norm of either's parameters is the root of 8, so that all groups weigh alike.
-    first = LAYOUT.unflatten(mix_groups(centers, 8**0.5, LAYOUT.parameters_of(centers))[0])
-    np.testing.assert_allclose(first["last.weight"], 0, atol=1e-6)
-    np.testing.assert_allclose(first["norm.running_mean"], 45.05)
 
 
 def test_matching_pairs_units_by_their_parameters_and_moves_their_buffers():

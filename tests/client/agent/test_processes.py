@@ -18,9 +18,9 @@ from bouquet.client.agent.settings import DeviceSettings
 from bouquet.client.agent.store import TaskStore
 from bouquet.client.agent.worker import Worker
 from bouquet.client.trust.policy import CodeTrust
-from bouquet.common.system.processes import descendants
 from bouquet.common.trust.code import archive, code_files, digest_of
 from bouquet.common.wire.transfer import content_of
+from tests.helpers.descendants import descendants
 from tests.helpers.wire_server import SECONDS, WireServer, a_run, a_task
 
 LARGE = os.urandom(1_500_000)

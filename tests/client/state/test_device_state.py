@@ -132,11 +132,11 @@ def test_a_server_fills_half_of_the_room_and_no_more(tmp_path, monkeypatch):
     assert state.latest().round == 3
 
 
-def test_a_spare_blob_goes_and_leaves_nothing_of_its_content(store):
+def test_an_obsolete_blob_goes_and_leaves_nothing_of_its_content(store):
     store.write("old", b"much longer than the new one")
-    store.write("new", b"short", spare="old")
+    store.write("new", b"short", obsolete="old")
     assert (store.read("new"), store.names()) == (b"short", ["new"])
-    store.write("newer", b"short", spare="is not there")
+    store.write("newer", b"short", obsolete="is not there")
     assert store.names() == ["new", "newer"]
 
 
@@ -157,7 +157,7 @@ def test_a_file_of_another_user_is_not_written_over(tmp_path, monkeypatch):
     inode = (tmp_path / "old").stat().st_ino
     with (tmp_path / "old").open("rb") as held:  # so that its inode is not given to the next file
         monkeypatch.setattr("bouquet.client.state.store.os.geteuid", lambda: os.getuid() + 1)
-        store.write("new", b"ours", spare="old")
+        store.write("new", b"ours", obsolete="old")
         assert held.read() == b"theirs"
         assert (tmp_path / "new").stat().st_ino != inode
     assert store.names() == ["new"]
@@ -167,7 +167,7 @@ def test_what_a_link_names_is_not_written_over(tmp_path):
     store = FolderStore(tmp_path / "state")
     (tmp_path / "theirs").write_bytes(b"theirs")
     (tmp_path / "state" / "old").symlink_to(tmp_path / "theirs")
-    store.write("new", b"ours", spare="old")
+    store.write("new", b"ours", obsolete="old")
     assert (tmp_path / "theirs").read_bytes() == b"theirs"
     assert (store.names(), store.read("new")) == (["new"], b"ours")
 

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+from itertools import product
 
 import numpy as np
 import pytest
@@ -181,9 +182,9 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("serve", ["own", "auto"])
-@pytest.mark.parametrize("up", ["float32", "int8"])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    ("name", "up", "serve"), [*product(METHODS, ["float32"], ["own"]), *product(METHODS, ["int8"], ["auto"])]
+)
 def test_a_device_whose_data_fail_answers_as_the_others_do(tmp_path, monkeypatch, name, up, serve):
     """For each method, in a round and the test after it, also compressed, and whatever the device serves."""
     changes = (f"strategy.name={name}", f"wire.up={up}", f"personal.serve={serve}", *PRIVATE, *METHODS[name])

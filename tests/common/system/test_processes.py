@@ -1,6 +1,5 @@
 """Processes below this one: found, collected, ended with it; and this one, ended in order."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -9,15 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bouquet.common.system.processes import descendants, ending_in_order
+from bouquet.common.system.processes import ending_in_order
 from tests.helpers.waiting_for import eventually
 
-MIDDLE = """
-import subprocess, sys, signal
-child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
-print(child.pid, flush=True)
-signal.pause()
-"""
 BOUND = """
 import os, signal, sys
 from bouquet.common.system.processes import end_with_parent
@@ -40,17 +33,6 @@ def is_gone(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except OSError:
         return True
-
-
-def test_descendants_are_found_parents_first_and_without_zombies():
-    with start(MIDDLE) as middle:
-        grandchild = int(middle.stdout.readline())
-        found = descendants(os.getpid())
-        assert found.index(middle.pid) < found.index(grandchild)
-        assert descendants(middle.pid) == [grandchild]
-        os.kill(grandchild, signal.SIGKILL)
-        eventually(lambda: descendants(middle.pid) == [], "a zombie, which nobody collects, is left out")
-        middle.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

@@ -107,6 +107,7 @@ def test_defaults_are_one_seed_one_metric_and_labels_from_the_names(load):
         ("rounds = 3", "seed = 3", r"base\.run\.seed cannot be set"),
         ("[base.run]", "[base.strategy]\nname = 'x'\n[base.run]", r"\[base\.strategy\] does not exist"),
         ('name = "fedavg"', "label = 'x'", r"A \[\[strategy\]\] has name = None, expected a strategy"),
+        ('"FeSEM (3)"', r'"Fe\nSEM"', r"A \[\[strategy\]\] has label = 'Fe\\nSEM', expected a line"),
         ('"FeSEM (3)"', "7", r"A \[\[strategy\]\] has label = 7, expected a line"),
         ('"FeSEM (3)"', '"β"', r"A \[\[strategy\]\] has label = 'β', expected a line with at least one letter"),
         ('"FeSEM (3)"', '"fedavg"', r"Two \[\[strategy\]\] have the label 'fedavg'"),
@@ -168,25 +169,12 @@ def test_what_the_check_refuses_is_refused_before_anything_runs(load):
         load(check=check)
 
 
-def test_the_strategies_are_built_to_check_their_options(tmp_path):
-    path = tmp_path / "table.toml"
-    path.write_text(GRID.replace("num_clusters", "clusters"))
-
-    with pytest.raises(TableError, match=r"table\.toml: strategy 'FeSEM \(3\)'.*Unknown setting strategy\.clusters"):
-        load_table(path)
-
-
 def test_devices_with_data_of_their_own_are_as_many_as_their_folders(load, tmp_path):
     for name in ("one", "two", "three"):
         (tmp_path / "own" / name).mkdir(parents=True)
     own = f'dataset = "own"\ndata_dir = "{tmp_path / "own"}"\nclasses = ["a", "b"]\ninput_shape = [1, 8, 8]'
     table = load(GRID.partition("[[partition]]")[0], 'dataset = "digits"\nclients = 4', own)
     assert {cell.settings.data.clients for cell in table.cells} == {3}
-
-
-def test_a_label_is_one_line(load):
-    with pytest.raises(TableError, match="expected a line"):
-        load(old='"FeSEM (3)"', new=r'"Fe\nSEM"')
 
 
 def test_a_part_holds_the_cells_of_its_rows_columns_and_seeds(load):

@@ -113,10 +113,6 @@ def test_a_run_of_a_few_rounds_has_no_convergence(write_run, edit_round, tests, 
     assert rounds_to_convergence(read_run(folder)) == converged
 
 
-def test_a_run_that_still_rises_has_not_converged(write_run):
-    assert rounds_to_convergence(read_run(write_run(rounds=20))) is None
-
-
 def test_a_round_waits_for_the_client_that_exchanges_most(write_run, edit_round):
     folder = write_run(rounds=2)
     edit_round(folder, 1, bytes_by_client={"client-0": [100, 900], "client-1": [600, 600]})

@@ -7,7 +7,7 @@ import torch
 from safetensors.numpy import load_file
 
 from bouquet.client.training import sgd as local_sgd
-from bouquet.client.training.delegate import Task
+from bouquet.client.training.delegate import LocalTraining
 from bouquet.client.training.objective import LinearTerm, ProximalTerm
 from bouquet.client.training.sgd import SGDOptions
 from bouquet.common.errors import BouquetError
@@ -29,7 +29,7 @@ def task(samples=20, name="mlp", seed=0, terms=(), trained=None, rate=0.1, **opt
     draw = torch.Generator().manual_seed(seed)
     x, y = torch.randn(samples, 1, 8, 8, generator=draw), torch.randint(3, (samples,), generator=draw)
     sgd = SGDOptions(**{"local_epochs": 2, "batch_size": 8, "learning_rate": rate, "momentum": 0.9, **options})
-    return Task(model, layout, start, x, y, sgd, terms, torch.Generator().manual_seed(seed), trained)
+    return LocalTraining(model, layout, start, x, y, sgd, terms, torch.Generator().manual_seed(seed), trained)
 
 
 def one_by_one(task):

@@ -1,42 +1,19 @@
-"""Whole runs of the joint gradient and loss method on digits: what it finds and sends, and what a restart changes."""
-
-import json
-import shutil
+"""Whole runs of the joint gradient and loss method, and of IFCA, on digits: the devices find their groups."""
 
 import pytest
 
 from bouquet.common.settings import load_settings
 from bouquet.experiments.simulation.run import simulate
-from tests.helpers.stopped_runs import Stopped, stop_after
+from tests.helpers.stopped_runs import lines_of
 
-BASE = [
-    "data.clients=8",
-    "data.groups=2",
-    "data.partition=label-permuted",
-    "strategy.num_clusters=2",
-    "strategy.local_update=epochs",
-    "simulation.engine=inline",
-]
-
-
-def run(folder, strategy, *changes, **how):
-    simulate(load_settings(None, [*BASE, f"strategy.name={strategy}", *changes]), folder, **how)
-    return read(folder)
-
-
-def read(folder):
-    """Summary and lines without what may differ between two runs of the same settings."""
-    summary = json.loads((folder / "summary.json").read_text())
-    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    for part in (summary, *lines):
-        del part["seconds"]
-        part.pop("identification_bytes", None)
-    return summary, lines
+BASE = ["data.clients=8", "data.groups=2", "data.partition=label-permuted", "strategy.num_clusters=2", "run.rounds=6"]
+BASE += ["strategy.local_update=epochs", "simulation.engine=inline"]
 
 
 @pytest.mark.parametrize("strategy", ["gradient-loss", "ifca"])
 def test_the_devices_find_their_groups(strategy, tmp_path):
-    summary, lines = run(tmp_path / "run", strategy, "run.rounds=6")
+    summary = simulate(load_settings(None, [*BASE, f"strategy.name={strategy}"]), tmp_path)
+    lines = lines_of(tmp_path)
     assert summary["purity"] == 1.0
     assert summary["accuracy_macro"] > 0.85
     assert [line["failures"] for line in lines] == [0] * 6
@@ -44,12 +21,3 @@ def test_the_devices_find_their_groups(strategy, tmp_path):
     assert lines[0]["strategy"]["similarity_gap"] is None
     assert lines[0]["strategy"]["loss_gap"] > 0
     assert (lines[1]["strategy"]["similarity_gap"] is None) == (strategy == "ifca")
-
-
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path):
-    """The round whose checkpoint was lost is repeated: the devices compare with the centers they compared with then."""
-    whole = run(tmp_path / "whole", "gradient-loss", "run.rounds=7")
-    with pytest.raises(Stopped):
-        run(tmp_path / "cut", "gradient-loss", "run.rounds=7", follow=stop_after(5))
-    shutil.rmtree(tmp_path / "cut" / "checkpoint" / "round-000005")
-    assert run(tmp_path / "cut", "gradient-loss", "run.rounds=7", resume=True) == whole

@@ -21,34 +21,6 @@ def settings(*changes):
     return load_settings(None, [*BASE, *changes])
 
 
-def summary_of(folder):
-    summary = json.loads((folder / "summary.json").read_text())
-    del summary["seconds"]
-    return summary
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        FEDTSDP,
-        ("strategy.name=fedper",),
-        ("strategy.name=ditto",),
-        ("strategy.name=anchored", "strategy.num_clusters=2"),
-        ("strategy.name=feddane",),
-        ("strategy.name=per-fedavg",),
-    ],
-    ids=lambda changes: changes[0].partition("=")[2],
-)
-def test_a_resumed_run_equals_a_whole_one(changes, tmp_path):
-    chosen = settings(*changes)
-    simulate(chosen, tmp_path / "whole")
-    cut_after(2, chosen, tmp_path / "cut")
-    simulate(chosen, tmp_path / "cut", resume=True)
-    assert lines_of(tmp_path / "cut") == lines_of(tmp_path / "whole")
-    assert summary_of(tmp_path / "cut") == summary_of(tmp_path / "whole")
-    assert all(line["failures"] == 0 for line in lines_of(tmp_path / "whole"))
-
-
 def test_fedtsdp_sends_fewer_layers_once_it_has_clustered(tmp_path):
     simulate(settings(*FEDTSDP), tmp_path / "run")
     first, second, third = (line["bytes_by_layer"] for line in lines_of(tmp_path / "run"))

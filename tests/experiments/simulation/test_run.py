@@ -1,8 +1,5 @@
 """Whole runs, simulated in this process: the record, determinism, resume, and clients that fail."""
 
-import json
-import shutil
-
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -15,7 +12,7 @@ from bouquet.experiments.simulation.run import simulate
 from bouquet.server.monitoring.diagnosis import failures
 from bouquet.server.record.writer import RunRecord
 from bouquet.server.run.loop import run_rounds
-from tests.helpers.stopped_runs import cut_after, lines_of
+from tests.helpers.stopped_runs import lines_of, summary_of
 
 BASE = [
     "data.clients=6",
@@ -31,13 +28,6 @@ def settings(*changes):
     return load_settings(None, [*BASE, *changes])
 
 
-def result(folder):
-    """The summary without what may differ between two runs of the same settings."""
-    summary = json.loads((folder / "summary.json").read_text())
-    del summary["seconds"]
-    return summary
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "whole"
@@ -46,7 +36,7 @@ def finished(tmp_path_factory):
 
 
 def test_the_record_says_what_happened(finished):
-    summary, lines = result(finished), lines_of(finished)
+    summary, lines = summary_of(finished), lines_of(finished)
     assert (summary["strategy"], summary["dataset"], summary["partition"]) == ("fesem", "digits", "rotated")
     assert (summary["clients"], summary["rounds"], summary["clusters"]) == (6, 4, 3)
     assert (summary["purity"], summary["ari"]) == (1.0, 1.0)
@@ -80,32 +70,10 @@ def test_bytes_are_those_of_the_model(finished):
 
 def test_same_settings_and_seed_give_the_same_result(finished, tmp_path):
     simulate(settings(), tmp_path / "again")
-    assert result(tmp_path / "again") == result(finished)
+    assert summary_of(tmp_path / "again") == summary_of(finished)
     assert lines_of(tmp_path / "again") == lines_of(finished)
     simulate(settings("run.seed=1"), tmp_path / "other")
-    assert result(tmp_path / "other")["accuracy_by_client"] != result(finished)["accuracy_by_client"]
-
-
-@pytest.mark.parametrize("strategy", ["fesem", "standalone", "fedavg"])
-def test_resume_equals_an_uninterrupted_run(strategy, tmp_path):
-    chosen = load_settings(None, [*(s for s in BASE if "num_clusters" not in s), f"strategy.name={strategy}"])
-    simulate(chosen, tmp_path / "whole")
-    cut_after(2, chosen, tmp_path / "cut")
-    assert not (tmp_path / "cut" / "summary.json").exists()
-    simulate(chosen, tmp_path / "cut", resume=True)
-    assert result(tmp_path / "cut") == result(tmp_path / "whole")
-    assert lines_of(tmp_path / "cut") == lines_of(tmp_path / "whole")
-
-
-def test_resume_repeats_a_round_whose_checkpoint_was_lost(tmp_path):
-    """The devices have trained round 3 already; they must begin it again from where they began it the first time."""
-    chosen = load_settings(None, [*(s for s in BASE if "num_clusters" not in s), "strategy.name=standalone"])
-    simulate(chosen, tmp_path / "whole")
-    cut_after(3, chosen, tmp_path / "cut")
-    shutil.rmtree(tmp_path / "cut" / "checkpoint" / "round-000003")
-    simulate(chosen, tmp_path / "cut", resume=True)
-    assert lines_of(tmp_path / "cut") == lines_of(tmp_path / "whole")
-    assert result(tmp_path / "cut") == result(tmp_path / "whole")
+    assert summary_of(tmp_path / "other")["accuracy_by_client"] != summary_of(finished)["accuracy_by_client"]
 
 
 def test_a_finished_run_can_be_continued_for_longer(tmp_path):
@@ -138,12 +106,12 @@ def test_who_fails_an_evaluation_between_rounds_did_not_fail_the_round(monkeypat
     assert line["evaluation"]["clients"] == 5
     assert line["evaluation"]["not_evaluated"] == {"client-1": "The device reported: The camera is gone."}
     assert failures(line) == [("client-1", "In the evaluation: The device reported: The camera is gone.")]
-    assert result(tmp_path / "run")["not_evaluated"] == line["evaluation"]["not_evaluated"]
+    assert summary_of(tmp_path / "run")["not_evaluated"] == line["evaluation"]["not_evaluated"]
 
 
 def test_who_was_not_asked_at_the_end_is_not_said_to_have_failed(tmp_path):
     simulate(settings("run.rounds=1", "server.fraction_evaluate=0.5"), tmp_path / "run")
-    summary = result(tmp_path / "run")
+    summary = summary_of(tmp_path / "run")
     said = "It was not connected, or not one of those that were asked (server.fraction_evaluate = 0.5)."
     assert set(summary["not_evaluated"].values()) == {said}
     assert sorted([*summary["not_evaluated"], *summary["accuracy_by_client"]]) == [f"client-{k}" for k in range(6)]
@@ -151,7 +119,7 @@ def test_who_was_not_asked_at_the_end_is_not_said_to_have_failed(tmp_path):
 
 def test_ray_gives_the_same_result(finished, tmp_path):
     simulate(settings("simulation.engine=ray"), tmp_path / "ray")
-    assert result(tmp_path / "ray") == result(finished)
+    assert summary_of(tmp_path / "ray") == summary_of(finished)
 
 
 def test_a_ray_cluster_that_is_not_there_is_named(tmp_path, monkeypatch):
@@ -162,8 +130,9 @@ def test_a_ray_cluster_that_is_not_there_is_named(tmp_path, monkeypatch):
         raise ConnectionError("Could not find any running Ray instance.")
 
     monkeypatch.setattr(ray, "init", refuse)
-    with pytest.raises(BouquetError, match=r"simulation\.address = '10\.0\.0\.1:6379' is no Ray cluster .* Could not"):
-        simulate(settings("simulation.engine=ray", "simulation.address=10.0.0.1:6379"), tmp_path / "run")
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    with pytest.raises(BouquetError, match=r"RAY_ADDRESS = '10\.0\.0\.1:6379' is no Ray cluster .* Could not"):
+        simulate(settings("simulation.engine=ray"), tmp_path / "run")
 
 
 def test_a_run_folder_is_never_overwritten(finished):

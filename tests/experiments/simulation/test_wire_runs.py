@@ -5,7 +5,6 @@ import shutil
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.methods import METHODS
@@ -67,22 +66,6 @@ def test_a_compressed_run_is_near_the_same_run_uncompressed(tmp_path):
     assert exact["bytes_up"] == exact["bytes_up_plain"]
     assert coded["bytes_up"] + coded["bytes_down"] < 0.5 * (exact["bytes_up"] + exact["bytes_down"])
     assert coded["bytes_down_plain"] == pytest.approx(exact["bytes_down"], rel=0.05)
-
-
-@pytest.mark.parametrize("name", ["fesem", "dc-pfl"])
-def test_a_resumed_run_equals_an_uninterrupted_one(name, tmp_path):
-    """Also where the devices are a round ahead of the checkpoint that the server goes on from."""
-    wire = ["run.rounds=4", f"strategy.name={name}", "wire.up=int4", "wire.down=int4", "server.fraction_train=0.75"]
-    chosen = settings(*wire, *OPTIONS.get(name, ()))
-    whole = simulate(chosen, tmp_path / "whole")
-    cut_after(3, chosen, tmp_path / "cut")
-    shutil.rmtree(tmp_path / "cut" / "checkpoint" / "round-000003")
-    resumed = simulate(chosen, tmp_path / "cut", resume=True)
-    del whole["seconds"], resumed["seconds"]
-    assert resumed == whole
-    for file in sorted((tmp_path / "whole" / "models").iterdir()):
-        other = load_file(tmp_path / "cut" / "models" / file.name)
-        assert {k: v.tolist() for k, v in load_file(file).items()} == {k: v.tolist() for k, v in other.items()}
 
 
 def test_a_device_that_lost_its_folder_is_back_a_round_later(tmp_path):

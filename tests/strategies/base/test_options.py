@@ -83,8 +83,8 @@ def test_a_strategy_in_anybodys_server_app_checks_its_options_itself(kind, optio
 
 def test_the_type_of_a_field_says_what_it_may_be():
     assert FedTSDP(sampling_gain=None).sampling_gain is None
-    with pytest.raises(BouquetError, match=r"^patience = 0: a whole number from 1\.$"):
-        FedTSDP(patience=0)
+    with pytest.raises(BouquetError, match=r"^observe_rounds = 0: a whole number from 1\.$"):
+        DCPFL(observe_rounds=0)
     with pytest.raises(BouquetError, match=r"^dampening = 1\.5: a number above 0, at most 1\.$"):
         FedTSDP(dampening=1.5)
     with pytest.raises(BouquetError, match=r"^round_timeout = 0: a number above 0\.$"):

@@ -7,7 +7,6 @@ import pytest
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.protocol import ARRAYS
-from bouquet.experiments.simulation.inline_grid import InlineGrid
 from bouquet.strategies.base.state_io import dump_state, load_state
 from bouquet.strategies.baselines.cfl import CFL, CFLState, _split, optimal_bipartition, separation
 from tests.helpers import points
@@ -208,21 +207,6 @@ def test_the_state_survives_a_checkpoint():
     np.testing.assert_array_equal(after[0].centers, after[1].centers)
     assert after[0].assignment == after[1].assignment
     assert after[0].splits == after[1].splits
-
-
-def test_on_a_grid_with_stock_messages_and_a_device_that_vanishes(scripted, play):
-    def towards(goal):
-        return lambda sent, received: sent + 0.5 * (goal - sent)
-
-    grid = InlineGrid({n: scripted(f"c{n}", towards(1.0 if n < 3 else -1.0)) for n in range(1, 5)})
-    strategy = CFL(stationary_norm=0.1, conflict_norm=0.2, identify=True, round_timeout=0.3)
-    play(strategy, grid, range(1, 3))
-    grid.handlers[4] = lambda message: None
-    play(strategy, grid, range(3, 12))
-    assert set(strategy.train_round.failures) == {"c4"}
-    known = strategy.assignment(strategy.state)
-    assert known["c1"] == known["c2"] != known["c3"]
-    assert strategy.client_similarity(strategy.state, strategy.train_round.replies).matrix[0, 1] == pytest.approx(1)
 
 
 @pytest.mark.parametrize(

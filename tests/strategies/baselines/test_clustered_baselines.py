@@ -23,7 +23,7 @@ CLIENTS = 6
 OPTIONS = {
     "cfl": {"stationary_norm": 100.0, "conflict_norm": 0.01, "min_separation": 0.1},
     "fl-hc": {"warmup_rounds": 1, "num_clusters": 2},
-    "robust-tkm": {"erm_epochs": 1, "num_clusters": 2},
+    "robust-tkm": {"num_clusters": 2},
 }
 SETTINGS = load_settings(
     None,

@@ -204,7 +204,6 @@ def test_only_every_third_round_decides_anew_which_layers_are_slow(layout):
 
 def test_the_loss_is_smoothed_over_whole_cycles_of_the_slow_layers():
     assert [DCPFL(loss_window=s).loss_window for s in (1, 3, 5, 7)] == [3, 3, 6, 9]
-    assert DCPFL(loss_window=5, slow_factor=1).loss_window == 5
     assert DCPFL(layer_wise=False).loss_window == 5
 
 
@@ -260,10 +259,9 @@ def test_replies_that_fail_the_checks_do_not_disturb_the_others(devices, grid, p
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"slow_factor": 0}, "slow_factor = 0: a whole number from 1"),
+        ({"observe_rounds": 0}, "observe_rounds = 0: a whole number from 1"),
         ({"slow_ratio": 1.5}, r"slow_ratio = 1\.5: a number from 0 to 1"),
         ({"fixed_gamma": -0.1}, r"fixed_gamma = -0\.1"),
-        ({"gamma_step": 0.0}, r"gamma_step = 0\.0"),
     ],
 )
 def test_bad_hyper_parameters(options, message):

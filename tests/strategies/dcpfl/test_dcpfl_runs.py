@@ -69,18 +69,12 @@ def test_the_report_draws_periods_graph_and_bytes(finished):
     ]
 
 
-@pytest.mark.parametrize("after", [3, 5, 6, 8])
-def test_a_restart_of_the_server_in_any_phase_changes_nothing(after, settings, finished, tmp_path):
+@pytest.mark.parametrize(("after", "is_lost"), [(3, False), (5, True), (6, True), (8, False)])
+def test_a_restart_of_the_server_in_any_phase_changes_nothing(after, is_lost, settings, finished, tmp_path):
+    """Also where the checkpoint was lost of a round that the devices have been through, and both its messages."""
     cut_after(after, settings, tmp_path / "cut")
-    simulate(settings, tmp_path / "cut", resume=True)
-    assert lines_of(tmp_path / "cut") == lines_of(finished)
-
-
-@pytest.mark.parametrize("repeated", [5, 6])
-def test_a_round_that_is_repeated_ends_as_it_did_the_first_time(repeated, settings, finished, tmp_path):
-    """Its checkpoint was lost: the devices have been through it, through both messages of its trial even."""
-    cut_after(repeated, settings, tmp_path / "cut")
-    shutil.rmtree(tmp_path / "cut" / "checkpoint" / f"round-{repeated:06}")
+    if is_lost:
+        shutil.rmtree(tmp_path / "cut" / "checkpoint" / f"round-{after:06}")
     simulate(settings, tmp_path / "cut", resume=True)
     assert lines_of(tmp_path / "cut") == lines_of(finished)
 

@@ -7,8 +7,8 @@ from bouquet.common.parameters.layout import ParameterLayout
 from bouquet.common.protocol import ClientReply
 from bouquet.strategies.base.replies import Replies
 from bouquet.strategies.dcpfl.layerwise import group_means, layer_discrepancies, slow_layers
-from bouquet.strategies.dcpfl.splitting import proposed_models
 from bouquet.strategies.dcpfl.state import DCPFLState, Group
+from bouquet.strategies.dcpfl.trial import proposed_models
 from bouquet.strategies.mathematics.robust import Aggregation
 
 LAYOUT = ParameterLayout.of({"a.weight": np.zeros(2, dtype=np.float32), "b.weight": np.zeros(2, dtype=np.float32)})

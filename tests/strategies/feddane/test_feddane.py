@@ -10,7 +10,7 @@ from bouquet.common.protocol import ARRAYS, Instruction, Payload, Proximal
 from bouquet.experiments.simulation.inline_grid import InlineGrid
 from bouquet.strategies import one_model
 from bouquet.strategies.base.state_io import dump_state, load_state
-from bouquet.strategies.baselines.fedsgd import ALL_SAMPLES
+from bouquet.strategies.baselines.fedavg import ALL_SAMPLES
 from bouquet.strategies.feddane import GRADIENT, PROCEDURE
 from bouquet.strategies.feddane.strategy import FedDANE
 from tests.helpers.real_devices import Federation

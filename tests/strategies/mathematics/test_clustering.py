@@ -181,13 +181,6 @@ def test_groups_follow_the_order_of_the_clients_and_know_no_scale(
     assert adjusted_rand_index(groups_at(linkage_matrix(distances), fraction)[order], moved) == 1
 
 
-def test_groups_change_at_the_heights() -> None:
-    linkage = linkage_matrix(LINE)
-    for height, left in zip(linkage[:, 2] / linkage[-1, 2], [3, 2, 1], strict=True):
-        assert len(set(groups_at(linkage, min(1, height + 1e-9)).tolist())) == left
-        assert len(set(groups_at(linkage, height - 1e-9).tolist())) == left + 1
-
-
 def test_equal_clients_and_a_single_one() -> None:
     linkage = linkage_matrix(np.zeros((3, 3)))
     assert groups_at(linkage, 0).tolist() == [0, 1, 2]

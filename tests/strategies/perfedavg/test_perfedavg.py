@@ -7,7 +7,7 @@ import torch
 from bouquet.common.errors import BouquetError
 from bouquet.common.protocol import ProtocolError
 from bouquet.strategies import one_model
-from bouquet.strategies.baselines.fedsgd import ALL_SAMPLES
+from bouquet.strategies.baselines.fedavg import ALL_SAMPLES
 from bouquet.strategies.perfedavg import ADAPTATION_RATE, ADAPTATION_STEPS, PROCEDURE
 from bouquet.strategies.perfedavg.device import adapt, meta_gradient
 from bouquet.strategies.perfedavg.strategy import PerFedAvg

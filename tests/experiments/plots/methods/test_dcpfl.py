@@ -1,6 +1,5 @@
 import pytest
 
-from bouquet.experiments.plots import run as plots
 from bouquet.experiments.plots.methods.dcpfl import bytes_against_fedavg, group_graph, periods_by_round
 from bouquet.server.record.reader import read_run
 
@@ -58,13 +57,3 @@ def test_bytes_are_held_against_what_fedavg_would_have_sent(run):
     assert lines(each)["this run"][1][-1] == 900
     assert lines(each)["FedAvg"][1] == [1800] * 5 + [2 * 200 + 3 * 400]
     assert [line.get_ydata()[-1] for line in total.lines] == [5 * 1800 + 900, 5 * 1800 + 1600]
-
-
-def test_a_run_that_recorded_nothing_of_this_has_no_figure(write_run, edit_round):
-    run = read_run(write_run())
-    assert periods_by_round(run) is None
-    assert group_graph(run) is None
-
-
-def test_the_method_has_these_plots():
-    assert plots.plots_of_method("dc-pfl") == (periods_by_round, group_graph, bytes_against_fedavg)

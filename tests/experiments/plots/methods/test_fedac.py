@@ -1,6 +1,5 @@
 import pytest
 
-from bouquet.experiments.plots import run
 from bouquet.experiments.plots.methods.fedac import number_of_clusters_by_round
 from bouquet.server.record.reader import read_run
 
@@ -43,8 +42,3 @@ def test_the_figures_that_decide_are_drawn_below(drawn):
     assert [list(values) for values in found["best silhouette"]] == [[1, 3], [0.8, 0.9]]
     at, mean = found["ρ = intra / inter"]
     assert (list(at), list(mean)) == ([1, 3], pytest.approx([0.4, 0.1]))
-
-
-def test_the_report_of_fedac_has_it_and_other_runs_have_not(write_run):
-    assert number_of_clusters_by_round(read_run(write_run())) is None
-    assert number_of_clusters_by_round in run.plots_of_method("fedac")

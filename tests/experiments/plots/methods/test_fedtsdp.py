@@ -1,7 +1,6 @@
 import pytest
 
 from bouquet.common.settings import parse_settings
-from bouquet.experiments.plots import run
 from bouquet.experiments.plots.methods.fedtsdp import hopkins_by_round
 from bouquet.server.record.reader import read_run
 
@@ -33,13 +32,3 @@ def test_hopkins_by_round_marks_clusterings_and_layers(folder):
     assert marks[2].get_linewidth() > marks[0].get_linewidth()
     assert bottom.lines[-1].get_ydata().tolist() == [4, 4, 3]
     assert bottom.lines[-2].get_ydata().tolist() == [4.0, 3.92, 3.49]
-
-
-def test_it_is_among_the_plots_of_a_run(folder):
-    titles = [figure.get_suptitle() for figure in run.plots_of(read_run(folder))]
-    assert titles[-1] == "Hopkins statistic by round"
-    assert "Client against client" in titles  # the matrix of divergences
-
-
-def test_no_plot_without_a_hopkins_statistic(write_run):
-    assert hopkins_by_round(read_run(write_run("empty", SETTINGS))) is None

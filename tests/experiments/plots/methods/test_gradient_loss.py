@@ -1,4 +1,3 @@
-from bouquet.experiments.plots import run as plots
 from bouquet.experiments.plots.methods.gradient_loss import gaps_by_round, identities_by_round
 from bouquet.server.record.reader import read_run
 
@@ -29,14 +28,3 @@ def test_devices_and_empty_clusters_are_counted(write_run, edit_round):
         "were told a cluster": ([1, 2], [0, 1]),
     }
     assert points(clusters) == {"clusters that nobody chose": ([1, 2], [1, 0])}
-
-
-def test_a_run_that_recorded_nothing_of_this_has_no_figure(write_run):
-    run = read_run(write_run())
-    assert gaps_by_round(run) is None
-    assert identities_by_round(run) is None
-
-
-def test_both_names_of_the_method_have_the_plots():
-    drawn = (gaps_by_round, identities_by_round)
-    assert plots.plots_of_method("gradient-loss") == plots.plots_of_method("ifca") == drawn

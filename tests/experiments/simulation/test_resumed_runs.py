@@ -1,0 +1,44 @@
+"""A run that was killed and goes on ends as one that was not, whatever the method, and whatever travels."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.run import simulate
+from tests.helpers.stopped_runs import cut_after, lines_of, models_of, summary_of
+
+BASE = ["data.clients=6", "data.samples_per_client=100", "data.public_fraction=0.1", "data.partition=pathological"]
+BASE += ["run.rounds=4", "simulation.engine=inline"]
+WIRE = ["wire.up=int4", "wire.down=int4", "server.fraction_train=0.75"]
+CHOSEN = {
+    "fesem": ["strategy.num_clusters=2"],
+    "standalone": [],
+    "fedavg": [],
+    # H is always above this threshold, so that the second of two layers is personal after one round: 2 · 0.7 = 1.4
+    "fedtsdp": ["strategy.hopkins_threshold=0.0", "strategy.dampening=0.7"],
+    "fedper": [],
+    "ditto": [],
+    "anchored": ["strategy.num_clusters=2"],
+    "feddane": [],
+    "per-fedavg": [],
+    "gradient-loss": ["strategy.num_clusters=2", "data.partition=label-permuted", "data.groups=2"],
+    "fesem in int4": ["strategy.num_clusters=2", *WIRE],
+    "dc-pfl in int4": WIRE,
+}
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_a_resumed_run_equals_an_uninterrupted_one(name, tmp_path):
+    """The last checkpoint is lost: devices have been through round 3, and begin it again as they began it then."""
+    chosen = load_settings(None, [*BASE, f"strategy.name={name.partition(' ')[0]}", *CHOSEN[name]])
+    simulate(chosen, tmp_path / "whole")
+    cut_after(3, chosen, tmp_path / "cut")
+    assert not (tmp_path / "cut" / "summary.json").exists()
+    shutil.rmtree(tmp_path / "cut" / "checkpoint" / "round-000003")
+    simulate(chosen, tmp_path / "cut", resume=True)
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert (lines_of(cut), summary_of(cut)) == (lines_of(whole), summary_of(whole))
+    assert all(line["failures"] == 0 for line in lines_of(whole))
+    np.testing.assert_equal(models_of(cut), models_of(whole))
