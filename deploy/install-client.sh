@@ -97,9 +97,9 @@ check_machine() {
     fail "This machine is $machine; PyTorch has wheels for aarch64 and x86_64. On a Raspberry Pi, install the 64-bit OS."
   [[ $bits == 64 ]] || fail "This system is $bits-bit on a 64-bit kernel; install the 64-bit Raspberry Pi OS."
   command -v "$python" >/dev/null || fail "There is no $python; install it (apt install python3 python3-venv) or give --python."
-  "$python" -c 'import struct, sys; sys.exit(not (sys.version_info >= (3, 11) and struct.calcsize("P") == 8))' ||
+  "$python" -I -c 'import struct, sys; sys.exit(not (sys.version_info >= (3, 11) and struct.calcsize("P") == 8))' ||
     fail "$("$python" -V) is too old, or 32-bit: Python 3.11 or newer is needed. JetPack 6 has 3.10: use the container there (docs/deploy-jetson.md), or give another --python."
-  "$python" -c 'import ensurepip, venv' 2>/dev/null || fail "$python lacks venv: apt install python3-venv"
+  "$python" -I -c 'import ensurepip, venv' 2>/dev/null || fail "$python lacks venv: apt install python3-venv"
   [[ -d $folder ]] || folder=/
   free=$(df -Pm "$folder" | awk 'NR == 2 { print $4 }')
   [[ -d $VENV ]] || ((free >= NEEDED_MB)) || fail "$folder has $free MB free; $NEEDED_MB MB are needed."
@@ -149,10 +149,10 @@ make_user_and_folders() {
   [[ -e ${data:-/srv/bouquet} ]] || run install -d -m 2750 -o "${SUDO_USER:-root}" -g "$OWN_USER" /srv/bouquet
 }
 
-in_venv() { "$VENV/bin/python" "$@"; }
-pip() { run env TMPDIR="$PREFIX/tmp" "$VENV/bin/python" -m pip install --no-cache-dir --disable-pip-version-check --quiet "$@"; }
-torch_of() { "$1" -c 'import torch; v = torch.__version__; print(v if tuple(map(int, v.split(".")[:2])) >= (2, 9) else "")' 2>/dev/null || true; }
-has_cuda() { "$1" -c 'import sys, torch; sys.exit(torch.version.cuda is None)' 2>/dev/null; }
+in_venv() { "$VENV/bin/python" -I "$@"; } # -I: nothing of the folder that this is started in
+pip() { run env TMPDIR="$PREFIX/tmp" "$VENV/bin/python" -I -m pip install --no-cache-dir --disable-pip-version-check --quiet "$@"; }
+torch_of() { "$1" -I -c 'import torch; v = torch.__version__; print(v if tuple(map(int, v.split(".")[:2])) >= (2, 9) else "")' 2>/dev/null || true; }
+has_cuda() { "$1" -I -c 'import sys, torch; sys.exit(torch.version.cuda is None)' 2>/dev/null; }
 
 install_torch() {
   local found versions
@@ -162,7 +162,7 @@ install_torch() {
     local flags=()
     # NVIDIA's PyTorch, installed for all users, is used as it is.
     if [[ -n $(torch_of "$python") ]] && has_cuda "$python"; then flags=(--system-site-packages) system_packages=1; fi
-    run "$python" -m venv ${flags[@]+"${flags[@]}"} "$VENV"
+    run "$python" -I -m venv ${flags[@]+"${flags[@]}"} "$VENV"
   fi
   if grep -qs '^include-system-site-packages = true' "$VENV/pyvenv.cfg"; then system_packages=1; fi
   # /tmp may be memory.

@@ -30,6 +30,6 @@ ENV PATH=/opt/bouquet/bin:$PATH HOME=/state BOUQUET_HEALTH=127.0.0.1:9093
 USER 1000:1000
 WORKDIR /state
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=30s --timeout=10s --start-period=60s CMD ["python", "-m", "bouquet.common.system.health"]
+HEALTHCHECK --interval=30s --timeout=10s --start-period=60s CMD ["python", "-P", "-m", "bouquet.common.system.health"]
 ENTRYPOINT ["bouquet"]
 CMD ["--help"]

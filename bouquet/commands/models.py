@@ -10,6 +10,7 @@ import typer
 
 from bouquet.commands.options import Strict
 from bouquet.common.errors import BouquetError
+from bouquet.common.texts import printable
 
 if TYPE_CHECKING:
     from bouquet.models.kept import KeptModel
@@ -55,14 +56,14 @@ def predict(
 
     kept, told = _model(state_dir, run, cluster, allow_model or ()), []
     if never := kept.card.untrained:
-        typer.echo(f"This device never trained on {', '.join(never)}: what shows one is taken for another.", err=True)
+        _say(f"This device never trained on {', '.join(never)}: what shows one is taken for another.", err=True)
     for found in predictions(kept, paths, top, strict):
         told.append(found)
         for note in found.notes:
-            typer.echo(note, err=True)
-        typer.echo(found.to_json() if json else found.text(), err=bool(found.error) and not json)
+            _say(note, err=True)
+        _say(found.to_json() if json else found.text(), err=bool(found.error) and not json)
     if said := score_text(kept, paths, told, strict):
-        typer.echo(said, err=True)
+        _say(said, err=True)
     if any(found.error for found in told):
         raise typer.Exit(1)
 
@@ -92,7 +93,7 @@ def export(
 
         write(kept, file)
     what = f"{len(kept.card.classes)} classes" if kept.card.classes else ", ".join(kept.card.outputs)
-    typer.echo(f"written  {file} ({kept.card.model.name}, {what}, from {kept.origin})")
+    _say(f"written  {file} ({kept.card.model.name}, {what}, from {kept.origin})")
 
 
 def _distil(kept: KeptModel, file: Path) -> None:
@@ -102,7 +103,12 @@ def _distil(kept: KeptModel, file: Path) -> None:
     score = kept.task.score
     for name, cost in (("mixture", mixture), ("one model", one)):
         worth = f"{score.label} {score.text(cost.score)} over {samples} test samples"
-        typer.echo(f"{name:9}  {worth}, {cost.size / 1000:.0f} kB, {cost.milliseconds:.3f} ms a sample in PyTorch")
+        _say(f"{name:9}  {worth}, {cost.size / 1000:.0f} kB, {cost.milliseconds:.3f} ms a sample in PyTorch")
+
+
+def _say(text: str, err: bool = False) -> None:
+    """Print it; names of classes and columns are those that a server gave, or a file."""
+    typer.echo(printable(text), err=err)
 
 
 def _model(state_dir: Path | None, run: Path | None, cluster: int | None, allowed: Collection[str]) -> KeptModel:

@@ -109,7 +109,7 @@ def single_model(settings: Settings, folder: Path) -> dict[str, Any]:
     """The same devices with one model for all, FedAvg, simulated in this process."""
     sections = settings.model_dump()
     sections["strategy"] = {"name": "fedavg"}
-    sections["personal"] |= {"serve": "own", "compare": "never"}
+    sections["personal"] |= {"serve": "own", "compare": False}
     sections["simulation"]["engine"] = "inline"
     return simulate(Settings.model_validate(sections), folder)
 

@@ -20,7 +20,9 @@ from bouquet.server.record.reader import Run, read_run
 from bouquet.server.record.status import FINISHED, TESTING, TRAINING, WAITING
 from bouquet.server.run_folder import SETTINGS
 
+MOST_BYTES = 64 * 2**20  # of a status
 FETCH_SECONDS = 30.0
+MOST_BYTES = 64 * 2**20  # of a status
 WELL = (WAITING, TRAINING, TESTING, FINISHED)
 
 
@@ -49,6 +51,13 @@ def what_expires(registered: str | None, hour: int) -> tuple[str, ...]:
     return ()
 
 
+class _Stay(urllib.request.HTTPRedirectHandler):
+    """Follows nobody elsewhere: the token would go along."""
+
+    def redirect_request(self, *_: object) -> None:
+        """No further request: the redirect is an error."""
+
+
 def fetch(address: str, token: str | None, authority: Path | None) -> dict[str, Any]:
     """The status that a server's page offers at ``address`` (``https://server:8090``).
 
@@ -60,8 +69,9 @@ def fetch(address: str, token: str | None, authority: Path | None) -> dict[str, 
     context = ssl.create_default_context(cafile=str(authority) if authority else None)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     try:
-        with urllib.request.urlopen(request, timeout=FETCH_SECONDS, context=context) as answer:
-            content: dict[str, Any] = json.loads(answer.read())
+        opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _Stay)
+        with opener.open(request, timeout=FETCH_SECONDS) as answer:
+            content: dict[str, Any] = json.loads(answer.read(MOST_BYTES))
     except urllib.error.HTTPError as error:
         hint = "Give the token that the server printed (--token)." if error.code == 401 else error.reason
         raise BouquetError(f"{address} answers with status {error.code}. {hint}") from None

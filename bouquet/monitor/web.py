@@ -123,7 +123,8 @@ def make_app(current: Callable[[], Path], access: Access) -> FastAPI:
         given = request.query_params.get("token")
         if given is not None and access.token and secrets.compare_digest(given.encode(), access.token.encode()):
             # Out of the address, so that it stays in no history, bookmark or screenshot; its other parts go with it.
-            answer: Response = RedirectResponse(request.url.path, status_code=303)
+            # To this page: //host/ would lead to another.
+            answer: Response = RedirectResponse("/" + request.url.path.lstrip("/"), status_code=303)
             secure = request.url.scheme == "https"
             answer.set_cookie(COOKIE, access.token, httponly=True, samesite="strict", secure=secure, path="/")
         elif not access.allows(request):

@@ -16,6 +16,7 @@ from typing import NoReturn
 from bouquet.client.agent.proxy import grpc_environment
 from bouquet.client.agent.settings import DeviceSettings
 from bouquet.common.errors import BouquetError
+from bouquet.common.system.files import keep_private
 from bouquet.common.system.locks import locked
 from bouquet.common.system.log_file import stamp
 from bouquet.common.system.processes import end_with_parent
@@ -81,8 +82,10 @@ def main(text: str) -> int:
     settings = DeviceSettings.from_json(text)
     if settings.with_parent:
         end_with_parent()
+    os.umask(0o077)  # also of the processes that it starts
     try:
         with locked(settings.state_dir, "the state folder", HINT):
+            keep_private(settings.state_dir)
             return asyncio.run(serve(settings))
     except BouquetError as error:
         print(f"bouquet: {error}", file=sys.stderr)

@@ -222,14 +222,24 @@ class Tasks:
             self._finish(incoming)
 
     def _finish(self, incoming: Incoming) -> None:
+        is_code = self._run is not None and incoming.id == self._run.code
         try:
             file = incoming.finish()
-        except WireError:
-            self.put(credit=incoming.begin())
+        except WireError as error:
+            if not incoming.is_damaged:
+                incoming.is_damaged = True
+                self.put(credit=incoming.begin())
+                return
+            self._coming.pop(incoming.id).drop()
+            why = f"What the server sends is twice {error}."
+            if is_code:
+                self.code.refuse(why)
+            else:
+                self._refuse(self._tasks[incoming.id], why)
             return
         del self._coming[incoming.id]
-        if self._run is not None and incoming.id == self._run.code:
-            self.code.take(file, self._run.code)
+        if is_code:
+            self.code.take(file, incoming.id)
         else:
             self._begin(incoming.id)
 

@@ -118,9 +118,9 @@ def _write(file: Path, data: ClientData) -> None:
     text = json.dumps(header | {"bytes": end, "checksum": checksum}).encode()
     text += b" " * (-(8 + len(text)) % ALIGNMENT)
     check_room(file.parent.parent, end)
-    file.parent.mkdir(parents=True, exist_ok=True)
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     sweep(file.parent)
-    with replacing(file) as output:
+    with replacing(file, 0o600) as output:
         output.write(len(text).to_bytes(8, "little") + text)
         written = 0
         for name, array in arrays.items():

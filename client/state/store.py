@@ -55,7 +55,7 @@ class FolderStore:
 
     def _make(self) -> None:
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             reason = f"cannot be made: {error.strerror}."
             raise BouquetError(
@@ -86,7 +86,7 @@ class FolderStore:
                 os.replace(self.folder / obsolete, temporary)
             elif obsolete:
                 self.delete(obsolete)
-            with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666), "wb") as file:
+            with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "wb") as file:
                 file.write(content)
                 file.truncate()
                 if self.durable:

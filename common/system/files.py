@@ -83,6 +83,13 @@ def write_secret(path: Path, content: bytes) -> None:
     write_atomically(path, content, 0o600)
 
 
+def keep_private(folder: Path) -> None:
+    """Let nobody but this user into a folder, and read the files in it, as far as they are this user's to change."""
+    for path in (folder, *(entry for entry in folder.iterdir() if not entry.is_symlink())):
+        with contextlib.suppress(OSError):
+            path.chmod(path.stat().st_mode & 0o700)
+
+
 def sync_folder(folder: Path) -> None:
     """Have the names in a folder outlive a power cut, as `os.fsync` does a file's content."""
     handle = os.open(folder, os.O_RDONLY)

@@ -102,6 +102,7 @@ class Incoming:
             os.ftruncate(self._opened, 0)
         self.at = os.fstat(self._opened).st_size
         self._end = self.at
+        self.is_damaged = False  # once, at its end
 
     def begin(self) -> Credit:
         """The first credit of a connection: it says where to begin."""

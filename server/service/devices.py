@@ -94,6 +94,7 @@ class Dispatch:
     said_on: Stream | None = None  # the connection on which it was announced
     incoming: Incoming | None = None
     is_checked: bool = False  # just now, in a thread: it is not to be touched
+    is_damaged: bool = False  # once it was not what its SHA-256 says, and has begun anew
     part: Path | None = None  # what has come of it
     reserved: int = 0  # bytes on the disk
     reply: Reply | None = None

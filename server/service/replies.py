@@ -181,7 +181,10 @@ class Replies:
             self._let_go(one)
         elif isinstance(problem, OSError):
             self._no_room(device, one, problem)
+        elif problem is not None and one.is_damaged:
+            self._unreadable(device, one, "Twice it was not what its SHA-256 says.")
         elif problem is not None:
+            one.is_damaged = True
             self._let_go(one)
             if one.said_on is device.stream:
                 self._await_room(device, one)

@@ -15,7 +15,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from bouquet.common.errors import BouquetError
-from bouquet.common.system.files import write_json
+from bouquet.common.system.files import keep_private, write_json
 from bouquet.common.texts import plain, tags_of
 from bouquet.common.trust.certificates import fingerprint
 from bouquet.common.wire import fleet_pb2
@@ -80,7 +80,8 @@ class Service:
 
     async def start(self) -> int:
         """Listen; the port."""
-        self.door.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.door.folder.mkdir(parents=True, exist_ok=True)
+        keep_private(self.door.folder)
         handler = grpc.stream_stream_rpc_method_handler(self._connect)  # bytes: what cannot be read is ours to refuse
         service, method = METHOD[1:].split("/")
         self._server = grpc.aio.server(options=door_options())

@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -219,3 +220,15 @@ def test_what_is_installed_as_root_is_checked_by_its_hashes(machine, tmp_path):
     assert all("--no-build-isolation" in line for line in lines[1:])
     (tmp_path / "constraints.txt").touch()
     assert "--require-hashes" not in machine("--constraints", tmp_path / "constraints.txt").stdout
+
+
+def test_nothing_of_the_folder_where_it_is_started_is_run(tmp_path):
+    """As root: torch.py, site-packages and all that Python would look for there."""
+    here, ran = tmp_path / "downloads", tmp_path / "ran"
+    here.mkdir()
+    for name in ("torch", "venv", "ensurepip", "pip", "struct", "sitecustomize", "usercustomize"):
+        (here / f"{name}.py").write_text(f"open({str(ran)!r}, 'w')\n")
+    for more in ({}, {"PYTHONPATH": str(here)}):
+        command = ["bash", SCRIPT, "--dry-run", "--insecure", "--python", sys.executable]
+        subprocess.run(command, capture_output=True, text=True, cwd=here, env={**os.environ, **more})
+        assert not ran.exists()

@@ -108,7 +108,7 @@ def test_a_bad_photo_and_a_new_class_between_rounds_cost_nobody_a_round(commands
     for name in ("dark", "light"):
         shutil.copytree(photos / "a" / name, photos / "c" / name)
     changes = [c for c in CHANGES if not c.startswith(("model.frozen", "run.rounds", "server.min_clients"))]
-    changes += ["run.rounds=8", "server.min_clients=3", "personal.compare=never"]
+    changes += ["run.rounds=8", "server.min_clients=3", "personal.compare=false"]
     as_they_were = load_settings(None, [*changes, f"data.data_dir={photos}", "simulation.engine=inline"])
     simulate(as_they_were, tmp_path / "simulated")
 

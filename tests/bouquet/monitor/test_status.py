@@ -1,6 +1,7 @@
 """``bouquet status``, the live page and the metrics: what an owner sees of a run."""
 
 import contextlib
+import http.server
 import io
 import json
 import re
@@ -403,6 +404,33 @@ def test_the_page_behind_tls_and_the_status_from_elsewhere(run, monkeypatch):
     with pytest.raises(BouquetError, match="gives no status"):
         fetch(f"https://127.0.0.1:{port}", token, authority)
     assert kept_token(run.keys) == token  # the same after a restart
+
+
+def test_the_token_goes_to_nobody_else(run, monkeypatch):
+    """Neither along with a redirect of the server that was asked, nor from our page to another host."""
+    heard = []
+
+    class Elsewhere(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            heard.append((self.path, self.headers.get("Authorization")))
+            self.send_response(302)
+            self.send_header("Location", f"http://127.0.0.1:{self.server.server_port}/stolen")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(BouquetError, match="status 302"):
+            fetch(f"http://127.0.0.1:{server.server_port}", TOKEN, None)
+        server.shutdown()
+    assert heard == [("/status.json", f"Bearer {TOKEN}")]
+    client = TestClient(make_app(lambda: run.folder, Access(TOKEN)))
+    for path in ("//evil.example/", "///evil.example", "/\\evil.example"):
+        answer = client.get(f"http://testserver{path}?token={TOKEN}", follow_redirects=False)
+        assert answer.status_code == 303
+        assert re.match(r"/[^/\\]", answer.headers["location"]), answer.headers["location"]
 
 
 def test_a_service_reads_the_token_where_it_cannot_write(tmp_path, monkeypatch):

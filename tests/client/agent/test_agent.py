@@ -323,6 +323,19 @@ async def test_what_is_larger_than_the_devices_own_model_can_be_is_refused_befor
 
 
 @scripted
+async def test_a_content_that_is_damaged_again_and_again_is_refused(tmp_path):
+    async with WireServer() as server, device(server, tmp_path) as agent:
+        link = await server.link()
+        await link.say(run=a_run())
+        await link.say(task=(task := a_task(LARGE)))
+        for _ in range(2):
+            await link.send(task.id, bytes(len(LARGE)))
+        reply, _ = await link.reply()
+        assert "is twice a content that is not what its SHA-256 says" in reply.error.reason
+        assert not list(agent.tasks.store.folder.glob(f"{task.id}*"))
+
+
+@scripted
 async def test_no_task_takes_longer_than_the_owner_lets_it(tmp_path):
     async with WireServer() as server, device(server, tmp_path, most_hours=1e-5) as agent:
         agent.tasks.worker.may.clear()

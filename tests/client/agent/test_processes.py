@@ -249,6 +249,33 @@ def test_an_agent_that_is_killed_at_any_step_goes_on_there_when_it_is_started_ag
     asyncio.run(run())
 
 
+def test_nobody_else_reads_what_a_device_keeps_also_what_was_there_before(tmp_path):
+    state = tmp_path / "state"
+    (state / "data").mkdir(parents=True)
+    (state / "data" / "prepared.bin").touch()
+    (state / "model.safetensors").touch()
+    for path in (state, *state.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+
+    async def run():
+        async with WireServer() as server, agent(server, state):
+            link = await server.link()
+            await link.say(run=Process.RUN)
+            await link.send(Process.CODE, Process.BUNDLE)
+            await link.say(task=(task := a_task(LARGE)))
+            await link.send(task.id, LARGE)
+            await link.reply()
+            found = {path: path.stat().st_mode & 0o077 for path in (state, *state.iterdir(), *state.glob("tasks/*"))}
+            assert len(found) > 8
+            assert not any(found.values()), found
+
+    old = os.umask(0o022)
+    try:
+        asyncio.run(run())
+    finally:
+        os.umask(old)
+
+
 def test_the_signals_a_second_agent_and_the_ports(tmp_path):
     async def run():
         async with WireServer() as server:

@@ -414,3 +414,19 @@ def test_a_reply_whose_device_is_lost_while_it_is_checked_is_there_all_the_same(
     device.wait_for("received", id=identifiers[0])
     assert content_bytes(fleet.pull(identifiers[0])[0].content) == reply
     eventually(lambda: fleet.in_loop(fleet.is_clean), "nothing is left")
+
+
+def test_what_is_damaged_again_is_unreadable_and_asked_for_no_more(fleet):
+    device = fleet.welcome()
+    identifier = fleet.push(device)
+    said, damaged = bytes(300_000), bytes(299_999) + b"x"
+    device.send(reply={"id": identifier, "content": content_of(said)})
+    for _ in range(2):
+        credit = device.wait_for("credit", id=identifier)
+        assert credit.offset == 0
+        for at in range(0, len(damaged), 100_000):
+            device.send(chunk={"id": identifier, "offset": at, "data": damaged[at : at + 100_000]})
+    (reply,) = fleet.pull(identifier)
+    assert reply.error.reason == "The reply cannot be read. Twice it was not what its SHA-256 says."
+    device.wait_for("received", id=identifier)
+    eventually(fleet.is_clean, "clean")
