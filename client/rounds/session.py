@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bouquet.client.context import ClientContext
 from bouquet.client.rounds.model import Built
 from bouquet.client.rounds.observer import Observer
-from bouquet.client.rounds.reply import class_counts, metrics_that_leave, score_metrics
+from bouquet.client.rounds.reply import class_counts, metrics_that_leave, score_metrics, unknown_classes
 from bouquet.client.rounds.samples import RoundSamples, Samples
 from bouquet.client.rounds.start_model import starting_model
 from bouquet.client.state.device_state import PERSONAL, Arrays, Kept
@@ -39,7 +39,20 @@ from bouquet.common.protocol.compressed import reply_config
 
 @dataclass
 class Session:
-    """What a procedure works with. ``metrics`` collects what the reply will report."""
+    """What a procedure works with. ``metrics`` collects what the reply will report.
+
+    Examples
+    --------
+    A procedure trains on the device and answers:
+
+    >>> def train(session):
+    ...     start = session.start()
+    ...     session.report_start(start)
+    ...     model, loss = session.train(start, local_epochs=1)
+    ...     session.report_trained(model, loss)
+    ...     session.keep(model)
+    ...     return session.reply(model)
+    """
 
     message: Message
     node: ClientContext
@@ -311,7 +324,7 @@ class Session:
             self.metrics[protocol.VALIDATION_EXAMPLES] = held.examples
         scores = evaluation.test(model, *self.test_data, self.judge)
         self.metrics |= score_metrics(scores, self.node.task.score)
-        self.by_class = class_counts(self.node, scores)
+        self.by_class = class_counts(self.node, scores) | unknown_classes(self.node)
 
     def report_trained(self, trained: Vector, train_loss: float) -> None:
         """Metrics of the model after training."""

@@ -17,7 +17,7 @@ from bouquet.server.monitoring.diagnosis import all_warnings
 from bouquet.server.record.beside import ALONE, OWN, RECEIVED, of_device
 from bouquet.server.record.traffic import Bytes
 from bouquet.strategies.base.filters.privacy import PrivacyLedger
-from bouquet.strategies.base.reply_checks import read_classes
+from bouquet.strategies.base.reply_checks import read_classes, read_unknown_classes
 from bouquet.strategies.base.strategy import MethodStrategy
 
 
@@ -37,22 +37,22 @@ def round_line(
     """
     assert strategy.state is not None
     assignment = strategy.assignment(strategy.state)
-    replies = strategy.replies
+    trained, replies = strategy.train_round, strategy.train_round.replies
     reported = [reply.metrics for reply in replies.received] if replies else []
     examples = [m.get(protocol.NUM_EXAMPLES, 0) for m in reported]
     tested = [m.get(protocol.TEST_EXAMPLES, 0) for m in reported]
     return {
         "round": round_,
         "replies": len(reported),
-        "failures": len(strategy.failures),
-        "failed": dict(sorted(strategy.failures.items())),
-        "not_now": {client: found.reason for client, found in sorted(strategy.not_now.items())},
-        "limited": dict(sorted(strategy.limited.items())),
-        "late": dict(sorted(strategy.came_late.items())),
+        "failures": len(trained.failures),
+        "failed": dict(sorted(trained.failures.items())),
+        "not_now": {client: found.reason for client, found in sorted(trained.not_now.items())},
+        "limited": dict(sorted(trained.limited.items())),
+        "late": dict(sorted(trained.came_late.items())),
         **({"epsilon": ledger.by_client()} if (ledger := strategy.filter_of(PrivacyLedger)) else {}),
         "clusters": len(set(assignment.values())) or 1,
         **agreement(assignment, groups),
-        "warnings": list(strategy.warnings),
+        "warnings": list(trained.warnings),
         "loss": _mean(reported, protocol.LOSS, examples),
         "train_loss": _mean(reported, protocol.TRAIN_LOSS, examples),
         score.of("micro"): _mean(reported, score.key, tested),
@@ -96,10 +96,12 @@ def _shown(reported: Mapping[str, float], said: Mapping[str, Any], score: Score)
     shown: dict[str, Any] = {n: round(float(reported[key]), 6) for n, key in named.items() if key in reported}
     if reported.get(protocol.STATE_LOST):
         shown["state_lost"] = 1
-    if beside := of_device(reported, score):
+    if beside := of_device(reported, score, reported.get(protocol.TEST_EXAMPLES, 0)):
         shown["beside"] = beside
     if classes := read_classes(said):
         shown["classes"] = classes
+    if unknown := read_unknown_classes(said):
+        shown["unknown_classes"] = unknown
     return shown | model_selection.served(reported)
 
 
@@ -118,7 +120,7 @@ def summarise(
     """
     assert strategy.state is not None
     assignment = strategy.assignment(strategy.state)
-    evaluation = dict(sorted(strategy.evaluation.items()))
+    evaluation = dict(sorted(strategy.evaluate_round.scores.items()))
     tested = [m.get(protocol.NUM_EXAMPLES, 0) for m in evaluation.values()]
     score = task_of(settings).score
     scores = [m[score.key] for m in evaluation.values() if score.key in m]
@@ -203,7 +205,11 @@ def _choice(evaluation: Mapping[str, Mapping[str, float]], score: Score) -> dict
 
 def _beside(evaluation: Mapping[str, Mapping[str, float]], score: Score) -> dict[str, Any]:
     """Of devices that compare, what each has beside what it would have alone; and the means over them."""
-    found = {client: beside for client, values in evaluation.items() if (beside := of_device(values, score))}
+    found = {
+        client: beside
+        for client, values in evaluation.items()
+        if (beside := of_device(values, score, values.get(protocol.NUM_EXAMPLES, 0)))
+    }
     if not found:
         return {}
     names = {"in_use_macro": OWN, "alone_macro": ALONE, "received_macro": RECEIVED}

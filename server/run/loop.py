@@ -102,8 +102,11 @@ class _Run:
     show: Show
     lines: list[dict[str, Any]] = field(default_factory=list)
     early: list[str] = field(default_factory=list)  # warnings of before the first round
-    started: float = field(default_factory=time.monotonic)
     told: dict[int, str] = field(default_factory=dict)  # why they take no part, as nodes know
+
+    def __post_init__(self) -> None:
+        self.clock: Callable[[], float] = getattr(self.grid, "clock", time.monotonic)  # a simulated fleet has its own
+        self.started = self.clock()
 
     @cached_property
     def status(self) -> Progress:
@@ -116,7 +119,7 @@ class _Run:
     @property
     def seconds(self) -> float:
         """So far, with those before it was resumed."""
-        return self.remembered.seconds_before + time.monotonic() - self.started
+        return self.remembered.seconds_before + self.clock() - self.started
 
     def recall_lines(self) -> None:
         """Take in the record of the rounds before, and see whether enough clients are there for the next."""
@@ -132,24 +135,25 @@ class _Run:
         self.wait_for_clients(1, round_ - 1)
         while True:
             self.wait_for_owners(round_ - 1)
-            clock = time.monotonic()
+            began = self.clock()
             self.status.say(TRAINING, round=round_, round_started=time.time(), **self.look_around())
             times: dict[int, float] = {}
             traffic = self.train(round_, times)
-            if self.strategy.replies or self.strategy.failures or not self.strategy.not_now:
+            trained = self.strategy.train_round
+            if trained.replies or trained.failures or not trained.not_now:
                 break  # else all that were asked have stopped, as their owners have it: the round is begun again
         evaluation = None
         every = self.settings.server.evaluate_every
         if every and round_ % every == 0 and round_ < self.settings.run.rounds:
             evaluation = self.evaluate(round_, traffic)
-        seconds = time.monotonic() - clock
+        seconds = self.clock() - began
         line = round_line(round_, self.strategy, self.remembered.groups, traffic, seconds, self.score)
         line |= self.beside(times)
         if evaluation is not None:
             line["evaluation"] = evaluation
         self.judge(line)
         self.record.add_round(line)
-        if self.strategy.replies:  # else nothing has changed, and a run that goes on repeats the round
+        if trained.replies:  # else nothing has changed, and a run that goes on repeats the round
             save_run(self.strategy, self.settings, self.record, round_, self.remembered, self.seconds)
         self.status.say(TRAINING, **self.look())
         return line
@@ -158,30 +162,30 @@ class _Run:
         """A round of training and its bytes; ``times`` gets the seconds after which each node had answered."""
         strategy = self.strategy
         messages = list(strategy.configure_train(round_, self.arrays, self.config(round_), self.grid))
-        traffic = self.count(Bytes(strategy.layout), strategy.preliminary, messages)
+        traffic = self.count(Bytes(strategy.layout), strategy.train_round.preliminary, messages)
         answered: list[str] = []
+        silent: dict[int, str] = {}
 
         def arriving() -> Iterator[Message]:
             """Each reply is read, counted and dropped before the next one is asked for."""
-            silent: dict[int, str] = {}
-            for reply in replies_to(self.grid, messages, strategy.round_patience, silent, times):
+            late, nodes = strategy.late, set(self.grid.get_node_ids())
+            older = {message: task.node for message, task in late.awaited.items() if task.node in nodes}
+            enough = late.enough(len(messages) + len(older))
+            for reply in replies_to(self.grid, messages, strategy.round_patience, silent, times, older, enough):
                 answered.append(reply.metadata.reply_to_message_id)
                 yield reply
                 self.count(traffic, [reply])  # the strategy knows by now who it is from
             strategy.give_up(silent)
-            for reply in strategy.late.collect(self.grid):
-                answered.append(reply.metadata.reply_to_message_id)
-                yield reply
-                self.count(traffic, [reply])
 
         updated, _ = strategy.aggregate_train(round_, arriving())
-        self.pass_over_removed(strategy.failures)
+        trained = strategy.train_round
+        self.pass_over_removed(trained.failures)
         asked = {*strategy.late.awaited, *(message.metadata.message_id for message in messages)}
-        strategy.await_late(messages, answered)
+        strategy.end_round(round_, messages, answered, silent, self.clock())
         abandon(self.grid, asked - {*answered} - strategy.late.awaited.keys())
         self.arrays = updated or self.arrays
-        if round_ == 1 and not strategy.replies and strategy.failures:
-            client, reason = next(iter(sorted(strategy.failures.items())))
+        if round_ == 1 and not trained.replies and trained.failures:
+            client, reason = next(iter(sorted(trained.failures.items())))
             raise BouquetError(f"No client gave a usable reply in the first round; {client}: {reason}")
         self.learn_groups()
         return traffic
@@ -189,22 +193,19 @@ class _Run:
     def evaluate(self, round_: int, traffic: Bytes) -> dict[str, Any]:
         """Have every device tested; it is told how to train, because a method may adapt its model before the test."""
         strategy = self.strategy
-        in_training, strategy.failures = (strategy.failures, strategy.not_now), {}
         messages = list(strategy.configure_evaluate(round_, self.arrays, self.config(round_), self.grid))
         replies, silent = exchange(self.grid, messages, strategy.round_patience)
         strategy.give_up(silent)
         strategy.aggregate_evaluate(round_, replies)
-        # Whose model was not tested may well have trained it: the round's own failures are another matter.
-        self.pass_over_removed(strategy.failures)
-        failed, resting = strategy.failures, strategy.not_now
-        strategy.failures, strategy.not_now = in_training
+        tested = strategy.evaluate_round
+        self.pass_over_removed(tested.failures)
         self.count(traffic, messages, replies)
-        scores = [m[self.score.key] for m in strategy.evaluation.values() if self.score.key in m]
+        scores = [m[self.score.key] for m in tested.scores.values() if self.score.key in m]
         return {
-            "clients": len(strategy.evaluation),
+            "clients": len(tested.scores),
             self.score.of("macro"): sum(scores) / len(scores) if scores else None,
-            "not_evaluated": dict(sorted(failed.items())),
-            "not_now": {client: found.reason for client, found in resting.items()},
+            "not_evaluated": dict(sorted(tested.failures.items())),
+            "not_now": {client: found.reason for client, found in tested.not_now.items()},
         }
 
     @property
@@ -218,14 +219,16 @@ class _Run:
         self.wait_for_clients(1, last)
         self.wait_for_owners(last)
         self.status.say(TESTING, round=last, **self.look())
+        self.strategy.round_patience.shares.clear()  # this once each is waited for
         traffic = Bytes(self.strategy.layout)
+        abandon(self.grid, self.strategy.late.awaited)  # there is no round any more that their replies could count in
         evaluation = self.evaluate(last, traffic)
         resting = {client: f"Not now, as its owner has it: {why}." for client, why in evaluation["not_now"].items()}
         removed = dict.fromkeys(self.removed(), REMOVED)
         failed = removed | resting | evaluation["not_evaluated"]
         self.learn_groups()
         rounds = self.record.rounds()
-        if not self.strategy.evaluation and not rounds[-1]["replies"]:
+        if not self.strategy.evaluate_round.scores and not rounds[-1]["replies"]:
             raise RunFailed(
                 "No client gave a usable reply in the last round, and none was tested after it. When the clients are "
                 "well again, --resume has them tested."
@@ -243,9 +246,9 @@ class _Run:
 
     def learn_groups(self) -> None:
         """True groups, where the devices' partition has them: for purity, never for training."""
-        replies = self.strategy.replies
+        replies = self.strategy.train_round.replies
         reported = {reply.client: reply.metrics for reply in replies.received} if replies else {}
-        for client, values in {**reported, **self.strategy.evaluation}.items():
+        for client, values in {**reported, **self.strategy.evaluate_round.scores}.items():
             if (group := values.get(protocol.GROUP, -1)) >= 0:
                 self.remembered.groups[client] = int(group)
 
@@ -253,11 +256,11 @@ class _Run:
 
     def beside(self, times: Mapping[int, float]) -> dict[str, Any]:
         """What a round's line holds beside the training: who was not there, how long each took, other releases."""
-        strategy, names = self.strategy, self.names
+        trained, names = self.strategy.train_round, self.names
         # A server that was restarted asks its nodes again who they are: counted beside the rounds, which are the same.
-        asked = self.count(Bytes(), strategy.identification)
-        received = strategy.replies.received if strategy.replies else ()
-        there = {reply.client for reply in received} | set(strategy.failures) | set(strategy.not_now)
+        asked = self.count(Bytes(), trained.identification)
+        received = trained.replies.received if trained.replies else ()
+        there = {reply.client for reply in received} | set(trained.failures) | set(trained.not_now)
         found: dict[str, Any] = {"absent": [name for name in expected(names) if name not in there] if names else []}
         if asked.up or asked.down:
             found["identification_bytes"] = asked.up + asked.down
@@ -331,7 +334,7 @@ class _Run:
 
     def look(self) -> dict[str, Any]:
         """Who is connected, who is missing, and who does not work now."""
-        found = {c: {"reason": r.reason, "until": round(r.until)} for c, r in self.strategy.not_now.items()}
+        found = {c: {"reason": r.reason, "until": round(r.until)} for c, r in self.strategy.train_round.not_now.items()}
         nodes = list(self.grid.get_node_ids())
         return {**self.status.look(nodes, self.strategy.others(nodes)), "not_now": found}
 
@@ -344,7 +347,7 @@ class _Run:
             return
         for look in itertools.count():
             able = self.strategy.who_can(self.grid, list(self.grid.get_node_ids()), again=look > 0)
-            resting = len(self.strategy.not_now)
+            resting = len(self.strategy.train_round.not_now)
             if len(able) >= min(self.settings.server.min_clients, len(able) + resting):
                 return
             self.status.say(WAITING, **self.look())

@@ -22,8 +22,8 @@ from bouquet.strategies.base import reply_checks
 from bouquet.strategies.base.exchange import Patience, exchange
 
 IDENTIFY_TIMEOUT = 120.0  # seconds; a node that does not say who it is sits the round out
-# Times that a node which refused and has been silent since, or whose owner refused, is not asked.
-MOST_UNASKED = 7
+# Times that a node whose owner refused, or that refused and has been silent since, is not asked.
+MOST_UNASKED, MOST_SILENT = 7, 15
 # Seconds after which a device that does not work now is asked again, whatever it says: its owner may have changed that.
 SHORTEST_REST, LONGEST_REST = 1.0, 3600.0
 ASK_TAGS_AGAIN = 600.0  # seconds after which a device without a tag of the run is asked again
@@ -126,6 +126,10 @@ class Nodes:
 
         return [node for node in connected if is_due(node)]
 
+    def name_of(self, node: int) -> str:
+        """The client of a node, or a name made of its id while it is not known."""
+        return self.clients.get(node, f"node-{node}")
+
     def among(self, connected: Sequence[int]) -> dict[str, int]:
         """Client → node for the connected ones that may run the app, in order of client.
 
@@ -139,13 +143,13 @@ class Nodes:
         """Client → why it is sent nothing, for the connected ones that do not run the app."""
         there = self.among(connected)
         connected = [n for n in connected if n not in self.outside or self.outside[n].reason == UNKNOWN_TAGS]
-        refusing = {self.clients.get(node, f"node-{node}"): self.refusing.get(node) for node in connected}
+        refusing = {self.name_of(node): self.refusing.get(node) for node in connected}
         return {client: found.reason for client, found in refusing.items() if found and client not in there}
 
     def not_now(self, connected: Sequence[int]) -> dict[str, Resting]:
         """Client → why not and until when, for the connected ones whose owner does not let them work now."""
         nodes = sorted(set(connected) & set(self.resting) - set(self.outside))
-        found = {self.clients.get(node, f"node-{node}"): self.resting[node] for node in nodes}
+        found = {self.name_of(node): self.resting[node] for node in nodes}
         there = self.among(connected)
         return {client: resting for client, resting in sorted(found.items()) if client not in there}
 
@@ -165,6 +169,7 @@ class Nodes:
             questions, answers = ask_who(grid, nodes, patience, ttl)
             every += [*questions, *answers]
             self.learn(nodes, answers, names)
+            patience.waited_for.difference_update(self.refusing)  # whose silence counts by itself
             if not (nodes := [answer.metadata.src_node_id for answer in answers if has_crashed(answer)]):
                 break
         return every
@@ -172,9 +177,10 @@ class Nodes:
     def learn(self, asked: Sequence[int], answers: Sequence[Message], names: NameOf | None) -> None:
         """Take in what nodes said of themselves. A stock ClientApp answers with an error and is known by its node."""
         silent = set(asked) - {answer.metadata.src_node_id for answer in answers}
+        self.conditional -= silent  # they are sent the round's message unasked: silence then counts
         for node in silent & set(self.refusing):
             silences = self.silences.get(node, 0)
-            self.refusing[node].unasked = min(2**silences - 1, MOST_UNASKED)
+            self.refusing[node].unasked = min(2**silences - 1, MOST_SILENT)
             self.silences[node] = silences + 1
         for node in silent - self.inside if self.tags else ():
             self.outside[node] = Outside.unknown(self.outside.get(node))
