@@ -9,6 +9,7 @@ is forgotten when their number changes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -35,7 +36,7 @@ class FleetVote(Filter):
     def choice(self) -> str:
         """The received model where the fleet does at least as well with it; the mixture before a device has counted."""
         votes = [max(-MOST_OF_ONE, min(MOST_OF_ONE, one)) for one in self.sums.values()]
-        return RECEIVED if votes and sum(votes) >= 0 else MIXTURE
+        return RECEIVED if votes and math.fsum(votes) >= 0 else MIXTURE  # exact: replies come in any order
 
     def begin(self, round_: int) -> None:
         """What was counted before weighs less."""
