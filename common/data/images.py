@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import stat
+import struct
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -139,7 +140,8 @@ def _decoded(file: Path, input_shape: tuple[int, ...], changed: float) -> Photo:
         with _one_at_a_time if pixels > LARGE else contextlib.nullcontext():
             image.load()
             shown, see_through = _opaque(_of_bytes(image))
-            turned = _turn(_said(image, ORIENTATION))
+            exif = image.info.get("exif")
+            turned = _turn(_orientation(exif) if isinstance(exif, bytes) else _said(image, ORIENTATION))
             upright = (shown if turned is None else shown.transpose(turned)).convert(mode)
             resized = upright.resize((width, height), Image.Resampling.BILINEAR)
         taken = _seconds(_said(image, TAKEN, DETAILS) or _said(image, CHANGED))
@@ -181,8 +183,22 @@ def _opaque(image: Image) -> tuple[Image, bool]:
     return pillow.alpha_composite(pillow.new("RGBA", layer.size, "white"), layer), True
 
 
+def _orientation(exif: bytes) -> int | None:
+    """The orientation in EXIF data, whatever the other entries are: Pillow ends at one that leads nowhere."""
+    raw = exif.removeprefix(b"Exif\0\0")
+    order = ">" if raw.startswith(b"MM") else "<"
+    with contextlib.suppress(struct.error):
+        (start,) = struct.unpack_from(f"{order}I", raw, 4)
+        (count,) = struct.unpack_from(f"{order}H", raw, start)
+        for place in range(start + 2, start + 2 + 12 * count, 12):
+            tag, kind, _, value = struct.unpack_from(f"{order}HHIH", raw, place)
+            if (tag, kind) == (ORIENTATION, 3):  # a SHORT
+                return int(value)
+    return None
+
+
 def _said(image: Image, tag: int, directory: int | None = None) -> Any:
-    """One entry of the EXIF data by itself, None where it cannot be read: the others may be anything."""
+    """One entry of the EXIF data, None where it cannot be read."""
     with contextlib.suppress(Exception):
         exif = image.getexif()
         return (exif if directory is None else exif.get_ifd(directory)).get(tag)

@@ -61,15 +61,18 @@ ODD = {
     "a directory that is nowhere": (0x8769, 4, 1, struct.pack("<I", 4_000_000_000)),
     "a date of no month": (0x0132, 2, 20, b"2026:77:99 99:99:99\0"),
     "more values than there are": (0x0100, 4, 1 << 30, struct.pack("<I", 8)),
+    "a value that is nowhere": (0x0110, 2, 40, struct.pack("<I", 4_000_000_000)),
 }
 
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
-def test_the_orientation_is_read_by_itself(odd, kind, tmp_path):
+@pytest.mark.parametrize("first", [True, False])
+def test_the_orientation_is_read_by_itself(odd, kind, first, tmp_path):
+    maker = (0x927C, 7, 400, bytes(400))
     pixels = np.repeat([[0, 255]], 40, axis=0).repeat(20, axis=1).astype(np.uint8)
     buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, kind, exif=exif(SIDEWAYS, odd))
+    Image.fromarray(pixels).save(buffer, kind, exif=exif(*((SIDEWAYS, odd) if first else (odd, SIDEWAYS)), maker))
     (tmp_path / "photo.jpg").write_bytes(buffer.getvalue())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
