@@ -53,3 +53,19 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path):
         run(tmp_path / "cut", "gradient-loss", "run.rounds=7", follow=stop_after(5))
     shutil.rmtree(tmp_path / "cut" / "checkpoint" / "round-000005")
     assert run(tmp_path / "cut", "gradient-loss", "run.rounds=7", resume=True) == whole
+
+
+@pytest.mark.parametrize("strategy", ["gradient-loss", "ifca"])
+def test_the_number_of_models_is_found_and_a_resumed_run_is_the_same(strategy, tmp_path):
+    """The round in which it changes is the second: what devices kept of the first is no use to them then."""
+    found = ["run.rounds=5", "strategy.num_clusters=auto"]
+    whole = run(tmp_path / "whole", strategy, *found)
+    summary, lines = whole
+    assert [line["strategy"]["num_clusters"] for line in lines] == [1, 2, 2, 2, 2]
+    assert summary["purity"] == 1.0
+    assert [line["failures"] for line in lines] == [0] * 5
+    assert sum(line["strategy"]["state_lost"] for line in lines) == 0
+    with pytest.raises(Stopped):
+        run(tmp_path / "cut", strategy, *found, follow=stop_after(2))
+    shutil.rmtree(tmp_path / "cut" / "checkpoint" / "round-000002")
+    assert run(tmp_path / "cut", strategy, *found, resume=True) == whole
