@@ -99,7 +99,12 @@ def check(settings: Settings, resumed: Path | None = None) -> None:
         )
     if resumed is not None:
         RunRecord(resumed).check_continues(settings)
-    build_strategy(settings, starting_point(settings, resumed))
+    strategy = build_strategy(settings, starting_point(settings, resumed))
+    if strategy.expected_clusters > data.clients:
+        raise BouquetError(
+            f"strategy.num_clusters = {strategy.expected_clusters} is more than data.clients = {data.clients}: take "
+            "fewer, or 'auto' where the method finds their number."
+        )
     if data.dataset == OWN_DATA:
         _check_folders(settings)
         return

@@ -104,16 +104,21 @@ def plain_starting_point(settings: Settings) -> Start:
     return starting_point(settings)
 
 
-def too_few(settings: Settings, connected: int) -> list[str]:
-    """A warning where no round can have ``server.min_replies`` replies of the clients that are connected."""
-    server = settings.server
+def too_few(settings: Settings, clusters: int, connected: int) -> list[str]:
+    """Warnings where of the connected clients no round can have enough replies, or there are more clusters."""
+    server, warnings = settings.server, list[str]()
     size = sample_size(connected, server.fraction_train, 1)
-    if fewest_replies(server.min_replies, size) <= size:
-        return []
-    return [
-        f"server.min_replies = {server.min_replies}, but of the {connected} connected clients {size} train in a round "
-        f"(server.fraction_train = {server.fraction_train:g}): until more connect, no round changes anything."
-    ]
+    if fewest_replies(server.min_replies, size) > size:
+        warnings.append(
+            f"server.min_replies = {server.min_replies}, but of the {connected} connected clients {size} train in a "
+            f"round (server.fraction_train = {server.fraction_train:g}): until more connect, no round changes anything."
+        )
+    if clusters > connected:
+        warnings.append(
+            f"strategy.num_clusters = {clusters}, but {connected} clients are connected: until more connect, there are "
+            "no such clusters."
+        )
+    return warnings
 
 
 def what_to_expect(settings: Settings, strategy: MethodStrategy[Any]) -> Expected:

@@ -126,7 +126,7 @@ class _Run:
         for line in self.record.rounds():
             add(self.lines, line)
         nodes, others = self.connected()
-        self.early = too_few(self.settings, len(nodes) - len(others))
+        self.early = too_few(self.settings, self.strategy.expected_clusters, len(nodes) - len(others))
 
     # --- a round --------------------------------------------------------------------------------------------
 

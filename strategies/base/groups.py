@@ -13,7 +13,7 @@ A method with clusters calls `Groups.after_round` between its E-step and its M-s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal, NamedTuple
 
@@ -59,15 +59,22 @@ class Groups:
     log_p: float | None = None  # of the clearest groups in a cluster, in the last round
 
     def after_round(
-        self, replies: Replies, before: Mapping[str, int], assignment: Mapping[str, int], centers: Matrix, seed: int
+        self,
+        replies: Replies,
+        before: Mapping[str, int],
+        assignment: Mapping[str, int],
+        centers: Matrix,
+        seed: int,
+        records: Mapping[str, str] | None = None,
     ) -> Found:
         """What a round's replies say of the clusters.
 
         ``before`` is the cluster whose model every known client is sent, ``assignment`` that of each after the E-step,
-        ``centers`` (K × d) are the models that were sent.
+        ``centers`` (K × d) are the models that were sent. ``records`` names for each client the record of the model
+        that it trained, where devices are sent all models and choose: then nobody is pulled.
         """
         layers = _layers(replies.layout)
-        known = self._add(replies, before, assignment)
+        known = self._add(replies, before, assignment, records or {})
         directions = known.directions
         clusters, origins = dict(assignment), [*range(len(centers))]
         proposed, lowest = dict[str, int](), 0.0
@@ -86,7 +93,7 @@ class Groups:
                 continue
             clusters |= {client: len(origins) + group - 1 for client, group in groups.items() if group}
             origins += [k] * max(groups.values())
-        pulled = _pulled(replies, directions, assignment, centers)
+        pulled = {} if records else _pulled(replies, directions, assignment, centers)
         pulled = {c: k for c, k in pulled.items() if clusters[c] == assignment[c] and c not in proposed}
         # A cluster that nobody is in ends.
         number = {k: place for place, k in enumerate(sorted({*clusters.values()} or {0}))}
@@ -99,7 +106,13 @@ class Groups:
             pulled,
         )
 
-    def _add(self, replies: Replies, before: Mapping[str, int], assignment: Mapping[str, int]) -> Groups:
+    def only(self, clients: Collection[str]) -> Groups:
+        """Without what is known of clients who moved by themselves."""
+        return replace(self, directions={client: one for client, one in self.directions.items() if client in clients})
+
+    def _add(
+        self, replies: Replies, before: Mapping[str, int], assignment: Mapping[str, int], records: Mapping[str, str]
+    ) -> Groups:
         """With a round's updates; of a client that came to another cluster nothing is known yet."""
         if len({*before.values(), *assignment.values()}) == 1:  # a newcomer is sent the only model, too
             before = assignment
@@ -107,7 +120,7 @@ class Groups:
         rounds = {client: self.rounds[client] for client in directions}
         updates = {
             client: _sketched(replies.layout, update)
-            for client, update in replies.each_update()
+            for client, update in replies.each_update(records)
             if client in before and client not in replies.late
         }
         for k in sorted({before[client] for client in updates}):

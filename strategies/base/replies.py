@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 from flwr.app import MetricRecord
@@ -77,9 +78,12 @@ class Replies:
             rows[row, columns] = self._update(row, columns, vector)
         return rows
 
-    def each_update(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
-        """Each client that was sent a model, with its row (d,) of `updates`; a client at a time."""
-        for row, columns, vector in self._payloads():
+    def each_update(self, records: Mapping[str, str]) -> Iterator[tuple[str, NDArray[np.float32]]]:
+        """Each client that was sent a model, with its row (d,) of `updates`; a client at a time.
+
+        ``records`` names for each client the record of the model that it trained, where that is not ``arrays``.
+        """
+        for row, columns, vector in self._payloads(records):
             update = np.zeros(self.layout.dim, dtype=np.float32)
             update[columns] = self._update(row, columns, vector)
             yield self.clients[row], update
@@ -108,10 +112,12 @@ class Replies:
             counted = counted & uploaded
         return np.where(counted, reply.vector - vector, np.float32(0))[columns]
 
-    def _payloads(self) -> Iterable[tuple[int, Columns, NDArray[np.float32]]]:
+    def _payloads(
+        self, records: Mapping[str, str] = MappingProxyType({})
+    ) -> Iterable[tuple[int, Columns, NDArray[np.float32]]]:
         for row, client in enumerate(self.clients):
             instruction = self.instructions.get(client)
-            payload = None if instruction is None else instruction.models.get(ARRAYS)
+            payload = None if instruction is None else instruction.models.get(records.get(client, ARRAYS))
             if payload is not None:
                 whole = payload.layers is None
                 yield row, slice(None) if whole else self.layout.columns(payload.layers or ()), payload.vector

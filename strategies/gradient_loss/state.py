@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from bouquet.strategies.base.groups import Groups
 from bouquet.strategies.base.replies import Matrix
 
 
@@ -16,5 +17,6 @@ class GradientLossState:
     previous: Matrix | None = None  # (K, d): w_k^{t−1}; None before the first step, and where λ = 0
     version: int = 0  # how often the centers have moved
     assignment: dict[str, int] = field(default_factory=dict)  # client → s_i, the cluster it chose last
+    groups: Groups = field(default_factory=Groups)  # where K is found
     held: dict[str, int] = field(default_factory=dict)  # client → version of the centers that it keeps
     last: dict[str, Any] = field(default_factory=dict)  # what `record` tells of the last round

@@ -29,8 +29,9 @@ from bouquet.common import protocol
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import Instruction, Payload
 from bouquet.common.protocol.offers import TRAINING
+from bouquet.strategies.base.groups import NumClusters
 from bouquet.strategies.base.method import Outcome, count_moved
-from bouquet.strategies.base.options import Allowed, Count, Share, is_count
+from bouquet.strategies.base.options import Allowed, Share, is_count
 from bouquet.strategies.base.replies import Replies
 from bouquet.strategies.base.strategy import MethodStrategy
 from bouquet.strategies.gradient_loss import wire as choice
@@ -60,8 +61,9 @@ class GradientLoss(MethodStrategy[GradientLossState]):
 
     Parameters
     ----------
-    num_clusters : int, default 4
-        K. The models start from K different random initialisations.
+    num_clusters : int | "auto", default "auto"
+        K. The models start from K different random initialisations. ``"auto"`` begins with one model, of which more are
+        made where the devices' updates show groups (`bouquet.strategies.base.groups`).
     gradient_weight : float, default 0.2
         λ of Eq. 4, 0 to 1; 0 is IFCA.
     similarity : {"cosine", "euclidean"}, default "cosine"
@@ -86,7 +88,7 @@ class GradientLoss(MethodStrategy[GradientLossState]):
     state_class = GradientLossState
     clusters_chosen_on = "the device's mini-batch; for the last test all of its training data"
 
-    num_clusters: Count = 4
+    num_clusters: NumClusters = "auto"
     gradient_weight: Share = 0.2
     similarity: Similarity = "cosine"
     local_update: LocalUpdate = "step"
@@ -102,7 +104,8 @@ class GradientLoss(MethodStrategy[GradientLossState]):
 
     def initial_state(self, layout: ParameterLayout, initial: Vector) -> GradientLossState:
         """K different initial models; the first is the given one."""
-        centers = random_models(initial, layout, self.num_clusters, self.seed, self.draw_model)
+        count = 1 if self.num_clusters == "auto" else self.num_clusters
+        centers = random_models(initial, layout, count, self.seed, self.draw_model)
         # numpy.unique over rows would make a dtype of d fields: gigabytes for ResNet-18.
         if any(np.array_equal(one, other) for one, other in combinations(centers, 2)):
             self.warn(f"Some of the {self.num_clusters} initial models are equal: no device can tell them apart.")
@@ -125,25 +128,32 @@ class GradientLoss(MethodStrategy[GradientLossState]):
 
     def update(self, state: GradientLossState, round_: int, replies: Replies) -> Outcome[GradientLossState]:
         """The identities that the devices answer (Eq. 4), and the means of their models (Eq. 6, 7)."""
-        answers = Answers.read(replies, self.num_clusters)
+        answers = Answers.read(replies, len(state.centers))
         if not answers.trained:
             return Outcome(state, answers.refused)
-        assignment = {**state.assignment, **answers.chosen}
+        moved = count_moved(state.assignment, answers.chosen)
+        trained, held = answers.trained, {**state.held, **dict.fromkeys(answers.chosen, state.version)}
+        before = replace(state, assignment={**state.assignment, **answers.chosen})
+        if self.num_clusters == "auto":
+            before = self._find(state, before, answers, self.seed + round_)
+            trained = {client: before.assignment[client] for client in trained}
+            if before.centers is not state.centers:
+                held = {}  # what devices keep are other clusters' models
+        count = len(before.centers)
         after = replace(
-            state,
+            before,
             # One that nobody trained stays as it was.
             centers=self.aggregation.cluster_means(
-                answers.replies.W, list(answers.trained.values()), self.num_clusters, previous=state.centers
+                answers.replies.W, list(trained.values()), count, previous=before.centers
             ),
-            previous=state.centers if self.gradient_weight else None,
+            previous=before.centers if self.gradient_weight else None,
             version=state.version + 1,
-            assignment=assignment,
-            held={**state.held, **dict.fromkeys(answers.chosen, state.version)},
+            held=held,
             last={
-                "members": np.bincount(list(answers.chosen.values()), minlength=self.num_clusters).tolist(),
-                "empty": len(self._empty(assignment)),
+                "members": np.bincount([before.assignment[client] for client in trained], minlength=count).tolist(),
+                "empty": len(_empty(before)),
                 "told": answers.count(choice.TOLD),
-                "moved": count_moved(state.assignment, answers.chosen),
+                "moved": moved,
                 "state_lost": answers.count(protocol.STATE_LOST),
                 "loss_gap": mean_gap(replies, choice.LOSS_GAP),
                 "similarity_gap": mean_gap(replies, choice.SIMILARITY_GAP),
@@ -165,13 +175,26 @@ class GradientLoss(MethodStrategy[GradientLossState]):
         ``loss_gap`` and ``similarity_gap`` say how far apart the K models were to a device, in the mean over devices:
         what it had to choose by. Identities are the ``assignment`` of each round.
         """
-        return {"num_clusters": self.num_clusters, **state.last}
+        return {"num_clusters": len(state.centers), "log_p": state.groups.log_p, **state.last}
+
+    def _find(
+        self, state: GradientLossState, chosen: GradientLossState, answers: Answers, seed: int
+    ) -> GradientLossState:
+        """The clusters ``chosen`` by the devices, and more where they clearly are several; those of nobody end."""
+        stayed = {c for c, k in state.assignment.items() if chosen.assignment[c] == k}
+        records = {client: center_record(k) for client, k in answers.trained.items()}
+        found = state.groups.only(stayed).after_round(
+            answers.replies, chosen.assignment, chosen.assignment, state.centers, seed, records
+        )
+        same = found.origins == [*range(len(state.centers))]
+        centers = state.centers if same else state.centers[found.origins]
+        return replace(chosen, centers=centers, assignment=found.assignment, groups=found.groups)
 
     # --- details ---------------------------------------------------------------------------------------------
 
     def _ask(self, state: GradientLossState, models: Mapping[str, Payload], told: int | None = None) -> Instruction:
         asked = Choice(
-            self.num_clusters,
+            len(state.centers),
             state.version,
             self.gradient_weight,
             self.similarity,
@@ -182,10 +205,6 @@ class GradientLoss(MethodStrategy[GradientLossState]):
         )
         return Instruction(models=models, procedure=choice.PROCEDURE, config=asked.to_config())
 
-    def _empty(self, assignment: Mapping[str, int]) -> list[int]:
-        """The clusters that are nobody's last choice."""
-        return sorted(set(range(self.num_clusters)) - set(assignment.values()))
-
     def _told(self, state: GradientLossState, round_: int, clients: Sequence[str]) -> dict[str, int]:
         """Section II-C: for each empty cluster one randomly drawn device, which will train it.
 
@@ -194,7 +213,12 @@ class GradientLoss(MethodStrategy[GradientLossState]):
         if not state.assignment or self.empty_cluster != "tell":
             return {}
         drawn = np.random.default_rng([self.seed, round_, TOLD_STREAM]).permutation(sorted(clients))
-        return dict(zip(drawn[: len(clients) // 2].tolist(), self._empty(state.assignment), strict=False))
+        return dict(zip(drawn[: len(clients) // 2].tolist(), _empty(state), strict=False))
+
+
+def _empty(state: GradientLossState) -> list[int]:
+    """The clusters that are nobody's last choice."""
+    return sorted(set(range(len(state.centers))) - set(state.assignment.values()))
 
 
 def _centers_of(state: GradientLossState) -> dict[str, Payload]:

@@ -63,7 +63,7 @@ def test_the_facts_of_a_method_that_no_option_decides_are_its_classs():
         ("fesem", {"num_clusters": "auto"}, "received", "1", 1),
         ("fedac", {}, "personal", "1", 1),
         ("fedac", {"tested": "center", "tuning": "off", "num_clusters": 3}, "received", "1", 3),
-        ("gradient-loss", {"local_update": "step"}, "received", "a step on a mini-batch", 4),
+        ("gradient-loss", {"local_update": "step"}, "received", "a step on a mini-batch", 1),
         ("per-fedavg", {}, "received, then adapted by gradient steps", "2", 1),
     ],
 )

@@ -19,6 +19,7 @@ from bouquet.experiments.simulation.run import simulate
 from bouquet.monitor.round_table import RoundTable, print_summary
 from bouquet.server.record.status import read_status
 from bouquet.server.run import resume
+from bouquet.server.run.build import too_few
 from bouquet.server.run.checkpoint import save_checkpoint
 from bouquet.server.run.stop import RunStopped, ask_to_stop
 from bouquet.server.run_folder import NAMES, OF_A_FALSE_START
@@ -177,6 +178,19 @@ def test_min_replies_that_no_round_can_have_are_refused(changes, trained, tmp_pa
     with pytest.raises(BouquetError, match=f"server.min_replies = ., but only {trained} of data.clients = 6"):
         simulate(settings(*changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("method", ["fesem", "ifca", "fl-hc"])
+def test_more_clusters_than_devices_are_refused(method, tmp_path):
+    few = load_settings(None, ["data.clients=3", f"strategy.name={method}", "strategy.num_clusters=4"])
+    with pytest.raises(BouquetError, match=r"num_clusters = 4 is more than data\.clients = 3"):
+        simulate(few, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_more_clusters_than_connected_devices_are_told():
+    assert too_few(load_settings(None), 3, 3) == []
+    assert "num_clusters = 4, but 3 clients are connected" in too_few(load_settings(None), 4, 3)[0]
 
 
 def test_a_step_that_is_too_large_is_named_with_what_to_change(tmp_path):
