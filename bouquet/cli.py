@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -30,6 +31,7 @@ app = typer.Typer(
 )
 GROUPS = TRY, SERVER, DEVICE, RESEARCH = "Try", "Server", "Device", "Research"  # of the commands, as --help has them
 SERVERS_OWN = {"fastapi", "jinja2", "matplotlib", "prometheus_client", "scipy", "sklearn", "tomli_w", "uvicorn"}
+ESCAPED = "backslashreplace"
 INTERRUPTED = 130  # as shells count an end by SIGINT
 
 
@@ -196,7 +198,7 @@ def client(
     ] = None,
     keys: options.DeviceKeys = None,
     insecure: options.DeviceInsecure = False,
-    leave_out_unreadable: options.LeaveOut = False,
+    strict: options.Strict = False,
     report_classes: options.ReportClasses = False,
     trust_app: options.TrustApp = None,
     trust_signer: options.TrustSigner = None,
@@ -206,6 +208,7 @@ def client(
     allow_data: options.AllowData = None,
     least_noise: options.LeastNoise = None,
     most_epsilon: options.MostEpsilon = None,
+    most_hours: options.MostHours = 24.0,
     when: options.When = None,
     tags: options.Tags = None,
     health: options.Health = None,
@@ -230,7 +233,7 @@ def client(
         state_dir,
         name,
         partition_id,
-        leave_out_unreadable,
+        strict,
         least_noise,
         report_classes,
         most_epsilon,
@@ -261,6 +264,7 @@ def client(
         health=health,
         trust=trust,
         wait=wait,
+        most_hours=most_hours,
         cold=cold,
     )
 
@@ -352,6 +356,10 @@ def main() -> None:
     """Run the command line; a problem that the user can act on is one message and exit status 2."""
     # A shell starts background jobs with SIGINT ignored; `compare` and scripts end a run with it all the same.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for stream in (sys.stdout, sys.stderr):  # a file's name may have what this terminal cannot print
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=ESCAPED)
+    os.environ.setdefault("PYTHONIOENCODING", f":{ESCAPED}")  # of the processes that this one starts, or becomes
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else a server has a line of each stranger's handshake
     try:
         status = app(standalone_mode=False)  # what typer.Exit carries, which Ctrl-C becomes, too

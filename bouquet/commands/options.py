@@ -113,11 +113,11 @@ Cold = Annotated[
     bool,
     typer.Option("--cold", help="Start a fresh Python for each task: slower, for devices with little memory."),
 ]
-LeaveOut = Annotated[
+Strict = Annotated[
     bool,
     typer.Option(
-        "--leave-out-unreadable",
-        help="Go on without photos and rows that cannot be read; they are counted.",
+        "--strict",
+        help="Refuse what else is left out: photos and rows that do not fit, up to 5 %.",
         rich_help_panel=DATA,
     ),
 ]
@@ -212,6 +212,9 @@ MostEpsilon = Annotated[
         help="Let noised uploads of (E, 1e-5) leave in all, over all runs and restarts, and nothing else.",
         rich_help_panel=OWNER,
     ),
+]
+MostHours = Annotated[
+    float, typer.Option(min=0.01, metavar="H", help="Let the work on one task take no longer than H hours.")
 ]
 When = Annotated[
     Path | None,

@@ -40,7 +40,7 @@ MOST_SHOWN = 3  # running cells that the progress names
 # A second comparison would remove the cells that the first is running.
 ALONE = "Another comparison is running there; wait for it, or give another --out."
 # Settings of the server that say which devices a figure is of, and after which rounds; a run may go on with others.
-TESTED_BY = ("evaluate_every", "fraction_evaluate", "late_replies", "min_replies")
+TESTED_BY = ("evaluate_every", "fraction_evaluate", "buffer", "min_replies")
 State = Literal["done", "missing", "half-done", "shorter", "other settings"]
 
 

@@ -549,7 +549,7 @@ def test_a_reference_is_a_row_that_serves_what_its_method_sent(table):
     assert references(table("[[strategy]]", mixed)) == ["Fed|Avg"]
 
 
-def test_the_terminal_shows_one_table_of_rows_by_metrics_and_so_do_a_paper_and_a_program(table, compare):
+def test_one_table_of_rows_by_metrics_for_the_terminal_a_paper_and_a_program(table, compare):
     console = Console(file=io.StringIO(), width=100)
     results = compare()[0]
     print_results(results, console)
