@@ -123,13 +123,28 @@ def server(
     chosen: Settings,
     out: options.Out = None,
     resume: options.ResumeOrBegin = False,
-    host: Annotated[str, typer.Option(help="Address to listen on for clients.")] = "0.0.0.0",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on for clients (gRPC).")] = 9092,
+    host: Annotated[
+        str, typer.Option(rich_help_panel=options.REACHED, help="Address to listen on for clients.")
+    ] = "0.0.0.0",
+    port: Annotated[
+        int,
+        typer.Option(min=1, max=65535, rich_help_panel=options.REACHED, help="Port to listen on for clients (gRPC)."),
+    ] = 9092,
     keys: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Certificates and registered devices; 'keys' by default.")
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            rich_help_panel=options.REACHED,
+            help="Certificates and registered devices; 'keys' by default.",
+        ),
     ] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="No encryption, and whoever asks takes part: for a trial.")
+        bool,
+        typer.Option(
+            "--insecure",
+            rich_help_panel=options.REACHED,
+            help="No encryption, and whoever asks takes part: for a trial.",
+        ),
     ] = False,
     health: options.Health = None,
     web: options.Web = None,

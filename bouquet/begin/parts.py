@@ -1,11 +1,13 @@
 """``bouquet try``: what each device has, as an .npz of its own for each seed, so that no run decodes a photo again.
 
-Each is divided in three: what is trained on, what learning rates are chosen on, and what is tested. The newest part is
-tested, and chosen on before it, where samples are in the order of their time; else a random part, of each seed another.
+Each is divided in three: what is trained on, what is chosen on, the same for every seed, and what is tested. The newest
+part is tested, and chosen on before it, where samples are in the order of their time; else random parts, and each seed
+tests another.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +27,6 @@ MOST = 300  # samples of a device: a few minutes must do
 DIVIDED = 5  # devices that one is divided into
 LEAST = 20  # samples of each of them
 FEWEST = 5  # to train, to choose and to test on
-CHOSEN_ON = 0.2  # of what is trained on
 Indices = NDArray[np.int64]
 
 
@@ -61,24 +62,51 @@ def read_devices(settings: Settings, devices: Sequence[Path]) -> dict[str, Sampl
     Raises `BouquetError` for what does not fit, and for too few samples.
     """
     found = {device.name.partition(".")[0]: _samples(settings, device) for device in devices}
+    own_data.cache_clear()  # it would hold them once more
     if len(found) < len(devices):
         raise BouquetError("Two of the devices have the same name: give each folder a name of its own.")
     return found if len(found) > 1 else _several(settings, *found.values())
 
 
-def write_parts(devices: Mapping[str, Samples], folder: Path, fraction: float, seed: int) -> None:
-    """``test/DEVICE/data.npz`` and ``chosen-on/DEVICE/data.npz`` below ``folder``; ``fraction`` is tested."""
+def digest(devices: Mapping[str, Samples]) -> str:
+    """What tells these samples from others: a comparison of others begins anew."""
+    found = hashlib.sha256()
+    for name, samples in devices.items():
+        found.update(f"{name} {samples.x.shape} {samples.y.shape}".encode())
+        found.update(np.ascontiguousarray(samples.x).data)
+        found.update(np.ascontiguousarray(samples.y).data)
+    return found.hexdigest()[:8]
+
+
+def write_parts(devices: Mapping[str, Samples], folder: Path, fraction: float, seeds: Sequence[int]) -> None:
+    """``chosen-on/DEVICE/data.npz`` below ``folder``, and ``sSEED/DEVICE/data.npz`` for each seed.
+
+    Of ``fraction`` of the samples each: what is chosen on is trained on in the seeds, and never tested.
+    """
     for number, (name, samples) in enumerate(devices.items()):
         if len(samples.y) < FEWEST:
             raise BouquetError(f"{name} has {len(samples.y)} samples: too few to train, to choose and to test on.")
-        kept = samples.part(_few(len(samples.y), MOST, samples.in_order, (seed, number)))
-        rest, tested = kept.divided(fraction, (seed, number))
-        trained, chosen = rest.divided(CHOSEN_ON, (seed, number, 1))
-        for what, (train, test) in {"test": (rest, tested), "chosen-on": (trained, chosen)}.items():
-            if len(train.y) < 2:
-                raise BouquetError(f"{name} has {len(samples.y)} windows, too few: those of each part share no row.")
-            (folder / what / name).mkdir(parents=True, exist_ok=True)
-            np.savez(folder / what / name / "data.npz", x=train.x, y=train.y, x_test=test.x, y_test=test.y)
+        kept = samples.part(_few(len(samples.y), MOST, samples.in_order, (number,)))
+        share = fraction / (1 - fraction)  # of what is left
+        if kept.in_order:
+            before, tested = kept.divided(fraction, ())
+            _write(folder / "chosen-on" / name, *before.divided(share, ()))
+            for seed in seeds:
+                _write(folder / f"s{seed}" / name, before, tested)
+            continue
+        others, chosen = kept.divided(fraction, (number,))
+        _write(folder / "chosen-on" / name, others, chosen)
+        for seed in seeds:
+            trained, tested = others.divided(share, (number, seed))
+            both = replace(trained, x=np.concatenate([trained.x, chosen.x]), y=np.concatenate([trained.y, chosen.y]))
+            _write(folder / f"s{seed}" / name, both, tested)
+
+
+def _write(folder: Path, train: Samples, test: Samples) -> None:
+    if len(train.y) < 2:
+        raise BouquetError(f"{folder.name} has too few windows: those of each part share no row with another's.")
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez(folder / "data.npz", x=train.x, y=train.y, x_test=test.x, y_test=test.y)
 
 
 def settings_of_parts(settings: Settings, shape: tuple[int, ...]) -> Settings:

@@ -1,7 +1,7 @@
 """``bouquet try``: whether federation pays for some devices, by a small comparison of their own data.
 
-Each row is run with each learning rate of one grid, which is chosen on a part that nothing is trained or tested on;
-then on several seeds. What is advised is held against the noise of these.
+Each row is run with each learning rate of one grid. What is best on a part of its own, which nothing is tested on,
+chooses the rate of each row, and the row to advise: so one claim is tested, and luck among many rows is none of it.
 """
 
 from __future__ import annotations
@@ -9,19 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 
 from bouquet.begin.parts import Samples, settings_of_parts, write_parts
 from bouquet.common.settings import Settings
 from bouquet.common.task.score import Score
+from bouquet.common.task.task import task_of
 from bouquet.experiments.comparison.claims import by_seed, worth_by_seed
 from bouquet.experiments.comparison.grid import make_table
 from bouquet.experiments.comparison.run import Results
-from bouquet.experiments.comparison.significance import Difference, holm, paired_difference
+from bouquet.experiments.comparison.significance import Difference, paired_difference
 from bouquet.experiments.comparison.table import STANDARD_ROWS, Table
 
 SEEDS = tuple(range(8))
-CHOSEN_ON_SEED = 100
-LEARNING_RATES = (0.02, 0.06, 0.2)  # one grid for every row
+CHOSEN_ON_SEEDS = (100, 101)
+LEARNING_RATES = (0.03, 0.1, 0.3)  # one grid for every row
 ROUNDS = 15
 ALONE = "Standalone"
 COLUMN = "your devices"
@@ -32,12 +34,14 @@ MOST_NAMED = 3
 class Outcome:
     """What a row came to: its mean score, the gain over each device alone with its noise, and by device.
 
-    Gains are positive where the row is better. ``claimed`` says that it is not noise.
+    Gains are positive where the row is better. ``promise`` is what it was worth on what is chosen on, ``claimed`` says
+    that its gain is not noise.
     """
 
     row: str
     strategy: str
     learning_rate: float
+    promise: float
     score: float
     gain: Difference | None
     by_device: Mapping[str, float]
@@ -56,9 +60,8 @@ class Outcome:
 
 def trial_table(settings: Settings, devices: Mapping[str, Samples], out: Path, rounds: int | None, yours: str) -> Table:
     """The rows on these devices' samples, which are written below ``out``; ``yours`` is what the settings say."""
-    fraction = settings.data.test_fraction
-    for seed in (*SEEDS, CHOSEN_ON_SEED):
-        write_parts(devices, _folder(out, seed), fraction, seed)
+    parts = (out / "data").absolute()
+    write_parts(devices, parts, settings.data.test_fraction, SEEDS)
     shape = tuple(next(iter(devices.values())).x.shape[1:])
     base = settings_of_parts(settings, shape).model_dump(mode="json", exclude_unset=True)
     strategy = base.pop("strategy", {})
@@ -70,42 +73,42 @@ def trial_table(settings: Settings, devices: Mapping[str, Samples], out: Path, r
         {
             "name": "try",
             "seeds": list(SEEDS),
-            "metrics": ["accuracy_macro"],
+            "metrics": [task_of(settings).score.of("macro")],
             "base": base,
             # What a method itself has: only the last row serves what the settings say.
             "strategy": [*({**row, "set": {"personal.serve": "own"}} for row in own), last],
-            "data": [{"label": COLUMN, "dataset": "own", "data_dir": str(_folder(out, SEEDS[0]) / "test")}],
-            "tune": {"seeds": [CHOSEN_ON_SEED], "train.learning_rate": list(LEARNING_RATES)},
+            "data": [{"label": COLUMN, "dataset": "own", "data_dir": str(parts / f"s{SEEDS[0]}")}],
+            "tune": {"seeds": list(CHOSEN_ON_SEEDS), "train.learning_rate": list(LEARNING_RATES)},
         }
     )
     assert table.tune is not None
     cells = tuple(
-        replace(one, settings=one.settings.with_overrides({"data.data_dir": str(_folder(out, one.seed) / "test")}))
+        replace(one, settings=one.settings.with_overrides({"data.data_dir": str(parts / f"s{one.seed}")}))
         for one in table.cells
     )
-    apart = {"data.data_dir": str(_folder(out, CHOSEN_ON_SEED) / "chosen-on")}
-    return replace(table, cells=cells, tune=replace(table.tune, overrides=apart))
+    return replace(table, cells=cells, tune=replace(table.tune, overrides={"data.data_dir": str(parts / "chosen-on")}))
 
 
 def outcomes(results: Results, in_order: bool) -> list[Outcome]:
     """Every row that was run, in the table's order.
 
-    A gain is claimed where its interval over seeds is above or below 0, after Holm over the rows. Where the newest part
-    is tested, which is the same for every seed, that over devices has to be, too.
+    A gain is claimed where its interval over seeds does not hold 0. Where the newest part is tested, which is the same
+    for every seed, that over devices must not either.
     """
-    worth = {row.label: worth_by_seed(results, row.label, COLUMN) for row in results.table.rows}
-    alone = worth[ALONE]
-    rows = [row for row in worth if any(worth[row].values())]
-    others = [row for row in rows if row != ALONE]
-    gains = holm({row: paired_difference(worth[row], alone) for row in others})
+    table = results.table
+    worth = {row.label: worth_by_seed(results, row.label, COLUMN) for row in table.rows}
     found = []
-    for row in rows:
-        gain, devices = gains.get(row), _by_device(worth[row], alone)
+    for row in (label for label, seeds in worth.items() if any(seeds.values())):
+        gain = None if row == ALONE else paired_difference(worth[row], worth[ALONE])
+        devices = _by_device(worth[row], worth[ALONE])
         claimed = gain is not None and not gain.is_noise and not (in_order and _over_devices(devices).is_noise)
         scores = [score for clients in by_seed(results, row, COLUMN).values() for score in clients.values()]
         name = results.cells_of(row, COLUMN)[0].cell.settings.strategy.name
-        rate = results.table.choices[row, COLUMN].values["train.learning_rate"]
-        found.append(Outcome(row, name, rate, sum(scores) / len(scores), gain, devices, claimed))
+        choice = table.choices[row, COLUMN]
+        tried = next(scores for values, scores in choice.tried if values == choice.values)
+        promise = fmean(score for score in tried if score is not None) * (1 if table.score.higher_is_better else -1)
+        rate = choice.values["train.learning_rate"]
+        found.append(Outcome(row, name, rate, promise, fmean(scores), gain, devices, claimed))
     return found
 
 
@@ -128,17 +131,9 @@ def _over_devices(gains: Mapping[str, float]) -> Difference:
     return found
 
 
-def chosen(found: Sequence[Outcome]) -> Outcome | None:
-    """The row to take, None for no federation: of those that are better than alone the best.
-
-    Or the last, what the settings say, where that is behind by less than the noise of the best.
-    """
-    better = [one for one in found if one.claimed and one.mean > 0]
-    if not better:
-        return None
-    best = max(better, key=lambda one: one.mean)
-    last = found[-1]
-    return last if last in better and best.mean - last.mean <= best.noise else best
+def candidate(found: Sequence[Outcome]) -> Outcome:
+    """The row to advise, if it is better than alone: that which promised most; of equals the last, the settings'."""
+    return max(reversed([one for one in found if one.gain]), key=lambda one: round(one.promise, 6))
 
 
 def gain_text(score: Score, one: Outcome) -> str:
@@ -161,22 +156,19 @@ def unit_of(score: Score) -> str:
 
 def advice(found: Sequence[Outcome], score: Score) -> str:
     """What to do, in a sentence or two."""
-    if (best := chosen(found)) is None:
-        highest = max((one for one in found if one.gain), key=lambda one: one.mean)
+    best = candidate(found)
+    gain = f"{gain_text(score, best)} {unit_of(score)}"
+    if not (best.claimed and best.mean > 0):
+        what = "is no better than each device alone" if best.mean <= 0 else "may be better by chance"
         return (
-            "Do not federate on the strength of this: no row is better than each device alone by more than chance; "
-            f"the highest is {highest.row} with {gain_text(score, highest)} {unit_of(score)}. More samples to test "
-            "on, or more devices, may tell."
+            f"Do not federate on the strength of this: {best.row}, the best row on the samples to choose on, {what} "
+            f"({gain}). More samples, or more devices, may tell."
         )
     by_gain = sorted(best.by_device.items(), key=lambda item: -item[1])
     most = ", ".join(f"{name} (+{amount(score, gain)})" for name, gain in by_gain[:MOST_NAMED] if gain > 0)
     worse = [f"{name} (−{amount(score, -gain)})" for name, gain in by_gain if gain < 0]
     strategy = "" if best is found[-1] else f'strategy.name = "{best.strategy}", '
     return (
-        f"Take {best.row} ({strategy}train.learning_rate = {best.learning_rate:g}): {gain_text(score, best)} "
-        f"{unit_of(score)} over each device alone. Most gain {most}; worse off: {', '.join(worse) or 'none'}."
+        f"Take {best.row} ({strategy}train.learning_rate = {best.learning_rate:g}): {gain} over each device alone. "
+        f"Most gain {most}; worse off: {', '.join(worse) or 'none'}."
     )
-
-
-def _folder(out: Path, seed: int) -> Path:
-    return (out / "data" / f"s{seed}").absolute()

@@ -80,7 +80,9 @@ def try_(
         str | None, typer.Option(metavar="COLUMN", help="Of tables, the column that is to be told.")
     ] = None,
     rounds: Annotated[int | None, typer.Option(min=2, help="Rounds of each run; at most 15 by default.")] = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the runs go.")] = Path("runs/try"),
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where the runs go, a folder for each state of the data.")
+    ] = Path("runs/try"),
 ) -> None:
     """Say whether federation is worth it for these devices: some minutes of simulation on their own data.
 
@@ -93,7 +95,7 @@ def try_(
     from rich.table import Table as RichTable
 
     from bouquet.begin.look import devices_in, look
-    from bouquet.begin.parts import read_devices
+    from bouquet.begin.parts import digest, read_devices
     from bouquet.begin.trial import advice, gain_text, outcomes, trial_table, unit_of
     from bouquet.common.errors import BouquetError
     from bouquet.common.settings import load_settings, parse_settings
@@ -109,6 +111,7 @@ def try_(
         console.print(line, soft_wrap=True, highlight=False)
     if len(places) == 1:
         console.print(f"One device's data, divided into {len(devices)} by their order: no devices that there are.")
+    out /= digest(devices)
     table = trial_table(chosen, devices, out, rounds, "the defaults" if draft else "your settings")
     results = run_comparison(table, out, None, ForkRunner(), console, quiet=True)
     if results.interrupted:

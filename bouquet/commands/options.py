@@ -19,6 +19,7 @@ WHO = "The server, and who this device is"
 DATA = "Its data"
 TRUST = "What of the server's it runs"
 OWNER = "When it works, and what leaves it"
+REACHED = "How devices reach it"
 STAY = "Begin, go on, stay"
 
 SettingsFile = Annotated[
@@ -146,7 +147,11 @@ Web = Annotated[
 ]
 Signature = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Owner's signature on this release (bouquet keys sign); release.sig in --keys."),
+    typer.Option(
+        rich_help_panel=REACHED,
+        metavar="FILE",
+        help="Owner's signature on this release (bouquet keys sign); release.sig in --keys.",
+    ),
 ]
 TrustApp = Annotated[
     list[str] | None,

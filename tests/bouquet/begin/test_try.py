@@ -8,7 +8,7 @@ import pytest
 from bouquet.begin import trial
 from bouquet.begin.look import look
 from bouquet.begin.parts import MOST, Samples, read_devices, settings_of_parts, write_parts
-from bouquet.begin.trial import Outcome, advice, chosen, outcomes, trial_table
+from bouquet.begin.trial import Outcome, advice, candidate, outcomes, trial_table
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings import parse_settings
 from bouquet.common.task.score import ACCURACY, Score
@@ -32,25 +32,26 @@ def parts(folder, what, device="a"):
         return held["x"][:, 0].astype(int).tolist(), held["x_test"][:, 0].astype(int).tolist()
 
 
-def test_what_is_chosen_on_is_not_tested_on_and_each_seed_tests_another_part(tmp_path):
-    for seed in (0, 1):
-        write_parts({"a": numbered(50)}, tmp_path / str(seed), 0.2, seed)
-    rest, tested = parts(tmp_path / "0", "test")
-    trained, chosen_on = parts(tmp_path / "0", "chosen-on")
-    assert sorted(rest + tested) == list(range(50))
-    assert sorted(trained + chosen_on) == rest
-    assert (len(tested), len(chosen_on)) == (10, 8)
-    assert parts(tmp_path / "1", "test")[1] != tested
+def test_what_is_chosen_on_is_never_tested_on_and_each_seed_tests_another_part(tmp_path):
+    write_parts({"a": numbered(50)}, tmp_path, 0.2, (0, 1))
+    others, chosen_on = parts(tmp_path, "chosen-on")
+    assert sorted(others + chosen_on) == list(range(50))
+    (trained, tested), (_, again) = parts(tmp_path, "s0"), parts(tmp_path, "s1")
+    assert sorted(trained + tested) == list(range(50))
+    assert set(chosen_on) <= set(trained)
+    assert (len(tested), len(chosen_on)) == (10, 10)
+    assert again != tested
 
 
 def test_the_newest_is_tested_and_windows_share_no_row_with_what_is_trained_on(tmp_path):
-    write_parts({"a": numbered(100, in_order=True, overlap=5)}, tmp_path, 0.2, 0)
-    assert parts(tmp_path, "test") == (list(range(75)), list(range(80, 100)))
-    assert parts(tmp_path, "chosen-on") == (list(range(55)), list(range(60, 75)))
-    write_parts({"a": numbered(MOST + 100, in_order=True)}, tmp_path, 0.2, 0)
-    assert parts(tmp_path, "test")[0][0] == 100  # the oldest are left out
+    write_parts({"a": numbered(100, in_order=True, overlap=5)}, tmp_path, 0.2, (0, 1))
+    for seed in ("s0", "s1"):
+        assert parts(tmp_path, seed) == (list(range(75)), list(range(80, 100)))
+    assert parts(tmp_path, "chosen-on") == (list(range(51)), list(range(56, 75)))
+    write_parts({"a": numbered(MOST + 100, in_order=True)}, tmp_path, 0.2, (0,))
+    assert parts(tmp_path, "s0")[0][0] == 100  # the oldest are left out
     with pytest.raises(BouquetError, match="a has 2 samples: too few"):
-        write_parts({"a": numbered(2)}, tmp_path, 0.2, 0)
+        write_parts({"a": numbered(2)}, tmp_path, 0.2, (0,))
 
 
 def test_one_device_is_divided_by_the_order_of_its_samples(tmp_path):
@@ -87,10 +88,10 @@ def table(tmp_path):
 
 def test_each_row_is_chosen_and_tested_on_the_same_grid_and_parts(table, tmp_path):
     for cell in table.cells:
-        assert cell.settings.data.data_dir == str(tmp_path / "data" / f"s{cell.seed}" / "test")
+        assert cell.settings.data.data_dir == str(tmp_path / "data" / f"s{cell.seed}")
         assert cell.settings.run.rounds == 3
     tried = tuning_table(table).cells
-    assert {cell.settings.data.data_dir for cell in tried} == {str(tmp_path / "data" / "s100" / "chosen-on")}
+    assert {cell.settings.data.data_dir for cell in tried} == {str(tmp_path / "data" / "chosen-on")}
     rates = {(cell.settings.strategy.name, cell.settings.train.learning_rate) for cell in tried}
     names = {name for name, _ in rates}
     assert names == {"standalone", "fedavg", "fedper", "ditto", "fesem"}
@@ -105,13 +106,17 @@ class Told:
         self.last_numbers = {client: {"accuracy_trained": value} for client, value in scores.items()}
 
 
-def results(table, worth):
-    """A comparison whose row ``R`` has in seed s at client c the score ``worth(R, s, c)``."""
+def results(table, worth, promised):
+    """A comparison whose row R has in seed s at client c the score ``worth(R, s, c)``, and promised so much."""
     cells = [
         CellResult(cell, Told({client: worth(cell.strategy, cell.seed, client) for client in "ab"}))
         for cell in table.cells
     ]
-    choices = {(row.label, trial.COLUMN): Choice({"train.learning_rate": 0.1}, (), ()) for row in table.rows}
+    values = {"train.learning_rate": 0.1}
+    choices = {
+        (row.label, trial.COLUMN): Choice(values, (), [(values, [promised.get(row.label, 0.5), None])])
+        for row in table.rows
+    }
     return Results(dataclasses.replace(table, choices=choices), cells)
 
 
@@ -120,41 +125,49 @@ def jitter(seed):
 
 
 def test_a_gain_beyond_the_noise_is_advised_with_who_has_it(table):
-    gains = {"Ditto": {"a": 0.15, "b": 0.05}, "yours": {"a": 0.2, "b": -0.02}}
-    found = outcomes(results(table, lambda r, s, c: 0.7 + gains.get(r, {c: 0})[c] * (1 + jitter(s))), False)
+    gains = {"Ditto": {"a": 0.15, "b": 0.05}, "yours": {"a": 0.2, "b": 0.02}}
+    made = results(table, lambda r, s, c: 0.7 + gains.get(r, {c: 0})[c] * (1 + jitter(s)), {"Ditto": 0.9})
+    found = outcomes(made, False)
     assert {one.row for one in found if one.claimed} == {"Ditto", "yours"}
+    assert candidate(found).row == "Ditto"  # by its promise, though yours came out ahead
     said = advice(found, ACCURACY)
     assert said.startswith('Take Ditto (strategy.name = "ditto", train.learning_rate = 0.1): +10.0 ± 0.')
     assert said.endswith("points over each device alone. Most gain a (+15.0), b (+5.0); worse off: none.")
 
 
-def test_within_the_noise_nothing_is_advised_or_what_the_settings_say(table):
-    found = outcomes(results(table, lambda r, s, c: 0.7 + (r != trial.ALONE) * (0.005 + 2 * jitter(s))), False)
-    assert chosen(found) is None
-    assert advice(found, ACCURACY).startswith("Do not federate on the strength of this")
-    close = {"Ditto": 0.101, "yours": 0.1}
-    found = outcomes(results(table, lambda r, s, c: 0.7 + close.get(r, 0) * (1 + jitter(s))), False)
-    assert chosen(found).row == "yours"
+def test_within_the_noise_nothing_is_advised(table):
+    made = results(table, lambda r, s, c: 0.7 + (r != trial.ALONE) * (0.005 + 2 * jitter(s)), {"FeSEM": 0.9})
+    said = advice(outcomes(made, False), ACCURACY)
+    assert said.startswith(
+        "Do not federate on the strength of this: FeSEM, the best row on the samples to choose on, may"
+    )
+    lower = results(table, lambda r, s, c: 0.7 - (r != trial.ALONE) * (0.1 + jitter(s)), {})
+    assert "yours, the best row on the samples to choose on, is no better" in advice(outcomes(lower, False), ACCURACY)
+
+
+def test_of_rows_that_promise_the_same_the_settings_are_taken(table):
+    found = outcomes(results(table, lambda r, s, c: 0.7 + (r != trial.ALONE) * 0.1 * (1 + jitter(s)), {}), False)
     assert "Take yours (train.learning_rate = 0.1): +10.0" in advice(found, ACCURACY)
 
 
 def test_where_seeds_test_the_same_part_the_devices_have_to_agree(table):
     gains = {"Ditto": {"a": 0.2, "b": -0.02}}
-    made = results(table, lambda r, s, c: 0.7 + gains.get(r, {c: 0})[c] * (1 + jitter(s)))
-    assert chosen(outcomes(made, False)).row == "Ditto"
-    assert chosen(outcomes(made, True)) is None
+    made = results(table, lambda r, s, c: 0.7 + gains.get(r, {c: 0})[c] * (1 + jitter(s)), {"Ditto": 0.9})
+    assert candidate(outcomes(made, False)).claimed
+    assert not candidate(outcomes(made, True)).claimed
 
 
 def test_an_error_is_told_in_its_unit_and_less_is_more():
     gain = Difference(1.25, 1.0, 1.5, 5, 5, 10, 0.001)
-    best = Outcome("FedAvg", "fedavg", 0.1, 3.0, gain, {"a": 3.0, "b": -0.5}, True)
-    said = advice([best, Outcome("yours", "fesem", 0.1, 4.0, None, {}, False)], MAE)
+    best = Outcome("FedAvg", "fedavg", 0.1, -3.0, 3.0, gain, {"a": 3.0, "b": -0.5}, True)
+    said = advice([best, Outcome("yours", "fesem", 0.1, -4.0, 4.0, None, {}, False)], MAE)
     assert said.endswith("+1.25 ± 0.25 cm over each device alone. Most gain a (+3); worse off: b (−0.5).")
 
 
 def test_the_command_ends_with_one_table_and_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(trial, "SEEDS", (0, 1))
     monkeypatch.setattr(trial, "LEARNING_RATES", (0.1,))
+    monkeypatch.setattr(trial, "CHOSEN_ON_SEEDS", (100,))
     monkeypatch.setattr(trial, "STANDARD_ROWS", trial.STANDARD_ROWS[:2])
     write_photos(tmp_path / "plants", ("door-pi", "roof-pi"), each=5, size=16)
     done = bouquet(tmp_path, "try", "plants/door-pi", "plants/roof-pi", "--rounds", "2")
@@ -162,4 +175,8 @@ def test_the_command_ends_with_one_table_and_a_sentence(tmp_path, monkeypatch):
     assert "30 photos of 16 × 16 pixels" in done.stdout
     assert "the defaults" in done.stdout
     assert "over each device alone" in done.stdout or "Do not federate" in done.stdout
-    assert (tmp_path / "runs" / "try" / "compare.html").exists()
+    (report,) = tmp_path.glob("runs/try/*/compare.html")
+    assert str(report.relative_to(tmp_path)) in done.stdout
+    (tmp_path / "plants" / "door-pi" / "rust" / "000.png").unlink()
+    assert bouquet(tmp_path, "try", "plants/door-pi", "plants/roof-pi", "--rounds", "2").returncode == 0
+    assert len(list(tmp_path.glob("runs/try/*/compare.html"))) == 2  # other photos are another comparison
