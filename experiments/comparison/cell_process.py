@@ -21,6 +21,7 @@ import tomli_w
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings import Settings, load_settings, section_class
 from bouquet.common.system.files import write_atomically
+from bouquet.common.system.programs import tail
 
 LOG_LINES = 20
 LEAD_SECONDS = 15.0  # at most, for a forked cell to lead a group
@@ -90,7 +91,7 @@ class ForkRunner:
             self._running.discard(process)
         if code != 0:
             ended = f"was ended by signal {-code}" if code < 0 else f"exited with {code}"
-            raise CellFailed(f"The run {ended}; the end of {log}:\n{tail(log)}")
+            raise CellFailed(f"The run {ended}; the end of {log}:\n{tail(log, LOG_LINES)}")
 
     def _start(self, settings: Path, out: Path, resume: bool, log: Path) -> _Forked:
         leads, led = self._context.Pipe(duplex=False)
@@ -166,14 +167,6 @@ def _run_cell(run: Simulate | None, settings: Path, out: Path, resume: bool, log
         (run or simulate)(load_settings(settings), out, resume)
     except BouquetError as error:
         sys.exit(f"bouquet: {error}")
-
-
-def tail(log: Path, lines: int = LOG_LINES) -> str:
-    """The last lines of a log."""
-    try:
-        return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
-    except OSError as error:
-        return f"(the log cannot be read: {error.strerror})"
 
 
 def _signal_group(process: _Forked, number: signal.Signals) -> None:

@@ -202,20 +202,9 @@ def choice_table(results: Results) -> list[tuple[str, list[str], list[list[str]]
     table = results.table
     if table.tune is None:
         return []
-    rows = [
-        [
-            row.label,
-            *((table.choices[row.label, d].text if (row.label, d) in table.choices else "—") for d in table.data),
-        ]
-        for row in table.rows
-    ]
-    return [
-        (
-            "chosen",
-            ["strategy", *table.data],
-            rows,
-        )
-    ]
+    texts = {place: chosen.text for place, chosen in table.choices.items()}
+    rows = [[row.label, *(texts.get((row.label, column), "—") for column in table.data)] for row in table.rows]
+    return [("chosen", ["strategy", *table.data], rows)]
 
 
 def _listed(values: Any) -> str:

@@ -20,6 +20,7 @@ from bouquet.common.errors import BouquetError
 from bouquet.strategies.mathematics.aggregation import Matrix, Vector, cluster_means, mean_without_ends
 
 Rule = Literal["mean", "median", "trimmed-mean", "krum"]
+TRIM = 0.2  # the share of bad members that is expected
 
 
 @dataclass(frozen=True)
@@ -27,24 +28,20 @@ class Aggregation:
     """How the models of a cluster's members become one.
 
     ``"mean"`` is the mean, weighted where the method weighs. The others weigh all members alike, so that nobody gains
-    influence by the number of samples that it claims. ``trim`` is the share of bad members that is expected: it is cut
-    off at either end of each coordinate (``"trimmed-mean"``), or f / n of Krum. ``compared`` is a mask (d,) of the
-    columns that Krum's distances are over, None for all: a model's parameters, whose buffers follow the amount of data.
-    Of the columns that it does not see it takes the median, not those of the model that it chose.
-    ``most_weight`` caps each weight in a cluster (`capped`); None leaves them.
-    Raises `BouquetError` for another rule, and for a ``trim`` outside of [0, 0.5).
+    influence by the number of samples that it claims. A share of `TRIM` is cut off at either end of each coordinate
+    (``"trimmed-mean"``), or is f / n of Krum. ``compared`` is a mask (d,) of the columns that Krum's distances are
+    over, None for all: a model's parameters, whose buffers follow the amount of data. Of the columns that
+    it does not see it takes the median, not those of the model that it chose. ``most_weight`` caps each weight in a
+    cluster (`capped`); None leaves them. Raises `BouquetError` for another rule.
     """
 
     rule: Rule = "mean"
-    trim: float = 0.2
     compared: NDArray[np.bool_] | None = field(default=None, compare=False, repr=False)
     most_weight: int | None = None
 
     def __post_init__(self) -> None:
         if self.rule not in get_args(Rule):
             raise BouquetError(f"rule = {self.rule!r}: one of {', '.join(get_args(Rule))}.")
-        if not 0 <= self.trim < 0.5:
-            raise BouquetError(f"trim = {self.trim}: a number from 0, below 0.5.")
 
     def cluster_means(
         self,
@@ -84,14 +81,14 @@ class Aggregation:
 
     def _center(self, rows: Matrix) -> Vector:
         if self.rule == "krum":
-            num_bad = int(self.trim * len(rows))
+            num_bad = int(TRIM * len(rows))
             if self.compared is None or self.compared.all():
                 return rows[krum(rows, num_bad)]
             center: Vector = rows[krum(rows[:, self.compared], num_bad)].copy()
             center[~self.compared] = np.median(rows[:, ~self.compared], axis=0)
             return center
         if self.rule == "trimmed-mean":
-            return mean_without_ends(rows, int(self.trim * len(rows)))
+            return mean_without_ends(rows, int(TRIM * len(rows)))
         return mean_without_ends(rows, (len(rows) - 1) // 2)  # the median: all but the one or two in the middle go
 
 

@@ -161,7 +161,7 @@ def test_krum_takes_the_model_whose_parameters_are_nearest_to_most(name):
     """Not the one with about as much data as most; of what it does not compare, the median."""
     own = {"b": model(1, 10), "c": model(1.1, 9_000), "d": model(1.2, 20), "x": model(-9, 15), "y": model(9, 12)}
     strategy = create_strategy(name, {"num_clusters": 1} if name == "fesem" else {}, round_timeout=0.1)
-    strategy.protection = Protection(Aggregation("krum", 0.2))
+    strategy.protection = Protection(Aggregation("krum"))
     strategy.configure_train(1, to_record(LAYOUT, initial()), ConfigRecord(), InlineGrid({1: print, 2: print}))
     upload = LAYOUT.layers[:-1] if name == "fedper" else LAYOUT.layers
     rows = {client: LAYOUT.flatten(LAYOUT.unflatten(row, upload), upload) for client, row in own.items()}

@@ -169,6 +169,12 @@ def test_what_the_check_refuses_is_refused_before_anything_runs(load):
         load(check=check)
 
 
+def test_the_strategies_are_built_to_check_their_options(tmp_path):
+    (tmp_path / "table.toml").write_text(GRID.replace("num_clusters", "clusters"))
+    with pytest.raises(TableError, match=r"table\.toml: strategy 'FeSEM \(3\)'.*Unknown setting strategy\.clusters"):
+        load_table(tmp_path / "table.toml")
+
+
 def test_devices_with_data_of_their_own_are_as_many_as_their_folders(load, tmp_path):
     for name in ("one", "two", "three"):
         (tmp_path / "own" / name).mkdir(parents=True)

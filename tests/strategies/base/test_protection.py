@@ -44,7 +44,7 @@ def test_an_update_of_a_hundred_times_the_others_is_limited_if_asked_for(scripte
 def test_a_minority_does_not_move_a_center(scripted, play, rule, kind):
     clients = {i: scripted(name, plus(1.0)) for i, name in enumerate("abcd", 1)} | {9: scripted("x", plus(-50.0))}
     strategy = kind(identify=True) if kind is FedAvg else kind(num_clusters=1, identify=True)
-    strategy.protection = Protection(Aggregation(rule, 0.2))
+    strategy.protection = Protection(Aggregation(rule))
     play(strategy, InlineGrid(clients), range(1, 3))
     np.testing.assert_allclose(strategy.centers(strategy.state), np.full((1, 8), 2.0))
 
@@ -89,7 +89,7 @@ def test_a_claim_of_many_samples_gains_nothing_under_a_robust_rule(scripted, pla
 def test_nor_the_embedding_that_all_clusters_of_fedac_share(scripted, play, rule):
     clients = {i: scripted(name, plus(1.0)) for i, name in enumerate("abcd", 1)} | {9: scripted("x", plus(100.0))}
     embedding = {}
-    for aggregation in (Aggregation(rule, 0.2), Aggregation()):
+    for aggregation in (Aggregation(rule), Aggregation()):
         strategy = FedAC(num_clusters=2, tuning="off", identify=True)
         strategy.protection = Protection(aggregation)
         play(strategy, InlineGrid(dict(clients)), range(1, 2))
@@ -101,7 +101,7 @@ def test_nor_the_embedding_that_all_clusters_of_fedac_share(scripted, play, rule
 def test_nor_what_cfl_takes_for_settled(scripted, play, rule):
     clients = {i: scripted(name, plus(1.0)) for i, name in enumerate("abcd", 1)} | {9: scripted("x", plus(100.0))}
     strategy = CFL(identify=True)
-    strategy.protection = Protection(Aggregation(rule, 0.2))
+    strategy.protection = Protection(Aggregation(rule))
     play(strategy, InlineGrid(clients), range(1, 2))
     assert strategy.state.last[0]["mean_norm"] == pytest.approx(8**0.5)
 
@@ -109,7 +109,7 @@ def test_nor_what_cfl_takes_for_settled(scripted, play, rule):
 @pytest.mark.parametrize("rule", ["median", "trimmed-mean", "krum"])
 def test_nor_the_direction_that_newcomers_find_a_cluster_by(rule):
     strategy = FLHC(num_clusters=1)
-    strategy.protection = Protection(Aggregation(rule, 0.2))
+    strategy.protection = Protection(Aggregation(rule))
     updates = np.ones((5, 8), dtype=np.float32)
     updates[2, :4] = -100
     assert strategy.direction(updates).tolist() == [1.0] * 8

@@ -132,7 +132,7 @@ def test_a_center_made_of_p_numbers_alone_follows_the_servers_rule_too(rule):
     clients = sorted(rows)
     reduced = {**state.reduced, clients[2]: [100 * number for number in state.reduced[clients[2]]]}
     labels = np.zeros(len(clients), dtype=np.int64)
-    strategy.protection = Protection(Aggregation(rule, 0.2))
+    strategy.protection = Protection(Aggregation(rule))
     center = remembered_centers(replace(state, reduced=reduced), clients, labels, 1, strategy.aggregation)
     honest = np.array([row for client, row in rows.items() if client != clients[2]])
     # within the honest ones' own spread, which a mean with the bad one is not
