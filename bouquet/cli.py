@@ -335,11 +335,14 @@ def compare(
 @app.command(rich_help_panel=RESEARCH)
 def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, finished or not.")],
+    web: options.Web = None,
 ) -> None:
-    """Write report.html, with plots, into a run folder."""
+    """Write report.html into a run folder; with --web, offer it as a page, with its devices and the runs beside it."""
     from bouquet.experiments.report.run_report import write_report
+    from bouquet.federation.run import live_page
 
-    console.print(f"report   {write_report(folder)}", soft_wrap=True)
+    with live_page(lambda: folder, web, None, console, stays=True):
+        console.print(f"report   {write_report(folder)}", soft_wrap=True)
 
 
 app.command(rich_help_panel=TRY)(begin.init)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -69,7 +68,7 @@ def run_demo(settings: Settings, folder: Path, console: Console, web: str | None
         config: Mapping[str, Any] = {PARTITION_ID: part, NUM_PARTITIONS: clients, STATE_DIR: str(state), THREADS: 1}
         return DeviceSettings(address, state, config, insecure=True, trust=_own_code(settings))
 
-    with live_page(lambda: folder, web, None, console):
+    with live_page(lambda: folder, web, None, console, stays=True):
         console.print(f"Starting a server and {clients} devices on {address} (gRPC) …")
         with (
             locked(folder, "the run folder", "Choose another --out."),
@@ -90,9 +89,6 @@ def run_demo(settings: Settings, folder: Path, console: Console, web: str | None
         console.print(
             f"time     {human_seconds(time.monotonic() - began)}, of which {summary['seconds']:.1f} s of rounds"
         )
-        if web is not None:
-            console.print("The page stays until Ctrl-C.")
-            threading.Event().wait()
 
 
 def _own_code(settings: Settings) -> CodeTrust:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,9 +53,12 @@ def check_folder(folder: Path, settings: Settings, resume: bool) -> None:
 
 @contextlib.contextmanager
 def live_page(
-    current: Callable[[], Path], address: str | None, secured: ServerKeys | None, console: Console
+    current: Callable[[], Path], address: str | None, secured: ServerKeys | None, console: Console, stays: bool = False
 ) -> Iterator[None]:
-    """Serve the live page of the run in hand at ``address`` inside the ``with`` block; without an address, nothing."""
+    """Serve the live page of the run in hand at ``address`` inside the ``with`` block; without an address, nothing.
+
+    One that ``stays`` is there until Ctrl-C.
+    """
     if address is None:
         yield
         return
@@ -64,6 +68,9 @@ def live_page(
     with serving(current, address, keys, secured.certificates if secured else None) as said:
         console.print(said, soft_wrap=True, highlight=False)
         yield
+        if stays:
+            console.print("The page stays until Ctrl-C.")
+            threading.Event().wait()
 
 
 def do_run(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bouquet.client.context import ClientContext
 from bouquet.client.node_config import REPORT_CLASSES
+from bouquet.client.owner.sensors import Sensors
 from bouquet.client.training.evaluation import Scores
 from bouquet.common import protocol
 from bouquet.common.task.score import Score
@@ -37,6 +38,12 @@ def unknown_classes(node: ClientContext) -> dict[str, protocol.Scalar]:
     """The names of folders of photos that are none of the run's classes; in a private run they stay here."""
     names = node.data.unknown_classes
     return {protocol.UNKNOWN_CLASSES: list(names[:MOST_TAGS])} if names and not node.settings.privacy.is_on else {}
+
+
+def machine_metrics(sensors: Sensors) -> dict[str, float]:
+    """What a device's machine tells of itself, for its owner to see on the page; empty where it tells nothing."""
+    found = {protocol.TEMPERATURE: sensors.temperature(), protocol.BATTERY: sensors.battery()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def metrics_that_leave(metrics: dict[str, float], node: ClientContext) -> dict[str, float]:

@@ -47,6 +47,8 @@ ACCURACY_TRAINED = "accuracy-trained"  # on its test part, after training
 GROUP = "group"  # true group where the partition has one, else -1
 STATE_LOST = "state-lost"  # 1 when it was to continue from layers that it no longer has
 LEFT_OUT = "left-out"  # photos or rows that could not be read
+TEMPERATURE = "temperature"  # °C of the device's hottest thermal zone
+BATTERY = "battery"  # share of its charge, from 0 to 1
 VALIDATION_ACCURACY = "validation-accuracy"
 VALIDATION_EXAMPLES = "validation-examples"
 

@@ -90,6 +90,8 @@ def _shown(reported: Mapping[str, float], said: Mapping[str, Any], score: Score)
         score.key: score.key,
         score.of("trained"): score.trained,
         "left_out": protocol.LEFT_OUT,
+        "temperature": protocol.TEMPERATURE,
+        "battery": protocol.BATTERY,
         score.of("kept"): score.served,
         "naive": protocol.NAIVE,
     }

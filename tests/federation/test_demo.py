@@ -13,7 +13,7 @@ from bouquet.common.system.ports import free_port
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(600)]
 
 
-def test_the_demo_leads_with_the_gain_keeps_its_page_until_ctrl_c_and_leaves_nothing_running(tmp_path):
+def test_the_demo_leads_with_the_gain_and_leaves_nothing_running(tmp_path):
     address = f"127.0.0.1:{free_port()}"
     command = [sys.executable, "-u", "-m", "bouquet", "demo", "--out", "demo", "--web", address]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as demo:

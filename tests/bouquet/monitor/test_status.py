@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx
 import pytest
 from fastapi.testclient import TestClient
 from rich.console import Console
@@ -375,6 +376,22 @@ def test_who_does_not_take_his_answer_holds_up_no_end(run, monkeypatch):
             slow.sendall(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
             assert asked.wait(60)
         eventually(lambda: all(thread.name != "live page" for thread in threading.enumerate()), "the page has ended")
+
+
+def test_a_run_that_is_over_has_its_page_by_the_report(run, monkeypatch):
+    address = f"127.0.0.1:{free_port()}"
+    seen = []
+
+    def look():
+        seen.append(httpx.get(f"http://{address}/device", params={"name": "garden-pi"}).text)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        event = SimpleNamespace(wait=look)
+        patch.setattr("bouquet.federation.run.threading", SimpleNamespace(Event=lambda: event))
+        CliRunner().invoke(app, ["report", str(run.folder), "--web", address])
+    assert "garden-pi" in seen[0]
+    assert (run.folder / "report.html").exists()
 
 
 def test_the_page_behind_tls_and_the_status_from_elsewhere(run, monkeypatch):

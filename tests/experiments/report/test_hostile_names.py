@@ -2,6 +2,8 @@
 
 import io
 import json
+import re
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -71,7 +73,12 @@ def test_no_name_breaks_the_report(hostile, method):
 
 
 def test_nor_the_live_page_nor_the_metrics(hostile):
-    assert "<script>alert" not in Page(lambda: hostile).html()
+    page = Page(lambda: hostile)
+    for text in (page.html(), page.runs(hostile.name, hostile.name), *(page.device(None, name) for name in NAMES)):
+        assert "<script>alert" not in text
+    assert page.device(None, NAMES[4]).count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 2
+    (link,) = re.findall(r'href="device\?[^"]*name=([^"]*)"[^<]*<span class="name">&lt;script', page.html())
+    assert unquote(link) == NAMES[4]
     said = metrics_text(collect(hostile)).decode()
     assert "\nbouquet_round 99" not in said
     assert r'device="a\"\\n} 1\nbouquet_round 99"' in said
