@@ -133,7 +133,7 @@ def _photos(path: Path) -> Iterator[Line]:
     """What can be said of a folder of photos without the federation's classes: every one is opened."""
     from bouquet.client.data.folder import npz_of
     from bouquet.client.data.loading import MINIMUM_TRAIN
-    from bouquet.client.data.table_reader import table_files
+    from bouquet.client.data.table_text import table_files
     from bouquet.common.data.class_folders import find_photos
     from bouquet.common.data.images import read_image
 

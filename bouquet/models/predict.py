@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from bouquet.client.data.arrays import check_labels, check_numbers, check_samples
 from bouquet.client.data.table import Samples, samples_of
-from bouquet.client.data.table_reader import Table, read_table, table_files
+from bouquet.client.data.table_reader import Table, read_table
+from bouquet.client.data.table_text import table_files
 from bouquet.common.data.images import IMAGE_MODES, IMAGE_SUFFIXES, image_files, read_image
 from bouquet.common.data.readers import read_arrays
 from bouquet.common.errors import BouquetError

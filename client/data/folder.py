@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bouquet.client.data.arrays import OwnData, read_npz
-from bouquet.client.data.table_reader import table_files
+from bouquet.client.data.table_text import table_files
 from bouquet.common.data.class_folders import Report, find_photos, read_photos
 from bouquet.common.data.images import IMAGE_MODES, IMAGE_SUFFIXES
 from bouquet.common.data.left_out import LeftOut

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bouquet.client.data.table_reader import Floats, Table, seconds_of
+from bouquet.client.data.table_reader import Floats, Table
+from bouquet.client.data.table_times import seconds_of
 from bouquet.common.data.scaling import Scaling
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings.sections import TableSettings
