@@ -206,7 +206,8 @@ class ClientContext:
         state_dir = self.config.get(STATE_DIR)
         if self.folder is not None or not state_dir:
             return make(*given)
-        from bouquet.client.data.cache import files_below, prepared
+        from bouquet.client.data.cache import prepared
+        from bouquet.common.data.images import files_below
 
         settings = {"seed": self.settings.run.seed, **self.settings.data.model_dump(), "given": given[1:]}
         settings |= {"task": self.settings.task.model_dump(), "table": self.settings.table.model_dump()}

@@ -57,9 +57,15 @@ _asked: ContextVar[_Asked | None] = ContextVar("asked", default=None)
 def penalty(model: nn.Module) -> Tensor:
     """The method's terms of the objective at the model's parameters, to be added to the loss; 0 where there are none.
 
-    The names of the parameters must be those in the ``arrays`` of the message. In a training loop::
+    The names of the parameters must be those in the ``arrays`` of the message.
 
-        loss = criterion(model(x), y) + penalty(model)
+    Examples
+    --------
+    In a training loop:
+
+    >>> model, x, y = torch.nn.Linear(2, 1), torch.zeros(4, 2), torch.zeros(4, 1)
+    >>> loss = torch.nn.functional.mse_loss(model(x), y) + bouquet.penalty(model)
+    >>> loss.backward()
     """
     asked, place = _asked.get(), next(model.parameters()).device
     total = torch.zeros((), device=place)
@@ -85,6 +91,14 @@ def around(app: ClientApp, training_loss: TrainingLoss | None = None, adds_penal
         The mean loss of the model in the message's ``arrays`` on the data that the app trains on.
     adds_penalty : bool
         Whether the training loop adds `penalty` to its loss. Training that says so and does not ends in an error.
+
+    Examples
+    --------
+    The last line of a ``client_app.py``, after its ``@app.train()`` and ``@app.evaluate()``:
+
+    >>> from flwr.clientapp import ClientApp
+    >>> app = ClientApp()
+    >>> app = bouquet.around(app, adds_penalty=True)
     """
     offers = ",".join([LAYERS, *([TERMS] if adds_penalty else []), *([LOSS] if training_loss else [])])
     outer = ClientApp()

@@ -1,5 +1,7 @@
 """The one exception a user is meant to read: what is wrong, what was found, what is allowed."""
 
+from bouquet.common.texts import printable
+
 SAYS_MORE = "The device's log says more."
 
 
@@ -8,13 +10,21 @@ class BouquetError(Exception):
 
     ``public`` is what others than this machine's owner are told in its place, where the text names what is theirs:
     files and folders.
+
+    Examples
+    --------
+    >>> try:
+    ...     bouquet.FeSEM(proximal_weight=-1)
+    ... except bouquet.BouquetError as error:
+    ...     print(error)
+    proximal_weight = -1: a number from 0.
     """
 
     status = 2
 
     def __init__(self, text: str = "", *, public: str = "") -> None:
-        super().__init__(text)
-        self.public = public or text
+        super().__init__(printable(text))
+        self.public = printable(public or text)
 
 
 class RunFailed(BouquetError):

@@ -46,8 +46,8 @@ def test_it_is_as_with_bouquets_own_client_app(name, options, tmp_path):
     for app in (stock_app(), own_app(tmp_path)):
         strategy = made(name, **options)
         play(strategy, app, 4)
-        assert strategy.failures == {}
-        losses = [metrics["test-loss"] for metrics in strategy.evaluation.values()]
+        assert strategy.train_round.failures == {}
+        losses = [metrics["test-loss"] for metrics in strategy.evaluate_round.scores.values()]
         labels = [cluster for _, cluster in sorted(strategy.assignment(strategy.state).items())]
         results.append((strategy.centers(strategy.state), sorted(losses), labels))
     (stock_centers, stock_losses, stock_labels), (own_centers, own_losses, own_labels) = results
@@ -73,13 +73,13 @@ def test_of_devices_of_both_kinds_those_that_offer_it_train(tmp_path):
     strategy.min_train_nodes = strategy.min_evaluate_nodes = 1
     grid.handlers[10] = plain[10]
     strategy.start(grid, initial(), num_rounds=1, timeout=60)
-    assert strategy.replies.clients == tuple(f"client-{i}" for i in range(1, DEVICES))
-    assert list(strategy.failures) == ["node-10"]
-    assert "does not offer what the method needs: keeping a model" in strategy.failures["node-10"]
+    assert strategy.train_round.replies.clients == tuple(f"client-{i}" for i in range(1, DEVICES))
+    assert list(strategy.train_round.failures) == ["node-10"]
+    assert "does not offer what the method needs: keeping a model" in strategy.train_round.failures["node-10"]
     grid.handlers[20] = plain[11]  # one that comes later
     strategy.start(grid, initial(), num_rounds=1, timeout=60)
-    assert list(strategy.failures) == ["node-10", "node-20"]
-    assert len(strategy.replies) == DEVICES - 1
+    assert list(strategy.train_round.failures) == ["node-10", "node-20"]
+    assert len(strategy.train_round.replies) == DEVICES - 1
 
 
 def test_a_method_of_ones_own_that_does_not_declare_what_it_needs_is_told(tmp_path):

@@ -1,9 +1,10 @@
-"""docs/writing-a-strategy.md and docs/own-package.md followed to the letter: their code becomes a package, and runs."""
+"""docs/writing-a-strategy.md and docs/own-package.md followed to the letter: their methods are installed, and run."""
 
 import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ import pytest
 from bouquet.common.system.ports import free_port
 
 DOCS = Path(__file__).parents[1] / "docs"
+EXAMPLE = DOCS.parent / "examples" / "own_method"
 PAGE = "".join((DOCS / f"{page}.md").read_text(encoding="utf-8") for page in ("writing-a-strategy", "own-package"))
 PROGRAM = str(Path(sys.executable).with_name("bouquet"))
 
@@ -26,11 +28,11 @@ def commands(start):
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """The files of the page, installed as it says, in a folder of their own; the environment that finds them."""
+    """The example and the one file of the page, installed in a folder of their own; the environment that finds them."""
     folder = tmp_path_factory.mktemp("outside")
-    for name, code in re.findall(r"```(?:python|toml)\n# (\S+)\n(.*?)```", PAGE, re.DOTALL):
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(code)
+    shutil.copytree(EXAMPLE, folder, dirs_exist_ok=True)
+    ((name, code),) = re.findall(r"```python\n# (\S+\.py)\n(.*?)```", PAGE, re.DOTALL)
+    (folder / name).write_text(code)
     site = folder / "site"
     assert commands("pip") == [["pip", "install", "."]]
     offline = ["--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--target", str(site)]

@@ -93,7 +93,7 @@ def _data(path: Path | None, settings: Settings | None, strict: bool) -> Iterato
         if settings is not None and settings.data.dataset == OWN_DATA:
             yield from _whole_data(path, settings, strict)
         else:
-            yield from _photos(path)
+            yield from _photos(path, strict)
     except BouquetError as error:
         yield Line("data", WRONG, str(error))
 
@@ -129,13 +129,13 @@ def _whole_data(path: Path, settings: Settings, strict: bool) -> Iterator[Line]:
         yield Line("", WARNING, "No table.time: a random part is tested, which flatters where rows lie close in time.")
 
 
-def _photos(path: Path) -> Iterator[Line]:
+def _photos(path: Path, strict: bool) -> Iterator[Line]:
     """What can be said of a folder of photos without the federation's classes: every one is opened."""
-    from bouquet.client.data.folder import npz_of
+    from bouquet.client.data.folder import notes_on, npz_of
     from bouquet.client.data.loading import MINIMUM_TRAIN
     from bouquet.client.data.table_text import table_files
-    from bouquet.common.data.class_folders import find_photos
-    from bouquet.common.data.images import read_image
+    from bouquet.common.data.class_folders import find_photos, read_photos
+    from bouquet.common.data.left_out import LeftOut
 
     if not path.exists():
         yield Line("data", WRONG, f"The data {path} are not there.")
@@ -159,19 +159,17 @@ def _photos(path: Path) -> Iterator[Line]:
         needed = {"train": MINIMUM_TRAIN, "test": 1}[part.name] if len(parts) == 2 else MINIMUM_TRAIN + 1
         few = f" A round needs {needed} at least." if len(labels) < needed else ""
         yield Line("data", WRONG if few else OK, f"{len(labels)} images in {part}: {counts}.{few}")
-        bad, sizes = [], set()
-        for file, _ in found.photos:
-            try:
-                read_image(file, (3, 32, 32))
-                sizes.add(_size(file))
-            except BouquetError as error:
-                bad.append(str(error))
-        if sizes:
+        left_out = LeftOut("photos", strict)
+        try:
+            photos = read_photos(found, (3, 32, 32), left_out=left_out)
+            left_out.check(len(labels))
+        except BouquetError as error:
+            yield Line("", WRONG, str(error))
+            continue
+        if sizes := {_size(file) for file in photos.files}:
             small, large = min(sizes, key=_area), max(sizes, key=_area)
             yield Line("", OK, f"Sizes {small[0]} × {small[1]} to {large[0]} × {large[1]} pixels.")
-        if bad:
-            yield Line("", WRONG, f"{len(bad)} cannot be read. {bad[0]} Or leave such out: --leave-out-unreadable.")
-        for note in found.notes():
+        for note in notes_on(found, photos, left_out):
             yield Line("", WARNING, note)
 
 

@@ -7,11 +7,14 @@ device, anew for each message.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from bouquet.client.data.arrays import OwnData, read_npz
+from bouquet.client.data.scenes import in_two_classes, scenes
 from bouquet.client.data.table_text import table_files
-from bouquet.common.data.class_folders import Report, find_photos, read_photos
+from bouquet.common.data.class_folders import Photos, ReadPhotos, Report, find_photos, read_photos
 from bouquet.common.data.images import IMAGE_MODES, IMAGE_SUFFIXES
 from bouquet.common.data.left_out import LeftOut
 from bouquet.common.errors import BouquetError
@@ -98,7 +101,9 @@ def _read_images(
         if not (folder / "test").is_dir():
             return own
         test = _read_class_folders(folder / "test", input_shape, classes, report, strict)
-        return OwnData(own.x, own.y, None, test.x, test.y, own.notes + test.notes, own.left_out + test.left_out)
+        parts: dict[str, Any] = {"test_x": test.x, "test_y": test.y, "test_files": test.files, "segments": None}
+        told: dict[str, Any] = {"notes": own.notes + test.notes, "left_out": own.left_out + test.left_out}
+        return replace(own, **parts, **told, unknown=tuple(dict.fromkeys(own.unknown + test.unknown)))
     return _read_class_folders(folder, input_shape, classes, report, strict)
 
 
@@ -106,12 +111,24 @@ def _read_class_folders(
     folder: Path, input_shape: tuple[int, ...], classes: tuple[str, ...], report: Report | None, strict: bool
 ) -> OwnData:
     found = find_photos(folder, classes)
+    if strict:
+        found.check_known()
     if not found.photos:
         raise BouquetError(
             f"{folder} holds no images; put them ({', '.join(IMAGE_SUFFIXES)}) into a subfolder for each class "
             f"({', '.join(classes)})." + "".join(f" {note}" for note in found.notes())
         )
-    left_out, total = LeftOut("photos", strict), len(found.photos)
-    x, y = read_photos(found, input_shape, report, left_out)
-    left_out.check(total)
-    return OwnData(x, y, notes=found.notes() + left_out.notes(total), left_out=left_out.count)
+    left_out = LeftOut("photos", strict)
+    photos = read_photos(found, input_shape, report, left_out)
+    left_out.check(len(found.photos))
+    notes = notes_on(found, photos, left_out)
+    more: dict[str, Any] = {"left_out": left_out.count, "files": photos.files, "unknown": found.unknown_classes}
+    return OwnData(photos.x, photos.y, scenes(photos)[0], notes=notes, **more)
+
+
+def notes_on(found: Photos, photos: ReadPhotos, left_out: LeftOut) -> tuple[str, ...]:
+    """What the owner of photos should know, a sentence each."""
+    notes = (*found.notes(), *left_out.notes(len(found.photos)), *scenes(photos)[1], *in_two_classes(photos))
+    if photos.see_through:
+        notes += (f"Transparent: {photos.see_through} photos in part, with white put behind them.",)
+    return notes

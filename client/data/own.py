@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from bouquet.client.data.folder import NO_TABLE, read_folder
 from bouquet.client.data.loading import MINIMUM_TRAIN, ClientData, check_enough, split
+from bouquet.client.data.scenes import near_duplicates
 from bouquet.client.data.table import Timed, divide, jumped, samples_of, scaling_of, span
 from bouquet.client.data.table_reader import read_table
 from bouquet.common.model.card import OWN_MEAN, OWN_STD, standardise_bytes
@@ -68,7 +70,7 @@ def load_folder(
     notes, x, y = own.notes, own.x, own.y
     if not as_bytes:
         x = standardise_bytes(x, mean, std)
-    rest: dict[str, Any] = {"left_out": own.left_out}
+    rest: dict[str, Any] = {"left_out": own.left_out, "unknown_classes": own.unknown}
     if own.test_x is not None and own.test_y is not None:
         test_x, test_y = own.test_x if as_bytes else standardise_bytes(own.test_x, mean, std), own.test_y
         check_enough(str(path), len(y), len(test_y))
@@ -83,6 +85,11 @@ def load_folder(
             rest |= _by_time(f"{path}, of which {_tested(about, True)} is tested,", own, parts)
         train, test = parts
         x, y, test_x, test_y = x[train], y[train], x[test], y[test]
+        if own.files:
+            files, test_files = (tuple(own.files[i] for i in part) for part in parts)
+            own = replace(own, files=files, test_files=test_files)
+    if own.files:
+        notes += near_duplicates(x, test_x, own.files, own.test_files)
     if classes:
         return ClientData(x, y, test_x, test_y, len(classes), notes=notes, **rest)
     scaling = scaling_of(x, y, about, has_classes=False)

@@ -39,7 +39,20 @@ from bouquet.common.protocol.compressed import reply_config
 
 @dataclass
 class Session:
-    """What a procedure works with. ``metrics`` collects what the reply will report."""
+    """What a procedure works with. ``metrics`` collects what the reply will report.
+
+    Examples
+    --------
+    A procedure trains on the device and answers:
+
+    >>> def train(session):
+    ...     start = session.start()
+    ...     session.report_start(start)
+    ...     model, loss = session.train(start, local_epochs=1)
+    ...     session.report_trained(model, loss)
+    ...     session.keep(model)
+    ...     return session.reply(model)
+    """
 
     message: Message
     node: ClientContext

@@ -98,7 +98,17 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class ParameterLayout:
-    """Names, shapes, dtypes and offsets of a model's tensors, and the layer each belongs to."""
+    """Names, shapes, dtypes and offsets of a model's tensors, and the layer each belongs to.
+
+    Examples
+    --------
+    >>> tensors = {"body.weight": np.ones((2, 2), np.float32), "head.bias": np.zeros(2, np.float32)}
+    >>> layout = bouquet.ParameterLayout.of(tensors)
+    >>> layout.layers, layout.dim
+    (('body', 'head'), 6)
+    >>> layout.flatten(tensors)
+    array([1., 1., 1., 1., 0., 0.], dtype=float32)
+    """
 
     tensors: tuple[TensorSpec, ...]
 

@@ -32,6 +32,13 @@ class Payload:
     """A model, or some of its layers, on its way to a device.
 
     ``exact`` is for what is no model, or must not lose a bit: it is never compressed.
+
+    Examples
+    --------
+    The layer ``head`` alone, out of a model (d,):
+
+    >>> bouquet.Payload(np.zeros(6, dtype=np.float32), layers=("head",)).layers
+    ('head',)
     """
 
     vector: Vector
@@ -41,7 +48,17 @@ class Payload:
 
 @dataclass(frozen=True)
 class Proximal:
-    """A proximal term (weight / 2) · ‖w − anchor‖² over the layers that the anchor holds."""
+    """A proximal term (weight / 2) · ‖w − anchor‖² over the layers that the anchor holds.
+
+    Examples
+    --------
+    FedProx: stay near what was received.
+
+    >>> model = np.zeros(6, dtype=np.float32)
+    >>> instruction = bouquet.one_model(model, proximal=(bouquet.Proximal("arrays", 0.1),))
+    >>> instruction.proximal[0].weight
+    0.1
+    """
 
     anchor: str  # name of the record that holds it
     weight: float
@@ -56,6 +73,14 @@ class Instruction:
     ``upload`` names the layers that come back, None for all, an empty tuple for none. ``procedure`` is what the device
     does (`bouquet.client.procedures.registry`). ``newcomer`` says that the server has had no reply of this device: what
     it does not have, it has not lost.
+
+    Examples
+    --------
+    A model to train, of which one layer comes back:
+
+    >>> model = np.zeros(6, dtype=np.float32)
+    >>> bouquet.Instruction(models={"arrays": bouquet.Payload(model)}, upload=("head",)).is_plain
+    False
     """
 
     models: Mapping[str, Payload] = field(default_factory=dict)

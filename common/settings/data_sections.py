@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from bouquet.common.data.catalog import is_images
+from bouquet.common.data.class_folders import class_name
 from bouquet.common.data.partitions import PARTITIONS
 
 TASK_KINDS = ("classification", "regression", "forecast")
@@ -109,6 +110,11 @@ class DataSettings(Section):
     def partition_options(self) -> dict[str, Any]:
         """What the partition is told, beside the data set, the number of clients and the seed."""
         return {**self.model_dump(include=_OF_PARTITION), "minimum": self.min_samples}
+
+    @field_validator("classes")
+    @classmethod
+    def _in_one_form(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(class_name(name) for name in names)
 
     @model_validator(mode="after")
     def _classes_differ(self) -> DataSettings:

@@ -44,7 +44,14 @@ class SettingsError(BouquetError):
 
 
 class Settings(Section):
-    """All settings of a run."""
+    """All settings of a run.
+
+    Examples
+    --------
+    >>> settings = bouquet.Settings()
+    >>> settings.strategy.name, settings.train.learning_rate
+    ('fesem', 0.05)
+    """
 
     run: RunSettings = RunSettings()
     data: DataSettings = DataSettings()
@@ -109,6 +116,16 @@ def load_settings(file: Path | None, overrides: Iterable[str] = (), **keys: Any)
     """Read a TOML file, then ``section.key=value`` texts, then ``section__key=value`` keywords that are not None.
 
     Raises `SettingsError`, which names the key, the value and what is allowed.
+
+    Examples
+    --------
+    >>> bouquet.load_settings(None, ["train.learning_rate=0.1"], run__rounds=3).run.rounds
+    3
+    >>> try:
+    ...     bouquet.load_settings(None, ["run.rounds=0"])
+    ... except bouquet.BouquetError as error:
+    ...     print(error)
+    Setting run.rounds = 0: input should be greater than or equal to 1.
     """
     content: dict[str, Any] = {}
     if file is not None:

@@ -38,6 +38,19 @@ class InlineGrid(Grid):
     A handler runs when its reply is asked for, so that replies need not be held together; ``delays`` keeps a node's
     back for so many seconds. With ``together``, up to ``at_once`` messages of one type are answered by one call of it,
     each a function without arguments.
+
+    Examples
+    --------
+    Two clients that train to 1 and to 3, and the mean of their models:
+
+    >>> layout = bouquet.ParameterLayout.of({"layer.weight": np.zeros((1, 1), np.float32)})
+    >>> ones = bouquet.scripted_client("a", layout, lambda model, received: model + 1)
+    >>> threes = bouquet.scripted_client("b", layout, lambda model, received: model + 3)
+    >>> strategy = bouquet.FedAvg()
+    >>> initial = ArrayRecord({"layer.weight": Array(np.zeros((1, 1), np.float32))})
+    >>> result = strategy.start(bouquet.InlineGrid({1: ones, 2: threes}), initial, num_rounds=1)
+    >>> result.arrays["layer.weight"].numpy().item()
+    2.0
     """
 
     def __init__(
@@ -136,6 +149,19 @@ def scripted_client(
 
     ``arrays`` is zero where none was sent. It says who it is, has 10 samples and an accuracy of .5, reports ``metrics``
     beside, and appends each message that it reads to ``seen``.
+
+    Examples
+    --------
+    A client that does not move, and one that sends what is no number:
+
+    >>> layout = bouquet.ParameterLayout.of({"layer.weight": np.zeros((1, 1), np.float32)})
+    >>> still = bouquet.scripted_client("a", layout, lambda model, received: model)
+    >>> broken = bouquet.scripted_client("b", layout, lambda model, received: model * np.nan)
+    >>> strategy = bouquet.FedAvg(identify=True)
+    >>> initial = ArrayRecord({"layer.weight": Array(np.zeros((1, 1), np.float32))})
+    >>> result = strategy.start(bouquet.InlineGrid({1: still, 2: broken}), initial, num_rounds=1)
+    >>> strategy.train_round.failures
+    {'b': "Tensor 'layer.weight' holds values that are not finite."}
     """
 
     def handle(message: Message) -> Message:

@@ -232,7 +232,16 @@ def untested(summary: Mapping[str, Any] | None) -> list[str]:
 
 
 def read_run(folder: Path) -> Run:
-    """Read a run folder. Raises `RecordError`, which names the file (and line) that is wrong or missing."""
+    """Read a run folder. Raises `RecordError`, which names the file (and line) that is wrong or missing.
+
+    Examples
+    --------
+    >>> settings = bouquet.load_settings(None, ["data.clients=4", "run.rounds=2", "simulation.engine=inline"])
+    >>> summary = bouquet.simulate(settings, folder / "run")
+    >>> run = bouquet.read_run(folder / "run")
+    >>> run.completed, len(run.rounds[-1]["by_client"])
+    (2, 4)
+    """
     if not folder.is_dir():
         raise RecordError(f"The run folder {folder} does not exist; 'bouquet simulate --out DIR' leaves one in DIR.")
     if not (folder / SETTINGS).is_file():

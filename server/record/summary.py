@@ -37,22 +37,22 @@ def round_line(
     """
     assert strategy.state is not None
     assignment = strategy.assignment(strategy.state)
-    replies = strategy.replies
+    trained, replies = strategy.train_round, strategy.train_round.replies
     reported = [reply.metrics for reply in replies.received] if replies else []
     examples = [m.get(protocol.NUM_EXAMPLES, 0) for m in reported]
     tested = [m.get(protocol.TEST_EXAMPLES, 0) for m in reported]
     return {
         "round": round_,
         "replies": len(reported),
-        "failures": len(strategy.failures),
-        "failed": dict(sorted(strategy.failures.items())),
-        "not_now": {client: found.reason for client, found in sorted(strategy.not_now.items())},
-        "limited": dict(sorted(strategy.limited.items())),
-        "late": dict(sorted(strategy.came_late.items())),
+        "failures": len(trained.failures),
+        "failed": dict(sorted(trained.failures.items())),
+        "not_now": {client: found.reason for client, found in sorted(trained.not_now.items())},
+        "limited": dict(sorted(trained.limited.items())),
+        "late": dict(sorted(trained.came_late.items())),
         **({"epsilon": ledger.by_client()} if (ledger := strategy.filter_of(PrivacyLedger)) else {}),
         "clusters": len(set(assignment.values())) or 1,
         **agreement(assignment, groups),
-        "warnings": list(strategy.warnings),
+        "warnings": list(trained.warnings),
         "loss": _mean(reported, protocol.LOSS, examples),
         "train_loss": _mean(reported, protocol.TRAIN_LOSS, examples),
         score.of("micro"): _mean(reported, score.key, tested),
@@ -118,7 +118,7 @@ def summarise(
     """
     assert strategy.state is not None
     assignment = strategy.assignment(strategy.state)
-    evaluation = dict(sorted(strategy.evaluation.items()))
+    evaluation = dict(sorted(strategy.evaluate_round.scores.items()))
     tested = [m.get(protocol.NUM_EXAMPLES, 0) for m in evaluation.values()]
     score = task_of(settings).score
     scores = [m[score.key] for m in evaluation.values() if score.key in m]

@@ -117,7 +117,7 @@ class RunRecord:
         ``frozen`` are the tensors that all models share and the strategy knows nothing of.
         """
         self._write_models(strategy, frozen)
-        if (similarity := strategy.client_similarity(strategy.state, strategy.replies)) is not None:
+        if (similarity := strategy.client_similarity(strategy.state, strategy.train_round.replies)) is not None:
             kind, clients, matrix = similarity
             rounded = [[round(float(value), 6) for value in row] for row in matrix]
             write_json(self.folder / SIMILARITY, {"kind": kind, "clients": list(clients), "matrix": rounded})

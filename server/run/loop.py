@@ -136,7 +136,8 @@ class _Run:
             self.status.say(TRAINING, round=round_, round_started=time.time(), **self.look_around())
             times: dict[int, float] = {}
             traffic = self.train(round_, times)
-            if self.strategy.replies or self.strategy.failures or not self.strategy.not_now:
+            trained = self.strategy.train_round
+            if trained.replies or trained.failures or not trained.not_now:
                 break  # else all that were asked have stopped, as their owners have it: the round is begun again
         evaluation = None
         every = self.settings.server.evaluate_every
@@ -149,7 +150,7 @@ class _Run:
             line["evaluation"] = evaluation
         self.judge(line)
         self.record.add_round(line)
-        if self.strategy.replies:  # else nothing has changed, and a run that goes on repeats the round
+        if trained.replies:  # else nothing has changed, and a run that goes on repeats the round
             save_run(self.strategy, self.settings, self.record, round_, self.remembered, self.seconds)
         self.status.say(TRAINING, **self.look())
         return line
@@ -158,7 +159,7 @@ class _Run:
         """A round of training and its bytes; ``times`` gets the seconds after which each node had answered."""
         strategy = self.strategy
         messages = list(strategy.configure_train(round_, self.arrays, self.config(round_), self.grid))
-        traffic = self.count(Bytes(strategy.layout), strategy.preliminary, messages)
+        traffic = self.count(Bytes(strategy.layout), strategy.train_round.preliminary, messages)
         answered: list[str] = []
 
         def arriving() -> Iterator[Message]:
@@ -175,37 +176,35 @@ class _Run:
                 self.count(traffic, [reply])
 
         updated, _ = strategy.aggregate_train(round_, arriving())
-        self.pass_over_removed(strategy.failures)
+        trained = strategy.train_round
+        self.pass_over_removed(trained.failures)
         asked = {*strategy.late.awaited, *(message.metadata.message_id for message in messages)}
         strategy.await_late(messages, answered)
         abandon(self.grid, asked - {*answered} - strategy.late.awaited.keys())
         self.arrays = updated or self.arrays
-        if round_ == 1 and not strategy.replies and strategy.failures:
-            client, reason = next(iter(sorted(strategy.failures.items())))
+        if round_ == 1 and not trained.replies and trained.failures:
+            client, reason = next(iter(sorted(trained.failures.items())))
             raise BouquetError(f"No client gave a usable reply in the first round; {client}: {reason}")
         self.learn_groups()
-        self.remembered.prior = fleet_prior(strategy.replies) or self.remembered.prior
+        self.remembered.prior = fleet_prior(trained.replies) or self.remembered.prior
         return traffic
 
     def evaluate(self, round_: int, traffic: Bytes) -> dict[str, Any]:
         """Have every device tested; it is told how to train, because a method may adapt its model before the test."""
         strategy = self.strategy
-        in_training, strategy.failures = (strategy.failures, strategy.not_now), {}
         messages = list(strategy.configure_evaluate(round_, self.arrays, self.config(round_), self.grid))
         replies, silent = exchange(self.grid, messages, strategy.round_patience)
         strategy.give_up(silent)
         strategy.aggregate_evaluate(round_, replies)
-        # Whose model was not tested may well have trained it: the round's own failures are another matter.
-        self.pass_over_removed(strategy.failures)
-        failed, resting = strategy.failures, strategy.not_now
-        strategy.failures, strategy.not_now = in_training
+        tested = strategy.evaluate_round
+        self.pass_over_removed(tested.failures)
         self.count(traffic, messages, replies)
-        scores = [m[self.score.key] for m in strategy.evaluation.values() if self.score.key in m]
+        scores = [m[self.score.key] for m in tested.scores.values() if self.score.key in m]
         return {
-            "clients": len(strategy.evaluation),
+            "clients": len(tested.scores),
             self.score.of("macro"): sum(scores) / len(scores) if scores else None,
-            "not_evaluated": dict(sorted(failed.items())),
-            "not_now": {client: found.reason for client, found in resting.items()},
+            "not_evaluated": dict(sorted(tested.failures.items())),
+            "not_now": {client: found.reason for client, found in tested.not_now.items()},
         }
 
     @property
@@ -226,7 +225,7 @@ class _Run:
         failed = removed | resting | evaluation["not_evaluated"]
         self.learn_groups()
         rounds = self.record.rounds()
-        if not self.strategy.evaluation and not rounds[-1]["replies"]:
+        if not self.strategy.evaluate_round.scores and not rounds[-1]["replies"]:
             raise RunFailed(
                 "No client gave a usable reply in the last round, and none was tested after it. When the clients are "
                 "well again, --resume has them tested."
@@ -244,9 +243,9 @@ class _Run:
 
     def learn_groups(self) -> None:
         """True groups, where the devices' partition has them: for purity, never for training."""
-        replies = self.strategy.replies
+        replies = self.strategy.train_round.replies
         reported = {reply.client: reply.metrics for reply in replies.received} if replies else {}
-        for client, values in {**reported, **self.strategy.evaluation}.items():
+        for client, values in {**reported, **self.strategy.evaluate_round.scores}.items():
             if (group := values.get(protocol.GROUP, -1)) >= 0:
                 self.remembered.groups[client] = int(group)
 
@@ -254,11 +253,11 @@ class _Run:
 
     def beside(self, times: Mapping[int, float]) -> dict[str, Any]:
         """What a round's line holds beside the training: who was not there, how long each took, other releases."""
-        strategy, names = self.strategy, self.names
+        trained, names = self.strategy.train_round, self.names
         # A server that was restarted asks its nodes again who they are: counted beside the rounds, which are the same.
-        asked = self.count(Bytes(), strategy.identification)
-        received = strategy.replies.received if strategy.replies else ()
-        there = {reply.client for reply in received} | set(strategy.failures) | set(strategy.not_now)
+        asked = self.count(Bytes(), trained.identification)
+        received = trained.replies.received if trained.replies else ()
+        there = {reply.client for reply in received} | set(trained.failures) | set(trained.not_now)
         found: dict[str, Any] = {"absent": [name for name in expected(names) if name not in there] if names else []}
         if asked.up or asked.down:
             found["identification_bytes"] = asked.up + asked.down
@@ -332,7 +331,7 @@ class _Run:
 
     def look(self) -> dict[str, Any]:
         """Who is connected, who is missing, and who does not work now."""
-        found = {c: {"reason": r.reason, "until": round(r.until)} for c, r in self.strategy.not_now.items()}
+        found = {c: {"reason": r.reason, "until": round(r.until)} for c, r in self.strategy.train_round.not_now.items()}
         nodes = list(self.grid.get_node_ids())
         return {**self.status.look(nodes, self.strategy.others(nodes)), "not_now": found}
 
@@ -345,7 +344,7 @@ class _Run:
             return
         for look in itertools.count():
             able = self.strategy.who_can(self.grid, list(self.grid.get_node_ids()), again=look > 0)
-            resting = len(self.strategy.not_now)
+            resting = len(self.strategy.train_round.not_now)
             if len(able) >= min(self.settings.server.min_clients, len(able) + resting):
                 return
             self.status.say(WAITING, **self.look())

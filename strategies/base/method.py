@@ -28,14 +28,26 @@ Ask = Callable[[Mapping[str, Instruction]], Replies]
 
 @dataclass(frozen=True)
 class Outcome(Generic[State]):
-    """What an update may return instead of the bare state: with the clients whose replies it could not use, and why."""
+    """What an update may return instead of the bare state: with the clients whose replies it could not use, and why.
+
+    Examples
+    --------
+    >>> bouquet.Outcome(state={}, refused={"pi-3": "its gradient is 0"}).refused
+    {'pi-3': 'its gradient is 0'}
+    """
 
     state: State
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
 class Similarity(NamedTuple):
-    """How a method sees its clients after a round: a name of the measure, the clients, and their matrix (n, n)."""
+    """How a method sees its clients after a round: a name of the measure, the clients, and their matrix (n, n).
+
+    Examples
+    --------
+    >>> bouquet.Similarity("cosine", ("a", "b"), np.eye(2)).clients
+    ('a', 'b')
+    """
 
     kind: str
     clients: tuple[str, ...]
@@ -164,5 +176,11 @@ def count_moved(before: Mapping[str, int], after: Mapping[str, int]) -> int:
 
 
 def one_model(vector: Vector, **instruction: Any) -> Instruction:
-    """The instruction that sends one whole model (d,); keywords are those of `bouquet.common.protocol.Instruction`."""
+    """The instruction that sends one whole model (d,); keywords are those of `bouquet.common.protocol.Instruction`.
+
+    Examples
+    --------
+    >>> bouquet.one_model(np.zeros(6, dtype=np.float32)).is_plain
+    True
+    """
     return Instruction(models={protocol.ARRAYS: Payload(vector)}, **instruction)

@@ -126,6 +126,10 @@ class Nodes:
 
         return [node for node in connected if is_due(node)]
 
+    def name_of(self, node: int) -> str:
+        """The client of a node, or a name made of its id while it is not known."""
+        return self.clients.get(node, f"node-{node}")
+
     def among(self, connected: Sequence[int]) -> dict[str, int]:
         """Client → node for the connected ones that may run the app, in order of client.
 
@@ -139,13 +143,13 @@ class Nodes:
         """Client → why it is sent nothing, for the connected ones that do not run the app."""
         there = self.among(connected)
         connected = [n for n in connected if n not in self.outside or self.outside[n].reason == UNKNOWN_TAGS]
-        refusing = {self.clients.get(node, f"node-{node}"): self.refusing.get(node) for node in connected}
+        refusing = {self.name_of(node): self.refusing.get(node) for node in connected}
         return {client: found.reason for client, found in refusing.items() if found and client not in there}
 
     def not_now(self, connected: Sequence[int]) -> dict[str, Resting]:
         """Client → why not and until when, for the connected ones whose owner does not let them work now."""
         nodes = sorted(set(connected) & set(self.resting) - set(self.outside))
-        found = {self.clients.get(node, f"node-{node}"): self.resting[node] for node in nodes}
+        found = {self.name_of(node): self.resting[node] for node in nodes}
         there = self.among(connected)
         return {client: resting for client, resting in sorted(found.items()) if client not in there}
 

@@ -42,7 +42,17 @@ Weighting = Literal["uniform", "examples"]  # of clients in a mean: all alike, o
 
 
 def check_options(*rules: Rule) -> None:
-    """Raise `BouquetError` for the first option whose value is not allowed."""
+    """Raise `BouquetError` for the first option whose value is not allowed.
+
+    Examples
+    --------
+    >>> share = 1.5
+    >>> try:
+    ...     bouquet.check_options(("share", share, "a number from 0 to 1", 0 <= share <= 1))
+    ... except bouquet.BouquetError as error:
+    ...     print(error)
+    share = 1.5: a number from 0 to 1.
+    """
     for name, value, allowed, fits in rules:
         if not fits:
             raise BouquetError(f"{name} = {value!r}: {allowed}.")

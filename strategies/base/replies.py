@@ -22,6 +22,14 @@ class Replies:
     """The usable replies of a round, ordered by client.
 
     ``W`` is the matrix (n, d) of uploaded models; columns of layers that a client did not upload are zero.
+
+    Examples
+    --------
+    A method whose server keeps the mean of the models, weighted by samples:
+
+    >>> class Mean(bouquet.FedAvg):
+    ...     def update(self, state, round_, replies):
+    ...         return replace(state, model=np.average(replies.W, axis=0, weights=replies.num_examples))
     """
 
     layout: ParameterLayout

@@ -23,6 +23,11 @@ class Sampling(TypedDict, total=False):
     wait for ``min_available_nodes``; ``round_timeout``, seconds for which a message is valid; ``identify``, which asks
     every new node for its client-id before it is sent anything (Bouquet's own ClientApp answers; without it, clients
     are known by the id in their replies or by their node's id).
+
+    Examples
+    --------
+    >>> bouquet.FeSEM(num_clusters=3, fraction_train=0.5, min_train_nodes=2, seed=7).fraction_train
+    0.5
     """
 
     fraction_train: float

@@ -34,10 +34,11 @@ from bouquet.strategies.base.filters.initial import InitialModel
 from bouquet.strategies.base.late_replies import LateReplies
 from bouquet.strategies.base.method import MethodHooks, Outcome, State
 from bouquet.strategies.base.needs import cannot_work, undeclared
-from bouquet.strategies.base.nodes import NameOf, Nodes, Resting, wait_for_nodes
+from bouquet.strategies.base.nodes import NameOf, Nodes, wait_for_nodes
 from bouquet.strategies.base.protection import Protection
 from bouquet.strategies.base.replies import Replies, Rows, mean_metrics
 from bouquet.strategies.base.reply_checks import read_metrics, read_reply, refused
+from bouquet.strategies.base.round import Round
 from bouquet.strategies.base.sampling import EVALUATE_STREAM, TRAIN_STREAM, Sampled, fewest_replies, sample_clients
 from bouquet.strategies.base.state_io import dump_state, load_state
 from bouquet.strategies.mathematics.aggregation import mean_of_centers
@@ -53,6 +54,25 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
     Subclasses define `initial_state`, `plan` and `update`, those with clusters also `centers` and `assignment`, and the
     class attribute ``state_class``; the other hooks have defaults. Parameters: see
     `bouquet.strategies.base.sampling.Sampling`.
+
+    Examples
+    --------
+    A whole method: one model, moved half of the way to the mean.
+
+    >>> @dataclass(frozen=True)
+    ... class OneModel:
+    ...     centers: bouquet.Matrix  # (1, d)
+    >>> class HalfWay(bouquet.MethodStrategy[OneModel]):
+    ...     state_class = OneModel
+    ...
+    ...     def initial_state(self, layout, initial):
+    ...         return OneModel(initial[None])
+    ...
+    ...     def plan(self, state, round_, clients):
+    ...         return {client: bouquet.one_model(state.centers[0]) for client in clients}
+    ...
+    ...     def update(self, state, round_, replies):
+    ...         return OneModel((state.centers + replies.W.mean(axis=0)) / 2)
     """
 
     def __post_init__(self) -> None:
@@ -65,30 +85,18 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
         self.protection = Protection()  # how far one client may move the others' models
         self._rule_asked_for, self._updates = False, 0
         self.exclusion = Exclusion()
-        self._refused: set[str] = set()  # in this round, by the server's checks
-        self._failing: set[str] = set()  # in this round, by their own word
-        self._rested: set[str] = set()  # in this round, after they were asked to train
         self.run_id = ""
         # What a node is called, by its id and what it says of itself; set by a server that knows it from the node's
         # key. It wins over what a reply says.
         self.names: NameOf | None = None
         self.tags: frozenset[str] = frozenset()  # of which devices must have one, for a server that chooses by them
-        # What follows is of the round in progress, for the record; the state is all that survives.
-        self.state: State | None = None
-        self.replies: Replies | None = None
-        self.failures: dict[str, str] = {}
-        self.not_now: dict[str, Resting] = {}  # clients whose owners do not let them work now; no failures
-        self.limited: dict[str, float] = {}
-        self.came_late: dict[str, str] = {}  # client → what became of its reply to the round before
-        self.warnings: list[str] = []
-        self.evaluation: dict[str, dict[str, float]] = {}
-        self.preliminary: list[Message] = []
-        self.identification: list[Message] = []
+        self.state: State | None = None  # all that survives a round
+        self.train_round = Round()  # the last round of training, or the one in progress
+        self.evaluate_round = Round()  # and of evaluation
+        self._now = self.train_round  # the one of the two that began last
         self._asked_before: list[Message] = []  # who they are, before the round
         self._initial: ArrayRecord | None = None
         self._nodes = Nodes()
-        self._planned: dict[int, tuple[str, Instruction]] = {}
-        self._asked = 0
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse an attribute that would hide a hook, such as an option of a user's own with a hook's name."""
@@ -105,11 +113,9 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Sample clients and build each one's message."""
-        self.warnings = []
+        self.train_round = self._now = now = Round(identification=self._asked_before)
+        self._asked_before = []
         layout, state = self._begin(arrays)
-        self.failures, self.not_now, self.replies, self._planned = {}, {}, None, {}
-        self.preliminary, self.identification, self._asked_before = [], self._asked_before, []
-        self._refused, self._failing, self._rested, self.came_late = set(), set(), set(), {}
         for each in self.filters:
             each.begin(server_round)
         if self.fraction_train == 0.0:
@@ -117,18 +123,18 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
         nodes = self._available(grid, self.min_train_nodes, self.fraction_train < 1)
         for client in list(nodes):
             if (reason := self.exclusion.reason(client, server_round)) is not None:
-                self.failures[client] = reason
+                now.failures[client] = reason
                 del nodes[client]
         clients = sample_clients(
             list(nodes), self.fraction_train, self.min_train_nodes, self.seed, server_round, TRAIN_STREAM
         )
-        self._asked = len(clients)
+        now.sampled = len(clients)
 
         def ask(instructions: Mapping[str, Instruction]) -> Replies:
             messages = self._messages(layout, nodes, instructions, server_round, config, MessageType.TRAIN)
             answers, silent = exchange(grid, messages, self.round_patience)
-            self.preliminary += [*messages, *answers]
-            self._blame(silent)
+            now.preliminary += [*messages, *answers]
+            self.give_up(silent)
             return self._read(layout, answers)
 
         self.state = state = self.prepare(state, server_round, clients, ask)
@@ -143,35 +149,36 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
         if self.state is None or self.layout is None:
             raise BouquetError("aggregate_train was called before configure_train: there is no model yet.")
         judged = self.protection.judge(self._read(self.layout, replies), self.assignment(self.state))
-        self.replies, self.limited = judged.replies, judged.limited
-        self._refuse(judged.refused)
-        for client, reason in self.failures.items():
+        now, usable = self.train_round, judged.replies
+        now.replies, now.limited = usable, judged.limited
+        now.refuse(judged.refused)
+        for client, reason in now.failures.items():
             log(WARNING, "round %s goes on without %s: %s", server_round, client, reason)
-        asked = self._asked - len(self._rested)
-        if len(self.replies) < (least := fewest_replies(self.min_replies, asked)):
-            if self.replies:
+        asked = now.sampled - len(now.rested)
+        if len(usable) < (least := fewest_replies(self.min_replies, asked)):
+            if usable:
                 share = "" if least == self.min_replies else f" of {asked} ({least})"
                 self.warn(
-                    f"{len(self.replies)} usable replies, fewer than min_replies = {self.min_replies}{share}: the "
+                    f"{len(usable)} usable replies, fewer than min_replies = {self.min_replies}{share}: the "
                     "models stay as they were."
                 )
             self._note_refusals(server_round)
             return None, None
-        outcome = self.update(self.state, server_round, self.replies)
+        outcome = self.update(self.state, server_round, usable)
         if isinstance(outcome, Outcome):
-            self._refuse(outcome.refused)
+            now.refuse(outcome.refused)
             outcome = outcome.state
         self.state = outcome
         self._note_unused_rule()
         self._note_refusals(server_round)
-        reported = [(reply.num_examples, reply.metrics) for reply in self.replies.received]
+        reported = [(reply.num_examples, reply.metrics) for reply in usable.received]
         return self.arrays(), mean_metrics(reported, self.weighted_by_key)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Send each sampled client the model it would use, to be tested."""
-        self.evaluation, self.not_now = {}, {}
+        self.evaluate_round = self._now = Round()
         if self.fraction_evaluate == 0.0:
             return []
         layout, state = self._begin(arrays)
@@ -190,13 +197,14 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
             if self._note_rest(client, arrival):
                 continue
             try:
-                self.evaluation[client] = read_metrics(message, self.weighted_by_key)
+                self.evaluate_round.scores[client] = read_metrics(message, self.weighted_by_key)
                 self._note_usable(client, message)
             except BouquetError as error:
-                self.failures[client] = reason = refused(error)
+                self.evaluate_round.failures[client] = reason = refused(error)
                 self._note_unusable(client, arrival)
                 log(WARNING, "evaluation of round %s goes on without %s: %s", server_round, client, reason)
-        return mean_metrics([(int(m[self.weighted_by_key]), m) for m in self.evaluation.values()], self.weighted_by_key)
+        reported = [(int(metrics[self.weighted_by_key]), metrics) for metrics in self.evaluate_round.scores.values()]
+        return mean_metrics(reported, self.weighted_by_key)
 
     def summary(self) -> None:
         """Log the hyper-parameters."""
@@ -254,18 +262,20 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
     def warn(self, text: str) -> None:
         """Tell whoever watches the run: in Flower's log, and in the record of the round."""
         log(WARNING, "%s", text)
-        self.warnings.append(text)
+        self.train_round.warnings.append(text)
 
     def give_up(self, silent: Mapping[int, str]) -> None:
         """Note the nodes that never answered, with the reason, as failures of this round."""
-        self._blame(silent)
+        for node, reason in silent.items():
+            client = self._now.planned[node][0] if node in self._now.planned else self._nodes.name_of(node)
+            self._now.failures[client] = reason
 
     def await_late(self, messages: Sequence[Message], answered: Collection[str]) -> None:
         """After a round: what was not answered may be until the end of the next one, where a server asks for that.
 
         ``answered`` are the identifiers of the messages that were.
         """
-        self.late.expect(messages, answered, self._planned)
+        self.late.expect(messages, answered, self.train_round.planned)
         for each in self.filters:
             each.await_late(client for client, _ in self.late.awaited.values())
 
@@ -291,13 +301,12 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
     def who_can(self, grid: Grid, connected: Sequence[int], again: bool = False) -> dict[str, int]:
         """Client → node for the connected nodes that can work now; asks those that are new, or due again.
 
-        ``not_now`` then has the others whose owners have conditions. For a server, before a round; ``again`` for the
-        same one.
+        The others, whose owners have conditions, are then in ``train_round.not_now``. For a server, before a round;
+        ``again`` for the same one.
         """
         if asked := self._nodes.to_ask(connected, again=again):
-            self._identify(grid, asked)
-            self._asked_before, self.identification = [*self._asked_before, *self.identification], []
-        self.not_now = self._nodes.not_now(connected)
+            self._asked_before += self._identify(grid, asked)
+        self.train_round.not_now = self._nodes.not_now(connected)
         return self._nodes.among(connected)
 
     def have_tags(self, nodes: Iterable[int]) -> None:
@@ -315,28 +324,29 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
         """
         connected = wait_for_nodes(grid, max(self.min_available_nodes, needed), self.wait_timeout)
         if asked := self._nodes.to_ask(connected, some):
-            self._identify(grid, asked)
+            self.train_round.identification += self._identify(grid, asked)
         if self._nodes.borrowing and self._initial is not None and not self.filter_of(InitialModel):
             self.filters.append(InitialModel(self._nodes.borrowing, self._initial))
-        self.failures |= self._nodes.refusals(connected)
-        self.not_now |= self._nodes.not_now(connected)
+        self._now.failures |= self._nodes.refusals(connected)
+        self._now.not_now |= self._nodes.not_now(connected)
         if lacking := self._nodes.all_lack():
             raise BouquetError(cannot_work(type(self).__name__, self.device_needs(), lacking))
         return self._nodes.among(connected)
 
-    def _identify(self, grid: Grid, unknown: Sequence[int]) -> None:
+    def _identify(self, grid: Grid, unknown: Sequence[int]) -> list[Message]:
+        """Learn who the nodes are; what was asked and said for that."""
         self._nodes.needs, self._nodes.tags = frozenset(self.device_needs()), self.tags
         if not (self.identify or self._nodes.needs or self.tags):
             self._nodes.clients.update({node: f"node-{node}" for node in unknown})
             self._nodes.refusing.clear()  # where nothing else is asked, the next round's message asks
             for node in unknown:
                 self._nodes.resting.pop(node, None)
-            return
+            return []
         if self.names is not None:
             # Whom the server knows by its key takes part, also where it is slow to answer.
             found = {node: self.names(node, None) for node in unknown}
             self._nodes.clients.update({node: name for node, name in found.items() if name is not None})
-        self.identification += self._nodes.ask(grid, unknown, self.names, self.round_patience, self.round_timeout)
+        return self._nodes.ask(grid, unknown, self.names, self.round_patience, self.round_timeout)
 
     def _messages(
         self,
@@ -356,21 +366,22 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
             sent = Outgoing(layout, client, kind == MessageType.TRAIN, instruction)
             for each in self.filters:
                 sent = each.outgoing(sent)
-            self._planned[nodes[client]] = (client, sent.instruction)
+            self._now.planned[nodes[client]] = (client, sent.instruction)
             content = encoder.content(sent.instruction, round_, self.run_id, dict(config), sent.packing, sent.backbone)
             ttl = self.round_timeout * (1 + self.late.rounds)
             messages.append(Message(content, dst_node_id=nodes[client], message_type=kind, ttl=ttl))
         return messages
 
     def _read(self, layout: ParameterLayout, messages: Iterable[Message]) -> Replies:
-        """The usable replies; for every other one, its reason goes to ``failures``."""
+        """The usable replies; for every other one, its reason goes to the round's ``failures``."""
+        now = self._now
         usable: dict[str, ClientReply] = {}
-        rows = Rows(layout, (client for client, _ in self._planned.values()))
+        rows = Rows(layout, (client for client, _ in self._now.planned.values()))
         sent: dict[str, Instruction] = {}
         find = next((each.find for each in self.filters if each.find), None)
         for message in messages:
             late = self.late.of(message)
-            planned = late or self._planned.get(message.metadata.src_node_id)
+            planned = late or self._now.planned.get(message.metadata.src_node_id)
             arrival = Arrival.of(message)
             client = self._nodes.name(arrival, self.names)
             for each in self.filters:
@@ -392,30 +403,30 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
                     sent[client] = planned[1]
                 self._note_usable(client, message)
             except BouquetError as error:
-                self.failures[client] = refused(error)
+                now.failures[client] = refused(error)
                 self._note_unusable(client, arrival)
                 # Of an error of its own it is the device that says what is wrong with it.
-                (self._refused if message.has_content() or cannot_be_read(message) else self._failing).add(client)
+                (now.refused if message.has_content() or cannot_be_read(message) else now.failing).add(client)
         return rows.replies(usable, sent)
 
     def _takes_late(self, client: str, usable: Mapping[str, ClientReply]) -> bool:
         """Whether a reply to the round before counts in this one; what became of it goes into the record."""
         assert self.state is not None
         if client in usable:
-            self.came_late[client] = "left: it replied to this round, too"
+            self.train_round.came_late[client] = "left: it replied to this round, too"
         elif not self.wants_late(self.state):
-            self.came_late[client] = "left: at this point the method cannot use it"
+            self.train_round.came_late[client] = "left: at this point the method cannot use it"
         else:
-            self.came_late[client] = "taken"
-        return self.came_late[client] == "taken"
+            self.train_round.came_late[client] = "taken"
+        return self.train_round.came_late[client] == "taken"
 
     def _note_rest(self, client: str, arrival: Arrival) -> bool:
         """Whether the device says that its owner does not let it work now: no reply, and no failure."""
         resting = self._nodes.resting.get(arrival.message.metadata.src_node_id)
         if arrival.rest is None or resting is None:
             return False
-        self.not_now[client] = resting
-        self._rested.add(client)
+        self._now.not_now[client] = resting
+        self._now.rested.add(client)
         self._note_unusable(client, arrival)
         return True
 
@@ -428,16 +439,7 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
         for each in self.filters:
             each.lost(client, arrival)
 
-    def _refuse(self, refused: Mapping[str, str]) -> None:
-        self.failures |= refused
-        self._refused |= set(refused)
-
     def _note_refusals(self, round_: int) -> None:
-        counted = set(self.replies.clients if self.replies else ()) - self._refused
-        failing = sorted(self._failing - counted)
-        self.exclusion.note(round_, sorted(self._refused), sorted(counted), failing, self.failures)
-
-    def _blame(self, silent: Mapping[int, str]) -> None:
-        for node, reason in silent.items():
-            client = self._planned[node][0] if node in self._planned else self._nodes.clients.get(node, f"node-{node}")
-            self.failures[client] = reason
+        now, counted = self.train_round, self.train_round.counted
+        failing = sorted(now.failing - counted)
+        self.exclusion.note(round_, sorted(now.refused), sorted(counted), failing, now.failures)

@@ -25,8 +25,8 @@ def test_it_is_as_with_bouquets_own_client_app(name, options, tmp_path):
     for app in (whole(), own_app(tmp_path)):
         strategy = made(name, **options)
         play(strategy, app, 4)
-        assert strategy.failures == {}
-        losses = [metrics["test-loss"] for _, metrics in sorted(strategy.evaluation.items())]
+        assert strategy.train_round.failures == {}
+        losses = [metrics["test-loss"] for _, metrics in sorted(strategy.evaluate_round.scores.items())]
         results.append((strategy.centers(strategy.state), losses, strategy.assignment(strategy.state)))
     (centers, losses, assignment), (own_centers, own_losses, own_assignment) = results
     assert list(assignment.values()) == list(own_assignment.values())
@@ -55,8 +55,9 @@ def test_what_was_not_given_is_not_offered(name, app):
 def test_a_loop_that_says_it_adds_the_penalty_and_does_not_is_an_error():
     strategy = made("fedprox")
     play(strategy, around(stock_app(), adds_penalty=True), 1)
-    assert len(strategy.failures) == DEVICES
-    assert all("penalty(model) to its loss (adds_penalty), and did not" in why for why in strategy.failures.values())
+    failures = strategy.train_round.failures
+    assert len(failures) == DEVICES
+    assert all("penalty(model) to its loss (adds_penalty), and did not" in why for why in failures.values())
 
 
 def test_a_device_that_lost_all_it_kept_is_sent_the_initial_model_again():
@@ -64,9 +65,9 @@ def test_a_device_that_lost_all_it_kept_is_sent_the_initial_model_again():
     strategy.start(grid, initial(), num_rounds=2, timeout=60)
     grid.handlers[10] = grid_of(whole()).handlers[10]  # as after a restart of its SuperNode
     strategy.start(grid, initial(), num_rounds=1, timeout=60)
-    assert "no longer has the model that the run began with" in strategy.failures["client-0"]
+    assert "no longer has the model that the run began with" in strategy.train_round.failures["client-0"]
     strategy.start(grid, initial(), num_rounds=1, timeout=60)
-    assert strategy.failures == {}
+    assert strategy.train_round.failures == {}
 
 
 def test_the_initial_model_is_sent_once():

@@ -106,4 +106,4 @@ class Federation:
         replies, silent = exchange(self.grid, messages, self.strategy.round_patience)
         self.strategy.give_up(silent)
         self.strategy.aggregate_evaluate(round_, replies)
-        return {client: values["accuracy"] for client, values in self.strategy.evaluation.items()}
+        return {client: values["accuracy"] for client, values in self.strategy.evaluate_round.scores.items()}

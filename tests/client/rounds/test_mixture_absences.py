@@ -24,7 +24,7 @@ def played(folder, *changes, evaluated=(ROUNDS,)):
         federation.silent = {node for node, rounds in AWAY.items() if round_ in rounds}
         federation.play(round_)
         if round_ in evaluated:
-            federation.strategy.evaluation.clear()
+            federation.strategy.evaluate_round.scores.clear()
             found[round_] = federation.evaluate(round_)
     return federation, found
 

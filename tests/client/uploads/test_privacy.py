@@ -169,37 +169,39 @@ PRIVATE = ("privacy.clip_norm=0.05", "privacy.noise_multiplier=0.001")
 def test_scores_stay_on_the_device_and_all_weigh_alike(tmp_path):
     federation = Federation(tmp_path, "strategy.name=fedavg", *PRIVATE)
     federation.play(1)
-    for reply in federation.strategy.replies.received:
+    for reply in federation.strategy.train_round.replies.received:
         assert set(reply.metrics) == {protocol.GROUP, protocol.STATE_LOST, protocol.NUM_EXAMPLES}
         assert reply.num_examples == 1
     node = ClientContext(federation.settings, federation.contexts[2], tmp_path)
     own = federation.layout.flatten(node.state.recall("r", 2).slots["personal"])
-    moved = np.linalg.norm(federation.strategy.replies.updates, axis=1)
+    moved = np.linalg.norm(federation.strategy.train_round.replies.updates, axis=1)
     assert np.linalg.norm(own - federation.initial) > 0.06  # the device's own model is neither clipped nor noised
     assert (moved < 0.06).all()
     evaluation = list(federation.strategy.configure_evaluate(1, federation.arrays, ConfigRecord(), federation.grid))
     answers = federation.grid.send_and_receive(evaluation)
     federation.strategy.aggregate_evaluate(1, answers)
-    assert {m[protocol.NUM_EXAMPLES] for m in federation.strategy.evaluation.values()} == {1}
-    assert all(protocol.ACCURACY not in metrics for metrics in federation.strategy.evaluation.values())
+    assert {m[protocol.NUM_EXAMPLES] for m in federation.strategy.evaluate_round.scores.values()} == {1}
+    assert all(protocol.ACCURACY not in metrics for metrics in federation.strategy.evaluate_round.scores.values())
 
 
 def test_what_a_device_finds_when_it_chooses_stays_on_it_too(tmp_path):
     chooses = ("strategy.name=fedavg", "personal.serve=best")
     federation = Federation(tmp_path / "private", *chooses, *PRIVATE)
     federation.play(1)
-    assert all(model_selection.REPORT not in reply.config for reply in federation.strategy.replies.received)
-    assert all(model_selection.CHOSEN not in reply.metrics for reply in federation.strategy.replies.received)
+    assert all(model_selection.REPORT not in reply.config for reply in federation.strategy.train_round.replies.received)
+    assert all(
+        model_selection.CHOSEN not in reply.metrics for reply in federation.strategy.train_round.replies.received
+    )
     told = Federation(tmp_path / "told", *chooses, *PRIVATE, "privacy.scores=send")
     told.play(1)
-    assert all(model_selection.REPORT in reply.config for reply in told.strategy.replies.received)
+    assert all(model_selection.REPORT in reply.config for reply in told.strategy.train_round.replies.received)
 
 
 def test_scores_can_be_sent(tmp_path):
     federation = Federation(tmp_path, "strategy.name=fedavg", *PRIVATE, "privacy.scores=send")
     federation.play(1)
-    assert all(reply.metrics[protocol.NUM_EXAMPLES] > 1 for reply in federation.strategy.replies.received)
-    assert all(protocol.LOSS in reply.metrics for reply in federation.strategy.replies.received)
+    assert all(reply.metrics[protocol.NUM_EXAMPLES] > 1 for reply in federation.strategy.train_round.replies.received)
+    assert all(protocol.LOSS in reply.metrics for reply in federation.strategy.train_round.replies.received)
 
 
 def test_noise_comes_before_compression(tmp_path):
@@ -209,7 +211,7 @@ def test_noise_comes_before_compression(tmp_path):
         changes = ("strategy.name=fedavg", *PRIVATE, f"wire.up={up}")
         federation = Federation(tmp_path / up, *changes)
         federation.play(1)
-        found.append(federation.strategy.replies.W)
+        found.append(federation.strategy.train_round.replies.W)
     np.testing.assert_allclose(found[0], found[1], atol=1e-3)
     assert not np.array_equal(found[0], found[1])
 
@@ -256,7 +258,7 @@ def test_the_chosen_model_is_the_base_of_the_upload(tmp_path):
     )
     before = federation.strategy.initial_state(federation.layout, federation.initial).centers
     federation.play(1)
-    for reply in federation.strategy.replies.received:
+    for reply in federation.strategy.train_round.replies.received:
         chosen = int(reply.metrics["cluster"])
         assert np.linalg.norm(reply.vector - before[chosen]) < 0.06
         assert np.linalg.norm(reply.vector - before[1 - chosen]) > 0.06

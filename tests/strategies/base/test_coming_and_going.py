@@ -43,9 +43,9 @@ class Schedule:
         grid = self.federation.grid
         grid.handlers = {n: h for n, h in self.handlers.items() if f"client-{n - 2}" not in without}
         self.federation.play(round_)
-        assert self.strategy.failures == {}
+        assert self.strategy.train_round.failures == {}
         assert np.isfinite(self.strategy.centers(self.strategy.state)).all()
-        replies = {reply.client: reply for reply in self.strategy.replies.received}
+        replies = {reply.client: reply for reply in self.strategy.train_round.replies.received}
         assert set(replies) == {f"client-{part}" for part in range(6)} - set(without)
         return replies
 

@@ -122,7 +122,7 @@ def test_every_codec_ends_where_no_compression_does(tmp_path, method):
     held = np.mean([received.models[ARRAYS].vector for received in devices[0].received[-10:]], axis=0)
     distance = np.linalg.norm(held[floats] - mean[floats]) / np.linalg.norm(mean[floats])
     assert distance < tolerance
-    assert strategy.failures == {}
+    assert strategy.train_round.failures == {}
     # the server knows what each device made of its last message
     for device in devices:
         digest = strategy.filter_of(Compression).held[device.name][ARRAYS]
@@ -143,8 +143,8 @@ def test_an_update_is_counted_from_what_the_device_made_of_its_message(tmp_path)
     play(strategy, grid, range(1, 4))
     started = np.stack([device.received[-1].models[ARRAYS].vector for device in devices])
     changed = 0.5 * (np.stack(goals(3)) - started) * (np.arange(LAYOUT.dim) != 400)
-    assert np.allclose(strategy.replies.updates, changed, atol=1e-6)
-    assert strategy.replies.sent.tolist() == started.tolist()
+    assert np.allclose(strategy.train_round.replies.updates, changed, atol=1e-6)
+    assert strategy.train_round.replies.sent.tolist() == started.tolist()
 
 
 def test_a_counter_is_exact_whatever_the_codec(tmp_path):
@@ -158,7 +158,7 @@ def test_a_counter_is_exact_whatever_the_codec(tmp_path):
         device.train = train
     play(strategy, grid, range(1, 4))
     assert devices[0].received[-1].models[ARRAYS].vector[400] == 20
-    assert strategy.replies.W[:, 400].tolist() == [30, 30, 30]
+    assert strategy.train_round.replies.W[:, 400].tolist() == [30, 30, 30]
 
 
 def test_a_device_that_lost_its_copies_is_sent_the_whole_model_in_the_next_round(tmp_path):
@@ -166,10 +166,10 @@ def test_a_device_that_lost_its_copies_is_sent_the_whole_model_in_the_next_round
     play(strategy, grid, range(1, 4))
     shutil.rmtree(devices[1].folder)
     play(strategy, grid, range(4, 5))
-    assert "which this end does not hold" in strategy.failures["c1"]
-    assert strategy.replies.clients == ("c0", "c2")
+    assert "which this end does not hold" in strategy.train_round.failures["c1"]
+    assert strategy.train_round.replies.clients == ("c0", "c2")
     play(strategy, grid, range(5, 7))
-    assert strategy.failures == {}
+    assert strategy.train_round.failures == {}
     whole, difference = devices[1].bytes_down[4], devices[1].bytes_down[5]
     assert whole > devices[0].bytes_down[4] * 1.5
     assert difference < whole / 1.5
@@ -181,17 +181,17 @@ def test_a_reply_that_was_not_heard_costs_nothing(tmp_path):
     play(strategy, grid, range(1, 3))
     devices[1].answers = False
     play(strategy, grid, range(3, 6))
-    assert "No reply" in strategy.failures["c1"]
+    assert "No reply" in strategy.train_round.failures["c1"]
     devices[1].answers = True
     play(strategy, grid, range(6, 7))
-    assert strategy.failures == {}
+    assert strategy.train_round.failures == {}
     assert devices[1].bytes_down[-1] < 0.75 * 2 * LAYOUT.dim  # in 16 bits it would be two bytes a value
 
 
 def test_sampled_devices_are_sent_differences_to_what_each_holds(tmp_path):
     grid, strategy, devices = federation(tmp_path, down="int8", up="int8", number=6, fraction_train=0.5)
     play(strategy, grid, range(1, 13))
-    assert strategy.failures == {}
+    assert strategy.train_round.failures == {}
     whole = max(device.bytes_down[0] for device in devices)
     assert all(bytes_ < whole / 1.5 for device in devices for bytes_ in device.bytes_down[1:])
     assert len({len(device.received) for device in devices}) > 1
@@ -204,13 +204,13 @@ def test_evaluation_shows_the_codecs_model_and_changes_no_copies(tmp_path):
     for _ in range(2):
         messages = strategy.configure_evaluate(2, INITIAL, ConfigRecord(), grid)
         strategy.aggregate_evaluate(2, grid.send_and_receive(messages))
-    assert strategy.failures == {}
+    assert strategy.train_round.failures == {}
     assert strategy.filter_of(Compression).held == held
     first, second = (received.models[ARRAYS].vector for received in devices[0].received[-2:])
     assert np.linalg.norm(first - model(strategy)) < 0.2 * np.linalg.norm(model(strategy))
     assert first.tolist() == second.tolist()
     play(strategy, grid, range(3, 4))
-    assert strategy.failures == {}
+    assert strategy.train_round.failures == {}
 
 
 @pytest.mark.parametrize("method", ["int4", "int8"])
@@ -271,12 +271,12 @@ def test_a_packed_reply_that_makes_no_sense_is_refused_and_named(tmp_path, spoil
     grid, strategy, devices = federation(tmp_path, up="int8", down="int8")
     devices[1].spoil = spoil
     play(strategy, grid, range(1, 3))
-    assert strategy.replies.clients == ("c0", "c2")
+    assert strategy.train_round.replies.clients == ("c0", "c2")
     with pytest.raises(AssertionError, match=reason):
-        raise AssertionError(strategy.failures["c1"])
+        raise AssertionError(strategy.train_round.failures["c1"])
     devices[1].spoil = lambda values: values
     play(strategy, grid, range(3, 4))
-    assert strategy.replies.clients == ("c0", "c1", "c2")
+    assert strategy.train_round.replies.clients == ("c0", "c1", "c2")
 
 
 def test_an_exact_payload_is_exact_and_nobody_keeps_a_copy_of_it(tmp_path):

@@ -48,12 +48,12 @@ def test_it_is_not_asked_and_named_and_comes_back(scripted, play):
     play(strategy, grid, range(1, 5))
     assert [received.round for received in seen] == [1, 2, 3]
     why = "Its replies were refused 3 times in a row; it is left out up to round 8. The last: "
-    assert strategy.failures["x"].startswith(why)
-    assert strategy.failures["x"].endswith("holds values that are not finite.")
+    assert strategy.train_round.failures["x"].startswith(why)
+    assert strategy.train_round.failures["x"].endswith("holds values that are not finite.")
     broken["is"] = False
     play(strategy, grid, range(5, 10))
     assert [received.round for received in seen] == [1, 2, 3, 9]
-    assert strategy.failures == {}
+    assert strategy.train_round.failures == {}
     assert strategy.centers(strategy.state).tolist() == [[9.0] * 8]
 
 
@@ -114,7 +114,7 @@ def test_one_that_says_so_again_is_asked_ever_more_rarely_and_is_back_when_mende
     assert asked == [1, 2, 3, 4, 5, 7, 10, 15, 20, 25]
     play(strategy, grid, range(26, 27))
     why = "It reported an error 10 times in a row; it is left out up to round 29."
-    assert strategy.failures == {"x": f"{why} The last: The device reported: The disk is full."}
+    assert strategy.train_round.failures == {"x": f"{why} The last: The device reported: The disk is full."}
     broken["is"] = False
     play(strategy, grid, range(27, 35))
     assert asked[10:] == [30, 31, 32, 33, 34]

@@ -45,8 +45,13 @@ def test_what_is_text_already_is_left_alone():
 
 def words_of(strategy, folder):
     """All that a server keeps of what its devices said, as JSON."""
-    kept = [strategy.failures, list(strategy.node_names.values()), strategy.exclusion.in_a_row, strategy.evaluation]
-    received = strategy.replies.received if strategy.replies else ()
+    kept = [
+        strategy.train_round.failures,
+        list(strategy.node_names.values()),
+        strategy.exclusion.in_a_row,
+        strategy.evaluate_round.scores,
+    ]
+    received = strategy.train_round.replies.received if strategy.train_round.replies else ()
     kept += [[reply.metrics, reply.config, reply.client] for reply in received]
     return [*texts(json.loads(json.dumps(kept))), *texts(json.loads((folder / NAMES).read_text()))]
 
@@ -98,7 +103,7 @@ def test_whatever_it_says_is_a_line_in_what_the_server_keeps(scripted, play, tmp
     found = words_of(strategy, tmp_path)
     assert any("garden-pi" in text for text in found)
     assert [text[:80] for text in found if not is_plain(text)] == []
-    assert len(strategy.replies) == (2 if kind in ("config", "metric") else 1)
+    assert len(strategy.train_round.replies) == (2 if kind in ("config", "metric") else 1)
 
 
 def test_nor_does_the_number_of_things_grow(scripted, layout):

@@ -64,14 +64,14 @@ def test_a_late_reply_counts_in_the_next_round_and_is_named(scripted, initial):
     grid = SlowGrid({1: scripted("a", plus(1)), 2: scripted("b", plus(5))}, slow={2})
     strategy = made()
     play(strategy, grid, initial, 1)
-    assert (strategy.replies.clients, list(strategy.failures)) == (("a",), ["b"])
+    assert (strategy.train_round.replies.clients, list(strategy.train_round.failures)) == (("a",), ["b"])
     assert strategy.centers(strategy.state)[0, 0] == 1
     play(strategy, grid, initial, 2)
-    assert strategy.came_late == {"b": "taken"}
-    assert strategy.replies.clients == ("a", "b")
+    assert strategy.train_round.came_late == {"b": "taken"}
+    assert strategy.train_round.replies.clients == ("a", "b")
     # a trained the model of round 2 (1 + 1), b that of round 1 (0 + 5); its update is counted from where it began.
-    assert strategy.replies.W[:, 0].tolist() == [2, 5]
-    assert strategy.replies.updates[:, 0].tolist() == [1, 5]
+    assert strategy.train_round.replies.W[:, 0].tolist() == [2, 5]
+    assert strategy.train_round.replies.updates[:, 0].tolist() == [1, 5]
     assert strategy.centers(strategy.state)[0, 0] == 3.5
 
 
@@ -81,8 +81,8 @@ def test_what_superlink_says_in_the_place_of_a_late_reply_is_none(scripted, init
     play(strategy, grid, initial, 1)
     grid.handlers[2] = lambda message: Message(Error(5, "The node is gone."), reply_to=message)
     play(strategy, grid, initial, 2)
-    assert strategy.came_late == {}
-    assert list(strategy.failures) == ["b"]  # by this round's message alone
+    assert strategy.train_round.came_late == {}
+    assert list(strategy.train_round.failures) == ["b"]  # by this round's message alone
     assert not strategy.exclusion.failures
 
 
@@ -90,7 +90,7 @@ def test_without_the_setting_it_is_dropped(scripted, initial):
     grid = SlowGrid({1: scripted("a", plus(1)), 2: scripted("b", plus(5))}, slow={2})
     strategy = FedAvg(identify=True)
     play(strategy, grid, initial, 1, 2)
-    assert (strategy.came_late, strategy.replies.clients) == ({}, ("a",))
+    assert (strategy.train_round.came_late, strategy.train_round.replies.clients) == ({}, ("a",))
 
 
 def test_who_replied_to_this_round_too_counts_once_with_the_newer_model(scripted, initial):
@@ -99,8 +99,8 @@ def test_who_replied_to_this_round_too_counts_once_with_the_newer_model(scripted
     play(strategy, grid, initial, 1)
     grid.slow, grid.sent = set(), dict(grid.sent)
     play(strategy, grid, initial, 2)
-    assert strategy.came_late == {"b": "left: it replied to this round, too"}
-    assert strategy.replies.W[:, 0].tolist() == [2, 6]
+    assert strategy.train_round.came_late == {"b": "left: it replied to this round, too"}
+    assert strategy.train_round.replies.W[:, 0].tolist() == [2, 6]
 
 
 def test_after_one_more_round_nobody_waits_for_it(scripted, initial):
@@ -111,7 +111,7 @@ def test_after_one_more_round_nobody_waits_for_it(scripted, initial):
     assert len(first) == 1
     grid.sent = dict.fromkeys(first, 9)  # the reply to the first message does not come in round 2 either
     play(strategy, grid, initial, 2)
-    assert strategy.came_late == {}
+    assert strategy.train_round.came_late == {}
     assert not first & set(strategy.late.awaited)
 
 
@@ -120,9 +120,12 @@ def test_a_late_reply_that_is_malformed_is_refused_by_name(scripted, initial):
     grid = SlowGrid({1: scripted("a", plus(1)), 2: spoiled}, slow={2})
     strategy = made()
     play(strategy, grid, initial, 1, 2)
-    assert strategy.replies.clients == ("a",)
-    assert strategy.failures["b"] in ("No reply within 0 s.", "Tensor 'first.weight' holds values that are not finite.")
-    assert strategy._refused == {"b"}
+    assert strategy.train_round.replies.clients == ("a",)
+    assert strategy.train_round.failures["b"] in (
+        "No reply within 0 s.",
+        "Tensor 'first.weight' holds values that are not finite.",
+    )
+    assert strategy.train_round.refused == {"b"}
 
 
 def test_it_counts_towards_min_replies(scripted, initial):
@@ -141,10 +144,10 @@ def test_a_method_does_not_take_it_while_it_compares_models_of_one_start(scripte
         grid = SlowGrid(devices, slow={3})
         strategy = made(kind, **options)
         play(strategy, grid, initial, 1, 2)
-        assert strategy.came_late == {"c": "left: at this point the method cannot use it"}
+        assert strategy.train_round.came_late == {"c": "left: at this point the method cannot use it"}
         grid.slow = set()
         play(strategy, grid, initial, 3)
-        assert strategy.replies.clients == ("a", "b", "c")
+        assert strategy.train_round.replies.clients == ("a", "b", "c")
 
 
 @pytest.mark.parametrize("method", METHODS)

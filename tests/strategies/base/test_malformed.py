@@ -72,12 +72,12 @@ def test_malformed_replies_are_refused_or_harmless(second_round):
         centers = after.centers(after.state)
         assert np.isfinite(centers).all(), seed
         assert np.abs(centers).max(initial=0) < 1e9, seed
-        if after.failures and len(after.replies) == CLIENTS - 1:
+        if after.train_round.failures and len(after.train_round.replies) == CLIENTS - 1:
             refused += 1
             # The same, to the bit, as if that client had said nothing.
             np.testing.assert_array_equal(centers, without.centers(without.state), err_msg=str(seed))
             assert after.assignment(after.state) == without.assignment(without.state), seed
-            assert all(isinstance(reason, str) and reason for reason in after.failures.values())
+            assert all(isinstance(reason, str) and reason for reason in after.train_round.failures.values())
     assert refused > COUNT / 4  # most of what `spoiled` does cannot be taken for a reply
 
 

@@ -55,9 +55,9 @@ def test_it_is_sent_nothing_until_the_time_that_it_said(fleet, play, clock):
     strategy, grid, device = fleet()
     play(strategy, grid, range(1, 4))
     assert device.since() == [protocol.IDENTIFY]
-    assert strategy.failures == {}
-    assert {client: found.reason for client, found in strategy.not_now.items()} == {"x": WHY}
-    assert strategy.replies.clients == ("a1", "a2", "a3")
+    assert strategy.train_round.failures == {}
+    assert {client: found.reason for client, found in strategy.train_round.not_now.items()} == {"x": WHY}
+    assert strategy.train_round.replies.clients == ("a1", "a2", "a3")
     device.why = ""
     clock[0] += 4.9
     play(strategy, grid, range(4, 5))
@@ -65,7 +65,7 @@ def test_it_is_sent_nothing_until_the_time_that_it_said(fleet, play, clock):
     clock[0] += 0.1
     play(strategy, grid, range(5, 7))
     assert device.since() == [protocol.IDENTIFY, "train", "train"]
-    assert (strategy.not_now, strategy.replies.clients) == ({}, ("a1", "a2", "a3", "x"))
+    assert (strategy.train_round.not_now, strategy.train_round.replies.clients) == ({}, ("a1", "a2", "a3", "x"))
 
 
 @pytest.mark.parametrize(("said", "asked_after"), [(10**6, nodes.LONGEST_REST), (0, nodes.SHORTEST_REST)])
@@ -88,13 +88,13 @@ def test_it_stops_in_mid_round_and_that_is_no_failure(fleet, play, clock):
     play(strategy, grid, range(1, 2))
     device.stops = True
     play(strategy, grid, range(2, 3))
-    assert strategy.warnings == []  # the share of those asked is that of the three that could
+    assert strategy.train_round.warnings == []  # the share of those asked is that of the three that could
     assert strategy.centers(strategy.state).tolist() == [[(3 * 1 + 4) / 4 + 1] * 8]
     play(strategy, grid, range(3, 9))
-    assert (strategy.failures, list(strategy.not_now)) == ({}, ["x"])
+    assert (strategy.train_round.failures, list(strategy.train_round.not_now)) == ({}, ["x"])
     assert strategy.exclusion.failures == {}
-    assert len(strategy.replies) == 3
-    assert strategy.warnings == []
+    assert len(strategy.train_round.replies) == 3
+    assert strategy.train_round.warnings == []
 
 
 def test_where_some_are_chosen_those_with_conditions_are_asked_before(fleet, play, clock):
@@ -106,7 +106,7 @@ def test_where_some_are_chosen_those_with_conditions_are_asked_before(fleet, pla
     device.why = WHY
     for round_ in range(2, 12):
         play(strategy, grid, range(round_, round_ + 1))
-        assert len(strategy.replies) == 2
+        assert len(strategy.train_round.replies) == 2
         assert "train" not in device.since()
         clock[0] += 10
 
@@ -127,7 +127,7 @@ def test_its_words_are_bounded_and_stripped(fleet, play):
     strategy, grid, device = fleet()
     device.why = "hot\n\x1b[2Jround 9 ended " + "x" * 5000
     play(strategy, grid, range(1, 2))
-    (found,) = strategy.not_now.values()
+    (found,) = strategy.train_round.not_now.values()
     assert found.reason.startswith("hot [2Jround 9 ended xxx")
     assert len(found.reason) <= 300
 
@@ -140,8 +140,8 @@ def test_an_error_that_says_no_time_is_asked_again_soon(fleet, play, clock, monk
     monkeypatch.setattr("bouquet.common.protocol.error_replies.not_now_text", lambda _: reason)
     device.stops = True
     play(strategy, grid, range(2, 3))
-    assert list(strategy.not_now) == ["x"]
+    assert list(strategy.train_round.not_now) == ["x"]
     device.stops = False
     clock[0] += nodes.SHORTEST_REST
     play(strategy, grid, range(3, 4))
-    assert strategy.not_now == {}
+    assert strategy.train_round.not_now == {}

@@ -59,9 +59,9 @@ def test_every_other_method_trains_without_scores(method, tmp_path):
     federation = Federation(tmp_path, f"strategy.name={method}", *ON, *public)
     federation.play(1, 2, 3)
     strategy = federation.strategy
-    assert strategy.failures == {}
-    assert len(strategy.replies) == 4
-    assert all(set(r.metrics) <= {"group", "state-lost", "num-examples"} for r in strategy.replies.received)
+    assert strategy.train_round.failures == {}
+    assert len(strategy.train_round.replies) == 4
+    assert all(set(r.metrics) <= {"group", "state-lost", "num-examples"} for r in strategy.train_round.replies.received)
     releases = {"standalone": 0, "feddane": 6}.get(method, 3)
     assert strategy.filter_of(PrivacyLedger).releases == (
         {f"client-{part}": releases for part in range(4)} if releases else {}
@@ -74,7 +74,7 @@ def test_dc_pfl_trains_with_scores(tmp_path):
         tmp_path, "strategy.name=dc-pfl", "strategy.discrepancy_rounds=2", *ON, "privacy.scores=send"
     )
     federation.play(1, 2, 3, 4, 5, 6)
-    assert federation.strategy.failures == {}
+    assert federation.strategy.train_round.failures == {}
     assert set(federation.strategy.filter_of(PrivacyLedger).releases.values()) == {6}
 
 
@@ -127,7 +127,7 @@ def test_a_model_of_a_device_that_does_not_clip_is_refused(tmp_path):
 
     federation.grid.handlers[2] = forgets
     federation.play(1)
-    assert "does not say that the device clipped and noised" in federation.strategy.failures["client-0"]
+    assert "does not say that the device clipped and noised" in federation.strategy.train_round.failures["client-0"]
     assert federation.strategy.filter_of(PrivacyLedger).releases["client-0"] == 1  # it has left the device all the same
 
 

@@ -26,7 +26,7 @@ def test_an_absurd_update_is_refused_and_the_round_goes_on(scripted, play):
     strategy = FedAvg(identify=True)
     play(strategy, InlineGrid(clients), range(1, 3))
     assert strategy.centers(strategy.state).tolist() == [[2.0] * 8]
-    assert "more than 1000 times the median" in strategy.failures["x"]
+    assert "more than 1000 times the median" in strategy.train_round.failures["x"]
 
 
 def test_an_update_of_a_hundred_times_the_others_is_limited_if_asked_for(scripted, play):
@@ -36,7 +36,7 @@ def test_an_update_of_a_hundred_times_the_others_is_limited_if_asked_for(scripte
         strategy.protection = Protection(limit_norm=limit)
         play(strategy, InlineGrid(dict(clients)), range(1, 2))
         np.testing.assert_allclose(strategy.centers(strategy.state), np.full((1, 8), expected), rtol=1e-6)
-    assert strategy.limited == {"x": 0.02}
+    assert strategy.train_round.limited == {"x": 0.02}
 
 
 @pytest.mark.parametrize("rule", ["median", "trimmed-mean", "krum"])
@@ -71,7 +71,8 @@ def test_a_method_that_passes_over_the_rule_is_named_once(scripted, play, kind, 
     heard = []
     for number in range(1, 6):
         play(strategy, InlineGrid({i: scripted(name, plus(1.0)) for i, name in enumerate("abc", 1)}), [number])
-        heard.append([text for text in strategy.warnings if "has not taken a mean by self.aggregation" in text])
+        said_now = strategy.train_round.warnings
+        heard.append([text for text in said_now if "has not taken a mean by self.aggregation" in text])
     assert [bool(each) for each in heard] == [False, False, said, False, False]
 
 

@@ -63,12 +63,12 @@ def test_it_is_named_asked_again_and_comes_back(fleet, play, names):
     strategy.names = names
     play(strategy, grid, range(1, 4))
     assert device.since() == [protocol.IDENTIFY] * 3
-    assert strategy.failures == {"x" if names else "node-9": f"The device reported: {WHY}"}
-    assert strategy.replies.clients == ("a",)
+    assert strategy.train_round.failures == {"x" if names else "node-9": f"The device reported: {WHY}"}
+    assert strategy.train_round.replies.clients == ("a",)
     device.refuses = False
     play(strategy, grid, range(4, 6))
     assert device.since() == [protocol.IDENTIFY, "train", "train"]
-    assert (strategy.failures, strategy.replies.clients) == ({}, ("a", "x"))
+    assert (strategy.train_round.failures, strategy.train_round.replies.clients) == ({}, ("a", "x"))
 
 
 def test_silent_since_it_is_sent_nothing_and_asked_ever_more_rarely(fleet, play):
@@ -82,11 +82,11 @@ def test_silent_since_it_is_sent_nothing_and_asked_ever_more_rarely(fleet, play)
         play(strategy, grid, range(round_, round_ + 1))
         asked += [round_] * len(got := device.since())
         assert set(got) <= {protocol.IDENTIFY}
-        assert strategy.failures == {"x": f"The device reported: {WHY}"}
+        assert strategy.train_round.failures == {"x": f"The device reported: {WHY}"}
     assert asked == [2, 3, 5, 9, 17]
     device.refuses = device.silent = False
     play(strategy, grid, range(25, 26))
-    assert strategy.replies.clients == ("a", "x")
+    assert strategy.train_round.replies.clients == ("a", "x")
 
 
 @pytest.mark.parametrize(
@@ -112,13 +112,13 @@ def test_what_it_says_between_two_silences_does_not_make_it_asked_more_often(fle
     grid.handlers[9] = hog
     for round_ in range(1, 61):
         play(strategy, grid, range(round_, round_ + 1))
-        assert "a" in strategy.replies.clients
+        assert "a" in strategy.train_round.replies.clients
     assert len(silences) < 12, silences  # of sixty rounds; as often as it liked, every second one
     grid.handlers[9] = device
     device.refuses = False
     for round_ in range(61, 70):
         play(strategy, grid, range(round_, round_ + 1))
-    assert strategy.replies.clients == ("a", "x")
+    assert strategy.train_round.replies.clients == ("a", "x")
     device.refuses = True
     play(strategy, grid, range(70, 71))
     device.since()
@@ -135,7 +135,7 @@ def test_an_app_that_is_refused_later_stops_the_models_too(fleet, play):
     device.refuses = True
     play(strategy, grid, range(2, 4))
     assert device.since() == [protocol.IDENTIFY, "train", "train", protocol.IDENTIFY]
-    assert strategy.failures == {"x": f"The device reported: {WHY}"}  # by the name that it gave before
+    assert strategy.train_round.failures == {"x": f"The device reported: {WHY}"}  # by the name that it gave before
 
 
 @pytest.mark.parametrize("names", [by_key, None])
@@ -145,7 +145,7 @@ def test_one_that_was_killed_while_it_said_who_it_is_is_asked_again_at_once(flee
     device.refuses, device.crashes = False, 1
     play(strategy, grid, range(1, 2))
     assert device.since() == [protocol.IDENTIFY, protocol.IDENTIFY, "train"]
-    assert (strategy.failures, strategy.replies.clients) == ({}, ("a", "x"))
+    assert (strategy.train_round.failures, strategy.train_round.replies.clients) == ({}, ("a", "x"))
 
 
 def test_one_killed_each_time_is_asked_each_round_and_never_taken_for_another(fleet, play):
@@ -153,10 +153,10 @@ def test_one_killed_each_time_is_asked_each_round_and_never_taken_for_another(fl
     device.refuses, device.crashes = False, 4
     play(strategy, grid, range(1, 3))
     assert device.since() == [protocol.IDENTIFY] * 4
-    assert strategy.failures == {"node-9": f"The device reported: {KILLED}"}
+    assert strategy.train_round.failures == {"node-9": f"The device reported: {KILLED}"}
     play(strategy, grid, range(3, 4))
     assert device.since() == [protocol.IDENTIFY, "train"]
-    assert (strategy.failures, strategy.replies.clients) == ({}, ("a", "x"))
+    assert (strategy.train_round.failures, strategy.train_round.replies.clients) == ({}, ("a", "x"))
 
 
 @pytest.mark.parametrize(
@@ -169,21 +169,21 @@ def test_one_whose_owner_refuses_the_run_is_sent_hardly_anything(fleet, play, te
     device.refuses, device.terms = False, terms
     for round_ in range(1, 17):
         play(strategy, grid, range(round_, round_ + 1))
-        assert strategy.failures == {"x": f"The device reported: {TERMS}"}
+        assert strategy.train_round.failures == {"x": f"The device reported: {TERMS}"}
     assert device.since() == sent  # in rounds 1 and 9
     device.terms = ()  # restarted, and its owner allows more
     play(strategy, grid, range(17, 18))
-    assert (strategy.failures, strategy.replies.clients) == ({}, ("a", "x"))
+    assert (strategy.train_round.failures, strategy.train_round.replies.clients) == ({}, ("a", "x"))
 
 
 def test_no_model_for_the_test_either(fleet, play, initial):
     strategy, grid, device = fleet(identify=True)
     play(strategy, grid, range(1, 2))
-    strategy.failures = {}
+    strategy.train_round.failures = {}
     messages = list(strategy.configure_evaluate(1, initial, ConfigRecord(), grid))
     strategy.aggregate_evaluate(1, exchange(grid, messages, strategy.round_patience)[0])
     assert set(device.since()) == {protocol.IDENTIFY}
-    assert (list(strategy.evaluation), list(strategy.failures)) == (["a"], ["node-9"])
+    assert (list(strategy.evaluate_round.scores), list(strategy.evaluate_round.failures)) == (["a"], ["node-9"])
 
 
 def test_its_old_node_does_not_make_it_one_that_refuses(fleet, scripted, play):
@@ -194,7 +194,7 @@ def test_its_old_node_does_not_make_it_one_that_refuses(fleet, scripted, play):
     play(strategy, grid, range(2, 3))
     grid.handlers[10] = scripted("x", lambda start, _: start + 4)  # restarted without a key, the old one still there
     play(strategy, grid, range(3, 4))
-    assert (strategy.failures, strategy.replies.clients) == ({}, ("a", "x"))
+    assert (strategy.train_round.failures, strategy.train_round.replies.clients) == ({}, ("a", "x"))
 
 
 def test_where_nobody_is_asked_who_it_is_the_model_itself_asks(fleet, play):
@@ -203,7 +203,7 @@ def test_where_nobody_is_asked_who_it_is_the_model_itself_asks(fleet, play):
     assert device.since() == ["train"] * 3
     device.refuses = False
     play(strategy, grid, range(4, 5))
-    assert strategy.replies.clients == ("a", "x")
+    assert strategy.train_round.replies.clients == ("a", "x")
 
 
 def test_where_all_refuse_nobody_is_sent_anything_and_each_is_named(fleet, play):
@@ -212,8 +212,8 @@ def test_where_all_refuse_nobody_is_sent_anything_and_each_is_named(fleet, play)
     grid.handlers[1] = device
     play(strategy, grid, range(1, 3))
     assert set(device.since()) == {protocol.IDENTIFY}
-    assert strategy.failures == dict.fromkeys(("a", "x"), f"The device reported: {WHY}")
-    assert not strategy.replies
+    assert strategy.train_round.failures == dict.fromkeys(("a", "x"), f"The device reported: {WHY}")
+    assert not strategy.train_round.replies
 
 
 def test_who_refuses_is_asked_once_a_round_and_not_while_the_round_is_waited_for(fleet):

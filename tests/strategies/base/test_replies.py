@@ -109,4 +109,4 @@ def test_a_reply_is_read_once_for_nodes_filters_and_checks(tmp_path, monkeypatch
     answers, _ = exchange(federation.grid, messages, strategy.round_patience)
     read.clear()
     strategy.aggregate_train(1, answers)
-    assert len(strategy.replies) == len(read) == 4
+    assert len(strategy.train_round.replies) == len(read) == 4

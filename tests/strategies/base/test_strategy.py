@@ -24,8 +24,8 @@ def test_replies_become_rows_in_order_of_clients(layout, scripted, play):
     grid = InlineGrid({5: scripted("b", plus(2)), 6: scripted("a", plus(4))})
     strategy = FedAvg(identify=True)
     play(strategy, grid, range(1, 2))
-    assert strategy.replies.clients == ("a", "b")
-    assert strategy.replies.W[:, 0].tolist() == [4, 2]
+    assert strategy.train_round.replies.clients == ("a", "b")
+    assert strategy.train_round.replies.W[:, 0].tolist() == [4, 2]
     assert strategy.centers(strategy.state)[0].tolist() == [3] * layout.dim
     assert strategy.assignment(strategy.state) == {"a": 0, "b": 0}
 
@@ -34,8 +34,8 @@ def test_a_bad_reply_is_named_and_the_round_goes_on(scripted, play):
     grid = InlineGrid({1: scripted("a", plus(1)), 2: scripted("b", spoiled), 3: scripted("c", plus(3))})
     strategy = FedAvg(identify=True)
     play(strategy, grid, range(1, 2))
-    assert strategy.replies.clients == ("a", "c")
-    assert strategy.failures == {"b": "Tensor 'first.weight' holds values that are not finite."}
+    assert strategy.train_round.replies.clients == ("a", "c")
+    assert strategy.train_round.failures == {"b": "Tensor 'first.weight' holds values that are not finite."}
     assert strategy.centers(strategy.state)[0, 0] == 2
 
 
@@ -50,8 +50,8 @@ def test_a_client_that_never_answers_is_named(scripted, play):
     strategy = FedAvg(identify=True)
     strategy.round_patience = Patience(timeout=0.2)
     play(strategy, grid, range(1, 2))
-    assert strategy.failures == {"b": "No reply within 0 s."}
-    assert len(strategy.replies) == 1
+    assert strategy.train_round.failures == {"b": "No reply within 0 s."}
+    assert len(strategy.train_round.replies) == 1
 
 
 def test_too_few_replies_leave_the_models_as_they_were(scripted, play):
@@ -59,7 +59,9 @@ def test_too_few_replies_leave_the_models_as_they_were(scripted, play):
     strategy = FedAvg(identify=True, min_replies=2)
     play(strategy, grid, range(1, 3))
     assert strategy.centers(strategy.state)[0].tolist() == [0] * 8
-    assert strategy.warnings == ["1 usable replies, fewer than min_replies = 2: the models stay as they were."]
+    assert strategy.train_round.warnings == [
+        "1 usable replies, fewer than min_replies = 2: the models stay as they were."
+    ]
 
 
 @pytest.mark.parametrize(("share", "needed"), [(0.6, 2), (0.7, 3), (1.0, 3)])
@@ -69,10 +71,10 @@ def test_min_replies_as_a_share_of_those_asked(share, needed, scripted, play):
     play(strategy, grid, range(1, 2))
     center = strategy.centers(strategy.state)[0, 0]
     if needed == 2:
-        assert (center, strategy.warnings) == (2, [])
+        assert (center, strategy.train_round.warnings) == (2, [])
     else:
         said = f"2 usable replies, fewer than min_replies = {share} of 3 (3): the models stay as they were."
-        assert (center, strategy.warnings) == (0, [said])
+        assert (center, strategy.train_round.warnings) == (0, [said])
 
 
 def test_a_share_is_rounded_up_and_is_at_least_one_reply():
@@ -86,9 +88,9 @@ def test_warnings_are_those_of_the_round(scripted, play):
     strategy = GradientLoss(num_clusters=2, identify=True)
     grid = InlineGrid({1: scripted("a", plus(1)), 2: scripted("b", plus(1))})
     play(strategy, grid, range(1, 2))
-    assert strategy.warnings[0] == "Some of the 2 initial models are equal: no device can tell them apart."
+    assert strategy.train_round.warnings[0] == "Some of the 2 initial models are equal: no device can tell them apart."
     play(strategy, grid, range(2, 3))
-    assert not any("equal" in text for text in strategy.warnings)
+    assert not any("equal" in text for text in strategy.train_round.warnings)
 
 
 def test_a_device_that_says_no_is_quoted(scripted, play):
@@ -99,13 +101,13 @@ def test_a_device_that_says_no_is_quoted(scripted, play):
 
     strategy = FedAvg(identify=True)
     play(strategy, InlineGrid({1: scripted("a", plus(1)), 2: refuses}), range(1, 2))
-    assert strategy.failures == {"b": "The device reported: The data folder is empty."}
+    assert strategy.train_round.failures == {"b": "The device reported: The data folder is empty."}
 
 
 def test_without_identification_clients_are_known_by_what_they_reply(scripted, play):
     strategy = FedAvg()
     play(strategy, InlineGrid({1: scripted("a", plus(1)), 2: scripted("b", plus(1))}), range(1, 2))
-    assert strategy.replies.clients == ("a", "b")
+    assert strategy.train_round.replies.clients == ("a", "b")
 
 
 def test_a_device_that_came_back_under_another_node_is_the_client_it_was(scripted, play):
@@ -116,7 +118,7 @@ def test_a_device_that_came_back_under_another_node_is_the_client_it_was(scripte
     grid.handlers[3] = grid.handlers[2]
     grid.handlers[2] = lambda message: pytest.fail("the old node was sent a message")
     play(strategy, grid, range(2, 3))
-    assert strategy.replies.clients == ("a", "b")
+    assert strategy.train_round.replies.clients == ("a", "b")
 
 
 def test_a_device_is_who_the_server_knows_it_to_be_whatever_it_says(scripted, play):
@@ -125,8 +127,8 @@ def test_a_device_is_who_the_server_knows_it_to_be_whatever_it_says(scripted, pl
     strategy.names = lambda node, said: {1: "garden", 2: "window"}.get(node)
     grid = InlineGrid({1: scripted("window", plus(1)), 2: scripted("window", spoiled), 3: scripted("guest", plus(2))})
     play(strategy, grid, range(1, 2))
-    assert strategy.replies.clients == ("garden", "guest")
-    assert list(strategy.failures) == ["window"]
+    assert strategy.train_round.replies.clients == ("garden", "guest")
+    assert list(strategy.train_round.failures) == ["window"]
     assert dict(strategy.node_names) == {1: "garden", 2: "window", 3: "guest"}
 
 
@@ -136,14 +138,14 @@ def test_a_device_known_by_its_key_takes_part_though_it_is_slow_to_say_who_it_is
     trains = scripted("window", plus(3))
     slow = {2: lambda message: None if message.metadata.message_type == "query.identify" else trains(message)}
     play(strategy, InlineGrid({1: scripted("garden", plus(1)), **slow}), range(1, 2))
-    assert strategy.replies.clients == ("garden", "window")
+    assert strategy.train_round.replies.clients == ("garden", "window")
 
 
 def test_two_nodes_under_one_name_count_once(scripted, play):
     strategy = FedAvg()
     play(strategy, InlineGrid({1: scripted("a", plus(1)), 2: scripted("a", plus(5))}), range(1, 2))
-    assert strategy.replies.clients == ("a",)
-    assert "the first one counts" in strategy.failures["a"]
+    assert strategy.train_round.replies.clients == ("a",)
+    assert "the first one counts" in strategy.train_round.failures["a"]
 
 
 def test_sampling_is_a_function_of_seed_and_round(scripted, initial):
@@ -170,7 +172,7 @@ def test_evaluation_collects_every_clients_metrics(scripted, play, initial):
     play(strategy, grid, range(1, 2))
     messages = strategy.configure_evaluate(1, initial, ConfigRecord(), grid)
     mean = strategy.aggregate_evaluate(1, grid.send_and_receive(messages))
-    assert set(strategy.evaluation) == {"a", "b"}
+    assert set(strategy.evaluate_round.scores) == {"a", "b"}
     assert mean["accuracy"] == 0.5
 
 
@@ -214,6 +216,6 @@ def test_of_two_nodes_that_reply_as_one_the_first_counts_and_the_other_is_told(s
     handlers = {1: scripted("a", plus(1.0)), 2: scripted("b", plus(1.0)), 9: scripted("a", plus(-50.0))}
     strategy = FedAvg()
     play(strategy, InlineGrid(handlers), range(1, 2))
-    assert strategy.replies.clients == ("a", "b")
+    assert strategy.train_round.replies.clients == ("a", "b")
     assert strategy.centers(strategy.state).tolist() == [[1.0] * 8]
-    assert strategy.failures == {"a": "Another node replied as 'a' in this round; the first one counts."}
+    assert strategy.train_round.failures == {"a": "Another node replied as 'a' in this round; the first one counts."}

@@ -219,10 +219,10 @@ def test_on_a_grid_with_stock_messages_and_a_device_that_vanishes(scripted, play
     play(strategy, grid, range(1, 3))
     grid.handlers[4] = lambda message: None
     play(strategy, grid, range(3, 12))
-    assert set(strategy.failures) == {"c4"}
+    assert set(strategy.train_round.failures) == {"c4"}
     known = strategy.assignment(strategy.state)
     assert known["c1"] == known["c2"] != known["c3"]
-    assert strategy.client_similarity(strategy.state, strategy.replies).matrix[0, 1] == pytest.approx(1)
+    assert strategy.client_similarity(strategy.state, strategy.train_round.replies).matrix[0, 1] == pytest.approx(1)
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,8 @@ def test_the_replies_of_a_round_are_gone_with_it(scripted, play):
     gc.disable()
     try:
         play(strategy, InlineGrid({1: scripted("a", constant(1.0)), 2: scripted("b", constant(2.0))}), range(1, 2))
-        matrix = weakref.ref(strategy.replies.W.base)
-        strategy.replies = None
+        matrix = weakref.ref(strategy.train_round.replies.W.base)
+        strategy.train_round.replies = None
         assert matrix() is None
     finally:
         gc.enable()

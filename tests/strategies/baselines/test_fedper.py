@@ -63,7 +63,7 @@ def test_a_reply_with_the_personal_layers_is_refused(layout, scripted, play):
 
     strategy = FedPer(identify=True)
     play(strategy, InlineGrid({1: honest, 2: sends_all}), range(1, 2))
-    assert "'last.weight' was not asked for" in strategy.failures["b"]
+    assert "'last.weight' was not asked for" in strategy.train_round.failures["b"]
     assert strategy.state.clients == ["a"]
 
 

@@ -195,7 +195,7 @@ def test_on_a_grid_with_a_device_that_vanishes_and_one_that_joins(kind, scripted
     play(strategy, grid, range(1, 3))
     grid.handlers[4] = lambda message: None
     play(strategy, grid, range(3, 8))
-    assert set(strategy.failures) == {"c4"}
+    assert set(strategy.train_round.failures) == {"c4"}
     grid.handlers[5] = late
     play(strategy, grid, range(8, 10))
     known = strategy.assignment(strategy.state)

@@ -15,7 +15,7 @@ def federation_of(method, folder, *changes):
 
 
 def clients(federation):
-    return set(federation.strategy.replies.clients)
+    return set(federation.strategy.train_round.replies.clients)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -24,12 +24,12 @@ def test_half_of_the_devices_train_in_a_round(method, tmp_path):
     seen = []
     for round_ in range(1, 5):
         federation.play(round_)
-        assert federation.strategy.failures == {}
+        assert federation.strategy.train_round.failures == {}
         assert len(clients(federation)) == 2
         seen.append(clients(federation))
     assert len(set().union(*seen)) > 2
     found = federation.evaluate(4)
-    assert (len(found), federation.strategy.failures) == (4, {})
+    assert (len(found), federation.strategy.train_round.failures) == (4, {})
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -38,13 +38,13 @@ def test_a_device_vanishes_in_the_middle_of_a_round_and_comes_back(method, tmp_p
     before = federation.play(1)
     federation.silent = {3}
     without = federation.play(2)
-    assert set(federation.strategy.failures) == {"client-1"}
+    assert set(federation.strategy.train_round.failures) == {"client-1"}
     assert clients(federation) == {"client-0", "client-2", "client-3"}
     assert np.isfinite(without).all()
     assert not np.array_equal(before, without)
     federation.silent = set()
     federation.play(3)
-    assert (len(clients(federation)), federation.strategy.failures) == (4, {})
+    assert (len(clients(federation)), federation.strategy.train_round.failures) == (4, {})
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -57,12 +57,12 @@ def test_a_model_with_batch_normalisation(method, tmp_path):
     )
     federation = federation_of(method, tmp_path, *normalised, "train.local_epochs=2")
     center = federation.play(1, 2, 3, 4)
-    assert federation.strategy.failures == {}
+    assert federation.strategy.train_round.failures == {}
     tensors = federation.layout.unflatten(center)
     assert np.abs(tensors["norm.running_mean"]).max() > 0.01
     assert (tensors["norm.running_var"] > 0).all()
     assert tensors["norm.num_batches_tracked"] > 0
     assert len(federation.evaluate(4)) == 4
-    losses = federation.strategy.replies.metric("loss")
+    losses = federation.strategy.train_round.replies.metric("loss")
     assert np.isfinite(losses).all()
     assert losses.mean() < 2.4  # log 10 = 2.3 is chance; statistics that do not fit the weights give far more

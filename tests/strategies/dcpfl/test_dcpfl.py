@@ -25,7 +25,7 @@ def test_one_model_for_all_until_the_group_graph_is_made(devices, grid, play):
     assert records[2]["graph"]["clients"] == ["a", "b", "c", "d"]
     heights = [merge[2] for merge in records[2]["graph"]["linkage"]]
     assert heights[1] < 0.1 < 1.5 < heights[2]
-    kind, clients, distances = strategy.client_similarity(strategy.state, strategy.replies)
+    kind, clients, distances = strategy.client_similarity(strategy.state, strategy.train_round.replies)
     assert (kind, clients) == ("Model discrepancy (cosine)", ("a", "b", "c", "d"))
     assert distances[0, 1] < distances[0, 2]
     # Eq. 3 in round 1: everybody came from 0 and went half the way, so the updates are the goals
@@ -89,7 +89,7 @@ def test_a_new_device_is_sent_the_whole_model_and_joins_in_the_next_full_round(d
     play(strategy, grid, range(4, 6))
     assert [new.sent(round_) for round_ in (4, 5)] == [(BOTH, FAST), (FAST, BOTH)]
     assert strategy.state.clients == ["a", "b", "c", "d", "e"]
-    distances = strategy.client_similarity(strategy.state, strategy.replies)[2]
+    distances = strategy.client_similarity(strategy.state, strategy.train_round.replies)[2]
     assert distances[4, 0] < 0.1 < distances[4, 2]
 
 
@@ -239,7 +239,7 @@ def test_half_of_the_clients_in_a_round(layout, play):
     devices = [Device(f"c{i:02}", layout, (4 * (-1) ** i, 0.1 * i)) for i in range(12)]
     strategy = strategy_of(fraction_train=0.5, seed=1)
     play(strategy, InlineGrid(dict(enumerate(devices, start=1))), range(1, 25))
-    assert not strategy.failures
+    assert not strategy.train_round.failures
     assignment = strategy.assignment(strategy.state)
     assert len(assignment) == 12
     assert strategy.state.gamma < 1

@@ -114,7 +114,7 @@ def test_a_device_that_does_not_answer_the_first_message_is_not_sent_the_second(
     devices["b"].silent_in = {(6, 1)}
     records = trial_rounds(strategy, play, grid, range(1, 7))
     assert (records[6]["trial"]["asked"], records[6]["trial"]["answered"]) == (4, 3)
-    assert "b" in strategy.failures
+    assert "b" in strategy.train_round.failures
     assert len(devices["b"].seen[6]) == 1
     play(strategy, grid, range(7, 8))
     assert devices["b"].sent(7)[0] == BOTH

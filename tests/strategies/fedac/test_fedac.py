@@ -213,12 +213,12 @@ def test_on_a_grid_with_a_client_that_fails_and_one_that_joins_late(scripted, pl
     strategy.round_patience = type(strategy.round_patience)(0.2)
     play(strategy, grid, range(1, 4))
     assert strategy.assignment(strategy.state) == {"a": 0, "b": 0, "c": 1, "d": 1}
-    assert set(strategy.failures) == {"bad", "node-6"}
+    assert set(strategy.train_round.failures) == {"bad", "node-6"}
     del grid.handlers[6]
     grid.handlers[7] = scripted("e", towards(7.8))
     play(strategy, grid, range(4, 7))
     assert strategy.assignment(strategy.state)["e"] == 1
-    kind, names, matrix = strategy.client_similarity(strategy.state, strategy.replies)
+    kind, names, matrix = strategy.client_similarity(strategy.state, strategy.train_round.replies)
     assert (kind, names) == ("cosine of the reduced client models", ("a", "b", "c", "d", "e"))
     assert matrix[0, 1] > 0.9 > 0 > matrix[0, 2]
 

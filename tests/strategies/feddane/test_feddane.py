@@ -38,8 +38,8 @@ def test_corrected_every_device_steps_along_the_mean_gradient(tmp_path):
     moved = federation.play(1)
     central = Federation(tmp_path / "sgd", "strategy.name=fedsgd").play(1)
     np.testing.assert_allclose(moved, central, atol=1e-6)
-    assert len(federation.strategy.replies) == 4
-    for reply in federation.strategy.replies.received:
+    assert len(federation.strategy.train_round.replies) == 4
+    for reply in federation.strategy.train_round.replies.received:
         np.testing.assert_allclose(reply.vector, central, atol=1e-6)
 
 
@@ -96,7 +96,7 @@ def test_a_device_that_is_silent_in_the_first_exchange_is_not_asked_again(layout
     play(strategy, InlineGrid(answers), range(1, 2))
     assert len(asked) == 1
     assert strategy.centers(strategy.state).tolist() == [[-2] * 8]
-    assert "No reply" in strategy.failures["c"]
+    assert "No reply" in strategy.train_round.failures["c"]
 
 
 def test_without_enough_gradients_the_model_stays(layout, scripted, play):

@@ -230,7 +230,7 @@ def test_the_record_is_json_and_says_what_was_seen():
     assert record["distances"][0] == 1
     assert record["distances"][-1] == pytest.approx(np.sqrt(18**2 + 8**2 + 1))
     assert record["divergences"][-1] == pytest.approx(np.log(2), abs=0.01)
-    kind, clients, matrix = made.client_similarity(made.state, made.replies)
+    kind, clients, matrix = made.client_similarity(made.state, made.train_round.replies)
     assert kind.startswith("Jensen–Shannon")
     assert clients == tuple("abcde")
     assert matrix[0, 2] == pytest.approx(record["divergences"][-1])

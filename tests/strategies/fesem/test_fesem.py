@@ -201,7 +201,7 @@ def test_k_by_accuracy_tries_each_candidate_for_three_rounds():
         tried.append(len(state.centers))
     # rounds 2 and 3 are common, then three rounds with each candidate, then the best of them
     assert tried == [1, 2, 2, 2, 3, 3, 3, 3]
-    assert strategy.warnings == ["K is chosen after 6 more rounds, of trial clusters."]
+    assert strategy.train_round.warnings == ["K is chosen after 6 more rounds, of trial clusters."]
     assert state.selection == {"2": 0.5, "3": 0.9}
     assert state.num_clusters == 3
     assert state.trial is None
@@ -286,11 +286,11 @@ def test_on_a_grid_with_a_client_that_fails_and_one_that_joins_late(scripted, pl
     strategy = FeSEM(num_clusters=2, identify=True)
     play(strategy, grid, range(1, 4))
     assert strategy.assignment(strategy.state) == {"a": 0, "b": 0, "c": 1}
-    assert set(strategy.failures) == {"d"}
+    assert set(strategy.train_round.failures) == {"d"}
     grid.handlers[5] = scripted("e", towards(7.8))
     play(strategy, grid, range(4, 7))
     assert strategy.assignment(strategy.state)["e"] == 1
-    kind, names, distances = strategy.client_similarity(strategy.state, strategy.replies)
+    kind, names, distances = strategy.client_similarity(strategy.state, strategy.train_round.replies)
     assert (kind, names) == ("Euclidean distance between client models", ("a", "b", "c", "e"))
     assert distances[0, 1] < distances[0, 2]
 

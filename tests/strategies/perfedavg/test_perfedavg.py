@@ -64,7 +64,7 @@ def test_it_is_tested_adapted_and_keeps_an_adapted_model(tmp_path):
     scores = session.reply_evaluation(adapted).content["metrics"]
     assert scores["accuracy"] == accuracies["client-0"]
     kept = session.layout.flatten(session.recall().slots["personal"])
-    uploaded = next(r.vector for r in strategy.replies.received if r.client == "client-0")
+    uploaded = next(r.vector for r in strategy.train_round.replies.received if r.client == "client-0")
     np.testing.assert_allclose(kept, adapt(session, uploaded), atol=1e-6)
 
 
