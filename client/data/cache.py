@@ -42,6 +42,7 @@ CODE: tuple[str, ...] = (
     "client/data/scenes",
     "client/data/table",
     "client/data/table_reader",
+    "client/data/outliers",
     "client/data/table_text",
     "client/data/table_numbers",
     "client/data/table_times",

@@ -189,6 +189,7 @@ def test_a_unit_that_jumps_is_said(kind, tmp_path):
         return load_table(file(tmp_path, "t,a,b,c\n" + "\n".join(lines) + "\n"), load_settings(None, chosen)).notes
 
     assert notes(1) == ()
-    (said,) = notes(1000)
+    far, said = notes(1000)
+    assert far.startswith("a: 10 cells are far outside of the others")
     assert "The newest values of 'a' are" in said
     assert "has its unit changed" in said
