@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -30,6 +31,7 @@ app = typer.Typer(
 )
 app.add_typer(keys_app)
 SERVERS_OWN = {"fastapi", "jinja2", "matplotlib", "prometheus_client", "scipy", "sklearn", "tomli_w", "uvicorn"}
+ESCAPED = "backslashreplace"
 INTERRUPTED = 130  # as shells count an end by SIGINT
 
 
@@ -313,6 +315,10 @@ def main() -> None:
     """Run the command line; a problem that the user can act on is one message and exit status 2."""
     # A shell starts background jobs with SIGINT ignored; `compare` and scripts end a run with it all the same.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for stream in (sys.stdout, sys.stderr):  # a file's name may have what this terminal cannot print
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=ESCAPED)
+    os.environ.setdefault("PYTHONIOENCODING", f":{ESCAPED}")  # of the processes that this one starts, or becomes
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else a server has a line of each stranger's handshake
     try:
         status = app(standalone_mode=False)  # what typer.Exit carries, which Ctrl-C becomes, too

@@ -110,7 +110,7 @@ def find_photos(folder: Path, classes: tuple[str, ...]) -> Photos:
             continue
         images, others = sorted_files(entry)
         if label is None:
-            unknown[class_name(entry.name)] = len(images)
+            unknown[printable(class_name(entry.name))] = len(images)
             continue
         photos += [(file, label) for file in images]
         passed_over.update(file.suffix.lower() or "without suffix" for file in others)

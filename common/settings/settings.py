@@ -35,6 +35,7 @@ from bouquet.common.settings.sections import (
     TrainSettings,
     WireSettings,
 )
+from bouquet.common.system.files import read_toml
 
 AS_JSON = "settings"  # key of a run config
 
@@ -130,11 +131,9 @@ def load_settings(file: Path | None, overrides: Iterable[str] = (), **keys: Any)
     content: dict[str, Any] = {}
     if file is not None:
         try:
-            content = tomllib.loads(file.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise SettingsError(f"The settings file {file} cannot be read: {error.strerror}.") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise SettingsError(f"The settings file {file} is not valid TOML: {error}.") from None
+            content = read_toml(file, "The settings file")
+        except BouquetError as error:
+            raise SettingsError(str(error)) from None
     values: dict[str, Any] = {}
     for text in overrides:
         key, separator, value = text.partition("=")

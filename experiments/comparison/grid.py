@@ -8,7 +8,6 @@ values of its own chosen for it (`bouquet.experiments.comparison.tuning`).
 from __future__ import annotations
 
 import re
-import tomllib
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -20,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings import Settings, SettingsError, parse_settings
 from bouquet.common.settings.sections import DataSettings
+from bouquet.common.system.files import read_toml
 from bouquet.common.task.task import task_of
 from bouquet.experiments.comparison.measures import parse_metric
 from bouquet.experiments.comparison.paper_figures import PaperFigures
@@ -70,11 +70,9 @@ def load_table(path: Path, check: Check = check_strategy) -> Table:
     Raises `TableError`, which names the file, the entry, the key and what is allowed.
     """
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise TableError(f"The table {path} cannot be read: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise TableError(f"The table {path} is not valid TOML: {error}.") from None
+        content = read_toml(path, "The table")
+    except BouquetError as error:
+        raise TableError(str(error)) from None
     try:
         return _build(_File.model_validate(content), check)
     except ValidationError as error:

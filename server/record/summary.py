@@ -17,7 +17,7 @@ from bouquet.server.monitoring.diagnosis import all_warnings
 from bouquet.server.record.beside import of_device
 from bouquet.server.record.traffic import Bytes
 from bouquet.strategies.base.filters.privacy import PrivacyLedger
-from bouquet.strategies.base.reply_checks import read_classes
+from bouquet.strategies.base.reply_checks import read_classes, read_unknown_classes
 from bouquet.strategies.base.strategy import MethodStrategy
 
 
@@ -100,6 +100,8 @@ def _shown(reported: Mapping[str, float], said: Mapping[str, Any], score: Score)
         shown["beside"] = beside
     if classes := read_classes(said):
         shown["classes"] = classes
+    if unknown := read_unknown_classes(said):
+        shown["unknown_classes"] = unknown
     return shown | model_selection.served(reported)
 
 

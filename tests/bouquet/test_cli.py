@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -10,6 +11,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from PIL import Image
 
 from bouquet import cli
 from bouquet.client.agent import main as agent
@@ -140,3 +142,21 @@ def test_every_command_explains_itself(tmp_path, command):
     done = bouquet(tmp_path, command, "--help")
     assert done.returncode == 0
     assert "Usage" in done.stdout
+
+
+@pytest.mark.parametrize("locale", ["C.UTF-8", "POSIX"])
+def test_a_name_that_the_terminal_cannot_print_is_escaped(locale, tmp_path):
+    for name in (b"bl\xffight", b"M\xc3\xb6hre"):
+        folder = os.path.join(os.fsencode(tmp_path), name)
+        os.mkdir(folder)
+        Image.new("L", (4, 4)).save(os.path.join(folder, b"a\x1b[31m\xff.png"))
+        with open(os.path.join(folder, b"bad\xfe.png"), "wb"):
+            pass
+    how = {**os.environ, "LC_ALL": locale, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-P", "-m", "bouquet", "check", "--insecure", "--data", str(tmp_path)]
+    done = subprocess.run([*command, "--state-dir", str(tmp_path / "state")], env=how, capture_output=True, check=False)
+    assert b"Traceback" not in done.stderr
+    said = done.stdout.decode()
+    assert r"bl\udcffight 2" in said
+    assert r"bad\udcfe.png cannot be read" in said
+    assert "\x1b[31m" not in said

@@ -1,3 +1,5 @@
+import codecs
+
 import pytest
 
 from bouquet.common.settings import Settings, SettingsError, load_settings, parse_settings
@@ -97,3 +99,11 @@ def test_fingerprint_ignores_what_does_not_change_the_result():
     assert same.fingerprint() == base.fingerprint()
     assert load_settings(None, ["run.seed=1"]).fingerprint() != base.fingerprint()
     assert load_settings(None, ["strategy.num_clusters=3"]).fingerprint() != base.fingerprint()
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le"])
+def test_a_file_is_read_as_editors_save_it(encoding, tmp_path):
+    text = '[data]\r\nclasses = ["Möhrenfäule", "rust"]\r\n'
+    raw = text.encode(encoding)
+    (tmp_path / "a.toml").write_bytes(codecs.BOM_UTF16_LE + raw if encoding == "utf-16-le" else raw)
+    assert load_settings(tmp_path / "a.toml").data.classes == ("Möhrenfäule", "rust")
