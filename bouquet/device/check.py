@@ -111,7 +111,7 @@ def _whole_data(path: Path, settings: Settings, strict: bool) -> Iterator[Line]:
     yield Line("data", OK, f"{what}. Read in {took:.1f} s.")
     if found.span:
         yield Line("", OK, found.span)
-    for note in found.notes:
+    for note in (*found.notes, *found.warnings):
         yield Line("", WARNING, note)
     if found.scaling is not None and table.scaling == "device":
         scaling = found.scaling

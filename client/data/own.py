@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bouquet.client.data.drift import stuck
 from bouquet.client.data.folder import NO_TABLE, read_folder
 from bouquet.client.data.loading import MINIMUM_TRAIN, ClientData, check_enough, split
 from bouquet.client.data.outliers import odd_values
@@ -138,7 +139,12 @@ def load_table(path: Path | str, settings: Settings, strict: bool = False) -> Cl
     train_y, test_y = samples.y[train], samples.y[test]
     x = scaling.inputs(samples.x)
     notes = (*samples.notes, *odd_values(table, about), *capped(scaling, about))
-    notes += jumped(x, about) if parts is not None else ()
+    warnings: list[str] = []
+    if scaling.limits or scaling.target_limits:
+        warnings.append("A few values are far outside of the others, and count as less: bouquet check says which.")
+    if parts is not None:
+        newest = x if x.ndim == 2 else x[:, :, -1]
+        warnings += [*jumped(newest, about), *stuck(newest, about.words)]
     if not task.has_classes:
         train_y = within(train_y, scaling.target_limits)
         naive, names = _naive(train_y, test_y)
@@ -154,6 +160,7 @@ def load_table(path: Path | str, settings: Settings, strict: bool = False) -> Cl
         test_y,
         len(settings.data.classes),
         notes=notes,
+        warnings=tuple(dict.fromkeys(warnings)),
         left_out=table.left_out,
         scaling=scaling,
         **rest,

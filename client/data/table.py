@@ -122,7 +122,7 @@ def _of_columns(values: NDArray[Any], unscaled: bool) -> tuple[tuple[float, ...]
 
 def capped(scaling: Scaling, about: TableSettings) -> tuple[str, ...]:
     """A word on columns whose scale leaves out what is far outside."""
-    words = [column for column in about.inputs for _ in about.values.get(column, "1")]
+    words = about.words
     named = [*zip(words, scaling.limits, strict=False), *zip(about.targets, scaling.target_limits, strict=False)]
     found = {column: f"{column} {limit[0]:.4g} to {limit[1]:.4g}" for column, limit in named if limit is not None}
     said = f"Scaled by what is not far outside; what is beyond counts as the end: {', '.join(found.values())}."
@@ -130,13 +130,11 @@ def capped(scaling: Scaling, about: TableSettings) -> tuple[str, ...]:
 
 
 def jumped(x: NDArray[np.float32], about: TableSettings) -> tuple[str, ...]:
-    """A word on inputs whose newest values are far from what is trained on; ``x`` is scaled and in order of time."""
-    newest = x[-NEWEST:] if x.ndim == 2 else x[-NEWEST:, :, -1]
-    words = [column for column in about.inputs for _ in about.values.get(column, "1")]
-    off = np.abs(np.median(newest, axis=0)) if about.scaling == "device" else np.zeros(len(words))
+    """A word on inputs whose newest values are far from what is trained on; ``x`` (n, columns) is scaled, in order."""
+    words = about.words
+    off = np.abs(np.median(x[-NEWEST:], axis=0)) if about.scaling == "device" else np.zeros(len(words))
     return tuple(
-        f"The newest values of {column!r} are {by:.0f} deviations from the mean of what is trained on: has its unit "
-        "changed, or does the sensor fail?"
+        f"The newest values of {column!r} are far from what is trained on: has its unit changed, or does it fail?"
         for column, by in zip(words, off, strict=True)
         if by > FAR
     )
@@ -231,7 +229,7 @@ def _step(times: Floats) -> float:
 
 def _naive(windows: Floats, about: TableSettings, step: float) -> tuple[tuple[str, ...], Floats]:
     """What is foretold without a model, (k, n, targets): the last value, and that of the same time a day before."""
-    inputs = [column for column in about.inputs for _ in about.values.get(column, "1")]
+    inputs = list(about.words)
     if not all(target in inputs and target not in about.values for target in about.targets):
         return (), np.empty((0, len(windows), len(about.targets)))
     columns = [inputs.index(target) for target in about.targets]

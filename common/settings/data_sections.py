@@ -206,9 +206,14 @@ class TableSettings(Section):
         return {column.strip(): tuple(v.strip() for v in listed.split(",")) for column, _, listed in pairs}
 
     @property
+    def words(self) -> tuple[str, ...]:
+        """The column of each input channel."""
+        return tuple(column for column in self.inputs for _ in self.values.get(column, "1"))
+
+    @property
     def width(self) -> int:
         """Number of input channels."""
-        return sum(len(self.values.get(column, "1")) for column in self.inputs)
+        return len(self.words)
 
     def gaps_of(self, column: str) -> tuple[str, ...]:
         """What stands for a gap in a column."""

@@ -182,14 +182,14 @@ def test_a_unit_that_jumps_is_said(kind, tmp_path):
     chosen = [f"task.kind={kind}", "data.dataset=own", "table.inputs=a,b", "table.targets=c", "table.time=t"]
     rng = np.random.default_rng(0)
 
-    def notes(factor):
+    def loaded(factor):
         values = rng.normal((5, 5, 5), 1, (200, 3))
         values[190:, 0] *= factor
         lines = [f"{60 * i},{a},{b},{c}" for i, (a, b, c) in enumerate(values)]
-        return load_table(file(tmp_path, "t,a,b,c\n" + "\n".join(lines) + "\n"), load_settings(None, chosen)).notes
+        return load_table(file(tmp_path, "t,a,b,c\n" + "\n".join(lines) + "\n"), load_settings(None, chosen))
 
-    assert notes(1) == ()
-    far, said = notes(1000)
-    assert far.startswith("a: 10 cells are far outside of the others")
-    assert "The newest values of 'a' are" in said
-    assert "has its unit changed" in said
+    assert (loaded(1).notes, loaded(1).warnings) == ((), ())
+    found = loaded(1000)
+    assert found.notes[0].startswith("a: 10 cells are far outside of the others")
+    (said,) = found.warnings
+    assert said.startswith("The newest values of 'a' are far from what is trained on: has its unit changed")
