@@ -13,11 +13,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bouquet.client.data.arrays import check_labels, check_numbers, check_samples
+from bouquet.client.data.arrays import check_samples, check_targets
 from bouquet.client.data.table import Samples, samples_of
 from bouquet.client.data.table_reader import Table, read_table
 from bouquet.client.data.table_text import table_files
+from bouquet.common.data.class_folders import class_name
 from bouquet.common.data.images import IMAGE_MODES, IMAGE_SUFFIXES, image_files, read_image
+from bouquet.common.data.left_out import LeftOut
 from bouquet.common.data.readers import read_arrays
 from bouquet.common.errors import BouquetError
 from bouquet.common.model.card import ModelCard
@@ -230,14 +232,13 @@ def _samples_of(path: Path, card: ModelCard) -> Iterator[_Sample]:
         arrays = read_arrays(path)
         if "x" not in arrays:
             raise BouquetError(f"{path} lacks 'x'; it holds {', '.join(arrays) or 'nothing'}.")
-        x = check_samples(arrays, "x", shape, path)
+        x, fit = check_samples(arrays, "x", shape, path, LeftOut("samples"))
         truths: Iterable[Any] = [None] * len(x)
-        if "y" in arrays and classes:
-            truths = check_labels(arrays, "y", len(x), classes, path)
-        elif "y" in arrays:
-            truths = check_numbers(arrays, "y", len(x), card.outputs, path)
+        if "y" in arrays:
+            truths = check_targets(arrays, "y", classes, card.outputs, fit)
         for index, (raw, truth) in enumerate(zip(x, truths, strict=True)):
-            yield _Sample(f"{path}[{index}]", raw, truth=truth)
+            error = fit.reasons.get(index, "")
+            yield _Sample(f"{path}[{index}]", None if error else raw, error, truth)
         return
     if not path.exists():
         raise BouquetError(f"There is no file or folder {path}.")
@@ -248,7 +249,8 @@ def _samples_of(path: Path, card: ModelCard) -> Iterator[_Sample]:
         raise BouquetError(f"The folder {path} holds no images ({', '.join(IMAGE_SUFFIXES)}) and no data.npz.")
     for file in files:
         try:
-            named = path.is_dir() and file.parent.name in classes
-            yield _Sample(str(file), read_image(file, shape), truth=classes.index(file.parent.name) if named else None)
+            name = class_name(file.parent.name)
+            named = path.is_dir() and name in classes
+            yield _Sample(str(file), read_image(file, shape), truth=classes.index(name) if named else None)
         except BouquetError as error:
             yield _Sample(str(file), error=str(error))

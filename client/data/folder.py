@@ -50,7 +50,7 @@ def read_folder(
     if (file := npz_of(path)) is not None:
         if not file.is_file():
             raise BouquetError(f"The data file {file} does not exist.")
-        return read_npz(file, input_shape, classes, about, by_time)
+        return read_npz(file, input_shape, classes, about, by_time, strict)
     if not path.is_dir():
         raise BouquetError(f"{path} is neither an .npz file nor a folder; give one of them as the device's own data.")
     if not classes or by_time:
@@ -97,18 +97,24 @@ def _read_images(
             "width), other data go into an .npz file."
         )
     if (folder / "train").is_dir() and "train" not in classes:
-        own = _read_class_folders(folder / "train", input_shape, classes, report, strict)
-        if not (folder / "test").is_dir():
+        divided = (folder / "test").is_dir()
+        own = _read_class_folders(folder / "train", input_shape, classes, report, strict, divided)
+        if not divided:
             return own
-        test = _read_class_folders(folder / "test", input_shape, classes, report, strict)
-        parts: dict[str, Any] = {"test_x": test.x, "test_y": test.y, "test_files": test.files, "segments": None}
+        test = _read_class_folders(folder / "test", input_shape, classes, report, strict, divided)
+        parts: dict[str, Any] = {"test_x": test.x, "test_y": test.y, "test_files": test.files}
         told: dict[str, Any] = {"notes": own.notes + test.notes, "left_out": own.left_out + test.left_out}
         return replace(own, **parts, **told, unknown=tuple(dict.fromkeys(own.unknown + test.unknown)))
     return _read_class_folders(folder, input_shape, classes, report, strict)
 
 
 def _read_class_folders(
-    folder: Path, input_shape: tuple[int, ...], classes: tuple[str, ...], report: Report | None, strict: bool
+    folder: Path,
+    input_shape: tuple[int, ...],
+    classes: tuple[str, ...],
+    report: Report | None,
+    strict: bool,
+    divided: bool = False,
 ) -> OwnData:
     found = find_photos(folder, classes)
     if strict:
@@ -122,13 +128,14 @@ def _read_class_folders(
     photos = read_photos(found, input_shape, report, left_out)
     left_out.check(len(found.photos))
     notes = notes_on(found, photos, left_out)
+    scene, said = (None, ()) if divided else scenes(photos)
     more: dict[str, Any] = {"left_out": left_out.count, "files": photos.files, "unknown": found.unknown_classes}
-    return OwnData(photos.x, photos.y, scenes(photos)[0], notes=notes, **more)
+    return OwnData(photos.x, photos.y, scene, notes=notes + said, **more)
 
 
 def notes_on(found: Photos, photos: ReadPhotos, left_out: LeftOut) -> tuple[str, ...]:
     """What the owner of photos should know, a sentence each."""
-    notes = (*found.notes(), *left_out.notes(len(found.photos)), *scenes(photos)[1], *in_two_classes(photos))
+    notes = (*found.notes(), *left_out.notes(len(found.photos)), *in_two_classes(photos))
     if photos.see_through:
         notes += (f"Transparent: {photos.see_through} photos in part, with white put behind them.",)
     return notes

@@ -61,7 +61,7 @@ def load_folder(
         seed: of the split; the same seed gives the same split after a restart.
         mean, std: for each channel or for all, the same for the whole federation; by default bytes become −1 to 1.
         report: told how far the reading of many images has come, in a line each time.
-        strict: leave out no photo that cannot be read (`bouquet.common.data.left_out`).
+        strict: leave out nothing that cannot be read (`bouquet.common.data.left_out`).
         as_bytes: leave bytes as they are, a fourth of the memory; who uses them standardises.
         about: where numbers are told, what they are called and how they are scaled; and where the cut is.
         by_time: test the newest samples.

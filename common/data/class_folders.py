@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -148,22 +149,23 @@ def read_photos(
     kept: list[tuple[Path, int]] = []
     see_through = 0
     step = max(1, len(found.photos) // 10)
-    pool = ThreadPoolExecutor(available_cores())  # Pillow lets others work while it decodes
-    try:
-        read = pool.map(lambda photo: _photo_or_error(photo[0], input_shape), found.photos)
-        for done, (which, photo) in enumerate(zip(found.photos, read, strict=True), 1):
-            if isinstance(photo, BouquetError):
-                if left_out is None:
-                    raise photo
-                left_out.add(photo)
-            else:
-                x[len(kept)], taken[:, len(kept)] = photo.pixels, (photo.taken, photo.changed)
-                see_through += photo.see_through
-                kept.append(which)
-            if report is not None and len(found.photos) >= MANY_IMAGES and done % step == 0:
-                report(f"Reading the images in {found.folder}: {done} of {len(found.photos)}.")
-    finally:
-        pool.shutdown(cancel_futures=True)
+    # Pillow lets others work while it decodes; its warnings name no file.
+    with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor(available_cores()) as pool:
+        try:
+            read = pool.map(lambda photo: _photo_or_error(photo[0], input_shape), found.photos)
+            for done, (which, photo) in enumerate(zip(found.photos, read, strict=True), 1):
+                if isinstance(photo, BouquetError):
+                    if left_out is None:
+                        raise photo
+                    left_out.add(photo)
+                else:
+                    x[len(kept)], taken[:, len(kept)] = photo.pixels, (photo.taken, photo.changed)
+                    see_through += photo.see_through
+                    kept.append(which)
+                if report is not None and len(found.photos) >= MANY_IMAGES and done % step == 0:
+                    report(f"Reading the images in {found.folder}: {done} of {len(found.photos)}.")
+        finally:
+            pool.shutdown(cancel_futures=True)
     count, labels = len(kept), np.array([label for _, label in kept], dtype=np.int64)
     files = tuple(file for file, _ in kept)
     return ReadPhotos(x[:count], labels, files, taken[0, :count], taken[1, :count], see_through)

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from bouquet.common.system.resources import available_bytes
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-HEIF_SUFFIXES = (".heic", ".heif")  # which Pillow reads where pillow-heif is installed
+HEIF, HEIF_SUFFIXES = "pillow_heif", (".heic", ".heif")  # read where that package is installed
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 CLUTTER = ("__MACOSX", "lost+found", "System Volume Information", "Thumbs.db", "desktop.ini")
 IMAGE_MODES = {1: "L", 3: "RGB"}  # Pillow's mode for each number of channels that an image can have
@@ -88,7 +89,7 @@ def sorted_files(folder: Path) -> tuple[list[Path], list[Path]]:
 def is_image(file: Path) -> bool:
     """Whether its name says that it is an image that can be read here."""
     suffix = file.suffix.lower()
-    return suffix in IMAGE_SUFFIXES or (suffix in HEIF_SUFFIXES and find_spec("pillow_heif") is not None)
+    return suffix in IMAGE_SUFFIXES or (suffix in HEIF_SUFFIXES and find_spec(HEIF) is not None)
 
 
 def image_files(folder: Path) -> list[Path]:
@@ -119,9 +120,9 @@ def _decoded(file: Path, input_shape: tuple[int, ...]) -> tuple[NDArray[np.uint8
     from PIL import Image, UnidentifiedImageError
 
     if file.suffix.lower() in HEIF_SUFFIXES:
-        import pillow_heif  # type: ignore[import-not-found, unused-ignore]
-
-        pillow_heif.register_heif_opener()
+        if find_spec(HEIF) is None:
+            raise OSError(0, "this takes pillow-heif: pip install pillow-heif")
+        import_module(HEIF).register_heif_opener()
     channels, height, width = input_shape
     mode, longer = IMAGE_MODES[channels], max(height, width)
     try:

@@ -36,13 +36,16 @@ class LeftOut:
     strict: bool = False
     count: int = 0
     reasons: list[str] = field(default_factory=list)
+    public: str = ""  # what is told of the first
 
     def add(self, error: BouquetError) -> None:
         """Leave one out. Raises the error where the device's owner is strict."""
+        told = error.public if error.public != str(error) else ""
         if self.strict:
-            public = error.public if error.public != str(error) else f"One of this device's {self.what} cannot be read."
-            raise BouquetError(f"{error} Nothing is left out, as its owner has it (--strict).", public=public)
+            text = f"{error} Nothing is left out, as its owner has it (--strict)."
+            raise BouquetError(text, public=told or f"One of this device's {self.what} cannot be read.")
         self.count += 1
+        self.public = self.public or told
         if len(self.reasons) < NAMED:
             self.reasons.append(str(error))
 
@@ -51,7 +54,8 @@ class LeftOut:
         if self.count > max(1.0, MOST * total):
             few = f"{self.count} of {total} {self.what} cannot be read"
             raise BouquetError(
-                f"{few}, and at most {MOST:.0%} are left out. {self.reasons[0]}", public=f"{few} on this device."
+                f"{few}, and at most {MOST:.0%} are left out. {self.reasons[0]}",
+                public=f"{few} on this device. {self.public}".rstrip(),
             )
 
     def notes(self, total: int) -> tuple[str, ...]:

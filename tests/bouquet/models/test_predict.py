@@ -103,7 +103,8 @@ def test_what_has_labels_has_a_score(device, tmp_path, bouquet):
     assert (status, err) == (0, "accuracy 0.000, over 2 samples with a label")
     np.savez(tmp_path / "data.npz", x=x, y=[0, 2])
     status, _, err = bouquet("predict", tmp_path, "--state-dir", device / "state")
-    assert (status, "holds labels 0 to 2" in err) == (1, True)
+    assert (status, "sample 1: 'y' holds label 2" in err) == (1, True)
+    assert err.endswith("accuracy 0.000, over 1 samples with a label")
 
 
 def test_one_broken_image_is_named_and_the_others_are_predicted(device, tmp_path, bouquet):

@@ -26,8 +26,8 @@ def save(folder, **changes):
     return folder / "data.npz"
 
 
-def load(path, about=ABOUT, by_time=True, classes=(), input_shape=(2, 3)):
-    return load_folder(path, input_shape=input_shape, classes=classes, about=about, by_time=by_time)
+def load(path, about=ABOUT, by_time=True, classes=(), input_shape=(2, 3), strict=False):
+    return load_folder(path, input_shape=input_shape, classes=classes, about=about, by_time=by_time, strict=strict)
 
 
 def test_the_newest_are_tested_whatever_their_order_and_numbers_are_scaled(tmp_path):
@@ -101,25 +101,45 @@ def test_bytes_stay_bytes_and_a_test_part_is_used(tmp_path):
         ({"time": None}, r"lacks 'time', of which data\.split = 'time' needs a value for each sample; it holds x, y"),
         ({"time": np.arange(39.0)}, r"'time' is float64 of shape \(39,\); expected a time for each of 40 samples"),
         ({"time": np.full(COUNT, "2026-01-01")}, r"'time' is <U10 of shape \(40,\); expected a time"),
-        ({"time": np.where(np.arange(COUNT) == 3, np.nan, 1.0)}, r"'time' holds nan for sample 3, and 1 such values"),
-        ({"time": np.full(COUNT, "NaT", "datetime64[s]")}, r"'time' holds NaT for sample 0, and 40 such values"),
+        ({"time": np.where(np.arange(COUNT) == 3, np.nan, 1.0)}, r"sample 3: 'time' holds nan; allowed are seconds"),
+        ({"time": np.full(COUNT, "NaT", "datetime64[s]")}, r"sample 0: 'time' holds NaT"),
         ({"time": NEW_YEAR * 1000 + np.arange(COUNT)}, r"allowed are seconds since 1970 \(not milliseconds"),
-        ({"start": NEW_YEAR + DAY * (1 + np.arange(COUNT))}, "'start' of sample 0 is after its 'time'"),
+        ({"start": NEW_YEAR + DAY * (1 + np.arange(COUNT))}, "sample 0: 'start' is after its 'time'"),
         ({"start": np.arange(2)}, "'start' is int64 of shape"),
         ({"x_test": np.zeros((2, 2, 3)), "y_test": np.zeros(2)}, "tests the newest of x: leave 'x_test', 'y_test' out"),
         ({"y": np.full(COUNT, "high")}, r"'y' holds words, and the task tells numbers \(level\)"),
         ({"y": np.zeros(COUNT, bool)}, r"'y' holds bool, and the task tells numbers"),
         ({"y": np.zeros(39)}, r"'y' has shape \(39,\); expected \(40, 1\): a number of each of 40 samples for each of"),
         ({"y": np.zeros((COUNT, 2))}, r"'y' has shape \(40, 2\); expected \(40, 1\)"),
-        ({"y": np.where(np.arange(COUNT) > 37, np.nan, 1.0)}, r"'y' holds \[nan\] for sample 38, and 2 such samples"),
-        ({"y": np.full(COUNT, 1e300)}, r"'y' holds \[1e\+300\] for sample 0"),
+        ({"y": np.where(np.arange(COUNT) > 37, np.nan, 1.0)}, r"sample 38: 'y' holds \[nan\]; allowed are numbers"),
+        ({"y": np.full(COUNT, 1e300)}, r"sample 0: 'y' holds \[1e\+300\]"),
         ({"time": np.zeros(COUNT)}, "the newest part is tested, has too few samples, 0 to train on"),
     ],
 )
 def test_what_does_not_fit_is_named(changes, said, tmp_path):
     with pytest.raises(BouquetError, match=said) as caught:
-        load(save(tmp_path, **changes))
+        load(save(tmp_path, **changes), strict=True)
     assert "data.npz" in str(caught.value)
+
+
+def test_few_samples_that_do_not_fit_are_left_out_and_named(tmp_path):
+    x, y, time = RNG.normal(size=(COUNT, 2, 3)), np.arange(COUNT) * 1.0, NEW_YEAR + DAY * np.arange(COUNT) * 1.0
+    x[3, 0, 0], time[7] = np.inf, np.nan
+    path = save(tmp_path, x=x, y=y, time=time)
+    data = load(path)
+    assert (len(data.train_y) + len(data.test_y), data.left_out) == (38, 2)
+    (note,) = [note for note in data.notes if note.startswith("Left out")]
+    assert note.startswith(f"Left out: 2 of 40 samples. {path}, sample 3: 'x' holds values that are not finite")
+    assert "sample 7: 'time' holds nan" in note
+    y[11] = np.nan
+    with pytest.raises(BouquetError, match=r"3 of 40 samples cannot be read, and at most 5% are left out"):
+        load(save(tmp_path, x=x, y=y, time=time))
+    labels = np.arange(COUNT) // 4 % 2
+    labels[0] = 9
+    x[3, 0, 0] = 0
+    path = save(tmp_path, x=x, y=labels, time=None, x_test=x[:4], y_test=np.array([0, 1, 5, 0]))
+    data = load(path, TableSettings(), by_time=False, classes=("dry", "wet"))
+    assert (len(data.train_y), len(data.test_y), data.left_out) == (39, 3, 2)
 
 
 def test_what_nothing_looks_at_is_said(tmp_path):
