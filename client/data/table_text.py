@@ -6,6 +6,7 @@ are apart by: so a preamble and the separator need no setting.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import io
@@ -141,8 +142,9 @@ class Sheet:
                 break
             taken.append(following)
             whole += following[1]
-        if not whole.count('"') % 2 and len(next(csv.reader([whole], delimiter=separator[0]), [])) == width:
-            return whole
+        with contextlib.suppress(csv.Error):
+            if not whole.count('"') % 2 and len(cells(whole, separator)) == width:
+                return whole
         waiting.extendleft(reversed(taken))
         return line
 
