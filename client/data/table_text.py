@@ -38,7 +38,7 @@ def table_files(path: Path) -> list[Path]:
     """The CSV file itself, or those of a folder, by name; empty where there are none."""
     if path.is_dir():
         found = (file for file in path.iterdir() if _is_table(file) and not file.name.startswith("."))
-        return sorted(found)
+        return sorted(file for file in found if file.is_file())
     return [path] if _is_table(path) else []
 
 
@@ -67,9 +67,9 @@ class Sheet:
         lines = self._lines()
         self.wanted = [unicodedata.normalize("NFC", column) for column in self.wanted]
         above, separator, header = self._header(lines)
-        places = [header.index(column) for column in self.wanted]
+        places, last = self._places(header)
+        name = max(self.wanted, key=len)
         seen = {*above}  # a logger that was restarted writes its header again, and what is above it
-        last = len(header) - next((k for k, name in enumerate(reversed(header)) if name), 0)
         blank = f'{separator}" \t\r\n'
         waiting: deque[tuple[int, str]] = deque()
         while following := waiting.popleft() if waiting else next(lines, None):
@@ -82,6 +82,9 @@ class Sheet:
                 row = cells(line, separator)
             except csv.Error as error:
                 self.damage.add(BouquetError(f"{self.file}, line {number}: {error}."))
+                continue
+            if name in line and set(self.wanted) <= {*(names := _names(row))}:  # a logger's new firmware, a new order
+                header, places, last = names, *self._places(names)
                 continue
             if len(row) != len(header) and (len(row) < last or any(map(str.strip, row[len(header) :]))):
                 if not line.startswith("#"):
@@ -104,12 +107,17 @@ class Sheet:
                 there = sum(column in names for column in self.wanted)
                 if there == len(self.wanted):
                     self._say(number, separator, len(names))
-                    if twice := [column for column in self.wanted if names.count(column) > 1]:
-                        raise BouquetError(f"{self.file} has two columns {twice[0]!r}.")
                     return above, separator, names
                 if (there, len(names)) > (best[0], len(best[1])) and (there or len(above) == 1):
                     best = (there, names)
         raise self._lacks(best[1])
+
+    def _places(self, header: list[str]) -> tuple[list[int], int]:
+        """Where the wanted columns are, and how many there are up to the last that has a name."""
+        if twice := [column for column in self.wanted if header.count(column) > 1]:
+            raise BouquetError(f"{self.file} has two columns {twice[0]!r}.")
+        last = max(k for k, name in enumerate(header, 1) if name)
+        return [header.index(column) for column in self.wanted], last
 
     def _lacks(self, names: list[str]) -> BouquetError:
         missing = next(column for column in self.wanted if column not in names)
@@ -170,7 +178,7 @@ class Sheet:
         try:
             for number, line in enumerate(text, 1):
                 if line.endswith(("\n", "\r")):
-                    yield number, self._decoded(line).replace("\0", "")  # what a card has where power was lost
+                    yield number, self._decoded(line)
                 elif line.strip("\0"):
                     self.notes.append(f"The last line of {self.file.name} has no end yet, and is passed over.")
         except EOFError:
@@ -179,6 +187,8 @@ class Sheet:
             raise BouquetError(f"The table {self.file} cannot be unpacked: {error}.") from None
 
     def _decoded(self, line: str) -> str:
+        if "\0" in line:
+            line = line.replace("\0", "")  # what a card has where power was lost
         if line.isascii():
             return line
         try:
@@ -186,7 +196,7 @@ class Sheet:
         except UnicodeEncodeError:
             self.form["Windows-1252, not UTF-8"] = None
             line = line.encode("utf-8", "surrogateescape").decode("cp1252", "replace")
-        return unicodedata.normalize("NFC", line)
+        return unicodedata.normalize("NFC", line).removeprefix("\ufeff")  # of files that were put together
 
 
 def cells(line: str, separator: str) -> list[str]:

@@ -62,6 +62,9 @@ TABLES = {
     "minus": ([row.replace(",-", ",−") for row in rows()], []),
     "a comment": ([f"# {rows()[0]}", *rows()[1:200], "# battery changed", *rows()[200:]], []),
     "more commas": ([f"{row},," for row in rows()], []),
+    "put together": ([*rows()[:200], "\ufeff" + rows()[0], *rows()[200:]], []),
+    "a new order": ([*rows()[:200], "temp,new,time,level", *(f"{b},7,{t},{a}" for t, a, b in
+                                                             (r.split(",") for r in rows()[200:]))], []),
     "newest first": ([rows()[0], *rows()[:0:-1]], []),
     "quotes": (['"' + row.replace(",", '","') + '"' for row in rows()], []),
     "quoted commas": ([rows()[0], *(f'{t},"{a}","{b}"' for t, a, b in (r.replace(".", ",").split(";")
