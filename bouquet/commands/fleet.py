@@ -116,7 +116,8 @@ def stop(
     A server with --keep-waiting then waits for the next run.
     """
     from bouquet.common.errors import BouquetError
-    from bouquet.monitor.status import collect, is_alive, newest_run
+    from bouquet.monitor.status import collect, newest_run
+    from bouquet.server.record.overview import is_alive
     from bouquet.server.run.stop import ask_to_stop
 
     folder = folder or newest_run()

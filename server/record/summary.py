@@ -99,7 +99,7 @@ def _shown(reported: Mapping[str, float], said: Mapping[str, Any], score: Score)
     shown: dict[str, Any] = {n: round(float(reported[key]), 6) for n, key in named.items() if key in reported}
     if reported.get(protocol.STATE_LOST):
         shown["state_lost"] = 1
-    if beside := of_device(reported, score):
+    if beside := of_device(reported, score, reported.get(protocol.TEST_EXAMPLES, 0)):
         shown["beside"] = beside
     if classes := read_classes(said):
         shown["classes"] = classes
@@ -211,7 +211,11 @@ def _choice(evaluation: Mapping[str, Mapping[str, float]], score: Score) -> dict
 
 def _beside(evaluation: Mapping[str, Mapping[str, float]], score: Score) -> dict[str, Any]:
     """Of devices that compare, what each has beside what it would have alone."""
-    found = {client: beside for client, values in evaluation.items() if (beside := of_device(values, score))}
+    found = {
+        client: beside
+        for client, values in evaluation.items()
+        if (beside := of_device(values, score, values.get(protocol.NUM_EXAMPLES, 0)))
+    }
     return {"beside_by_client": found} if found else {}
 
 
