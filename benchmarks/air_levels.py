@@ -12,7 +12,8 @@ import lzma
 import sys
 from pathlib import Path
 
-from bouquet.client.data.table_reader import GAPS, table_files
+from bouquet.client.data.table_numbers import GAPS
+from bouquet.client.data.table_text import table_files
 
 MOST = 75.0  # µg/m³, the 24-hour mean that China's GB 3095-2012 allows in towns
 

@@ -10,7 +10,9 @@ reader::
 from __future__ import annotations
 
 import argparse
+import gzip
 import io
+import lzma
 import struct
 import sys
 import tempfile
@@ -25,14 +27,16 @@ import numpy as np
 from PIL import Image
 
 from bouquet.client.data.arrays import read_npz
-from bouquet.client.data.table_reader import read_table
+from bouquet.client.data.own import load_table
 from bouquet.common.data.images import read_photo
 from bouquet.common.errors import BouquetError
+from bouquet.common.settings import Settings
 from bouquet.common.settings.sections import TableSettings
 from bouquet.common.system.resources import peak_bytes
 
 SHAPE, CLASSES = (3, 32, 32), ("healthy", "rust")
 TABLE = TableSettings(inputs=("level",), targets=("temp",), time=("time",))
+SETTINGS = Settings(data={"dataset": "own"}, task={"kind": "regression"}, table=TABLE.model_dump())
 HEAD = 300
 Damage = Callable[[np.random.Generator], bytes]
 
@@ -84,10 +88,11 @@ def arrays_in_npz(rng: np.random.Generator) -> bytes:
     return buffer.getvalue()
 
 
-def table() -> bytes:
+def table(stamp: str = "2026-10-{}T{:02}:00:00", separator: str = ",", point: str = ".", above: str = "") -> bytes:
     """Two days, an hour a row."""
-    rows = [f"2026-10-{14 + h // 24}T{h % 24:02}:00:00,{60 + h % 7}.5,{15 + h % 5}.1\n" for h in range(48)]
-    return "".join(["time,level,temp\n", *rows]).encode()
+    hours = [(stamp.format(14 + h // 24, h % 24), f"{60 + h % 7}{point}5", f"{15 + h % 5}{point}1") for h in range(48)]
+    rows = [separator.join(cells) for cells in [("time", "level", "temp"), *hours]]
+    return "\n".join([above, *rows, ""]).lstrip().encode()
 
 
 KINDS: dict[str, tuple[str, bytes | Damage]] = {
@@ -105,6 +110,15 @@ KINDS: dict[str, tuple[str, bytes | Damage]] = {
     "compressed npz": (".npz", arrays(compressed=True)),
     "arrays of an npz": (".npz", arrays_in_npz),
     "CSV": (".csv", table()),
+    "CSV of a spreadsheet": (
+        ".csv",
+        table("{}.10.2026 {:02}:00", ";", ",", 'Gerät 1;"A"\nsep=;').decode().encode("utf-16"),
+    ),
+    "packed CSV": (".csv.gz", gzip.compress(table("10/{}/2026 {:02}:00"))),
+    "CSV before it is packed": (
+        ".csv.xz",
+        lambda rng: lzma.compress(damaged(table("{}-Oct-2026 {:02}:00", "\t"), rng)),
+    ),
 }
 
 
@@ -112,9 +126,9 @@ def read(file: Path) -> object:
     """What a device makes of a file."""
     readers: dict[str, Callable[[], object]] = {
         ".npz": lambda: read_npz(file, SHAPE, CLASSES, TABLE, by_time=False),
-        ".csv": lambda: read_table(file, TABLE),
+        ".csv": lambda: load_table(file, SETTINGS),
     }
-    return readers.get(file.suffix, lambda: read_photo(file, SHAPE))()
+    return readers.get("".join(file.suffixes[:1]), lambda: read_photo(file, SHAPE))()
 
 
 def damaged(whole: bytes, rng: np.random.Generator) -> bytes:
@@ -142,11 +156,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--inputs", type=int, default=10_000, help="files of each kind")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kinds", default="", help="only those whose name has this, e.g. CSV")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     faults: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         for number, (kind, (suffix, whole)) in enumerate(KINDS.items()):
+            if arguments.kinds not in kind:
+                continue
             rng, file = np.random.default_rng((arguments.seed, number)), Path(folder, f"damaged{suffix}")
             ends: Counter[str] = Counter()
             slowest, began = 0.0, time.monotonic()

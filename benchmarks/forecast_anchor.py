@@ -19,7 +19,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 
 from bouquet.client.data.loading import ClientData
 from bouquet.client.data.own import load_table
-from bouquet.client.data.table_reader import table_files
+from bouquet.client.data.table_text import table_files
 from bouquet.common.settings import parse_settings
 from bouquet.experiments.comparison.grid import load_table as read_grid
 

@@ -195,6 +195,16 @@ class ClientContext:
         root, below = settings.data_dir or os.environ.get(DATA_DIR_VARIABLE), dataset_info(settings.dataset).folder
         return self._kept([Path(root, below)] if root and below else [], _part, *part)
 
+    @cached_property
+    def data_warnings(self) -> tuple[str, ...]:
+        """What is odd about the device's data, also against its own last rounds; there are no values in it."""
+        about = self.settings.table
+        if not self.is_real or about.scaling == "none":
+            return self.data.warnings
+        from bouquet.client.data.drift import drifted
+
+        return (*self.data.warnings, *drifted(self.state.store, self.data, about.words))
+
     def _kept(self, sources: Sequence[Path], make: Callable[..., ClientData], *given: Any) -> ClientData:
         """What ``make`` makes of the sources; on a device with a state folder, made once."""
         state_dir = self.config.get(STATE_DIR)

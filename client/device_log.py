@@ -59,7 +59,7 @@ def began(node: ClientContext, message: Message, run: str, precision: str, tell:
     by_class = f"; {', '.join(shown[:SHOWN_CLASSES])}{more}" if shown else ""
     holds = f"Data: {len(data.train_y)} samples to train on, {len(data.test_y)} to test on{by_class}."
     asked = (precision,) if node.settings.train.mixed_precision else ()
-    for line in (holds, data.span, *data.notes, *asked):
+    for line in (holds, data.span, *data.notes, *node.data_warnings, *asked):
         if line and node.state.is_news(f"{run} {line.partition(':')[0]}", line):
             tell(line)
     tell(f"{round_of(message)} of {node.settings.run.rounds} begins ({node.settings.run.name}).")

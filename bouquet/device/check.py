@@ -111,7 +111,7 @@ def _whole_data(path: Path, settings: Settings, strict: bool) -> Iterator[Line]:
     yield Line("data", OK, f"{what}. Read in {took:.1f} s.")
     if found.span:
         yield Line("", OK, found.span)
-    for note in found.notes:
+    for note in (*found.notes, *found.warnings):
         yield Line("", WARNING, note)
     if found.scaling is not None and table.scaling == "device":
         scaling = found.scaling
@@ -133,7 +133,7 @@ def _photos(path: Path, strict: bool) -> Iterator[Line]:
     """What can be said of a folder of photos without the federation's classes: every one is opened."""
     from bouquet.client.data.folder import notes_on, npz_of
     from bouquet.client.data.loading import MINIMUM_TRAIN
-    from bouquet.client.data.table_reader import table_files
+    from bouquet.client.data.table_text import table_files
     from bouquet.common.data.class_folders import find_photos, read_photos
     from bouquet.common.data.left_out import LeftOut
 

@@ -57,6 +57,7 @@ class Scaled(nn.Module):
         shape = (1, -1, *(1 for _ in input_shape[1:]))
         for name, values in (("mean", scaling.mean), ("std", scaling.std)):
             self.register_buffer(name, torch.tensor(values, dtype=torch.float64).reshape(shape))
+        self.limits = tuple((k, *limit) for k, limit in enumerate(scaling.limits) if limit is not None)
         for name, values in (("target_mean", scaling.target_mean), ("target_std", scaling.target_std)):
             self.register_buffer(name, torch.tensor(values, dtype=torch.float64))
 
@@ -65,7 +66,13 @@ class Scaled(nn.Module):
 
         A meter's level has more digits than float32: it is scaled in float64, as in training.
         """
-        outputs: Tensor = self.model(((x - self.mean) / self.std).float())
+        inputs = x
+        if self.limits:
+            columns = list(x.unbind(1))
+            for k, low, high in self.limits:
+                columns[k] = columns[k].clamp(low, high)
+            inputs = torch.stack(columns, 1)
+        outputs: Tensor = self.model(((inputs - self.mean) / self.std).float())
         return (outputs * self.target_std + self.target_mean).to(x.dtype) if self.tells_numbers else outputs
 
 

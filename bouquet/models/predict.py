@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from bouquet.client.data.arrays import check_samples, check_targets
 from bouquet.client.data.table import Samples, samples_of
-from bouquet.client.data.table_reader import Table, read_table, table_files
+from bouquet.client.data.table_reader import Table, read_table
+from bouquet.client.data.table_text import table_files
 from bouquet.common.data.class_folders import class_name
 from bouquet.common.data.images import IMAGE_MODES, IMAGE_SUFFIXES, image_files, read_image
 from bouquet.common.data.left_out import LeftOut

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bouquet.client.data.table_reader import LATEST, Floats, seconds_of
+from bouquet.client.data.table_times import LATEST, Floats, seconds_of
 from bouquet.common.data.left_out import LeftOut
 from bouquet.common.data.readers import read_arrays
 from bouquet.common.errors import BouquetError

@@ -37,11 +37,16 @@ ARRAYS = ("train_x", "train_y", "test_x", "test_y", "naive")
 CODE: tuple[str, ...] = (
     "client/data/loading",
     "client/data/own",
+    "client/data/drift",
     "client/data/folder",
     "client/data/arrays",
     "client/data/scenes",
     "client/data/table",
     "client/data/table_reader",
+    "client/data/outliers",
+    "client/data/table_text",
+    "client/data/table_numbers",
+    "client/data/table_times",
     "common/data/scaling",
     "common/data/class_folders",
     "common/data/images",
@@ -106,7 +111,12 @@ def _about(file: Path) -> tuple[int, int]:
 def _write(file: Path, data: ClientData) -> None:
     arrays = {n: np.ascontiguousarray(array) for n in ARRAYS if (array := getattr(data, n)) is not None}
     header: dict[str, Any] = {"num_classes": data.num_classes, "group": data.group, "arrays": {}}
-    header |= {"notes": data.notes, "left_out": data.left_out, "unknown_classes": data.unknown_classes}
+    header |= {
+        "notes": data.notes,
+        "warnings": data.warnings,
+        "left_out": data.left_out,
+        "unknown_classes": data.unknown_classes,
+    }
     header |= {"in_order": data.in_order, "span": data.span}
     header |= {"naive_names": data.naive_names, "scaling": data.scaling and data.scaling.model_dump()}
     end, checksum = 0, 0
@@ -155,6 +165,7 @@ def kept_data(file: Path) -> ClientData | None:
             num_classes=header["num_classes"],
             group=header["group"],
             notes=tuple(header["notes"]),
+            warnings=tuple(header["warnings"]),
             left_out=header["left_out"],
             unknown_classes=tuple(header["unknown_classes"]),
             scaling=Scaling(**header["scaling"]) if header["scaling"] else None,

@@ -13,7 +13,7 @@ from typing import Any
 
 from bouquet.client.data.arrays import OwnData, read_npz
 from bouquet.client.data.scenes import in_two_classes, scenes
-from bouquet.client.data.table_reader import table_files
+from bouquet.client.data.table_text import table_files
 from bouquet.common.data.class_folders import Photos, ReadPhotos, Report, find_photos, read_photos
 from bouquet.common.data.images import IMAGE_MODES, IMAGE_SUFFIXES
 from bouquet.common.data.left_out import LeftOut

@@ -36,6 +36,7 @@ class ClientData:
         num_classes: of the whole federation, whether or not the client has them all.
         group: ground-truth group where there is one, for purity; never used in training.
         notes: what its owner should know of the folder: files passed over, classes without images.
+        warnings: what is odd about the samples, for the server's owner, too: there are no values in it.
         left_out: photos that could not be read, or rows that do not fit, which were left out.
         unknown_classes: folders of photos that are none of the run's classes, and wait for a run that has them.
         scaling: what inputs and targets were standardised by, of a table.
@@ -55,6 +56,7 @@ class ClientData:
     num_classes: int
     group: int | None = None
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     left_out: int = 0
     unknown_classes: tuple[str, ...] = ()
     scaling: Scaling | None = None

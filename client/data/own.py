@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bouquet.client.data.drift import stuck
 from bouquet.client.data.folder import NO_TABLE, read_folder
 from bouquet.client.data.loading import MINIMUM_TRAIN, ClientData, check_enough, split
+from bouquet.client.data.outliers import odd_values
 from bouquet.client.data.scenes import near_duplicates
-from bouquet.client.data.table import Timed, divide, jumped, samples_of, scaling_of, span
+from bouquet.client.data.table import Timed, capped, divide, jumped, samples_of, scaling_of, span
 from bouquet.client.data.table_reader import read_table
+from bouquet.common.data.scaling import within
 from bouquet.common.model.card import OWN_MEAN, OWN_STD, standardise_bytes
 from bouquet.common.settings import Settings
 from bouquet.common.settings.sections import TableSettings
@@ -93,6 +96,7 @@ def load_folder(
     if classes:
         return ClientData(x, y, test_x, test_y, len(classes), notes=notes, **rest)
     scaling = scaling_of(x, y, about, has_classes=False)
+    y = within(y, scaling.target_limits)
     naive, naive_names = _naive(y, test_y)
     if x.dtype != np.uint8:
         x, test_x = scaling.inputs(x), scaling.inputs(test_x)
@@ -132,22 +136,31 @@ def load_table(path: Path | str, settings: Settings, strict: bool = False) -> Cl
     train, test = parts or split(str(path), np.arange(len(labels)), labels, settings.run.seed, fraction, None)
     check_enough(what, len(train), len(test))
     scaling = scaling_of(samples.x[train], samples.y[train], about, task.has_classes)
-    y = samples.y if task.has_classes else scaling.targets(samples.y)
+    train_y, test_y = samples.y[train], samples.y[test]
     x = scaling.inputs(samples.x)
-    notes = samples.notes + (jumped(x, about) if parts is not None else ())
+    notes = (*samples.notes, *odd_values(table, about), *capped(scaling, about))
+    warnings: list[str] = []
+    if scaling.limits or scaling.target_limits:
+        warnings.append("A few values are far outside of the others, and count as less: bouquet check says which.")
+    if parts is not None:
+        newest = x if x.ndim == 2 else x[:, :, -1]
+        warnings += [*jumped(newest, about), *stuck(newest, about.words)]
     if not task.has_classes:
-        naive, names = _naive(samples.y[train], samples.y[test])
+        train_y = within(train_y, scaling.target_limits)
+        naive, names = _naive(train_y, test_y)
+        train_y, test_y = scaling.targets(train_y), scaling.targets(test_y)
         rest |= {
             "naive": np.concatenate([samples.naive[:, test], naive]),
             "naive_names": (*samples.naive_names, *names),
         }
     return ClientData(
         x[train],
-        y[train],
+        train_y,
         x[test],
-        y[test],
+        test_y,
         len(settings.data.classes),
         notes=notes,
+        warnings=tuple(dict.fromkeys(warnings)),
         left_out=table.left_out,
         scaling=scaling,
         **rest,

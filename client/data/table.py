@@ -9,8 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bouquet.client.data.table_reader import Floats, Table, seconds_of
-from bouquet.common.data.scaling import Scaling
+from bouquet.client.data.outliers import limits_of
+from bouquet.client.data.table_reader import Floats, Table
+from bouquet.client.data.table_times import seconds_of
+from bouquet.common.data.scaling import Limits, Scaling
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings.sections import TableSettings
 from bouquet.common.system.resources import available_bytes
@@ -93,22 +95,46 @@ def span(samples: Timed, train: NDArray[np.int64], test: NDArray[np.int64]) -> s
 def scaling_of(x: NDArray[Any], y: NDArray[Any], about: TableSettings, has_classes: bool) -> Scaling:
     """Mean and deviation of each column of what is trained on; that of a constant counts as 1.
 
-    Bytes, of images, are not scaled here.
+    Where few values are so far outside that they would spoil the scale (`client.data.outliers`), it is that of the
+    others. Bytes, of images, are not scaled here.
     """
     unscaled = about.scaling == "none"
-    targets = ((), ()) if has_classes else _unscaled(y) if unscaled else _mean_and_deviation(y, (0,))
-    inputs = _unscaled(x) if unscaled or x.dtype == np.uint8 else _mean_and_deviation(x, (0, *range(2, x.ndim)))
-    return Scaling(*inputs, *targets)
+    inputs = _of_columns(x, unscaled or x.dtype == np.uint8)
+    targets = _of_columns(y, unscaled) if not has_classes else ((), (), ())
+    return Scaling(*inputs[:2], *targets[:2], limits=inputs[2], target_limits=targets[2])
+
+
+def _of_columns(values: NDArray[Any], unscaled: bool) -> tuple[tuple[float, ...], tuple[float, ...], Limits]:
+    """Mean, deviation and limits of each column of (n, columns, …)."""
+    if unscaled:
+        return (0.0,) * values.shape[1], (1.0,) * values.shape[1], ()
+    mean, std = (list(found) for found in _mean_and_deviation(values, (0, *range(2, values.ndim))))
+    limits: list[tuple[float, float] | None] = [None] * len(mean)
+    for k in range(len(mean) if values.ndim < 4 else 0):
+        column = values[:, k]
+        found = limits_of(column if column.ndim == 1 else column[:, -1])  # a window's other rows are others' last
+        if found is not None:
+            limits[k] = low, high = found
+            inside = column[(column >= low) & (column <= high)]
+            mean[k], std[k] = (figures[0] for figures in _mean_and_deviation(inside[:, None], (0,)))
+    return tuple(mean), tuple(std), tuple(limits) if any(limits) else ()
+
+
+def capped(scaling: Scaling, about: TableSettings) -> tuple[str, ...]:
+    """A word on columns whose scale leaves out what is far outside."""
+    words = about.words
+    named = [*zip(words, scaling.limits, strict=False), *zip(about.targets, scaling.target_limits, strict=False)]
+    found = {column: f"{column} {limit[0]:.4g} to {limit[1]:.4g}" for column, limit in named if limit is not None}
+    said = f"Scaled by what is not far outside; what is beyond counts as the end: {', '.join(found.values())}."
+    return (said,) if found else ()
 
 
 def jumped(x: NDArray[np.float32], about: TableSettings) -> tuple[str, ...]:
-    """A word on inputs whose newest values are far from what is trained on; ``x`` is scaled and in order of time."""
-    newest = x[-NEWEST:] if x.ndim == 2 else x[-NEWEST:, :, -1]
-    words = [column for column in about.inputs for _ in about.values.get(column, "1")]
-    off = np.abs(np.median(newest, axis=0)) if about.scaling == "device" else np.zeros(len(words))
+    """A word on inputs whose newest values are far from what is trained on; ``x`` (n, columns) is scaled, in order."""
+    words = about.words
+    off = np.abs(np.median(x[-NEWEST:], axis=0)) if about.scaling == "device" else np.zeros(len(words))
     return tuple(
-        f"The newest values of {column!r} are {by:.0f} deviations from the mean of what is trained on: has its unit "
-        "changed, or does the sensor fail?"
+        f"The newest values of {column!r} are far from what is trained on: has its unit changed, or does it fail?"
         for column, by in zip(words, off, strict=True)
         if by > FAR
     )
@@ -116,10 +142,6 @@ def jumped(x: NDArray[np.float32], about: TableSettings) -> tuple[str, ...]:
 
 def _date(seconds: float) -> str:
     return f"{datetime.fromtimestamp(float(seconds), UTC):%Y-%m-%d %H:%M}"
-
-
-def _unscaled(y: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    return (0.0,) * y.shape[1], (1.0,) * y.shape[1]
 
 
 def _mean_and_deviation(values: NDArray[Any], axes: tuple[int, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -207,7 +229,7 @@ def _step(times: Floats) -> float:
 
 def _naive(windows: Floats, about: TableSettings, step: float) -> tuple[tuple[str, ...], Floats]:
     """What is foretold without a model, (k, n, targets): the last value, and that of the same time a day before."""
-    inputs = [column for column in about.inputs for _ in about.values.get(column, "1")]
+    inputs = list(about.words)
     if not all(target in inputs and target not in about.values for target in about.targets):
         return (), np.empty((0, len(windows), len(about.targets)))
     columns = [inputs.index(target) for target in about.targets]

@@ -1,17 +1,12 @@
 """CSV files on a device, read into columns of numbers: Python's csv and NumPy, a part of the rows at a time.
 
-pandas would take 89 MB on the disk and 42 MB of memory (docs/decisions.md).
+pandas would take 89 MB on the disk and 42 MB of memory (docs/decisions.md). How a file is written is recognised:
+`table_text` (lines, header, cells), `table_numbers` and `table_times`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import csv
-import gzip
-import io
-import lzma
-import math
-import zlib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,21 +17,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bouquet.client.data.table_numbers import A_NUMBER, GAPS, Floats, Numbers
+from bouquet.client.data.table_text import SUFFIXES, Row, Sheet, table_files
+from bouquet.client.data.table_times import A_TIME, Clock, seconds_of, wrong_clock
 from bouquet.common.data.left_out import LeftOut
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings.sections import TableSettings
 
-SUFFIXES = (".csv", ".csv.gz", ".csv.xz")
 OTHERS = {".parquet": "pandas.read_parquet(FILE).to_csv('data.csv', index=False)"}
-GAPS = frozenset({"", "na", "n/a", "nan", "null", "none", "-"})  # what stands for a value that is not there
-COMMON_GAPS = dict.fromkeys(("", "NA", "NaN", "nan", "null", "NULL", "None"), "nan")  # found without `lower`
-PARTS = 6  # of a time: year, month, day, hour, minute, second
-LATEST = 1e11  # seconds; what is more is milliseconds
 ROWS = 10_000  # that are held as text at once
-A_NUMBER = "a number that float32 holds, or nothing where there is a gap"
-A_TIME = "a time: ISO 8601, seconds since 1970 (not milliseconds), a date and a time of day, or a date's parts"
-
-Floats = NDArray[np.float64]
+UNITS = 3  # lines of units and the like that may follow a header
+VALUE = re.compile(r"[-+−.,]*\d")
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,18 +63,6 @@ class _Columns:
     files: list[NDArray[np.int64]] = field(default_factory=list)
 
 
-def table_files(path: Path) -> list[Path]:
-    """The CSV file itself, or those of a folder, by name; empty where there are none."""
-    if path.is_dir():
-        found = (file for file in path.iterdir() if _is_table(file) and not file.name.startswith("."))
-        return sorted(found)
-    return [path] if _is_table(path) else []
-
-
-def _is_table(file: Path) -> bool:
-    return file.name.lower().endswith(SUFFIXES)  # a card of an Arduino has DATALOG.CSV
-
-
 def read_table(
     path: Path,
     about: TableSettings,
@@ -94,36 +73,41 @@ def read_table(
     """The columns that the settings name; a last line that is not finished is passed over.
 
     ``classes`` are the words of a classification's target. Raises `BouquetError`, naming file, line and column, for a
-    column that is missing, text where a number is due, or a word that is none of the values; rows that do
-    not fit are left out and counted where they are few, unless ``strict``.
+    column that is missing, and for more than a few rows that do not fit: text where a number is due, a word that is
+    none of the values, a time of a clock that was wrong. Few are left out and counted, unless ``strict``.
     """
     files = table_files(path)
     if not files:
         raise BouquetError(_no_table(path))
-    targets = about.targets if with_targets else ()
-    found, damage, notes = _Columns(), LeftOut("rows", strict), []
+    reading = _Reading(files, about, about.targets if with_targets else (), classes, LeftOut("rows", strict))
+    bad = LeftOut("files")
     for number, file in enumerate(files):
-        unfinished: list[int] = []
-        rows = _rows(file, list(dict.fromkeys((*about.inputs, *targets, *about.time))), damage, unfinished)
-        while part := list(islice(rows, ROWS)):
-            _read_part(file, part, about, targets, classes, found, damage)
-            found.files.append(np.full(len(found.lines[-1]), number))
-        if unfinished:
-            notes.append(f"The last line of {file.name} has no end yet, and is passed over.")
+        try:
+            reading.read(number, file)
+        except BouquetError as error:
+            if len(files) == 1 or strict:
+                raise
+            bad.add(error)
+    bad.check(len(files))
+    found, damage = reading.found, reading.damage
     total = sum(map(len, found.lines)) + damage.count
-    damage.check(total)
+    notes = [f"Recognised: {', '.join(reading.form)}."] * bool(reading.form)
+    notes += [*bad.notes(len(files)), *reading.notes]
     if damage.count == total:
         why = " ".join((*notes, *damage.reasons))
         raise BouquetError(
             f"{path} has no rows below its header. {why}".rstrip(), public="This device's table has no rows."
         )
-    notes += damage.notes(total)
     order: NDArray[np.intp] | slice = slice(None)
     times = np.concatenate(found.times) if about.time else None
     if times is not None:
-        order, twice = _in_order(times, about)
+        wrong = wrong_clock(times, np.concatenate(found.files))
+        reading.leave_out(times, wrong)
+        order, twice = _in_order(times, wrong, about)
         if twice:
             notes.append(f"{twice} rows have a time that a later row has, too, and are left out.")
+    damage.check(total)
+    notes += damage.notes(total)
 
     def taken(parts: list[Any]) -> NDArray[Any]:
         whole = np.concatenate(parts)
@@ -133,15 +117,9 @@ def read_table(
     inputs, goals = taken(found.inputs), taken(found.targets)
     labels = taken(found.classes) if found.classes else None
     times = None if times is None else times[order]
-    gaps = _gaps(about, inputs, targets, goals, labels)
+    gaps = _gaps(about, inputs, reading.targets, goals, labels)
     lines, of_files = taken(found.lines), taken(found.files)
     return Table(inputs, goals, labels, times, lines, of_files, gaps, tuple(notes), damage.count)
-
-
-def seconds_of(text: str) -> float:
-    """Seconds since 1970 of a time in ISO 8601; one without a zone counts as UTC. Raises ValueError."""
-    moment = datetime.fromisoformat(text)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _no_table(path: Path) -> str:
@@ -151,14 +129,16 @@ def _no_table(path: Path) -> str:
     return f"{path} is no table; give a CSV file ({', '.join(SUFFIXES)}), or a folder with some."
 
 
-def _in_order(times: Floats, about: TableSettings) -> tuple[NDArray[np.intp] | slice, int]:
+def _in_order(times: Floats, wrong: NDArray[np.bool_], about: TableSettings) -> tuple[NDArray[np.intp] | slice, int]:
     """The rows to keep, by time, and how many are left out for another of the same time.
 
     Of those the last counts: a logger that was restarted wrote it again.
     """
     order = np.argsort(times, kind="stable")
+    order = order[~wrong[order]]
+    right = len(order)
     order = order[np.append(np.diff(times[order]) > 0, True)]
-    twice = len(times) - len(order)
+    twice = right - len(order)
     if about.until:
         order = order[times[order] < seconds_of(about.until)]
     return slice(None) if np.array_equal(order, np.arange(len(times))) else order, twice
@@ -177,138 +157,131 @@ def _gaps(
     return {column: count for column, count in found.items() if count}
 
 
-# --- files and rows --------------------------------------------------------------------------------------------------
-
-
-def _lines(file: Path, unfinished: list[int]) -> Iterator[str]:
-    """The lines that have an end: a logger may be in the middle of the last. It is in ``unfinished`` then."""
-    try:
-        content: Any = io.BytesIO(file.read_bytes())  # at once: a file may be written anew while it is read
-        if file.name.lower().endswith(".gz"):
-            content = gzip.GzipFile(fileobj=content)
-        if file.name.lower().endswith(".xz"):
-            content = lzma.LZMAFile(content)  # noqa: SIM115  of bytes in memory
-        for number, line in enumerate(io.TextIOWrapper(content, "utf-8-sig", newline="")):
-            if line.endswith(("\n", "\r")):
-                yield line.replace("\0", "")  # what a card has where power was lost
-            elif line.strip("\0"):
-                unfinished.append(number)
-    except OSError as error:
-        raise BouquetError(f"The table {file} cannot be read: {error.strerror or error}.") from None
-    except (EOFError, lzma.LZMAError, zlib.error) as error:
-        raise BouquetError(f"The table {file} cannot be unpacked: {error}.") from None
-    except UnicodeDecodeError:
-        raise BouquetError(f"The table {file} is not text in UTF-8.") from None
-
-
-def _rows(file: Path, wanted: list[str], damage: LeftOut, unfinished: list[int]) -> Iterator[tuple[int, list[str]]]:
-    """Line number and the wanted cells of each row, each column once."""
-    reader = csv.reader(_lines(file, unfinished))
-    try:
-        first = next(reader, [])
-        places = _places_of(file, [name.strip() for name in first], wanted)
-        for row in reader:
-            if row == first or not any(map(str.strip, row)):
-                continue  # a logger that was restarted writes its header again
-            if len(row) != len(first):
-                text = f"{file}, line {reader.line_num} has {len(row)} cells, its header {len(first)}."
-                damage.add(
-                    BouquetError(text, public="A row of this device's table is longer or shorter than its header.")
-                )
-                continue
-            yield reader.line_num, [row[place].strip() for place in places]
-    except csv.Error as error:
-        raise BouquetError(f"{file}, line {reader.line_num}: {error}.") from None
-
-
-def _places_of(file: Path, header: list[str], columns: list[str]) -> list[int]:
-    if missing := [column for column in columns if column not in header]:
-        other = next((mark for mark in ";\t" if len(header) == 1 and mark in header[0]), "")
-        hint = f" Its cells are apart by {other!r}, where a comma is due, and a point in numbers." if other else ""
-        raise BouquetError(
-            f"{file} has no column {missing[0]!r}; its header has {', '.join(header) or 'nothing'}.{hint}",
-            public=f"This device's table has no column {missing[0]!r}.",
-        )
-    if twice := [column for column in columns if header.count(column) > 1]:
-        raise BouquetError(f"{file} has two columns {twice[0]!r}.")
-    return [header.index(column) for column in columns]
-
-
 # --- cells -----------------------------------------------------------------------------------------------------------
 
 
-def _read_part(
-    file: Path,
-    rows: list[tuple[int, list[str]]],
-    about: TableSettings,
-    targets: Sequence[str],
-    classes: tuple[str, ...],
-    found: _Columns,
-    damage: LeftOut,
-) -> None:
-    """Some rows into numbers; those of which a cell does not fit go to ``damage``."""
-    wanted = dict.fromkeys((*about.inputs, *targets, *about.time))
-    cells = dict(zip(wanted, zip(*(row for _, row in rows), strict=True), strict=True))
-    lines = np.array([line for line, _ in rows])
-    fits = np.ones(len(rows), dtype=bool)
+@dataclass
+class _Reading:
+    """The files of a table, one after another; rows of which a cell does not fit go to ``damage``."""
 
-    def checked(column: str, texts: Sequence[str], wrong: NDArray[np.bool_], allowed: str) -> None:
-        for i in map(int, np.flatnonzero(wrong & fits)):
-            damage.add(_wrong(file, int(lines[i]), column, texts[i], allowed))
-            fits[i] = False
+    files: Sequence[Path]
+    about: TableSettings
+    targets: Sequence[str]
+    classes: tuple[str, ...]
+    damage: LeftOut
+    found: _Columns = field(default_factory=_Columns)
+    form: dict[str, None] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
-    def numbers(column: str) -> Floats:
-        values, wrong = _numbers(cells[column])
-        checked(column, cells[column], wrong, A_NUMBER)
-        return values
+    def __post_init__(self) -> None:
+        self.wanted = tuple(dict.fromkeys((*self.about.inputs, *self.targets, *self.about.time)))
+        told = () if self.classes else self.targets
+        numbers = dict.fromkeys((*self.about.inputs, *told))
+        self.numbers = tuple(column for column in numbers if column not in self.about.values)
+        self.clock = Clock(self.about.dates, self._stamps, self.form)
 
-    def places(column: str, values: tuple[str, ...]) -> NDArray[np.int64]:
-        known, wrong = _places(cells[column], values)
-        checked(column, cells[column], wrong, f"one of {', '.join(values)}")
-        return known
+    def read(self, number: int, file: Path) -> None:
+        """One file. Raises `BouquetError` where it is none, or may be read in two ways."""
+        if len(self.files) > 1 and not file.stat().st_size:
+            self.notes.append(f"{file.name} is empty, and is passed over.")
+            return
+        sheet = Sheet(file, self.wanted, self.damage)
+        rows, written, units = sheet.rows(), None, []
+        while part := list(islice(rows, ROWS)):
+            if written is None:
+                units = self._units(part, sheet.form)
+            if units:
+                part = [row for row in part if row[1] not in units]
+                if not part:
+                    continue
+            cells = dict(zip(self.wanted, zip(*(row for _, row in part), strict=True), strict=True))
+            try:
+                written = written or Numbers.of({c: cells[c] for c in self.numbers}, self.about.decimal, sheet.form)
+                self._read_part(file, cells, np.array([line for line, _ in part]), written)
+            except BouquetError as error:
+                where = "" if str(file) in str(error) else f"{file}: "
+                raise BouquetError(f"{where}{error}", public=error.public) from None
+            self.found.files.append(np.full(len(self.found.lines[-1]), number))
+        self.form |= sheet.form
+        self.notes += sheet.notes
 
-    inputs = []
-    for column in about.inputs:
-        values = about.values.get(column)
-        inputs.append(numbers(column)[:, None] if values is None else _indicators(places(column, values), len(values)))
-    labels = places(targets[0], classes) if classes and targets else None
-    goals = [numbers(column) for column in targets] if labels is None else []
-    if about.time:
-        texts = list(zip(*(cells[column] for column in about.time), strict=True))
-        times = np.array([_time(parts) for parts in texts])
-        checked(", ".join(about.time), [" ".join(parts) for parts in texts], np.isnan(times), A_TIME)
-        found.times.append(times[fits])
-    found.inputs.append(np.concatenate(inputs, axis=1)[fits])
-    found.targets.append((np.stack(goals, axis=1) if goals else np.empty((len(rows), 0)))[fits])
-    found.lines.append(lines[fits])
-    if labels is not None:
-        found.classes.append(labels[fits])
+    def _units(self, part: Sequence[Row], form: dict[str, None]) -> list[list[str]]:
+        """The cells of the first rows, if they hold units and the like: neither a time nor a number."""
+        places = [self.wanted.index(column) for column in (*self.numbers, *self.about.time)]
+        units = []
+        for line, row in part[:UNITS]:
+            known = [row[place] for place in places if row[place].lower() not in GAPS]
+            if not known or any(VALUE.match(cell) for cell in known):
+                break
+            units.append(row)
+            form[f"units in line {line}"] = None
+        return units
+
+    def _stamps(self) -> Iterator[str]:
+        for file in self.files:
+            for _, row in Sheet(file, self.about.time, LeftOut("rows")).rows():
+                yield "T".join(row)
+
+    def leave_out(self, times: Floats, wrong: NDArray[np.bool_]) -> None:
+        """Rows whose clock was wrong."""
+        if not wrong.any():
+            return
+        lines, files = np.concatenate(self.found.lines), np.concatenate(self.found.files)
+        for i in map(int, np.flatnonzero(wrong)):
+            when = f"{datetime.fromtimestamp(times[i], UTC):%Y-%m-%d %H:%M}"
+            text = f"{self.files[files[i]]}, line {lines[i]} is of {when}, years from the others: the clock was wrong."
+            self.damage.add(BouquetError(text, public="A row of this device's table is years away from the others."))
+
+    def _read_part(
+        self, file: Path, cells: Mapping[str, Sequence[str]], lines: NDArray[np.int64], written: Numbers
+    ) -> None:
+        """Some rows into numbers."""
+        about, targets, found = self.about, self.targets, self.found
+        fits = np.ones(len(lines), dtype=bool)
+
+        def checked(column: str, texts: Sequence[str], wrong: NDArray[np.bool_], allowed: str) -> None:
+            for i in map(int, np.flatnonzero(wrong & fits)):
+                self.damage.add(_wrong(file, int(lines[i]), column, texts[i], allowed))
+                fits[i] = False
+
+        def numbers(column: str) -> Floats:
+            values, wrong = written.read(column, cells[column], about.gaps_of(column))
+            checked(column, cells[column], wrong, A_NUMBER)
+            return values
+
+        def places(column: str, values: tuple[str, ...]) -> NDArray[np.int64]:
+            known, wrong = _places(cells[column], values, about.gaps_of(column))
+            checked(column, cells[column], wrong, f"one of {', '.join(values)}")
+            return known
+
+        inputs = []
+        for column in about.inputs:
+            values = about.values.get(column)
+            one = numbers(column)[:, None] if values is None else _indicators(places(column, values), len(values))
+            inputs.append(one)
+        labels = places(targets[0], self.classes) if self.classes and targets else None
+        goals = [numbers(column) for column in targets] if labels is None else []
+        if about.time:
+            texts = list(zip(*(cells[column] for column in about.time), strict=True))
+            times = np.array([self.clock.seconds(parts) for parts in texts])
+            checked(", ".join(about.time), [" ".join(parts) for parts in texts], np.isnan(times), A_TIME)
+            found.times.append(times[fits])
+        found.inputs.append(np.concatenate(inputs, axis=1)[fits])
+        found.targets.append((np.stack(goals, axis=1) if goals else np.empty((len(lines), 0)))[fits])
+        found.lines.append(lines[fits])
+        if labels is not None:
+            found.classes.append(labels[fits])
 
 
-def _numbers(cells: Sequence[str]) -> tuple[Floats, NDArray[np.bool_]]:
-    """The numbers (n,), NaN where there is a gap; and which cells are none."""
-    try:
-        found = np.array(list(map(float, map(COMMON_GAPS.get, cells, cells))))
-    except ValueError:
-        found = np.array([_number(cell) for cell in cells])
-    return found, np.abs(found) > np.finfo(np.float32).max
-
-
-def _number(text: str) -> float:
-    """Infinite where it is none."""
-    try:
-        return math.nan if text.lower() in GAPS else float(text)
-    except ValueError:
-        return math.inf
-
-
-def _places(cells: Sequence[str], values: Iterable[str]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _places(
+    cells: Sequence[str], values: Iterable[str], gaps: Sequence[str]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """The place of each cell among the values (n,), −1 where there is a gap; and which cells are neither."""
     place = {value: k for k, value in enumerate(values)}
     found = np.array([place.get(cell, -1) for cell in cells])
     wrong = np.zeros(len(cells), dtype=bool)
     for i in map(int, np.flatnonzero(found < 0)):
-        wrong[i] = cells[i].lower() not in GAPS
+        wrong[i] = cells[i].lower() not in GAPS and cells[i] not in gaps
     return found, wrong
 
 
@@ -317,29 +290,6 @@ def _indicators(places: NDArray[np.int64], count: int) -> Floats:
     found = (places[:, None] == np.arange(count)).astype(np.float64)
     found[places < 0] = np.nan
     return found
-
-
-def _time(parts: Sequence[str]) -> float:
-    """Seconds since 1970, NaN where it is no time: of one cell, of a date and a time of day, or of a date's parts."""
-    try:
-        if len(parts) == 2:
-            return seconds_of("T".join(parts))
-        if len(parts) > 1:
-            numbers = [float(part) for part in parts]
-            if any(not number.is_integer() for number in numbers):
-                return math.nan
-            return datetime(*map(int, numbers), tzinfo=UTC).timestamp()  # type: ignore[misc, arg-type]
-        text = parts[0]
-        if len(text) == 8 and text.isdigit():
-            with contextlib.suppress(ValueError):
-                return seconds_of(text)  # a date in ISO 8601's short form, not some second of 1970
-        try:
-            number = float(text)
-        except ValueError:
-            return seconds_of(text)
-        return number if abs(number) < LATEST else math.nan
-    except (ValueError, OverflowError):
-        return math.nan
 
 
 def _wrong(file: Path, line: int, column: str, cell: str, allowed: str) -> BouquetError:

@@ -34,10 +34,10 @@ def class_counts(node: ClientContext, scores: Scores) -> dict[str, protocol.Scal
     }
 
 
-def unknown_classes(node: ClientContext) -> dict[str, protocol.Scalar]:
-    """The names of folders of photos that are none of the run's classes; in a private run they stay here."""
-    names = node.data.unknown_classes
-    return {protocol.UNKNOWN_CLASSES: list(names[:MOST_TAGS])} if names and not node.settings.privacy.is_on else {}
+def said_of_data(node: ClientContext) -> dict[str, protocol.Scalar]:
+    """What is odd about the data, and folders of photos that are no class of the run's; not in a private run."""
+    said = {protocol.UNKNOWN_CLASSES: node.data.unknown_classes, protocol.DATA_WARNINGS: node.data_warnings}
+    return {} if node.settings.privacy.is_on else {key: list(texts[:MOST_TAGS]) for key, texts in said.items() if texts}
 
 
 def machine_metrics(sensors: Sensors) -> dict[str, float]:

@@ -21,8 +21,8 @@ from bouquet.client.rounds.reply import (
     class_counts,
     machine_metrics,
     metrics_that_leave,
+    said_of_data,
     score_metrics,
-    unknown_classes,
 )
 from bouquet.client.rounds.samples import RoundSamples, Samples
 from bouquet.client.rounds.start_model import starting_model
@@ -333,7 +333,7 @@ class Session:
         self.metrics |= score_metrics(scores, self.node.task.score)
         if self.node.is_real:
             self.metrics |= machine_metrics(Sensors())
-        self.by_class = class_counts(self.node, scores) | unknown_classes(self.node)
+        self.by_class = class_counts(self.node, scores) | said_of_data(self.node)
 
     def report_trained(self, trained: Vector, train_loss: float) -> None:
         """Metrics of the model after training."""

@@ -8,9 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+Limits = tuple[tuple[float, float] | None, ...]
+
 
 class Scaling(BaseModel):
-    """Mean and deviation of each input column, and of each target; a classification has none of targets."""
+    """Mean and deviation of each input column, and of each target; a classification has none of targets.
+
+    ``limits`` of a column are what its inputs count as at least and at most, where some are so far outside that they
+    would spoil its scale; () where there are none. Those of a target are for what is trained on.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -18,6 +24,8 @@ class Scaling(BaseModel):
     std: tuple[float, ...]
     target_mean: tuple[float, ...] = ()
     target_std: tuple[float, ...] = ()
+    limits: Limits = ()
+    target_limits: Limits = ()
 
     def __init__(
         self,
@@ -25,13 +33,22 @@ class Scaling(BaseModel):
         std: tuple[float, ...],
         target_mean: tuple[float, ...] = (),
         target_std: tuple[float, ...] = (),
+        limits: Limits = (),
+        target_limits: Limits = (),
     ) -> None:
-        super().__init__(mean=mean, std=std, target_mean=target_mean, target_std=target_std)
+        super().__init__(
+            mean=mean,
+            std=std,
+            target_mean=target_mean,
+            target_std=target_std,
+            limits=limits,
+            target_limits=target_limits,
+        )
 
     def inputs(self, x: NDArray[Any]) -> NDArray[np.float32]:
         """Inputs (n, columns, …) as a model takes them."""
         shape = (1, -1, *(1 for _ in x.shape[2:]))
-        scaled = (x - np.reshape(self.mean, shape)) / np.reshape(self.std, shape)
+        scaled = (within(x, self.limits) - np.reshape(self.mean, shape)) / np.reshape(self.std, shape)
         return scaled.astype(np.float32)
 
     def targets(self, y: NDArray[Any]) -> NDArray[np.float32]:
@@ -46,3 +63,14 @@ class Scaling(BaseModel):
         if isinstance(outputs, np.ndarray):
             return outputs * np.asarray(self.target_std) + np.asarray(self.target_mean)
         return outputs * outputs.new_tensor(self.target_std) + outputs.new_tensor(self.target_mean)
+
+
+def within(x: NDArray[Any], limits: Limits) -> NDArray[Any]:
+    """Values (n, columns, …), those beyond their column's limits being these."""
+    if not any(limits):
+        return x
+    x = x.copy()
+    for k, limit in enumerate(limits):
+        if limit is not None:
+            np.clip(x[:, k], *limit, out=x[:, k])
+    return x

@@ -42,6 +42,7 @@ from bouquet.common.protocol.names import (
     CLIENT_ID,
     CONDITIONS,
     CONFIG,
+    DATA_WARNINGS,
     DEVICE_ID,
     F1,
     GROUP,

@@ -33,6 +33,7 @@ AGAIN_IN = "again-in"  # seconds, after which it is to be asked again
 CLASS_SAMPLES = "class-samples"
 CLASS_TESTED = "class-tested"
 CLASS_FOUND = "class-found"
+DATA_WARNINGS = "data-warnings"  # what a device finds odd about its data, without a value of them
 UNKNOWN_CLASSES = "unknown-classes"  # folders of the device's photos that are none of the run's classes
 
 # Metrics a Bouquet device reports, all optional for the server.

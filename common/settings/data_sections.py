@@ -174,6 +174,17 @@ class TableSettings(Section):
     )
     history: int = Field(1, ge=1, le=10_000, description="'forecast': rows of a window, one a step of time.")
     horizon: int = Field(1, ge=1, le=10_000, description="'forecast': steps from a window's last row to the target.")
+    gaps: tuple[str, ...] = Field(
+        (),
+        description="What sensors write that have nothing to say, a gap then: [-127, -9999, 'ERR'], or in one column "
+        "only: ['temp=85'].",
+    )
+    dates: Literal["", "day-month-year", "month-day-year", "year-month-day"] = Field(
+        "", description="Order of dates as 03/04/2026 where a device's table does not show it; empty: such are refused."
+    )
+    decimal: Literal["", ",", "."] = Field(
+        "", description="What 1,234 has where a device's table does not show it: a decimal ',', or '.' and thousands."
+    )
     fill: int = Field(
         0, ge=0, description="Gaps of at most so many steps in the inputs take the last value; other rows are left out."
     )
@@ -194,9 +205,24 @@ class TableSettings(Section):
         return {column.strip(): tuple(v.strip() for v in listed.split(",")) for column, _, listed in pairs}
 
     @property
+    def words(self) -> tuple[str, ...]:
+        """The column of each input channel."""
+        return tuple(column for column in self.inputs for _ in self.values.get(column, "1"))
+
+    @property
     def width(self) -> int:
         """Number of input channels."""
-        return sum(len(self.values.get(column, "1")) for column in self.inputs)
+        return len(self.words)
+
+    def gaps_of(self, column: str) -> tuple[str, ...]:
+        """What stands for a gap in a column."""
+        pairs = (gap.rpartition("=") for gap in self.gaps)
+        return tuple(text.strip() for name, _, text in pairs if name.strip() in ("", column))
+
+    @field_validator("gaps", mode="before")
+    @classmethod
+    def _as_text(cls, gaps: Any) -> Any:
+        return [str(gap) for gap in gaps] if isinstance(gaps, (list, tuple)) else gaps
 
     @field_validator("cut", "until")
     @classmethod
@@ -212,6 +238,9 @@ class TableSettings(Section):
                 raise ValueError(f"table.{name} names {', '.join(twice)} twice")
         if strange := sorted(set(self.values) - set(self.inputs)):
             raise ValueError(f"table.categories has {', '.join(strange)}, which table.inputs has not")
+        named = {gap.rpartition("=")[0].strip() for gap in self.gaps} - {""}
+        if strange := sorted(named - {*self.inputs, *self.targets}):
+            raise ValueError(f"table.gaps has {', '.join(strange)}, which is in neither table.inputs nor table.targets")
         for column, values in self.values.items():
             if len(values) < 2 or len(set(values)) < len(values) or "" in values:
                 raise ValueError(f"table.categories: {column!r} needs two different values at least, as '{column}=a,b'")

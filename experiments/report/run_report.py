@@ -114,6 +114,7 @@ def render_device(run: Run, status: Mapping[str, Any], name: str, live: Mapping[
         "serves": device["serves"],
         "samples": device["samples"],
         "left out": device["left_out"],
+        "its data": " ".join(device["warnings"]),
         "true group": device["group"],
         "bouquet": device["release"],
         "tags": ", ".join(device["tags"]),

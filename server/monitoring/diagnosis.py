@@ -224,7 +224,7 @@ def other_releases(releases: Mapping[str, str]) -> str:
 
 
 def _of_their_data(lines: Sequence[Line]) -> dict[str, str]:
-    """What devices say of their data, as far as they have replied lately: classes of no use here, and what is left out.
+    """What devices say of their data, if they replied lately: classes of no use here, what is odd, what is left out.
 
     The kinds name classes and devices, so that it is said again where it is of others.
     """
@@ -236,6 +236,8 @@ def _of_their_data(lines: Sequence[Line]) -> dict[str, str]:
     for name, count in having.most_common(MOST_NAMED):
         those = "1 device has" if count == 1 else f"{count} devices have"
         found[f"class {name}"] = f"{those} a class that this run does not know: {name}."
+    odd = [(device, text) for device, said in sorted(latest.items()) for text in said.get("warnings") or ()]
+    found |= {f"data {device} {text}": f"{device}: {text}" for device, text in odd[:MOST_NAMED]}
     left_out = {device: int(said["left_out"]) for device, said in sorted(latest.items()) if said.get("left_out")}
     if left_out:
         named = ", ".join(f"{device} {count}" for device, count in list(left_out.items())[:MOST_NAMED])

@@ -143,6 +143,7 @@ def _device(
         "beside": dict(run.beside.get(name, {})),
         "samples": None if "samples" not in last else int(last["samples"]),
         "left_out": int(last.get("left_out", 0)),
+        "warnings": list(last.get("warnings") or ()),
         "unknown_classes": list(last.get("unknown_classes") or ()),
         "failures": past.failures,
         "last_failure": past.last_failure,

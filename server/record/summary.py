@@ -13,12 +13,15 @@ from bouquet.common import metrics, model_selection, protocol
 from bouquet.common.settings import Settings
 from bouquet.common.task.score import ACCURACY, Score
 from bouquet.common.task.task import task_of
+from bouquet.common.texts import LONGEST
 from bouquet.server.monitoring.diagnosis import all_warnings
 from bouquet.server.record.beside import ALONE, OWN, RECEIVED, of_device
 from bouquet.server.record.traffic import Bytes
 from bouquet.strategies.base.filters.privacy import PrivacyLedger
-from bouquet.strategies.base.reply_checks import read_classes, read_unknown_classes
+from bouquet.strategies.base.reply_checks import read_classes, read_texts
 from bouquet.strategies.base.strategy import MethodStrategy
+
+LONGEST_CLASS = 60
 
 
 def round_line(
@@ -102,8 +105,11 @@ def _shown(reported: Mapping[str, float], said: Mapping[str, Any], score: Score)
         shown["beside"] = beside
     if classes := read_classes(said):
         shown["classes"] = classes
-    if unknown := read_unknown_classes(said):
-        shown["unknown_classes"] = unknown
+    texts = {
+        "unknown_classes": (protocol.UNKNOWN_CLASSES, LONGEST_CLASS),
+        "warnings": (protocol.DATA_WARNINGS, LONGEST),
+    }
+    shown |= {name: found for name, (key, longest) in texts.items() if (found := read_texts(said, key, longest))}
     return shown | model_selection.served(reported)
 
 

@@ -24,7 +24,6 @@ from bouquet.common.protocol import (
     CLIENT,
     F1,
     NUM_EXAMPLES,
-    UNKNOWN_CLASSES,
     ClientReply,
     ProtocolError,
     check_size,
@@ -41,7 +40,6 @@ from bouquet.common.texts import MOST_TAGS, MOST_VALUES, plain
 # What no honest device sends. A loss that overflowed is reported as the largest float32.
 MOST_EXAMPLES = 10**9
 MOST_CLASSES = 10_000
-LONGEST_CLASS = 60
 LARGEST_METRIC = 1e39
 LARGEST_VALUE = 1e9  # of a tensor: running statistics of unscaled inputs are far below
 _SHARES = {F1, ACCURACY.key, ACCURACY.trained, ACCURACY.served, ACCURACY.of_method, ACCURACY.validation}
@@ -150,11 +148,11 @@ def read_classes(config: Mapping[str, Any]) -> dict[str, list[float | None]]:
     return {"samples": list(samples), "accuracy": accuracy}
 
 
-def read_unknown_classes(config: Mapping[str, Any]) -> list[str]:
-    """What a device has photos of and this run does not know; empty for what cannot be."""
-    given = config.get(UNKNOWN_CLASSES)
-    names = given[:MOST_TAGS] if isinstance(given, list) else []
-    return sorted({plain(name, LONGEST_CLASS) for name in names if isinstance(name, str) and name.strip()})
+def read_texts(config: Mapping[str, Any], key: str, longest: int) -> list[str]:
+    """A list of what a device says, each text once and at most so long; empty for what cannot be."""
+    given = config.get(key)
+    texts = given[:MOST_TAGS] if isinstance(given, list) else []
+    return sorted({plain(text, longest) for text in texts if isinstance(text, str) and text.strip()})
 
 
 def _metrics(records: Mapping[str, MetricRecord]) -> dict[str, float]:

@@ -2,11 +2,15 @@
 
 import json
 import re
+import signal
 from pathlib import Path
 
 import pytest
 
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.run import simulate
 from bouquet.federation.demo_sensors import write_tables
+from bouquet.monitor.status import collect
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(1800)]
 
@@ -62,3 +66,43 @@ def test_the_page_is_followed_with_its_own_task_on_a_table_that_grows(commands, 
         after[0]["by_client"]["drained-1"]["samples"]
     }
     assert "pinball loss" in commands.log("server")
+
+
+def test_a_bad_row_and_a_wrong_clock_between_rounds_cost_nobody_a_round(commands, tmp_path):
+    (tmp_path / "tanks.toml").write_text(block("toml"))
+    write_tables(tmp_path / "tables", seed=0, devices=3)
+    names = ("drained-1", "filled-1", "filled-2")
+    changes = ["run.rounds=8", "server.min_clients=3", "server.straggler_grace=400", "personal.compare=never"]
+    own = [*changes, f"data.data_dir={tmp_path / 'tables'}", "data.clients=3", "simulation.engine=inline"]
+    simulate(load_settings(tmp_path / "tanks.toml", own), tmp_path / "simulated")  # as they were
+
+    sets = [text for value in changes for text in ("--set", value)]
+    server = commands.server("--settings", "tanks.toml", "--out", "run", "--insecure", *sets)
+    devices = {}
+    for name in names:
+        where = ("--server", f"127.0.0.1:{commands.port}", "--insecure", "--state-dir", f"state-{name}", "--name", name)
+        devices[name] = commands.start(name, "client", *where, "--data", f"tables/{name}.csv")
+    commands.wait_for(lambda: commands.rounds("run") >= 1, WAIT)
+    devices["filled-2"].send_signal(signal.SIGSTOP)  # the run waits for it
+    with (tmp_path / "tables" / "filled-2.csv").open("a") as file:
+        file.write("1970-01-01T00:00:07,60.0,0\n2026-03-20T00:00,ERROR 7,0\n2026-03-20T0")
+    devices["filled-2"].send_signal(signal.SIGCONT)
+    commands.wait_for(lambda: server.poll() is not None, WAIT)
+    assert server.returncode == 0, commands.log("server")
+
+    done, expected = (
+        [json.loads(line) for line in (tmp_path / run / "rounds.jsonl").read_text().splitlines()]
+        for run in ("run", "simulated")
+    )
+    assert [line["failed"] for line in done] == [{}] * 8
+    news = [line["by_client"]["filled-2"].pop("left_out", 0) for line in done]
+    assert (news[0], news[-1]) == (0, 2)
+    # Nothing else is other than where the rows never came.
+    assert [line["by_client"] for line in done] == [line["by_client"] for line in expected]
+    own_log = commands.log("filled-2")
+    assert "is of 1970-01-01 00:00, years from the others: the clock was wrong" in own_log
+    assert "column 'level' holds 'ERROR 7'; it must be a number" in own_log
+    assert "left out, which the devices' logs name: filled-2 2." in commands.log("server")
+    status = collect(tmp_path / "run")
+    assert [device["left_out"] for device in status["devices"]] == [0, 0, 2]
+    assert any("filled-2 2" in warning for warning in status["run"]["warnings"])

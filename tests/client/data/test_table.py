@@ -101,11 +101,11 @@ def test_what_does_not_fit_is_named(lines, said, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.csv.gz", gzip.compress(b"a\n1\n" * 99, mtime=0)[:-12], "cannot be unpacked|cannot be read"),
+        ("a.csv.gz", gzip.compress(b"a\n1\n" * 99, mtime=0)[:12], "cannot be read|cannot be unpacked"),
         ("a.csv.gz", gzip.compress(b"a\n1\n" * 99, mtime=0)[:20] + bytes(60), "cannot be unpacked|cannot be read"),
-        ("a.csv.gz", b"a\n1\n", "cannot be read: Not a gzipped file"),
-        ("a.csv.xz", lzma.compress(b"a\n1\n" * 99)[:-30], "cannot be unpacked"),
-        ("a.csv", b"\xff\xfea\n1\n", "is not text in UTF-8"),
+        ("a.csv.gz", b"a\n1\n", r"cannot be read \(Not a gzipped file"),
+        ("a.csv.xz", lzma.compress(b"a\n1\n" * 99)[:-99] + bytes(60), "cannot be unpacked|cannot be read"),
+        ("a.csv", b"\xff\xfea\n1\n", "has no column 'a'"),
         ("a.csv", b'a\n"' + b"1" * 200_000 + b'"\n', "field larger than field limit"),
         ("a.csv", b'"' + b"a" * 200_000 + b'"\n1\n', "field larger than field limit"),
         ("a.csv", b"", "has no column 'a'; its header has nothing"),

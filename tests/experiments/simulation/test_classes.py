@@ -5,14 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from bouquet.client.rounds.reply import unknown_classes
+from bouquet.client.rounds.reply import said_of_data
 from bouquet.common import protocol
 from bouquet.common.settings import load_settings
 from bouquet.experiments.report.run_report import class_rows, render_report
 from bouquet.experiments.simulation.run import simulate
 from bouquet.server.record.reader import read_run
 from bouquet.server.record.writer import RunRecord
-from bouquet.strategies.base.reply_checks import read_classes, read_unknown_classes
+from bouquet.strategies.base.reply_checks import read_classes, read_texts
 
 
 def said(samples, tested, found):
@@ -41,15 +41,19 @@ def test_what_cannot_be_is_passed_over(config):
 
 def test_classes_that_the_run_does_not_know_are_fit_for_a_page():
     names = ["blight", "blight", "a\nb\x1b[31m", 7, " ", "x" * 999, *map(str, range(99))]
-    found = read_unknown_classes({protocol.UNKNOWN_CLASSES: names})
+    found = read_texts({"said": names}, "said", 60)
     assert (found[-3:-1], len(found[-1]), len(found)) == (["a b [31m", "blight"], 60, 17)
-    assert read_unknown_classes({protocol.UNKNOWN_CLASSES: "blight"}) == read_unknown_classes({}) == []
+    assert read_texts({"said": "blight"}, "said", 60) == read_texts({}, "said", 60) == []
 
 
 def test_in_a_private_run_they_stay_on_the_device():
-    for changes, expected in (([], {protocol.UNKNOWN_CLASSES: ["blight"]}), (["privacy.clip_norm=1"], {})):
+    for changes, expected in (
+        ([], {protocol.UNKNOWN_CLASSES: ["blight"], protocol.DATA_WARNINGS: ["It is dark."]}),
+        (["privacy.clip_norm=1"], {}),
+    ):
         node = SimpleNamespace(data=SimpleNamespace(unknown_classes=("blight",)), settings=load_settings(None, changes))
-        assert unknown_classes(node) == expected
+        node.data_warnings = ("It is dark.",)
+        assert said_of_data(node) == expected
 
 
 def test_nothing_is_said_unless_the_owner_allows_it(tmp_path, monkeypatch):

@@ -288,7 +288,7 @@ def test_what_devices_say_of_their_data_is_said_once():
         lines,
         [
             {},
-            {"a": {"unknown_classes": ["blight"]}, "b": {"left_out": 2.0}},
+            {"a": {"unknown_classes": ["blight"], "warnings": ["It is dark."]}, "b": {"left_out": 2.0}},
             {"b": {"unknown_classes": ["blight", "fire"], "left_out": 2.0}},  # a was not asked
             {"a": {}, "b": {}},
         ],
@@ -299,12 +299,14 @@ def test_what_devices_say_of_their_data_is_said_once():
     assert new_warnings(lines[:1], EXPECTED) == []
     assert new_warnings(lines[:2], EXPECTED) == [
         "1 device has a class that this run does not know: blight.",
+        "a: It is dark.",
         first,
     ]
     assert new_warnings(lines[:3], EXPECTED) == ["1 device has a class that this run does not know: fire."]
     assert list(diagnose(lines[:3], EXPECTED).values()) == [
         "2 devices have a class that this run does not know: blight.",
         "1 device has a class that this run does not know: fire.",
+        "a: It is dark.",
         first,
     ]
     assert diagnose(lines, EXPECTED) == {}
