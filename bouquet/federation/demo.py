@@ -35,14 +35,14 @@ from bouquet.server.record.reader import natural_order, run_title, untested
 from bouquet.server.run_folder import SINGLE_MODEL, STATE_FOLDER
 from bouquet.server.service.running import serving
 
-# The method and its training are as everywhere, without a setting. Of some ninety digits a device can learn less than
-# three can together.
+# The method and its training are as everywhere, without a setting. Of some seventy digits a device can learn less than
+# four can together.
 DEMO = {
     "run.name": "demo",
     "run.rounds": 10,
     "data.dataset": "digits",
     "data.partition": "rotated",
-    "data.clients": 6,
+    "data.clients": 8,
     "data.groups": 2,
     "data.test_fraction": 0.7,
     "strategy.num_clusters": "auto",
