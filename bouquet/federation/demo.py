@@ -35,7 +35,7 @@ from bouquet.server.record.reader import natural_order, run_title, untested
 from bouquet.server.run_folder import SINGLE_MODEL, STATE_FOLDER
 from bouquet.server.service.running import serving
 
-# The method and its training are as everywhere, without a setting. Of some seventy digits a device can learn less than
+# The method and its training are as everywhere, without a setting. Of a hundred digits a device can learn less than
 # four can together.
 DEMO = {
     "run.name": "demo",
@@ -44,7 +44,7 @@ DEMO = {
     "data.partition": "rotated",
     "data.clients": 8,
     "data.groups": 2,
-    "data.test_fraction": 0.7,
+    "data.test_fraction": 0.5,
     "strategy.num_clusters": "auto",
 }
 
