@@ -1,17 +1,22 @@
 """Who is who: mutual TLS, the folder of certificates, and which of two connections is the device's."""
 
+import contextlib
+import itertools
 import shutil
 import socket
 import ssl
 import struct
+import threading
 
 import grpc
 import pytest
 from cryptography import x509
+from flwr.app import ConfigRecord, RecordDict
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.trust.certificates import fingerprint, read
 from bouquet.common.wire.fleet_pb2 import DeviceFrame, Refused, ServerFrame
+from bouquet.common.wire.flower import content_bytes
 from bouquet.common.wire.transfer import METHOD
 from bouquet.keys.store import add_device, init_keys, remove_device, renew_device, renew_server
 from bouquet.server.service.certificates import Certificates
@@ -211,3 +216,38 @@ def test_certificates_that_cannot_be_used_are_named_at_the_start(fleet, tmp_path
     files = Certificates(*(fleet.keys / name for name in ("ca.crt", "server.crt", "nothing.key")))
     with pytest.raises(BouquetError, match=r"nothing\.key"), serving("127.0.0.1:1", tmp_path, certificates=files):
         pass
+
+
+@pytest.mark.parametrize("flood", ["another session", "no Hello", "garbage", "its own session"])
+def test_a_welcomed_device_that_opens_call_after_call_holds_up_nobody(fleet, flood):
+    """All on the connection where it is welcome, which is closed to no device."""
+    mallory, garden = fleet.welcome("porch"), fleet.welcome("garden")
+    hello = DeviceFrame(hello={"major": 1, "session": b"another session", "release": "x" * 100_000})
+    if flood == "its own session":
+        hello.hello.session = mallory.session
+    first = {"no Hello": DeviceFrame(pong={}).SerializeToString(), "garbage": b"\xff" * 100_000}
+    over, calls = threading.Event(), []
+
+    def storm():
+        while not over.is_set() and len(calls) < 5000:
+            with contextlib.suppress(grpc.RpcError):
+                frames = itertools.chain([first.get(flood, hello.SerializeToString())], [b"\xff" * 200_000] * 4)
+                calls.append(next(mallory.channel.stream_stream(METHOD)(frames, timeout=SECONDS), None))
+
+    storming = threading.Thread(target=storm)
+    storming.start()
+    try:
+        eventually(lambda: len(calls) >= 20, "it storms")
+        for number in range(20):
+            identifier = fleet.push(garden)
+            task, _ = garden.task()
+            garden.deliver(task.id, content_bytes(RecordDict({"r": ConfigRecord({"k": number})})))
+            (reply,) = fleet.pull(identifier)
+            assert reply.content["r"]["k"] == number
+    finally:
+        over.set()
+        storming.join(SECONDS)
+    assert not storming.is_alive()
+    assert sorted(device.name for device in fleet.grid.devices()) == ["garden", "porch"]
+    assert fleet.in_loop(lambda: len(fleet.service._streams)) <= 2
+    assert len([line for line in fleet.said if "refused" in line]) <= 12
