@@ -74,7 +74,7 @@ def trial_table(settings: Settings, devices: Mapping[str, Samples], out: Path, r
             "metrics": ["accuracy_macro"],
             "base": base,
             # What a method itself has: only the last row serves what the settings say.
-            "strategy": [*({**row, "set": {"personal.serve": "own"}} for row in own), yours],
+            "strategy": [*({**row, "set": {"personal.serve": "own", "personal.compare": False}} for row in own), yours],
             "data": [{"label": COLUMN, "dataset": "own", "data_dir": str(_folder(out, SEEDS[0]) / "test")}],
             "tune": {"seeds": [CHOSEN_ON_SEED], "train.learning_rate": list(LEARNING_RATES)},
         }

@@ -98,7 +98,7 @@ class KeptModel:
 
 
 def device_model(state_dir: Path) -> KeptModel:
-    """What this device serves since its last round: the method's model, the best of several, or their mixture.
+    """What this device serves since its last round: one of its models, or a mixture of them.
 
     Raises `BouquetError` where there is none, and says how to get one.
     """
