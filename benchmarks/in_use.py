@@ -177,15 +177,16 @@ def lines(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
 
 
-def table(file: Path) -> None:
-    """Means over the seeds as CSV."""
+def table(file: Path, columns: list[str], seeds: list[int]) -> None:
+    """Means over the seeds as CSV; of the columns that have all of them."""
     out = csv.writer(sys.stdout, lineterminator="\n")
     out.writerow(
-        ["column", "seeds", *KINDS, "best", "in use", "behind", "± over seeds", "runs that serve the received"]
+        ["column", "seeds", *KINDS, "best", "in use", "behind", "± over seeds", "runs with the received model"]
     )
     found = lines(file)
-    for column in COLUMNS:
-        if not (runs := [one for one in found if one["column"] == column]):
+    for column in columns:
+        runs = [one for one in found if one["column"] == column and one["seed"] in seeds]
+        if len(runs) < len(seeds):
             continue
         means = {kind: float(np.mean([one[kind] for one in runs])) for kind in (*KINDS, "in_use")}
         better = 1 if runs[0]["higher_is_better"] else -1
@@ -218,7 +219,7 @@ def main() -> None:
     if asked.what == "run":
         run(asked.file, asked.columns, asked.seeds)
     else:
-        table(asked.file)
+        table(asked.file, asked.columns, asked.seeds)
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def trial_table(settings: Settings, devices: Mapping[str, Samples], out: Path, r
             "metrics": [task_of(settings).score.of("macro")],
             "base": base,
             # What a method itself has: only the last row serves what the settings say.
-            "strategy": [*({**row, "set": {"personal.serve": "own"}} for row in own), last],
+            "strategy": [*({**row, "set": {"personal.serve": "own", "personal.compare": False}} for row in own), last],
             "data": [{"label": COLUMN, "dataset": "own", "data_dir": str(parts / f"s{SEEDS[0]}")}],
             "tune": {"seeds": list(CHOSEN_ON_SEEDS), "train.learning_rate": list(LEARNING_RATES)},
         }

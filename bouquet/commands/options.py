@@ -72,6 +72,14 @@ Model = Annotated[
 ]
 Rounds = Annotated[int | None, typer.Option(help="Rounds of training.", rich_help_panel=SETTINGS)]
 Seed = Annotated[int | None, typer.Option(help="Everything random derives from it.", rich_help_panel=SETTINGS)]
+NoCompare = Annotated[
+    bool,
+    typer.Option(
+        "--no-compare",
+        help="Train no model alone on each device: half the work, and nothing says what devices gain.",
+        rich_help_panel=SETTINGS,
+    ),
+]
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Run folder; runs/NAME by default.")]
 Track = Annotated[
     Literal["tensorboard"] | None,
@@ -256,6 +264,7 @@ def read_settings(
     model: Model = None,
     rounds: Rounds = None,
     seed: Seed = None,
+    no_compare: NoCompare = False,
 ) -> Settings:
     """The settings file, ``--set`` over it, and the short options over both.
 
@@ -273,6 +282,7 @@ def read_settings(
         model__name=model,
         run__rounds=rounds,
         run__seed=seed,
+        personal__compare=False if no_compare else None,
     )
     return found if strategy is None or settings is None else _without_foreign_options(found, set_ or [])
 

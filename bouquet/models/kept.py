@@ -109,7 +109,7 @@ class KeptModel:
 
 
 def device_model(state_dir: Path, allowed: Collection[str] = ()) -> KeptModel:
-    """What this device serves since its last round: the method's model, the best of several, or their mixture.
+    """What this device serves since its last round: one of its models, or a mixture of them.
 
     Of code of the user's own (``package.module:factory``) only what is ``allowed`` is imported. Raises `BouquetError`
     where there is none, and says how to get one.

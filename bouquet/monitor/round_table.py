@@ -143,7 +143,7 @@ def print_summary(console: Console, summary: Mapping[str, Any]) -> None:
     best = summary.get("best_round")
     if best and best["round"] < summary["rounds"]:
         value = score.number(best[score.of("macro")])
-        rows.insert(3, ("", f"{value} mean after round {best['round']}, the best of all"))
+        rows.insert(3, ("", f"{value} mean of the method's own tests after round {best['round']}, their best"))
     if (naive := summary.get("naive_macro")) is not None:
         rows.insert(3, ("", f"{score.number(naive)} mean of the best that is foretold without a model"))
     if summary["purity"] is not None:

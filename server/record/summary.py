@@ -132,6 +132,7 @@ def summarise(
     tested = [m.get(protocol.NUM_EXAMPLES, 0) for m in evaluation.values()]
     score = task_of(settings).score
     scores = [m[score.key] for m in evaluation.values() if score.key in m]
+    of_method = [m.get(score.of_method, m[score.key]) for m in evaluation.values() if score.key in m]
     reported = list(evaluation.values())
     return {
         "strategy": settings.strategy.name,
@@ -149,7 +150,7 @@ def summarise(
         **score.facts(),
         score.of("worst_decile"): metrics.worst_decile(scores, score.higher_is_better),
         score.of("deviation"): metrics.deviation(scores),
-        "best_round": best_round(rounds, scores, score),
+        "best_round": best_round(rounds, of_method, score),
         "clusters": len(set(assignment.values())) or 1,
         "assignment": dict(sorted(assignment.items())),
         "groups": dict(sorted(groups.items())) or None,

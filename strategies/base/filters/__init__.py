@@ -1,1 +1,1 @@
-"""Filters, which see each message on its way out and each reply coming in: copies, what is sent once, privacy."""
+"""Filters, which see each message on its way out and each reply coming in: copies, privacy, a vote."""

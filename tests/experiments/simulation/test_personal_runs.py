@@ -13,6 +13,7 @@ from tests.helpers.stopped_runs import cut_after, lines_of
 
 BASE = ["data.clients=6", "data.partition=pathological", "data.public_fraction=0.1", "run.rounds=3"]
 BASE += ["simulation.engine=inline"]
+OWN = "personal.serve=own"
 # H is always above this threshold, so that the second of two layers is personal after one round: 2 · 0.7 = 1.4
 FEDTSDP = ("strategy.name=fedtsdp", "strategy.hopkins_threshold=0.0", "strategy.dampening=0.7")
 
@@ -47,17 +48,17 @@ def test_a_device_that_lost_its_layers_says_so_and_is_sent_its_clusters(tmp_path
 
 def test_fedper_exchanges_the_base_only_and_suits_two_classes_a_client(tmp_path):
     """The last layer decides between classes; each device needs its own two only."""
-    personal = simulate(settings("strategy.name=fedper", "run.rounds=4"), tmp_path / "fedper")
+    personal = simulate(settings("strategy.name=fedper", "run.rounds=4", OWN), tmp_path / "fedper")
     for line in lines_of(tmp_path / "fedper"):
         assert set(line["bytes_by_layer"]["up"]) == set(line["bytes_by_layer"]["down"]) == {"fc1"}
-    common = simulate(settings("strategy.name=fedavg", "run.rounds=4"), tmp_path / "fedavg")
+    common = simulate(settings("strategy.name=fedavg", "run.rounds=4", OWN), tmp_path / "fedavg")
     assert personal["accuracy_macro"] > common["accuracy_macro"] + 0.1
 
 
 def test_ditto_is_tested_with_the_personal_models(tmp_path):
     """Its global model is FedAvg's, so that what it gains over FedAvg is the personal models'."""
-    ditto = simulate(settings("strategy.name=ditto", "run.rounds=4"), tmp_path / "ditto")
-    common = simulate(settings("strategy.name=fedavg", "run.rounds=4"), tmp_path / "fedavg")
+    ditto = simulate(settings("strategy.name=ditto", "run.rounds=4", OWN), tmp_path / "ditto")
+    common = simulate(settings("strategy.name=fedavg", "run.rounds=4", OWN), tmp_path / "fedavg")
     assert ditto["accuracy_macro"] > common["accuracy_macro"] + 0.1
     models = [load_file(tmp_path / name / "models" / "cluster-0.safetensors") for name in ("ditto", "fedavg")]
     assert all(np.array_equal(models[0][name], array) for name, array in models[1].items())

@@ -83,7 +83,7 @@ def test_a_finished_run_can_be_continued_for_longer(tmp_path):
 
 
 def test_evaluation_between_rounds(tmp_path):
-    simulate(settings("server.evaluate_every=2"), tmp_path / "run")
+    simulate(settings("server.evaluate_every=2", "personal.serve=own"), tmp_path / "run")
     lines = lines_of(tmp_path / "run")
     assert [("evaluation" in line) for line in lines] == [False, True, False, False]
     # what was evaluated after round 2 is what the devices start round 3 from
