@@ -63,7 +63,10 @@ def read_arrays(path: Path) -> Arrays:
     require_file(path)
     try:
         with named(str(path), how=" as an .npz of plain arrays"), np.load(path, allow_pickle=False) as archive:
-            return {key: archive[key] for key in archive.files}
+            arrays: dict[str, Any] = {key: archive[key] for key in archive.files}
+            if other := [key for key, array in arrays.items() if not isinstance(array, np.ndarray)]:
+                raise ValueError(f"{other[0]!r} is none")  # NumPy gives its bytes
+            return arrays
     except BouquetError as error:
         raise DatasetFileError(str(error)) from error.__cause__
 

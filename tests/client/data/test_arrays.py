@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import zipfile
 
 import numpy as np
 import pytest
@@ -166,6 +167,14 @@ def test_nothing_but_our_own_error_leaves_an_npz(tmp_path, flips, checked):
     file.write_bytes(damaged)
     with contextlib.suppress(BouquetError):
         assert load(file, strict=checked).train_x.shape[1:] == (2, 3)
+
+
+def test_what_is_no_array_in_an_npz_is_named(tmp_path):
+    path = save(tmp_path)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("start.npy", b"no array")
+    with pytest.raises(BouquetError, match=r"data\.npz cannot be read as an \.npz of plain arrays \('start' is none\)"):
+        load(path)
 
 
 def test_what_nothing_looks_at_is_said(tmp_path):
