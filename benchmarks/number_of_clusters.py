@@ -8,8 +8,6 @@ many clusters as there are groups and no cluster has devices of two. Default set
 ten devices in each of 30 rounds. ``dominant`` and ``dirichlet`` have no true number: there the accuracies count.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import sys
@@ -74,15 +72,12 @@ def measured(cell: Cell) -> dict[str, Any]:
 def read(path: Path) -> dict[Cell, dict[str, Any]]:
     if not path.exists():
         return {}
+    found = {}
     with path.open(encoding="utf-8", newline="") as file:
-        lines = list(csv.DictReader(file))
-    return {
-        Cell(
-            line["kind"], int(line["groups"]), int(line["devices"]), float(line["learning_rate"]), int(line["seed"]),
-            line["method"],
-        ): {"clusters": int(line["clusters"]), "purity": float(line["purity"] or 1), "accuracy": float(line["accuracy"])}
-        for line in lines
-    }  # fmt: skip
+        for line in csv.DictReader(file):
+            about = {name: kind(line[name]) for name, kind in Cell.__annotations__.items()}
+            found[Cell(**about)] = {name: float(line[name] or 1) for name in ("clusters", "purity", "accuracy")}
+    return found
 
 
 def is_right(cell: Cell, found: dict[str, Any]) -> bool:
@@ -105,7 +100,7 @@ def summary(runs: dict[Cell, dict[str, Any]]) -> Iterator[list[str]]:
     for key in sorted({(cell.kind, cell.groups, cell.devices) for cell in known} - {("dominant", 1, 20)}):
         own = {cell: found for cell, found in known.items() if cell[:3] == key}
         other = {cell: runs[given] for cell in own if (given := cell._replace(method=f"fesem:{cell.groups}")) in runs}
-        yield [*map(str, key), str(len(own)), *_figures(own), *_figures(other)]
+        yield [*map(str, key), *_figures(own), *_figures(other)]
 
 
 def _figures(found: dict[Cell, dict[str, Any]]) -> list[str]:
