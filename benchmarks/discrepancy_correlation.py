@@ -53,7 +53,7 @@ class ThreeDistances(DCPFL):
 
     def record(self, state):
         """The clients and their distances."""
-        return {"clients": self.replies.clients, "distances": self.distances}
+        return {"clients": self.train_round.replies.clients, "distances": self.distances}
 
 
 def correlations(settings: Settings) -> dict[str, float]:

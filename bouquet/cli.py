@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -13,7 +14,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.text import Text
 
-from bouquet.commands import fleet, models, options
+from bouquet.commands import begin, fleet, models, options
 from bouquet.commands.keys import keys_app
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings import Settings
@@ -28,8 +29,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-app.add_typer(keys_app)
+GROUPS = TRY, SERVER, DEVICE, RESEARCH = "Try", "Server", "Device", "Research"  # of the commands, as --help has them
 SERVERS_OWN = {"fastapi", "jinja2", "matplotlib", "prometheus_client", "scipy", "sklearn", "tomli_w", "uvicorn"}
+ESCAPED = "backslashreplace"
 INTERRUPTED = 130  # as shells count an end by SIGINT
 
 
@@ -52,7 +54,7 @@ def bouquet(
     os.environ.setdefault("FLWR_LOG_LEVEL", "DEBUG" if verbose else "ERROR")  # read when flwr is imported
 
 
-@app.command()
+@app.command(rich_help_panel=RESEARCH)
 @options.takes_settings
 def simulate(
     chosen: Settings,
@@ -86,7 +88,7 @@ def simulate(
     console.print(report_line(folder), soft_wrap=True)
 
 
-@app.command()
+@app.command(rich_help_panel=TRY)
 def demo(
     out: options.Out = None,
     rounds: options.Rounds = None,
@@ -113,12 +115,12 @@ def demo(
     run_demo(chosen, out or unused_folder(Path("runs") / chosen.run.name), console)
 
 
-@app.command()
+@app.command(rich_help_panel=SERVER)
 @options.takes_settings
 def server(
     chosen: Settings,
     out: options.Out = None,
-    resume: options.Resume = False,
+    resume: options.ResumeOrBegin = False,
     host: Annotated[str, typer.Option(help="Address to listen on for clients.")] = "0.0.0.0",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on for clients (gRPC).")] = 9092,
     keys: Annotated[
@@ -127,7 +129,6 @@ def server(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="No encryption, and whoever asks takes part: for a trial.")
     ] = False,
-    keep_going: options.KeepGoing = False,
     health: options.Health = None,
     web: options.Web = None,
     keep_waiting: options.KeepWaiting = False,
@@ -138,37 +139,51 @@ def server(
     Connections are encrypted and only registered devices take part; "bouquet keys" makes what that needs.
     """
     from bouquet.federation.queue import NextRun, was_stopped
-    from bouquet.federation.run import check_folder
     from bouquet.federation.serve import Options, serve
     from bouquet.keys.store import server_keys
     from bouquet.server.record.writer import holds_rounds
 
     folder = out or Path("runs") / chosen.run.name
-    if resume:  # before anything else that may be wrong: a run that is not there cannot go on
-        check_folder(folder, chosen, resume)
     secured = server_keys(keys, insecure)
     how = Options(host, port, secured, console, health, web, keep_waiting, signature)
     ended = keep_waiting and not resume and was_stopped(folder)
-    serve(NextRun(chosen, folder), resume or ((keep_going or keep_waiting) and holds_rounds(folder)), how, ended)
+    goes_on = (resume or keep_waiting) and holds_rounds(folder)
+    if resume and not goes_on:
+        console.print(f"No run is in {folder} to go on with: it begins.", soft_wrap=True, highlight=False)
+    serve(NextRun(chosen, folder), goes_on, how, ended)
 
 
-@app.command()
+@app.command(rich_help_panel=DEVICE)
 def client(
     server: Annotated[str, options.SERVER_ADDRESS],
     data: options.DeviceData = None,
     state_dir: options.StateDir = options.STATE_DIR,
     name: Annotated[
-        str | None, typer.Option(help="Name of this device, where it has no certificate: its host's name by default.")
+        str | None,
+        typer.Option(
+            rich_help_panel=options.WHO,
+            help="Name of this device, where it has no certificate: its host's name by default.",
+        ),
     ] = None,
     partition_id: Annotated[
-        int | None, typer.Option(min=0, help="Instead of --data: which part of the server's data set is this device's.")
+        int | None,
+        typer.Option(
+            min=0,
+            rich_help_panel=options.DATA,
+            help="Instead of --data: which part of the server's data set is this device's.",
+        ),
     ] = None,
     wait: Annotated[
-        float | None, typer.Option(min=0, help="Seconds to look for the server at first; for ever if not given.")
+        float | None,
+        typer.Option(
+            min=0,
+            rich_help_panel=options.WHO,
+            help="Seconds to look for the server at first; for ever if not given.",
+        ),
     ] = None,
     keys: options.DeviceKeys = None,
     insecure: options.DeviceInsecure = False,
-    leave_out_unreadable: options.LeaveOut = False,
+    strict: options.Strict = False,
     report_classes: options.ReportClasses = False,
     trust_app: options.TrustApp = None,
     trust_signer: options.TrustSigner = None,
@@ -178,6 +193,7 @@ def client(
     allow_data: options.AllowData = None,
     least_noise: options.LeastNoise = None,
     most_epsilon: options.MostEpsilon = None,
+    most_hours: options.MostHours = 24.0,
     when: options.When = None,
     tags: options.Tags = None,
     health: options.Health = None,
@@ -202,7 +218,7 @@ def client(
         state_dir,
         name,
         partition_id,
-        leave_out_unreadable,
+        strict,
         least_noise,
         report_classes,
         most_epsilon,
@@ -233,6 +249,7 @@ def client(
         health=health,
         trust=trust,
         wait=wait,
+        most_hours=most_hours,
         cold=cold,
     )
 
@@ -246,7 +263,7 @@ def client(
     become_agent(node)
 
 
-@app.command()
+@app.command(rich_help_panel=RESEARCH)
 def compare(
     table: Annotated[Path, typer.Argument(metavar="TABLE.toml", help="Strategies × data × partitions × seeds.")],
     out: Annotated[
@@ -265,33 +282,40 @@ def compare(
         list[str] | None, typer.Option(metavar="LABEL", help="Run only this column; may be repeated.")
     ] = None,
     seed: Annotated[list[int] | None, typer.Option(help="Run only this seed; may be repeated.")] = None,
+    latex: Annotated[bool, typer.Option("--latex", help="Print the table for a paper, and nothing else.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print the table for a program, and nothing else.")] = False,
 ) -> None:
-    """Run what is missing of a comparison and print mean ± deviation over the seeds.
+    """Run what is missing of a comparison and print one table: rows by metrics, mean ± deviation over the seeds.
 
     A comparison that was stopped goes on where it was when it is started again. With --row, --column or --seed only a
     part is run and shown; what is written is of the whole table. A table that says what to tune is tuned first.
     """
     from bouquet.experiments.comparison.cell_process import ForkRunner
     from bouquet.experiments.comparison.grid import load_table
-    from bouquet.experiments.comparison.tables import print_results, write_results
+    from bouquet.experiments.comparison.tables import csv_table, latex_table, print_results, write_results
     from bouquet.experiments.comparison.tuning import run_comparison
     from bouquet.experiments.simulation.run import check_elsewhere
 
+    said = errors if latex or csv else console
     loaded = load_table(table)
     folder = out or Path("runs") / loaded.name
     part = (row or (), column or (), seed or ())
-    results = run_comparison(loaded, folder, jobs, ForkRunner(), console, resume, part, check_elsewhere)
+    results = run_comparison(loaded, folder, jobs, ForkRunner(), said, resume, part, check_elsewhere)
     written = write_results(results, folder)
-    print_results(results.part(*part) if any(part) else results, console)
+    shown = results.part(*part) if any(part) else results
+    if latex or csv:
+        typer.echo(latex_table(shown) if latex else csv_table(shown), nl=False)
+    else:
+        print_results(shown, console)
     for path in written:
-        console.print(f"written  {path}", soft_wrap=True)
+        said.print(f"written  {path}", soft_wrap=True)
     if results.interrupted:
         raise typer.Exit(INTERRUPTED)
     if results.failed_now or results.missing:
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(rich_help_panel=RESEARCH)
 def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, finished or not.")],
 ) -> None:
@@ -301,18 +325,26 @@ def report(
     console.print(f"report   {write_report(folder)}", soft_wrap=True)
 
 
-app.command()(fleet.status)
-app.command()(fleet.check)
-app.command("run")(fleet.run)
-app.command()(fleet.stop)
-app.command()(models.predict)
-app.command()(models.export)
+app.command(rich_help_panel=TRY)(begin.init)
+app.command("try", rich_help_panel=TRY)(begin.try_)
+app.add_typer(keys_app, rich_help_panel=SERVER)
+app.command(rich_help_panel=SERVER)(fleet.status)
+app.command("run", rich_help_panel=SERVER)(fleet.run)
+app.command(rich_help_panel=SERVER)(fleet.stop)
+app.command(rich_help_panel=DEVICE)(fleet.check)
+app.command(rich_help_panel=DEVICE)(models.predict)
+app.command(rich_help_panel=DEVICE)(models.export)
+app.registered_commands.sort(key=lambda one: GROUPS.index(str(one.rich_help_panel)))
 
 
 def main() -> None:
     """Run the command line; a problem that the user can act on is one message and exit status 2."""
     # A shell starts background jobs with SIGINT ignored; `compare` and scripts end a run with it all the same.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for stream in (sys.stdout, sys.stderr):  # a file's name may have what this terminal cannot print
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=ESCAPED)
+    os.environ.setdefault("PYTHONIOENCODING", f":{ESCAPED}")  # of the processes that this one starts, or becomes
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else a server has a line of each stranger's handshake
     try:
         status = app(standalone_mode=False)  # what typer.Exit carries, which Ctrl-C becomes, too

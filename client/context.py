@@ -20,12 +20,12 @@ from flwr.app import Context
 from bouquet.client.node_config import (
     DATA,
     LEAST_NOISE,
-    LEAVE_OUT,
     MOST_EPSILON,
     NAME,
     NUM_PARTITIONS,
     PARTITION_ID,
     STATE_DIR,
+    STRICT,
     TAGS,
     THREADS,
     WHEN,
@@ -180,9 +180,9 @@ class ClientContext:
     def data(self) -> ClientData:
         """The device's own folder, or its part of the data set that the settings name; looked at once in a message."""
         if folder := self.config.get(DATA):
-            leave_out = bool(self.config.get(LEAVE_OUT, False))
+            strict = bool(self.config.get(STRICT, False))
             try:
-                return self._kept([Path(str(folder))], own_data, self.settings, str(folder), leave_out)
+                return self._kept([Path(str(folder))], own_data, self.settings, str(folder), strict)
             except BouquetError as error:  # its text names files and folders of the owner's
                 what = error.public if error.public != str(error) else "This device's own data do not fit this run."
                 raise BouquetError(str(error), public=f"{what} {SAYS_MORE}") from error
@@ -206,7 +206,8 @@ class ClientContext:
         state_dir = self.config.get(STATE_DIR)
         if self.folder is not None or not state_dir:
             return make(*given)
-        from bouquet.client.data.cache import files_below, prepared
+        from bouquet.client.data.cache import prepared
+        from bouquet.common.data.images import files_below
 
         settings = {"seed": self.settings.run.seed, **self.settings.data.model_dump(), "given": given[1:]}
         settings |= {"task": self.settings.task.model_dump(), "table": self.settings.table.model_dump()}
@@ -268,15 +269,15 @@ def _part(settings: Settings, partition_id: int, num_partitions: int) -> ClientD
 
 
 @lru_cache(maxsize=256)
-def own_data(settings: Settings, folder: str, leave_out: bool = False) -> ClientData:
-    """A device's own samples, bytes as bytes; with ``leave_out`` without what cannot be read or does not fit.
+def own_data(settings: Settings, folder: str, strict: bool = False) -> ClientData:
+    """A device's own samples, bytes as bytes; of what cannot be read, little is left out, unless ``strict``.
 
     Raises `BouquetError`, with the file, for what does not fit.
     """
     from bouquet.client.data.own import load_folder, load_table
 
     if settings.table.inputs:
-        return load_table(folder, settings, leave_out)
+        return load_table(folder, settings, strict)
     card = ModelCard.of(settings)
     return load_folder(
         Path(folder),
@@ -286,7 +287,7 @@ def own_data(settings: Settings, folder: str, leave_out: bool = False) -> Client
         seed=settings.run.seed,
         test_fraction=settings.data.test_fraction,
         report=lambda line: print(line, flush=True),
-        leave_out=leave_out,
+        strict=strict,
         about=settings.table,
         by_time=settings.data.split == "time",
     )

@@ -1,5 +1,7 @@
 """The one exception a user is meant to read: what is wrong, what was found, what is allowed."""
 
+from bouquet.common.texts import printable
+
 SAYS_MORE = "The device's log says more."
 
 
@@ -21,8 +23,8 @@ class BouquetError(Exception):
     status = 2
 
     def __init__(self, text: str = "", *, public: str = "") -> None:
-        super().__init__(text)
-        self.public = public or text
+        super().__init__(printable(text))
+        self.public = printable(public or text)
 
 
 class RunFailed(BouquetError):

@@ -20,6 +20,7 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 from bouquet.common.errors import BouquetError
+from bouquet.common.nearest import nearest
 
 GROUP = "bouquet.methods"  # of entry points
 
@@ -98,8 +99,8 @@ def find_method(name: str) -> Method:
     if ":" in name:
         return Method(name)
     raise BouquetError(
-        f"Unknown strategy {name!r}; there are {', '.join([*METHODS, *outside])}, or your own as package.module:Class "
-        "or ./file.py:Class."
+        f"Unknown strategy {name!r}; {nearest(name, [*METHODS, *outside])}, or your own as package.module:Class or "
+        "./file.py:Class."
     )
 
 

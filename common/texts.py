@@ -28,6 +28,11 @@ def plain(text: str, longest: int = LONGEST) -> str:
     return shown if len(shown) <= longest and len(head) == len(text) else shown[: longest - 1] + "…"
 
 
+def printable(text: str) -> str:
+    """The text with what no terminal or file takes escaped: controls, and bytes of a file's name that are no text."""
+    return CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
 def tags_of(said: object) -> frozenset[str]:
     """A device's tags, of what it says that they are: whatever is none is left out."""
     given = said if isinstance(said, list) else []

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.methods import find_method
+from bouquet.common.nearest import nearest
 from bouquet.common.plugins import load_object
 from bouquet.strategies.base.sampling import Sampling
 from bouquet.strategies.base.strategy import MethodStrategy
@@ -69,13 +70,14 @@ def create_strategy(name: str, options: Mapping[str, Any], **sampling: Any) -> M
     allowed = [key for key in form.model_fields if key not in preset]
     for key in options:
         if key not in allowed:
-            listed = ", ".join(allowed) or "none"
-            raise BouquetError(f"Unknown setting strategy.{key}; the hyper-parameters of {name!r} are: {listed}.")
+            known = nearest(key, allowed, f"the hyper-parameters of {name!r} are:")
+            raise BouquetError(f"Unknown setting strategy.{key}; {known}.")
     try:
         checked = form(**{**preset, **options})
     except ValidationError as error:
-        item = error.errors()[0]
-        key = str(item["loc"][0])
-        raise BouquetError(f"Setting strategy.{key} = {options.get(key)!r}: {item['msg']}.") from None
+        key = str(error.errors()[0]["loc"][0])
+        # A number or "auto" has two reasons not to fit.
+        allowed = list(dict.fromkeys(item["msg"] for item in error.errors() if item["loc"][0] == key))
+        raise BouquetError(f"Setting strategy.{key} = {options.get(key)!r}: {'; or '.join(allowed)}.") from None
     own = {key: getattr(checked, key) for key in form.model_fields}
     return kind(**own, **{key: value for key, value in sampling.items() if key in Sampling.__annotations__})

@@ -159,7 +159,7 @@ class Fleet:
 
     def start_server(self) -> None:
         """Start the server, or start it again, as a service manager does."""
-        how = "--keep-waiting" if self.waiting else "--keep-going"
+        how = "--keep-waiting" if self.waiting else "--resume"
         where = ("--host", "0.0.0.0", "--port", str(self.port), "--out", str(self.first))
         with self.lock:
             if not self.serves:

@@ -52,7 +52,7 @@ def check(
     settings: options.SettingsFile = None,
     keys: options.DeviceKeys = None,
     insecure: options.DeviceInsecure = False,
-    leave_out_unreadable: options.LeaveOut = False,
+    strict: options.Strict = False,
     least_noise: options.LeastNoise = None,
     most_epsilon: options.MostEpsilon = None,
     when: options.When = None,
@@ -72,7 +72,7 @@ def check(
         settings=settings,
         keys=keys,
         insecure=insecure,
-        leave_out=leave_out_unreadable,
+        strict=strict,
         owner=device_demands(least_noise, most_epsilon),
         when=when,
     )
@@ -116,7 +116,8 @@ def stop(
     A server with --keep-waiting then waits for the next run.
     """
     from bouquet.common.errors import BouquetError
-    from bouquet.monitor.status import collect, is_alive, newest_run
+    from bouquet.monitor.status import collect, newest_run
+    from bouquet.server.record.overview import is_alive
     from bouquet.server.run.stop import ask_to_stop
 
     folder = folder or newest_run()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bouquet.commands.options import Strict
 from bouquet.common.errors import BouquetError
 
 if TYPE_CHECKING:
@@ -30,10 +31,7 @@ def predict(
     cluster: Cluster = None,
     top: Annotated[int, typer.Option(min=1, help="So many classes for each, the likeliest first.")] = 1,
     json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    leave_out_unreadable: Annotated[
-        bool,
-        typer.Option("--leave-out-unreadable", help="Of a table, pass over rows that do not fit, and say how many."),
-    ] = False,
+    strict: Strict = False,
 ) -> None:
     """Say what this device's own model sees in images, tables or .npz: classes, or numbers. No server is needed.
 
@@ -48,12 +46,12 @@ def predict(
     kept, told = _model(state_dir, run, cluster), []
     if never := kept.card.untrained:
         typer.echo(f"This device never trained on {', '.join(never)}: what shows one is taken for another.", err=True)
-    for found in predictions(kept, paths, top, leave_out_unreadable):
+    for found in predictions(kept, paths, top, strict):
         told.append(found)
         for note in found.notes:
             typer.echo(note, err=True)
         typer.echo(found.to_json() if json else found.text(), err=bool(found.error) and not json)
-    if said := score_text(kept, paths, told, leave_out_unreadable):
+    if said := score_text(kept, paths, told, strict):
         typer.echo(said, err=True)
     if any(found.error for found in told):
         raise typer.Exit(1)

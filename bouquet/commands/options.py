@@ -13,55 +13,96 @@ from bouquet.common.settings import Settings, load_settings, parse_settings
 from bouquet.common.settings.sections import StrategySettings
 from bouquet.console import errors
 
+# Panels of --help.
+SETTINGS = "Settings of the run"
+WHO = "The server, and who this device is"
+DATA = "Its data"
+TRUST = "What of the server's it runs"
+OWNER = "When it works, and what leaves it"
+STAY = "Begin, go on, stay"
+
 SettingsFile = Annotated[
-    Path | None, typer.Option("--settings", "-s", metavar="FILE", help="Settings of the run, a TOML file.")
+    Path | None,
+    typer.Option(
+        "--settings", "-s", metavar="FILE", help="Settings of the run, a TOML file.", rich_help_panel=SETTINGS
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set any key, over the file; can be given many times."),
+    typer.Option(
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        help="Set any key, over the file; can be given many times.",
+        rich_help_panel=SETTINGS,
+    ),
 ]
 Strategy = Annotated[
     str | None,
     typer.Option(
-        help="fesem, fesem-ma, fedavg, fedprox, standalone, … or your own: package.module:Class or ./file.py:Class."
+        help="fesem, fesem-ma, fedavg, fedprox, standalone, … or your own: package.module:Class or ./file.py:Class.",
+        rich_help_panel=SETTINGS,
     ),
 ]
 Dataset = Annotated[
     str | None,
-    typer.Option(help="digits, mnist, fashion-mnist, emnist, cifar10, uci-har, …, own, or package.module:function."),
+    typer.Option(
+        help="digits, mnist, fashion-mnist, emnist, cifar10, uci-har, …, own, or package.module:function.",
+        rich_help_panel=SETTINGS,
+    ),
 ]
-DataDir = Annotated[Path | None, typer.Option(help="Folder that holds the data set; 'digits' needs none.")]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Folder that holds the data set; 'digits' needs none.", rich_help_panel=SETTINGS)
+]
 Partition = Annotated[
     str | None,
     typer.Option(
-        help="iid, dirichlet, pathological, dominant, class-groups, rotated, label-permuted, natural, or your own."
+        help="iid, dirichlet, pathological, dominant, class-groups, rotated, label-permuted, natural, or your own.",
+        rich_help_panel=SETTINGS,
     ),
 ]
-Clients = Annotated[int | None, typer.Option(help="Number of clients the data set is divided among.")]
-Groups = Annotated[int | None, typer.Option(help="Number of true groups, for partitions that have them.")]
-Model = Annotated[str | None, typer.Option(help="mlp, cnn-dcpfl, resnet18, … or package.module:factory.")]
-Rounds = Annotated[int | None, typer.Option(help="Rounds of training.")]
-Seed = Annotated[int | None, typer.Option(help="Everything random derives from it.")]
+Clients = Annotated[
+    int | None, typer.Option(help="Number of clients the data set is divided among.", rich_help_panel=SETTINGS)
+]
+Groups = Annotated[
+    int | None, typer.Option(help="Number of true groups, for partitions that have them.", rich_help_panel=SETTINGS)
+]
+Model = Annotated[
+    str | None, typer.Option(help="mlp, cnn-dcpfl, resnet18, … or package.module:factory.", rich_help_panel=SETTINGS)
+]
+Rounds = Annotated[int | None, typer.Option(help="Rounds of training.", rich_help_panel=SETTINGS)]
+Seed = Annotated[int | None, typer.Option(help="Everything random derives from it.", rich_help_panel=SETTINGS)]
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Run folder; runs/NAME by default.")]
 Track = Annotated[
     Literal["tensorboard"] | None,
     typer.Option(help="Also write the record for TensorBoard, into RUN/tensorboard; needs the extra of that name."),
 ]
 # Of a device: what ``client`` and ``check`` are given alike.
-SERVER_ADDRESS = typer.Option("--server", metavar="HOST:PORT", help="Where the server listens.")
+SERVER_ADDRESS = typer.Option("--server", metavar="HOST:PORT", help="Where the server listens.", rich_help_panel=WHO)
 DeviceData = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="This device's data: a folder of images by class, an .npz, or CSV.")
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="This device's data: a folder of images by class, an .npz, or CSV.", rich_help_panel=DATA
+    ),
 ]
-StateDir = Annotated[Path, typer.Option(metavar="DIR", help="Where this device keeps its identity and its own model.")]
+StateDir = Annotated[
+    Path,
+    typer.Option(metavar="DIR", help="Where this device keeps its identity and its own model.", rich_help_panel=WHO),
+]
 STATE_DIR = Path("bouquet-state")
 DeviceKeys = Annotated[
     Path | None,
     typer.Option(
-        "--keys", metavar="DIR", help="This device's folder from the server's keys/devices; 'keys' by default."
+        "--keys",
+        metavar="DIR",
+        help="This device's folder from the server's keys/devices; 'keys' by default.",
+        rich_help_panel=WHO,
     ),
 ]
 DeviceInsecure = Annotated[
-    bool, typer.Option("--insecure", help="Trust the network: for a server that was started with --insecure.")
+    bool,
+    typer.Option(
+        "--insecure", help="Trust the network: for a server that was started with --insecure.", rich_help_panel=WHO
+    ),
 ]
 Health = Annotated[
     str | None,
@@ -71,23 +112,28 @@ Cold = Annotated[
     bool,
     typer.Option("--cold", help="Start a fresh Python for each task: slower, for devices with little memory."),
 ]
-LeaveOut = Annotated[
+Strict = Annotated[
     bool,
     typer.Option(
-        "--leave-out-unreadable",
-        help="Go on without photos and rows that cannot be read; they are counted.",
+        "--strict",
+        help="Refuse what else is left out: photos and rows that do not fit, up to 5 %.",
+        rich_help_panel=DATA,
     ),
 ]
 ReportClasses = Annotated[
     bool,
     typer.Option(
-        "--report-classes", help="Tell the server this device's samples and accuracy by class; by default only sums."
+        "--report-classes",
+        help="Tell the server this device's samples and accuracy by class; by default only sums.",
+        rich_help_panel=OWNER,
     ),
 ]
 KeepWaiting = Annotated[
     bool,
     typer.Option(
-        "--keep-waiting", help="Outlive the run: wait for devices without limit, and for bouquet run NEXT.toml."
+        "--keep-waiting",
+        rich_help_panel=STAY,
+        help="Stay when the run is over: wait for bouquet run NEXT.toml, and for devices without limit.",
     ),
 ]
 Web = Annotated[
@@ -104,27 +150,44 @@ Signature = Annotated[
 ]
 TrustApp = Annotated[
     list[str] | None,
-    typer.Option(metavar="SHA256", help="Also run the server's code with this digest; can be repeated."),
+    typer.Option(
+        metavar="SHA256", help="Also run the server's code with this digest; can be repeated.", rich_help_panel=TRUST
+    ),
 ]
 TrustSigner = Annotated[
     list[Path] | None,
-    typer.Option(metavar="FILE", help="Also run what this key signed (signer.pub of bouquet keys signer)."),
+    typer.Option(
+        metavar="FILE", help="Also run what this key signed (signer.pub of bouquet keys signer).", rich_help_panel=TRUST
+    ),
 ]
 TrustAnyApp = Annotated[
-    bool, typer.Option("--trust-any-app", help="Run whatever the server sends: its operator can do all that you can.")
+    bool,
+    typer.Option(
+        "--trust-any-app",
+        help="Run whatever the server sends: its operator can do all that you can.",
+        rich_help_panel=TRUST,
+    ),
 ]
 AllowModel = Annotated[
     list[str] | None,
-    typer.Option(metavar="PACKAGE.MODULE:FACTORY", help="A model of your own that the server may ask for."),
+    typer.Option(
+        metavar="PACKAGE.MODULE:FACTORY", help="A model of your own that the server may ask for.", rich_help_panel=TRUST
+    ),
 ]
 AllowProcedure = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME|PACKAGE.MODULE", help="What a method of another package may do here; can be repeated."),
+    typer.Option(
+        metavar="NAME|PACKAGE.MODULE",
+        help="What a method of another package may do here; can be repeated.",
+        rich_help_panel=TRUST,
+    ),
 ]
 AllowData = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="PACKAGE.MODULE:FUNCTION", help="A data set or partition of your own that the server may ask for."
+        metavar="PACKAGE.MODULE:FUNCTION",
+        help="A data set or partition of your own that the server may ask for.",
+        rich_help_panel=TRUST,
     ),
 ]
 LeastNoise = Annotated[
@@ -133,6 +196,7 @@ LeastNoise = Annotated[
         min=0,
         metavar="Z",
         help="Send nothing to a run whose privacy.noise_multiplier is below Z, or that wants scores.",
+        rich_help_panel=OWNER,
     ),
 ]
 MostEpsilon = Annotated[
@@ -141,24 +205,36 @@ MostEpsilon = Annotated[
         min=0,
         metavar="E",
         help="Let noised uploads of (E, 1e-5) leave in all, over all runs and restarts, and nothing else.",
+        rich_help_panel=OWNER,
     ),
+]
+MostHours = Annotated[
+    float, typer.Option(min=0.01, metavar="H", help="Let the work on one task take no longer than H hours.")
 ]
 When = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="This device's owner says when it works: \\[when] with hours, power, link, temperature, …"
+        metavar="FILE",
+        help="This device's owner says when it works: \\[when] with hours, power, link, temperature, …",
+        rich_help_panel=OWNER,
     ),
 ]
 Tags = Annotated[
     list[str] | None,
-    typer.Option("--tag", metavar="TAG", help="What this device is called by beside its name; can be repeated."),
+    typer.Option(
+        "--tag",
+        metavar="TAG",
+        help="What this device is called by beside its name; can be repeated.",
+        rich_help_panel=WHO,
+    ),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the run folder after its last round.")]
-KeepGoing = Annotated[
+ResumeOrBegin = Annotated[
     bool,
     typer.Option(
-        "--keep-going",
-        help="Begin the run, or go on with it where the run folder holds it: for a service that is started again.",
+        "--resume",
+        rich_help_panel=STAY,
+        help="Go on with the run in the run folder; begin it where there is none, as a service wants it.",
     ),
 ]
 

@@ -53,17 +53,17 @@ def check_device(
     settings: Path | None,
     keys: Path | None,
     insecure: bool,
-    leave_out: bool = False,
+    strict: bool = False,
     owner: Mapping[str, float] | None = None,
     when: Path | None = None,
 ) -> list[Line]:
     """Everything that can be checked with what was given, in the order in which it would go wrong."""
     chosen = load_settings(settings) if settings else None
-    lines = [*_data(data, chosen, leave_out), *_keys(keys, insecure), *_machine(state_dir)]
+    lines = [*_data(data, chosen, strict), *_keys(keys, insecure), *_machine(state_dir)]
     if chosen is None:
         lines.append(Line("model", WARNING, "Not timed: give the server's settings file (--settings)."))
     else:
-        lines += _step(chosen, data, leave_out)
+        lines += _step(chosen, data, strict)
     if when is not None:
         lines.append(_when(when, state_dir))
     if owner:
@@ -85,26 +85,26 @@ def print_checks(console: Console, lines: list[Line]) -> None:
     console.print("Ready to join." if not count else f"{count} of {len(lines)} checks failed.")
 
 
-def _data(path: Path | None, settings: Settings | None, leave_out: bool) -> Iterator[Line]:
+def _data(path: Path | None, settings: Settings | None, strict: bool) -> Iterator[Line]:
     if path is None:
         yield Line("data", WARNING, "Not looked at: give the folder or .npz (--data).")
         return
     try:
         if settings is not None and settings.data.dataset == OWN_DATA:
-            yield from _whole_data(path, settings, leave_out)
+            yield from _whole_data(path, settings, strict)
         else:
-            yield from _photos(path)
+            yield from _photos(path, strict)
     except BouquetError as error:
         yield Line("data", WRONG, str(error))
 
 
-def _whole_data(path: Path, settings: Settings, leave_out: bool) -> Iterator[Line]:
+def _whole_data(path: Path, settings: Settings, strict: bool) -> Iterator[Line]:
     """The data as a round would read them."""
     from bouquet.client.context import own_data
 
     classes, table = settings.data.classes, settings.table
     clock = time.monotonic()
-    found = own_data(settings, str(path), leave_out)
+    found = own_data(settings, str(path), strict)
     took = time.monotonic() - clock
     counts = "".join(f", {n} {c or 'none'}" for n, c in zip(classes, found.samples_by_class(), strict=True))
     what = f"{len(found.train_y)} samples to train on, {len(found.test_y)} to test on{counts.replace(',', ';', 1)}"
@@ -129,13 +129,13 @@ def _whole_data(path: Path, settings: Settings, leave_out: bool) -> Iterator[Lin
         yield Line("", WARNING, "No table.time: a random part is tested, which flatters where rows lie close in time.")
 
 
-def _photos(path: Path) -> Iterator[Line]:
+def _photos(path: Path, strict: bool) -> Iterator[Line]:
     """What can be said of a folder of photos without the federation's classes: every one is opened."""
-    from bouquet.client.data.folder import npz_of
+    from bouquet.client.data.folder import notes_on, npz_of
     from bouquet.client.data.loading import MINIMUM_TRAIN
     from bouquet.client.data.table_reader import table_files
-    from bouquet.common.data.class_folders import find_photos
-    from bouquet.common.data.images import read_image
+    from bouquet.common.data.class_folders import find_photos, read_photos
+    from bouquet.common.data.left_out import LeftOut
 
     if not path.exists():
         yield Line("data", WRONG, f"The data {path} are not there.")
@@ -159,19 +159,17 @@ def _photos(path: Path) -> Iterator[Line]:
         needed = {"train": MINIMUM_TRAIN, "test": 1}[part.name] if len(parts) == 2 else MINIMUM_TRAIN + 1
         few = f" A round needs {needed} at least." if len(labels) < needed else ""
         yield Line("data", WRONG if few else OK, f"{len(labels)} images in {part}: {counts}.{few}")
-        bad, sizes = [], set()
-        for file, _ in found.photos:
-            try:
-                read_image(file, (3, 32, 32))
-                sizes.add(_size(file))
-            except BouquetError as error:
-                bad.append(str(error))
-        if sizes:
+        left_out = LeftOut("photos", strict)
+        try:
+            photos = read_photos(found, (3, 32, 32), left_out=left_out)
+            left_out.check(len(labels))
+        except BouquetError as error:
+            yield Line("", WRONG, str(error))
+            continue
+        if sizes := {_size(file) for file in photos.files}:
             small, large = min(sizes, key=_area), max(sizes, key=_area)
             yield Line("", OK, f"Sizes {small[0]} × {small[1]} to {large[0]} × {large[1]} pixels.")
-        if bad:
-            yield Line("", WRONG, f"{len(bad)} cannot be read. {bad[0]} Or leave such out: --leave-out-unreadable.")
-        for note in found.notes():
+        for note in notes_on(found, photos, left_out):
             yield Line("", WARNING, note)
 
 
@@ -259,7 +257,7 @@ def _machine(state_dir: Path) -> Iterator[Line]:
         )
 
 
-def _step(settings: Settings, path: Path | None, leave_out: bool) -> Iterator[Line]:
+def _step(settings: Settings, path: Path | None, strict: bool) -> Iterator[Line]:
     """An epoch of training on samples of the right shape, timed; scaled to the device's own data."""
     import numpy as np
     import torch
@@ -280,7 +278,7 @@ def _step(settings: Settings, path: Path | None, leave_out: bool) -> Iterator[Li
         own = STEP_SAMPLES
         if path is not None and settings.data.dataset == OWN_DATA:
             with contextlib.suppress(BouquetError):  # said above
-                own = _samples(path, settings, leave_out)
+                own = _samples(path, settings, strict)
         x = torch.zeros(1, *shape)
         count = max(train.batch_size, min(own, STEP_SAMPLES, evaluation.together(x)))
         generator = np.random.default_rng(0)
@@ -353,11 +351,11 @@ def _privacy(owner: Mapping[str, float], settings: Settings | None, state_dir: P
     return Line("privacy", OK, spent)
 
 
-def _samples(path: Path, settings: Settings, leave_out: bool) -> int:
+def _samples(path: Path, settings: Settings, strict: bool) -> int:
     """How many samples of its own the device would train on."""
     from bouquet.client.context import own_data
 
-    return len(own_data(settings, str(path), leave_out).train_y)
+    return len(own_data(settings, str(path), strict).train_y)
 
 
 def _server(address: str, directory: Path | None, insecure: bool) -> Iterator[Line]:

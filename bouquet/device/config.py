@@ -10,12 +10,12 @@ from pathlib import Path
 from bouquet.client.node_config import (
     DATA,
     LEAST_NOISE,
-    LEAVE_OUT,
     MOST_EPSILON,
     NAME,
     PARTITION_ID,
     REPORT_CLASSES,
     STATE_DIR,
+    STRICT,
     TAGS,
     WHEN,
 )
@@ -29,7 +29,7 @@ def device_config(
     state_dir: Path,
     name: str | None,
     partition_id: int | None,
-    leave_out: bool = False,
+    strict: bool = False,
     least_noise: float | None = None,
     report_classes: bool = False,
     most_epsilon: float | None = None,
@@ -49,8 +49,8 @@ def device_config(
         config[NAME] = name or host_name()
     if report_classes:
         config[REPORT_CLASSES] = True
-    if leave_out:
-        config[LEAVE_OUT] = True
+    if strict:
+        config[STRICT] = True
     if tags:
         config[TAGS] = ",".join(checked_tags(tags))
     config |= device_demands(least_noise, most_epsilon)

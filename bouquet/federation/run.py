@@ -43,11 +43,9 @@ def is_finished(folder: Path, settings: Settings) -> bool:
 
 
 def check_folder(folder: Path, settings: Settings, resume: bool) -> None:
-    """A new run needs a folder without one; a resumed run needs the run, with settings that fit."""
+    """A new run needs a folder without one; one that goes on needs settings that fit."""
     if not resume:
         check_new(folder)
-    elif not holds_run(folder):
-        raise BouquetError(f"The run folder {folder} holds no run to resume.")
     else:
         RunRecord(folder).check_continues(settings)
 

@@ -89,7 +89,8 @@ def serve(first: NextRun, resume: bool, options: Options, ended: bool = False) -
         if options.keep_waiting:
             open_queue(first.folder)
         shown = [first.folder]
-        with fleet(first, options) as grid, live_page(lambda: shown[0], options.web, secured, console):
+        # The page first: an address that is wrong or taken is said before devices are listened for.
+        with live_page(lambda: shown[0], options.web, secured, console), fleet(first, options) as grid:
             if not options.keep_waiting:
                 _do(grid, first, resume, checked, options)
                 return

@@ -23,6 +23,7 @@ from pathlib import Path
 from cryptography import x509
 
 from bouquet.common.errors import BouquetError
+from bouquet.common.nearest import nearest
 from bouquet.common.system.files import write_atomically, write_secret
 from bouquet.common.trust.certificates import check_renewal, common_name, expires, fingerprint, read, registered
 from bouquet.keys.certificates import (
@@ -298,8 +299,8 @@ def remove_device(directory: Path, name: str) -> None:
 def _registered_file(directory: Path, name: str) -> Path:
     file = directory / REGISTERED / f"{name}.crt"
     if not DEVICE_NAME.fullmatch(name) or not file.is_file():
-        known = ", ".join(device.name for device in list_devices(directory)) or "none"
-        raise BouquetError(f"No device {name!r} is registered in {directory}; registered: {known}.")
+        known = nearest(name, (device.name for device in list_devices(directory)), "registered:")
+        raise BouquetError(f"No device {name!r} is registered in {directory}; {known}.")
     return file
 
 

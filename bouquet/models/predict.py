@@ -73,18 +73,18 @@ class _Sample:
     truth: int | NDArray[Any] | None = None  # the label, or the numbers (targets,)
 
 
-def predict(kept: KeptModel, paths: Sequence[Path], top: int, leave_out: bool = False) -> Iterator[Prediction]:
+def predict(kept: KeptModel, paths: Sequence[Path], top: int, strict: bool = False) -> Iterator[Prediction]:
     """The ``top`` classes, or the numbers, of every sample of the files and folders, in order.
 
     Of a table to forecast from, what comes after its newest rows; `score_text` says how good that was before. Gaps are
-    filled, or rows and windows left out, as in training; with ``leave_out`` also rows that do not fit.
+    filled, or rows and windows left out, as in training; with ``strict`` rows that do not fit are an error.
 
     A folder stands for its ``data.npz``, or else for all images in it, as it does in training. What cannot be read is
     a prediction with an error; the others go on.
     """
     if kept.card.table.inputs:
         for path in paths:
-            yield from _of_table(kept, path, top, leave_out)
+            yield from _of_table(kept, path, top, strict)
         return
     batch: list[_Sample] = []
     for sample in _samples(kept, paths):
@@ -95,15 +95,13 @@ def predict(kept: KeptModel, paths: Sequence[Path], top: int, leave_out: bool = 
     yield from _predict_batch(kept, batch, top)
 
 
-def score_text(
-    kept: KeptModel, paths: Sequence[Path], predictions: Sequence[Prediction], leave_out: bool = False
-) -> str:
+def score_text(kept: KeptModel, paths: Sequence[Path], predictions: Sequence[Prediction], strict: bool = False) -> str:
     """The score over what has a label: photos in a folder of a class, an npz with y; empty where nothing has one.
 
     Of tables it is over all rows or windows whose targets are in them.
     """
     if kept.card.table.inputs:
-        errors = _table_errors(kept, paths, leave_out)
+        errors = _table_errors(kept, paths, strict)
     else:
         errors = np.array([one.wrong_by for one in predictions if one.wrong_by is not None])
     if not len(errors):
@@ -112,11 +110,11 @@ def score_text(
     return f"{score.label} {score.text(kept.task.value(float(errors.mean())))}, over {len(errors)} samples with {what}"
 
 
-def _table_errors(kept: KeptModel, paths: Sequence[Path], leave_out: bool) -> NDArray[Any]:
+def _table_errors(kept: KeptModel, paths: Sequence[Path], strict: bool) -> NDArray[Any]:
     errors = []
     for path in paths:
         try:
-            samples = _table(kept, path, True, leave_out)
+            samples = _table(kept, path, True, strict)
         except BouquetError:
             continue  # without the column, or said by `predict`
         outputs = np.concatenate(list(_outputs(kept, samples)) or [np.empty((0, len(kept.card.outputs)))])
@@ -124,10 +122,10 @@ def _table_errors(kept: KeptModel, paths: Sequence[Path], leave_out: bool) -> ND
     return np.concatenate(errors) if errors else np.empty(0)
 
 
-def _table(kept: KeptModel, path: Path, with_targets: bool, leave_out: bool) -> Samples:
+def _table(kept: KeptModel, path: Path, with_targets: bool, strict: bool) -> Samples:
     """The samples of a table, all of it: ``table.until`` is of what was trained on."""
     about, is_forecast = kept.card.table.model_copy(update={"until": ""}), kept.task.is_forecast
-    table = read_table(path, about, kept.card.classes if with_targets else (), with_targets, leave_out)
+    table = read_table(path, about, kept.card.classes if with_targets else (), with_targets, strict)
     if is_forecast and not with_targets:
         table = replace(table, targets=np.full((len(table.inputs), len(about.targets)), np.nan))
     samples = samples_of(table, about, is_forecast, needs_targets=with_targets)
@@ -166,9 +164,9 @@ def _outputs(kept: KeptModel, samples: Samples) -> Iterator[NDArray[Any]]:
     return (run(x[i : i + BATCH]) for i in range(0, len(x), BATCH))
 
 
-def _of_table(kept: KeptModel, path: Path, top: int, leave_out: bool) -> Iterator[Prediction]:
+def _of_table(kept: KeptModel, path: Path, top: int, strict: bool) -> Iterator[Prediction]:
     try:
-        samples = _table(kept, path, False, leave_out)
+        samples = _table(kept, path, False, strict)
         if not len(samples.x):
             raise BouquetError(f"{path} has no row or window without gaps. {' '.join(samples.notes)}")
     except BouquetError as error:

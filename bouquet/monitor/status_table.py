@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.text import Text
 
 from bouquet.common.task.score import Score
-from bouquet.experiments.report.units import human_bytes, human_seconds
-from bouquet.monitor.status import is_alive
+from bouquet.experiments.report.units import ago, human_bytes, human_seconds
 from bouquet.server.record.beside import HEADS
 from bouquet.server.record.beside import cells as beside_cells
+from bouquet.server.record.overview import is_alive
 from bouquet.server.record.status import WAITING
 
 TEXT_COLUMNS = 3  # to the left; what follows are numbers
@@ -28,13 +28,6 @@ def headline(run: Mapping[str, Any]) -> str:
     if run["time_left"] is not None:
         text += f", about {human_seconds(run['time_left'])} left"
     return text + (f". {run['reason']}" if run["reason"] else ".")
-
-
-def ago(seconds: float | None, now: float) -> str:
-    """How long ago something was."""
-    if seconds is None:
-        return "never"
-    return f"{human_seconds(max(0.0, now - seconds))} ago" if now - seconds >= 60 else "now"
 
 
 def columns(status: Mapping[str, Any], now: float) -> list[tuple[str, ...]]:

@@ -1,8 +1,9 @@
-"""The live page of a server: its report while the run goes on, ``/status.json``, and ``/metrics`` for Prometheus.
+"""The live page of a server: its report while the run goes on, its devices and earlier runs, ``/status.json``, and
+``/metrics`` for Prometheus.
 
-It only reads the run folder and offers nothing but GET. On a loopback address whoever is on this machine may read it;
-on any other, whoever has the token: as ``Authorization: Bearer TOKEN``, or once as ``?token=TOKEN`` in a browser, which
-then keeps it as a cookie.
+It only reads the run folder and those beside it, and offers nothing but GET. On a loopback address whoever is on this
+machine may read it; on any other, whoever has the token: as ``Authorization: Bearer TOKEN``, or once as
+``?token=TOKEN`` in a browser, which then keeps it as a cookie.
 """
 
 from __future__ import annotations
@@ -27,12 +28,11 @@ from bouquet.common.system.files import make_folder, write_secret
 from bouquet.common.system.ports import check_port_free, split_address
 from bouquet.experiments.plots.run import plots_of
 from bouquet.experiments.report.pages import embed
-from bouquet.experiments.report.run_report import render_report
+from bouquet.experiments.report.run_report import render_device, render_report
+from bouquet.experiments.report.runs import render_runs, runs_in
 from bouquet.monitor.page_door import BriefConnection, listeners
 from bouquet.monitor.prometheus import metrics_text
-from bouquet.monitor.status import collect
-from bouquet.monitor.status_table import columns, headline, not_now
-from bouquet.server.monitoring.diagnosis import all_warnings
+from bouquet.monitor.status import collect, status_of
 from bouquet.server.record.reader import read_run
 from bouquet.server.service.certificates import Certificates
 
@@ -64,7 +64,7 @@ class Access:
 
 
 class Page:
-    """The page of a run; plots are drawn again only when a round has ended."""
+    """The pages of the run in hand and of those beside it; plots are drawn again only when a round has ended."""
 
     def __init__(self, current: Callable[[], Path]) -> None:
         self.current = current
@@ -73,33 +73,39 @@ class Page:
         self._version: Any = None
         self._figures: list[dict[str, str]] = []
 
-    def html(self) -> str:
-        """The report as it is now. Raises `BouquetError` for a run that has not begun."""
+    def html(self, name: str | None = None) -> str:
+        """The report as it is now, of the run in hand or one beside it. Raises `BouquetError` where there is none."""
         with self._lock:
-            folder = self.current()
+            folder = self.folder(name)
             run = read_run(folder)
             version = (folder, len(run.rounds), run.summary is not None)
             if version != self._version:
                 self._figures, self._version = embed(plots_of(run)), version
                 run = read_run(folder)  # drawing takes its time, in which a round may end
             now = time.time()
-            status = collect(folder, now)
-            heads, *rows = columns(status, now)
-            live = {
-                "headline": headline(status["run"]),
-                "heads": heads,
-                "devices": rows,
-                "not_now": not_now(status),
-                "warnings": unsaid(status["run"]["warnings"], all_warnings(run.rounds)),
-                "seconds": RENEW_SECONDS,
-                "nonce": self.nonce,
-            }
-            return render_report(run, live, self._figures)
+            return render_report(run, status_of(run, now), self._live(now), self._figures)
 
+    def device(self, run: str | None, name: str) -> str:
+        """The page of a device in a run."""
+        found, now = read_run(self.folder(run)), time.time()
+        return render_device(found, status_of(found, now), name, self._live(now))
 
-def unsaid(now: list[str], before: list[str]) -> list[str]:
-    """What is wrong now and is not among what the rounds have said, which the report lists."""
-    return [text for text in now if not any(said.endswith(text) for said in before)]
+    def runs(self, first: str | None, second: str | None) -> str:
+        """The page of all runs beside the one in hand, and of two of them."""
+        parent = self.current().absolute().parent
+        return render_runs(runs_in(parent), parent, first, second)
+
+    def folder(self, name: str | None) -> Path:
+        """That of the run of this name beside the run in hand; without a name the run in hand."""
+        if name is None:
+            return self.current()
+        found = runs_in(self.current().absolute().parent)
+        if name not in found:  # looked up, so that no name leads elsewhere
+            raise BouquetError("There is no run of this name.")
+        return found[name]
+
+    def _live(self, now: float) -> dict[str, Any]:
+        return {"now": now, "seconds": RENEW_SECONDS, "nonce": self.nonce}
 
 
 def make_app(current: Callable[[], Path], access: Access) -> FastAPI:
@@ -115,7 +121,7 @@ def make_app(current: Callable[[], Path], access: Access) -> FastAPI:
     async def guard(request: Request, following: Next) -> Response:
         given = request.query_params.get("token")
         if given is not None and access.token and secrets.compare_digest(given.encode(), access.token.encode()):
-            # Out of the address, so that it stays in no history, bookmark or screenshot.
+            # Out of the address, so that it stays in no history, bookmark or screenshot; its other parts go with it.
             answer: Response = RedirectResponse(request.url.path, status_code=303)
             secure = request.url.scheme == "https"
             answer.set_cookie(COOKIE, access.token, httponly=True, samesite="strict", secure=secure, path="/")
@@ -135,8 +141,16 @@ def make_app(current: Callable[[], Path], access: Access) -> FastAPI:
         return PlainTextResponse(f"{error}\n", status_code=503)
 
     @app.get("/")
-    def report() -> HTMLResponse:
-        return HTMLResponse(page.html())
+    def report(run: str | None = None) -> HTMLResponse:
+        return HTMLResponse(page.html(run))
+
+    @app.get("/device")
+    def device(name: str, run: str | None = None) -> HTMLResponse:
+        return HTMLResponse(page.device(run, name))
+
+    @app.get("/runs")
+    def runs(a: str | None = None, b: str | None = None) -> HTMLResponse:
+        return HTMLResponse(page.runs(a, b))
 
     @app.get("/status.json")
     def status() -> JSONResponse:

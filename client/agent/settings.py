@@ -21,7 +21,8 @@ class DeviceSettings:
     ``server`` is ``host:port``. ``node_config`` is what the ClientApp reads as its node config. ``authority``,
     ``certificate`` and ``private_key`` are PEM files for mutual TLS, all or, with ``insecure``, none. ``health``
     (``host:port``) serves gRPC's health protocol. ``trust`` says which code the server may have this device run.
-    ``wait`` is how many seconds to look for the server at first; None for ever. ``cold`` starts a fresh Python for each
+    ``wait`` is how many seconds to look for the server at first; None for ever. ``most_hours`` is how long one task may
+    take. ``cold`` starts a fresh Python for each
     task, in place of a fork of a process that stays: slower, for devices with little memory. ``trainer`` is a
     descriptor that leads to a `bouquet.client.agent.trainer` which somebody else has started; ``with_parent`` ends the
     device with whoever started it.
@@ -37,6 +38,7 @@ class DeviceSettings:
     health: str | None = None
     trust: CodeTrust = field(default_factory=CodeTrust)
     wait: float | None = None
+    most_hours: float = 24.0
     cold: bool = False
     trainer: int | None = None
     with_parent: bool = False

@@ -18,11 +18,13 @@ from pathlib import Path
 from bouquet.common.errors import BouquetError
 from bouquet.common.system.files import make_folder, write_atomically
 from bouquet.common.system.resources import available_bytes
+from bouquet.common.wire.content_size import Room
 from bouquet.common.wire.fleet_pb2 import Error, Reply, Run, Task
 from bouquet.common.wire.transfer import Incoming, content_in
 
 TASKS = "tasks"  # in the state folder
 NODE_CONFIG = "node-config.json"  # there: what the ClientApp is told
+CODE_REFUSED, CRASHED = 7, 8  # Flower's INVALID_FAB and CLIENT_APP_CRASHED
 MOST_REPLIES = 4  # that no server has asked for again
 LEAST_FREE = 20 * 2**20  # bytes that a task leaves of the disk
 COPIES = 2  # of a content that a task has in memory at least: what came, and its arrays
@@ -62,19 +64,36 @@ class TaskStore:
         """Where the settings of a run lie."""
         return self.folder / f"{run}.run"
 
+    def room_file(self, run: int) -> Path:
+        """What a content of a run may take, as JSON: the fields of a `Room`."""
+        return self.folder / f"{run}.room.run"
+
+    def room(self, run: int) -> Room | None:
+        """What a content may take at most in a run, by the device's own model; None before that is known."""
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            return Room(**json.loads(self.room_file(run).read_text(encoding="utf-8")))
+        return None
+
     def holds(self) -> list[str]:
         """The tasks that are there whole, answered or not."""
         return [file.stem for file in self.folder.glob("*.json") if self.content(file.stem).exists()]
 
     def keep_run(self, run: Run) -> None:
         """Keep the settings of a run; those of others go, and their tasks: nobody asks for these replies any more."""
+        kept = self.room_file(run.id) if self._has_settings(run) else None
         for file in self.folder.glob("*.run"):
-            file.unlink(missing_ok=True)
+            if file != kept:
+                file.unlink(missing_ok=True)
         for file in self._tasks():
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 if json.loads(file.read_text(encoding="utf-8"))["run"] != run.id:
                     self.drop(file.stem)
         self.run_file(run.id).write_text(run.settings, encoding="utf-8")
+
+    def _has_settings(self, run: Run) -> bool:
+        with contextlib.suppress(OSError):
+            return self.run_file(run.id).read_text(encoding="utf-8") == run.settings
+        return False
 
     def has_content(self, task: Task) -> bool:
         """Whether the content of a task is there, whole; what is another, as after a power cut, goes."""

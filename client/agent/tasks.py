@@ -12,20 +12,21 @@ from typing import Any
 
 from bouquet.client.agent.run_code import RunCode
 from bouquet.client.agent.settings import DeviceSettings
-from bouquet.client.agent.store import NODE_CONFIG, TASKS, NoRoom, TaskStore
+from bouquet.client.agent.store import CODE_REFUSED, CRASHED, NODE_CONFIG, TASKS, NoRoom, TaskStore
 from bouquet.client.agent.worker import Worker
 from bouquet.client.node_config import WHEN
 from bouquet.common.system.files import write_atomically
 from bouquet.common.texts import plain
 from bouquet.common.torchvision_compat import wants_torchvision
+from bouquet.common.wire.content_size import UnreadableContent
 from bouquet.common.wire.fleet_pb2 import Reply, Run, Task
-from bouquet.common.wire.transfer import Incoming, Outbox, Outgoing, WireError, is_whole
+from bouquet.common.wire.transfer import INLINE_BYTES, Incoming, Outbox, Outgoing, WireError, is_whole
 
 WORK = ("train", "evaluate")  # types of tasks, and what their names begin with
 MOST_TASKS = 16  # that a server has this device keep
-CODE_REFUSED, CRASHED = 7, 8  # Flower's INVALID_FAB and CLIENT_APP_CRASHED
 IDENTIFIER = re.compile(r"[0-9a-f]{32}")
 LONGEST_REASON = 1000
+LONGEST_SECONDS = 365 * 24 * 3600.0
 
 
 class Tasks:
@@ -40,6 +41,7 @@ class Tasks:
         self.store.sweep()
         told = json.dumps({**settings.node_config, **settings.trust.node_config})
         write_atomically(self.store.folder / NODE_CONFIG, told.encode(), 0o600)
+        self._most_seconds = 3600 * settings.most_hours
         self.worker = Worker(self.store.folder, say, settings.cold, settings.trainer)
         self.code = RunCode(settings, tell)
         self.outbox: Outbox | None = None
@@ -60,6 +62,7 @@ class Tasks:
         self._timers: dict[str, asyncio.TimerHandle] = {}  # until nobody waits for a task any more
         self._in_hand: tuple[str, asyncio.Future[str]] | None = None
         self._coming: dict[str, Incoming] = {}
+        self._unmeasured: set[str] = set()  # tasks whose contents are not asked for yet
 
     def connected(self, node: int) -> None:
         """There is a connection: what is answered the server asks for again, or has no use for any more."""
@@ -73,14 +76,17 @@ class Tasks:
         self.outbox = None
         for incoming in self._coming.values():
             incoming.close()
-            self._tasks.pop(incoming.id, None)  # the server sends its head again
+        for identifier in (*self._coming, *self._unmeasured):
+            self._tasks.pop(identifier, None)  # the server sends its head again
         self._coming.clear()
+        self._unmeasured.clear()
 
     def give_up(self) -> None:
-        """Whoever gave the task in hand is lost for too long."""
+        """Whoever gave the tasks is lost for too long."""
         if self._in_hand is not None:
             self.say("The work in hand ends: the server is lost for too long.")
-            self._cancel(self._in_hand[0])
+        for identifier in [*self._tasks]:
+            self._cancel(identifier)
 
     def put(self, **what: Any) -> None:
         """Send a frame, where there is a connection."""
@@ -127,6 +133,8 @@ class Tasks:
 
     def on_chunk(self, chunk: Any) -> None:
         """A part of a task's content, or of the run's code."""
+        if chunk.id in self._unmeasured:
+            raise WireError("a chunk that nobody gave credit for")
         if (incoming := self._coming.get(chunk.id)) is None:
             return
         try:
@@ -173,21 +181,38 @@ class Tasks:
 
     def _take(self, task: Task) -> None:
         is_here = self.store.has_content(task) or is_whole(task.content)
+        is_measured = task.content.size <= INLINE_BYTES or self.store.room(task.run) is not None
         try:
             self.store.keep(task, self.node, sum(one.size - one.at for one in self._coming.values()))
-            incoming = None if is_here else self.store.incoming(task)
         except NoRoom as error:
-            self.store.drop(task.id)
-            self._fail(task.id, CRASHED, str(error))
-            self.tell(str(error))
+            self._refuse(task, str(error))
             return
         task.content.ClearField("data")
         self._tasks[task.id] = task
         self._expire(task)
-        if incoming is None:
+        if is_here and is_measured:
             self._begin(task.id)
-        else:
-            self._receive(incoming)
+        elif is_measured:
+            self._ask_for(task)
+        else:  # a process that can build the model says first how much it may be
+            self._unmeasured.add(task.id)
+            self._begin(task.id)
+
+    def _ask_for(self, task: Task, why: str = "") -> None:
+        """Have a task's content sent, where it is no larger than one can be; ``why`` that is not known."""
+        room = self.store.room(task.run)
+        try:
+            if room is None:
+                raise NoRoom(f"The content is not asked for: what the model takes is not known. {why}")
+            room.check_bytes(task.content.size)
+            self._receive(self.store.incoming(task))
+        except (NoRoom, UnreadableContent) as error:
+            self._refuse(task, plain(str(error)))
+
+    def _refuse(self, task: Task, why: str) -> None:
+        self._cancel(task.id)
+        self._fail(task.id, CRASHED, why)
+        self.tell(why)
 
     def _receive(self, incoming: Incoming) -> None:
         """Have a content sent, from where it was broken off."""
@@ -217,13 +242,14 @@ class Tasks:
         """Forget a task when nobody waits for it any more, as the server said last."""
         if (timer := self._timers.pop(task.id, None)) is not None:
             timer.cancel()
-        loop = asyncio.get_running_loop()
-        self._timers[task.id] = loop.call_later(max(1.0, task.seconds), self._cancel, task.id)
+        loop, seconds = asyncio.get_running_loop(), min(task.seconds, LONGEST_SECONDS)
+        self._timers[task.id] = loop.call_later(max(1.0, seconds), self._cancel, task.id)
 
     def _cancel(self, identifier: str) -> None:
         """Forget a task, and end the work on it."""
         self._tasks.pop(identifier, None)
         self._ready.pop(identifier, None)
+        self._unmeasured.discard(identifier)
         if (timer := self._timers.pop(identifier, None)) is not None:
             timer.cancel()
         if (incoming := self._coming.pop(identifier, None)) is not None:
@@ -250,6 +276,10 @@ class Tasks:
                 continue  # it was answered, and the server is to ask again
             refusal = self.code.refusal
             why = refusal or await self._do(task)
+            if identifier in self._unmeasured and not refusal:
+                self._unmeasured.discard(identifier)
+                self._ask_for(task, why)
+                continue
             reply = await asyncio.to_thread(self.store.reply, identifier)
             if self._tasks.get(identifier) is not task:
                 continue  # cancelled meanwhile, or the server has asked again
@@ -265,10 +295,12 @@ class Tasks:
         doing = asyncio.ensure_future(self.worker.do(task.id, self.code.folder, wants_torchvision(self._config)))
         self._in_hand = task.id, doing
         try:
-            await asyncio.wait({doing})
+            _, late = await asyncio.wait({doing}, timeout=self._most_seconds)
         finally:
-            doing.cancel()  # where the agent itself ends
+            doing.cancel()  # where it takes too long, or the agent itself ends
             self._in_hand = None
+        if late:
+            return "It took longer than this device's owner lets one task take (--most-hours)."
         if doing.cancelled():
             return ""
         if (error := doing.exception()) is None:

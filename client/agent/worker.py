@@ -18,7 +18,7 @@ from bouquet.common.texts import CONTROLS
 LONGEST_PAUSE_SECONDS = 60.0
 STEADY_SECONDS = 10.0
 LONGEST_LINE = 2**16
-SMALL = {"MALLOC_ARENA_MAX": "2", "PYTHONUNBUFFERED": "1"}
+SMALL = {"MALLOC_ARENA_MAX": "2", "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:backslashreplace"}
 
 
 class Worker:

@@ -23,10 +23,10 @@ BY_TIME = "data.split = 'time'"
 class OwnData:
     """A device's own samples: ``x`` (n, *input_shape) uint8 or float32; a test part if there is one.
 
-    ``y`` are labels (n,), or numbers (n, targets). ``segments`` (n,) names the contiguous recording that each sample is
-    from, where samples overlap. ``times`` (n,) and ``starts`` (n,) are in seconds, with samples in the order of
-    ``times``, where they are divided by time. ``notes`` are for the owner, ``left_out`` counts photos that could not be
-    read.
+    ``y`` are labels (n,), or numbers (n, targets). ``segments`` (n,) names the contiguous recording, or the scene,
+    that each sample is from, where samples overlap. ``times`` (n,) and ``starts`` (n,) are in seconds, with samples in
+    the order of ``times``, where they are divided by time. ``notes`` are for the owner, ``left_out`` counts photos that
+    could not be read, ``files`` and ``test_files`` are where photos lie, ``unknown`` names their folders of no class.
     """
 
     x: NDArray[Any]
@@ -36,6 +36,9 @@ class OwnData:
     test_y: NDArray[Any] | None = None
     notes: tuple[str, ...] = ()
     left_out: int = 0
+    files: tuple[Path, ...] = ()
+    test_files: tuple[Path, ...] = ()
+    unknown: tuple[str, ...] = ()
     times: Floats | None = None
     starts: Floats | None = None
 

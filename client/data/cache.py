@@ -39,11 +39,13 @@ CODE: tuple[str, ...] = (
     "client/data/own",
     "client/data/folder",
     "client/data/arrays",
+    "client/data/scenes",
     "client/data/table",
     "client/data/table_reader",
     "common/data/scaling",
     "common/data/class_folders",
     "common/data/images",
+    "common/data/left_out",
     "common/model/card",
     "common/data/datasets",
 )
@@ -80,13 +82,6 @@ def prepared(
     return replace(data, kept_as=file.name)
 
 
-def files_below(path: Path) -> list[Path]:
-    """The file itself, or all files in a folder and the folders below it."""
-    if path.is_dir():
-        return [Path(folder, name) for folder, _, names in os.walk(path, followlinks=True) for name in names]
-    return [path] if path.exists() else []
-
-
 def _key(sources: Iterable[Path], settings: Mapping[str, Any]) -> str:
     root = Path(__file__).parents[2]
     code = [root / f"{name}.py" for name in CODE]
@@ -103,15 +98,16 @@ def _key(sources: Iterable[Path], settings: Mapping[str, Any]) -> str:
 def _about(file: Path) -> tuple[int, int]:
     try:
         about = file.stat()
-    except OSError as error:
-        raise BouquetError(f"The data file {file} cannot be read: {error.strerror}.") from None
+    except OSError:  # a link to nowhere, or gone since: who reads it says so
+        return -1, 0
     return about.st_size, about.st_mtime_ns
 
 
 def _write(file: Path, data: ClientData) -> None:
     arrays = {n: np.ascontiguousarray(array) for n in ARRAYS if (array := getattr(data, n)) is not None}
     header: dict[str, Any] = {"num_classes": data.num_classes, "group": data.group, "arrays": {}}
-    header |= {"notes": data.notes, "left_out": data.left_out, "in_order": data.in_order, "span": data.span}
+    header |= {"notes": data.notes, "left_out": data.left_out, "unknown_classes": data.unknown_classes}
+    header |= {"in_order": data.in_order, "span": data.span}
     header |= {"naive_names": data.naive_names, "scaling": data.scaling and data.scaling.model_dump()}
     end, checksum = 0, 0
     for name, array in arrays.items():
@@ -160,6 +156,7 @@ def kept_data(file: Path) -> ClientData | None:
             group=header["group"],
             notes=tuple(header["notes"]),
             left_out=header["left_out"],
+            unknown_classes=tuple(header["unknown_classes"]),
             scaling=Scaling(**header["scaling"]) if header["scaling"] else None,
             naive_names=tuple(header["naive_names"]),
             in_order=header["in_order"],

@@ -7,12 +7,16 @@ device, anew for each message.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from bouquet.client.data.arrays import OwnData, read_npz
+from bouquet.client.data.scenes import in_two_classes, scenes
 from bouquet.client.data.table_reader import table_files
-from bouquet.common.data.class_folders import Report, find_photos, read_photos
+from bouquet.common.data.class_folders import Photos, ReadPhotos, Report, find_photos, read_photos
 from bouquet.common.data.images import IMAGE_MODES, IMAGE_SUFFIXES
+from bouquet.common.data.left_out import LeftOut
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings.sections import TableSettings
 
@@ -24,7 +28,7 @@ def read_folder(
     input_shape: tuple[int, ...],
     classes: tuple[str, ...],
     report: Report | None = None,
-    leave_out: bool = False,
+    strict: bool = False,
     about: TableSettings = NO_TABLE,
     by_time: bool = False,
 ) -> OwnData:
@@ -36,8 +40,8 @@ def read_folder(
 
     A folder of images has a subfolder for each class, named like it, which may be missing where the device has none;
     or ``train`` and ``test``, each with such subfolders. Images are turned as their EXIF data say, converted to the
-    channels and scaled to the height and width of ``input_shape``. One that cannot be read is an error, or with
-    ``leave_out`` is left out and counted.
+    channels and scaled to the height and width of ``input_shape``. Those that cannot be read
+    are left out and counted where they are few; with ``strict`` one is an error.
 
     Raises `BouquetError`, naming the file, what was found and what is allowed.
     """
@@ -52,7 +56,7 @@ def read_folder(
     if not classes or by_time:
         what = "numbers" if not classes else "times"
         raise BouquetError(f"{path} holds no data.npz, and a folder of images has no {what}: give an .npz file.")
-    return _read_images(path, input_shape, classes, report, leave_out)
+    return _read_images(path, input_shape, classes, report, strict)
 
 
 def npz_of(path: Path) -> Path | None:
@@ -85,7 +89,7 @@ def client_folders(data_dir: str) -> list[Path]:
 
 
 def _read_images(
-    folder: Path, input_shape: tuple[int, ...], classes: tuple[str, ...], report: Report | None, leave_out: bool
+    folder: Path, input_shape: tuple[int, ...], classes: tuple[str, ...], report: Report | None, strict: bool
 ) -> OwnData:
     if len(input_shape) != 3 or input_shape[0] not in IMAGE_MODES:
         raise BouquetError(
@@ -93,34 +97,38 @@ def _read_images(
             "width), other data go into an .npz file."
         )
     if (folder / "train").is_dir() and "train" not in classes:
-        own = _read_class_folders(folder / "train", input_shape, classes, report, leave_out)
+        own = _read_class_folders(folder / "train", input_shape, classes, report, strict)
         if not (folder / "test").is_dir():
             return own
-        test = _read_class_folders(folder / "test", input_shape, classes, report, leave_out)
-        return OwnData(own.x, own.y, None, test.x, test.y, own.notes + test.notes, own.left_out + test.left_out)
-    return _read_class_folders(folder, input_shape, classes, report, leave_out)
+        test = _read_class_folders(folder / "test", input_shape, classes, report, strict)
+        parts: dict[str, Any] = {"test_x": test.x, "test_y": test.y, "test_files": test.files, "segments": None}
+        told: dict[str, Any] = {"notes": own.notes + test.notes, "left_out": own.left_out + test.left_out}
+        return replace(own, **parts, **told, unknown=tuple(dict.fromkeys(own.unknown + test.unknown)))
+    return _read_class_folders(folder, input_shape, classes, report, strict)
 
 
 def _read_class_folders(
-    folder: Path, input_shape: tuple[int, ...], classes: tuple[str, ...], report: Report | None, leave_out: bool
+    folder: Path, input_shape: tuple[int, ...], classes: tuple[str, ...], report: Report | None, strict: bool
 ) -> OwnData:
     found = find_photos(folder, classes)
+    if strict:
+        found.check_known()
     if not found.photos:
         raise BouquetError(
             f"{folder} holds no images; put them ({', '.join(IMAGE_SUFFIXES)}) into a subfolder for each class "
             f"({', '.join(classes)})." + "".join(f" {note}" for note in found.notes())
         )
-    unreadable: list[str] = []
-    try:
-        x, y = read_photos(found, input_shape, report, unreadable if leave_out else None)
-    except BouquetError as error:
-        raise BouquetError(
-            f"{error} Or let the client go on without such photos: --leave-out-unreadable.",
-            public="A photo on this device cannot be read.",
-        ) from None
-    if not len(y):
-        raise BouquetError(f"None of the {len(found.photos)} images in {folder} can be read. {unreadable[0]}")
-    notes = found.notes()
-    if unreadable:
-        notes += (f"Left out: {len(unreadable)} of {len(found.photos)} photos cannot be read. {unreadable[0]}",)
-    return OwnData(x, y, notes=notes, left_out=len(unreadable))
+    left_out = LeftOut("photos", strict)
+    photos = read_photos(found, input_shape, report, left_out)
+    left_out.check(len(found.photos))
+    notes = notes_on(found, photos, left_out)
+    more: dict[str, Any] = {"left_out": left_out.count, "files": photos.files, "unknown": found.unknown_classes}
+    return OwnData(photos.x, photos.y, scenes(photos)[0], notes=notes, **more)
+
+
+def notes_on(found: Photos, photos: ReadPhotos, left_out: LeftOut) -> tuple[str, ...]:
+    """What the owner of photos should know, a sentence each."""
+    notes = (*found.notes(), *left_out.notes(len(found.photos)), *scenes(photos)[1], *in_two_classes(photos))
+    if photos.see_through:
+        notes += (f"Transparent: {photos.see_through} photos in part, with white put behind them.",)
+    return notes

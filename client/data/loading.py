@@ -37,6 +37,7 @@ class ClientData:
         group: ground-truth group where there is one, for purity; never used in training.
         notes: what its owner should know of the folder: files passed over, classes without images.
         left_out: photos that could not be read, or rows that do not fit, which were left out.
+        unknown_classes: folders of photos that are none of the run's classes, and wait for a run that has them.
         scaling: what inputs and targets were standardised by, of a table.
         naive, naive_names: what a forecast without a model says of the test part, (k, n, targets) in the targets' own
             units, and what each is called.
@@ -55,6 +56,7 @@ class ClientData:
     group: int | None = None
     notes: tuple[str, ...] = ()
     left_out: int = 0
+    unknown_classes: tuple[str, ...] = ()
     scaling: Scaling | None = None
     naive: NDArray[Any] | None = None
     naive_names: tuple[str, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from bouquet.client.data.folder import NO_TABLE, read_folder
 from bouquet.client.data.loading import MINIMUM_TRAIN, ClientData, check_enough, split
+from bouquet.client.data.scenes import near_duplicates
 from bouquet.client.data.table import Timed, divide, jumped, samples_of, scaling_of, span
 from bouquet.client.data.table_reader import read_table
 from bouquet.common.model.card import OWN_MEAN, OWN_STD, standardise_bytes
@@ -35,7 +37,7 @@ def load_folder(
     mean: tuple[float, ...] = OWN_MEAN,
     std: tuple[float, ...] = OWN_STD,
     report: Callable[[str], None] | None = None,
-    leave_out: bool = False,
+    strict: bool = False,
     as_bytes: bool = False,
     about: TableSettings = NO_TABLE,
     by_time: bool = False,
@@ -56,7 +58,7 @@ def load_folder(
         seed: of the split; the same seed gives the same split after a restart.
         mean, std: for each channel or for all, the same for the whole federation; by default bytes become −1 to 1.
         report: told how far the reading of many images has come, in a line each time.
-        leave_out: go on without photos that cannot be read, and count them.
+        strict: leave out no photo that cannot be read (`bouquet.common.data.left_out`).
         as_bytes: leave bytes as they are, a fourth of the memory; who uses them standardises.
         about: where numbers are told, what they are called and how they are scaled; and where the cut is.
         by_time: test the newest samples.
@@ -64,11 +66,11 @@ def load_folder(
     Raises `BouquetError`, naming the file, what was found and what is allowed.
     """
     path, classes = Path(path), tuple(classes)
-    own = read_folder(path, tuple(input_shape), classes, report, leave_out, about, by_time)
+    own = read_folder(path, tuple(input_shape), classes, report, strict, about, by_time)
     notes, x, y = own.notes, own.x, own.y
     if not as_bytes:
         x = standardise_bytes(x, mean, std)
-    rest: dict[str, Any] = {"left_out": own.left_out}
+    rest: dict[str, Any] = {"left_out": own.left_out, "unknown_classes": own.unknown}
     if own.test_x is not None and own.test_y is not None:
         test_x, test_y = own.test_x if as_bytes else standardise_bytes(own.test_x, mean, std), own.test_y
         check_enough(str(path), len(y), len(test_y))
@@ -83,6 +85,11 @@ def load_folder(
             rest |= _by_time(f"{path}, of which {_tested(about, True)} is tested,", own, parts)
         train, test = parts
         x, y, test_x, test_y = x[train], y[train], x[test], y[test]
+        if own.files:
+            files, test_files = (tuple(own.files[i] for i in part) for part in parts)
+            own = replace(own, files=files, test_files=test_files)
+    if own.files:
+        notes += near_duplicates(x, test_x, own.files, own.test_files)
     if classes:
         return ClientData(x, y, test_x, test_y, len(classes), notes=notes, **rest)
     scaling = scaling_of(x, y, about, has_classes=False)
@@ -103,16 +110,16 @@ def load_folder(
     )
 
 
-def load_table(path: Path | str, settings: Settings, leave_out: bool = False) -> ClientData:
+def load_table(path: Path | str, settings: Settings, strict: bool = False) -> ClientData:
     """A device's own table (`bouquet.client.data.table`): a CSV file, or a folder of them.
 
     With times the newest part is tested, without them a random one. Everything is standardised by what is trained on.
-    With ``leave_out`` rows that do not fit are left out and counted.
+    Rows that do not fit are left out and counted where they are few, unless ``strict``.
 
     Raises `BouquetError`, naming file, line and column, for what does not fit.
     """
     path, about, task = Path(path), settings.table, task_of(settings)
-    table = read_table(path, about, settings.data.classes, leave_out=leave_out)
+    table = read_table(path, about, settings.data.classes, strict=strict)
     samples = samples_of(table, about, task.is_forecast)
     labels = samples.y if task.has_classes else np.zeros(len(samples.y), dtype=np.int64)
     fraction = settings.data.test_fraction

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bouquet.common.data.left_out import LeftOut
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings.sections import TableSettings
 
@@ -60,25 +61,6 @@ class Table:
 
 
 @dataclass
-class _Damage:
-    """Rows that do not fit: an error, or with ``leave_out`` left out and counted."""
-
-    leave_out: bool
-    count: int = 0
-    first: str = ""
-
-    def add(self, error: BouquetError, rows: int = 1) -> None:
-        if not self.leave_out:
-            text = f"{error} Or let the client go on without such rows: --leave-out-unreadable."
-            raise BouquetError(text, public=error.public)
-        self.count += rows
-        self.first = self.first or str(error)
-
-    def notes(self) -> tuple[str, ...]:
-        return (f"Left out: {self.count} rows that do not fit. {self.first}",) if self.count else ()
-
-
-@dataclass
 class _Columns:
     """What the rows so far hold, an array for each part of them."""
 
@@ -107,19 +89,19 @@ def read_table(
     about: TableSettings,
     classes: tuple[str, ...] = (),
     with_targets: bool = True,
-    leave_out: bool = False,
+    strict: bool = False,
 ) -> Table:
     """The columns that the settings name; a last line that is not finished is passed over.
 
     ``classes`` are the words of a classification's target. Raises `BouquetError`, naming file, line and column, for a
-    column that is missing, text where a number is due, or a word that is none of the values; with ``leave_out`` rows
-    that do not fit are left out and counted.
+    column that is missing, text where a number is due, or a word that is none of the values; rows that do
+    not fit are left out and counted where they are few, unless ``strict``.
     """
     files = table_files(path)
     if not files:
         raise BouquetError(_no_table(path))
     targets = about.targets if with_targets else ()
-    found, damage, notes = _Columns(), _Damage(leave_out), []
+    found, damage, notes = _Columns(), LeftOut("rows", strict), []
     for number, file in enumerate(files):
         unfinished: list[int] = []
         rows = _rows(file, list(dict.fromkeys((*about.inputs, *targets, *about.time))), damage, unfinished)
@@ -128,12 +110,14 @@ def read_table(
             found.files.append(np.full(len(found.lines[-1]), number))
         if unfinished:
             notes.append(f"The last line of {file.name} has no end yet, and is passed over.")
-    if not sum(map(len, found.lines)):
-        why = " ".join((*notes, *damage.notes()))
+    total = sum(map(len, found.lines)) + damage.count
+    damage.check(total)
+    if damage.count == total:
+        why = " ".join((*notes, *damage.reasons))
         raise BouquetError(
             f"{path} has no rows below its header. {why}".rstrip(), public="This device's table has no rows."
         )
-    notes += damage.notes()
+    notes += damage.notes(total)
     order: NDArray[np.intp] | slice = slice(None)
     times = np.concatenate(found.times) if about.time else None
     if times is not None:
@@ -217,7 +201,7 @@ def _lines(file: Path, unfinished: list[int]) -> Iterator[str]:
         raise BouquetError(f"The table {file} is not text in UTF-8.") from None
 
 
-def _rows(file: Path, wanted: list[str], damage: _Damage, unfinished: list[int]) -> Iterator[tuple[int, list[str]]]:
+def _rows(file: Path, wanted: list[str], damage: LeftOut, unfinished: list[int]) -> Iterator[tuple[int, list[str]]]:
     """Line number and the wanted cells of each row, each column once."""
     reader = csv.reader(_lines(file, unfinished))
     try:
@@ -260,7 +244,7 @@ def _read_part(
     targets: Sequence[str],
     classes: tuple[str, ...],
     found: _Columns,
-    damage: _Damage,
+    damage: LeftOut,
 ) -> None:
     """Some rows into numbers; those of which a cell does not fit go to ``damage``."""
     wanted = dict.fromkeys((*about.inputs, *targets, *about.time))

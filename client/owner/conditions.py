@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-import tomllib
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from bouquet.client.owner.sensors import Sensors
 from bouquet.common.errors import BouquetError
+from bouquet.common.system.files import read_toml
 
 HOURS = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)\s*[-–]\s*([01]?\d|2[0-3]):([0-5]\d)")
 DAY = 24 * 60  # minutes
@@ -83,13 +83,9 @@ def read_when(file: Path) -> When:
             raise BouquetError(f"{file} (--when) is no file of {MOST_BYTES // 1024} kB at most.")
         if found.st_uid not in (0, os.getuid()) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise BouquetError(f"{file} can be changed by others than root and this user: chown root, chmod 644.")
-        content = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise BouquetError(f"The file {file} (--when) cannot be read: {error.strerror}.") from None
-    except RecursionError:
-        raise BouquetError(f"{file} is not valid TOML: too deep.") from None
-    except ValueError as error:  # TOML's, or of a text or a number that Python does not read
-        raise BouquetError(f"{file} is not valid TOML: {error}.") from None
+        raise BouquetError(f"The file (--when) {file} cannot be read: {error.strerror}.") from None
+    content = read_toml(file, "The file (--when)")
     if set(content) != {"when"} or not isinstance(content["when"], dict):
         raise BouquetError(f"{file} has {', '.join(sorted(content)) or 'nothing'}; it has one section, [when].")
     try:

@@ -7,6 +7,7 @@ from bouquet.client.node_config import REPORT_CLASSES
 from bouquet.client.training.evaluation import Scores
 from bouquet.common import protocol
 from bouquet.common.task.score import Score
+from bouquet.common.texts import MOST_TAGS
 
 
 def score_metrics(scores: Scores, score: Score) -> dict[str, float]:
@@ -30,6 +31,12 @@ def class_counts(node: ClientContext, scores: Scores) -> dict[str, protocol.Scal
         protocol.CLASS_TESTED: list(scores.of_class),
         protocol.CLASS_FOUND: list(scores.found_of_class),
     }
+
+
+def unknown_classes(node: ClientContext) -> dict[str, protocol.Scalar]:
+    """The names of folders of photos that are none of the run's classes; in a private run they stay here."""
+    names = node.data.unknown_classes
+    return {protocol.UNKNOWN_CLASSES: list(names[:MOST_TAGS])} if names and not node.settings.privacy.is_on else {}
 
 
 def metrics_that_leave(metrics: dict[str, float], node: ClientContext) -> dict[str, float]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bouquet.client.context import ClientContext
 from bouquet.client.rounds.model import Built
 from bouquet.client.rounds.observer import Observer
-from bouquet.client.rounds.reply import class_counts, metrics_that_leave, score_metrics
+from bouquet.client.rounds.reply import class_counts, metrics_that_leave, score_metrics, unknown_classes
 from bouquet.client.rounds.samples import RoundSamples, Samples
 from bouquet.client.rounds.start_model import starting_model
 from bouquet.client.state.device_state import PERSONAL, Arrays, Kept
@@ -308,7 +308,7 @@ class Session:
             self.metrics[protocol.VALIDATION_EXAMPLES] = held.examples
         scores = evaluation.test(model, *self.test_data, self.judge)
         self.metrics |= score_metrics(scores, self.node.task.score)
-        self.by_class = class_counts(self.node, scores)
+        self.by_class = class_counts(self.node, scores) | unknown_classes(self.node)
 
     def report_trained(self, trained: Vector, train_loss: float) -> None:
         """Metrics of the model after training."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from bouquet.common.errors import BouquetError
+from bouquet.common.nearest import nearest
 from bouquet.common.plugins import load_object
 
 Loader = TypeVar("Loader", bound=Callable[..., Any])
@@ -64,8 +65,8 @@ def dataset_info(name: str, classes: tuple[str, ...] = (), input_shape: tuple[in
         return info
     if name not in DATASETS:
         raise BouquetError(
-            f"Unknown data set {name!r}; known are {', '.join(DATASETS)}, 'images' or 'images/NAME' for a folder of "
-            "images, and 'own': each device has its own; or yours as module:function."
+            f"Unknown data set {name!r}; {nearest(name, [*DATASETS, 'images', 'own'])}. 'images' or 'images/NAME' is a "
+            "folder of images, with 'own' each device has its own; or yours as module:function."
         )
     return DATASETS[name]
 

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bouquet.common.data.images import IMAGE_SUFFIXES, is_clutter, read_image, sorted_files
+from bouquet.common.data.images import (
+    HEIF_SUFFIXES,
+    IMAGE_SUFFIXES,
+    Photo,
+    is_clutter,
+    is_image,
+    read_photo,
+    sorted_files,
+)
+from bouquet.common.data.left_out import LeftOut, named
 from bouquet.common.errors import BouquetError
 from bouquet.common.system.resources import available_cores
+from bouquet.common.texts import printable
 
 MANY_IMAGES = 100
 Report = Callable[[str], None]
@@ -24,7 +36,7 @@ class Photos:
     """What a folder with a folder for each class holds: ``photos`` with their labels, and what is not among them.
 
     ``passed_over`` counts files by suffix, ``empty`` names classes whose folder holds no images, ``outside`` counts
-    images that are in no class.
+    images that are in no class, ``unknown`` those in each folder that is none of the ``classes``.
     """
 
     folder: Path
@@ -32,80 +44,138 @@ class Photos:
     passed_over: dict[str, int]
     empty: tuple[str, ...]
     outside: int
+    unknown: dict[str, int]
+    classes: tuple[str, ...]
+
+    @property
+    def unknown_classes(self) -> tuple[str, ...]:
+        """The folders with images that are none of the classes."""
+        return tuple(name for name, count in self.unknown.items() if count)
 
     def notes(self) -> tuple[str, ...]:
         """What the owner should know, a sentence each."""
         notes = []
         if self.passed_over:
             kinds = ", ".join(f"{suffix} {count}" for suffix, count in sorted(self.passed_over.items()))
+            heif = any(suffix in HEIF_SUFFIXES for suffix in self.passed_over)
             notes.append(
                 f"Passed over: {sum(self.passed_over.values())} files that are not images Bouquet reads ({kinds}); it "
-                f"reads {', '.join(IMAGE_SUFFIXES)}."
+                f"reads {', '.join(IMAGE_SUFFIXES)}{', and .heic with pillow-heif (pip install pillow-heif)' * heif}."
             )
         if self.empty:
             notes.append(f"Empty: the folders {', '.join(self.empty)} hold no images.")
         if self.outside:
             notes.append(f"Outside: {self.outside} images lie in {self.folder} itself, in no class.")
-        return tuple(notes)
+        if self.unknown_classes:
+            those = ", ".join(
+                f"{name} ({self.unknown[name]} images{self._meant(name)})" for name in self.unknown_classes
+            )
+            notes.append(f"Not a class of this run, and waits for one whose data.classes name it: {those}.")
+        return tuple(map(printable, notes))
+
+    def _meant(self, name: str) -> str:
+        """A word where a class is called nearly so."""
+        meant = next((known for known in self.classes if _bare(known) == _bare(name)), None)
+        return f"; is it {meant}? Rename the folder then" if meant else ""
+
+    def check_known(self) -> None:
+        """Raise `BouquetError` for a folder that is none of the classes."""
+        for name in self.unknown:
+            known = ", ".join(self.classes)
+            raise BouquetError(
+                f"The folder {self.folder / name} is not one of the classes {known}{self._meant(name)}.",
+                public=f"A folder of this device's data is none of the classes (data.classes) {known}.",
+            )
+
+
+def class_name(text: str) -> str:
+    """A class's name in the one form (NFC) that it is compared in: macOS copies names with their accents apart."""
+    return normalize("NFC", text)
 
 
 def find_photos(folder: Path, classes: tuple[str, ...]) -> Photos:
     """The images in the class folders below ``folder``; hidden folders, and those of file servers, are nobody's class.
 
-    Raises `BouquetError` for a folder that is neither.
+    Raises `BouquetError` where the folder cannot be looked into.
     """
-    found = sorted(e for e in folder.iterdir() if e.is_dir() and (e.name in classes or not is_clutter(e.name)))
-    if unknown := [entry for entry in found if entry.name not in classes]:
-        raise BouquetError(
-            f"The folder {unknown[0]} is not one of the classes {', '.join(classes)}.",
-            public=f"A folder of this device's data is none of the classes (data.classes) {', '.join(classes)}.",
-        )
+    with named(f"The folder {folder}"):
+        entries = sorted(folder.iterdir())
+    labels = {class_name(name): label for label, name in enumerate(classes)}
     photos: list[tuple[Path, int]] = []
     passed_over: Counter[str] = Counter()
-    empty = []
-    for entry in found:
+    empty, unknown = [], {}
+    for entry in entries:
+        label = labels.get(class_name(entry.name))
+        if not os.path.isdir(entry) or (label is None and is_clutter(entry.name)):
+            continue
         images, others = sorted_files(entry)
-        photos += [(file, classes.index(entry.name)) for file in images]
+        if label is None:
+            unknown[printable(class_name(entry.name))] = len(images)
+            continue
+        photos += [(file, label) for file in images]
         passed_over.update(file.suffix.lower() or "without suffix" for file in others)
         if not images:
             empty.append(entry.name)
-    outside = sum(
-        e.is_file() and e.suffix.lower() in IMAGE_SUFFIXES and not is_clutter(e.name) for e in folder.iterdir()
-    )
-    return Photos(folder, tuple(photos), dict(passed_over), tuple(empty), outside)
+    outside = sum(is_image(e) and not os.path.isdir(e) and not is_clutter(e.name) for e in entries)
+    return Photos(folder, tuple(photos), dict(passed_over), tuple(empty), outside, unknown, classes)
+
+
+@dataclass(frozen=True, eq=False)
+class ReadPhotos:
+    """Photos that could be read, in order: ``x`` (n, *input_shape), ``y`` (n,) and the ``files``.
+
+    ``taken`` and ``changed`` (n,) are as in `bouquet.common.data.images.Photo`; ``see_through`` counts photos.
+    """
+
+    x: NDArray[np.uint8]
+    y: NDArray[np.int64]
+    files: tuple[Path, ...]
+    taken: NDArray[np.float64]
+    changed: NDArray[np.float64]
+    see_through: int
 
 
 def read_photos(
-    found: Photos, input_shape: tuple[int, ...], report: Report | None = None, unreadable: list[str] | None = None
-) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The pixels (n, *input_shape) and labels (n,) of all photos, in their order.
+    found: Photos, input_shape: tuple[int, ...], report: Report | None = None, left_out: LeftOut | None = None
+) -> ReadPhotos:
+    """The pixels and labels of all photos, in their order.
 
-    ``report`` is told how far many images are, in a line each time. Raises `BouquetError` with the first photo that
-    cannot be read; with ``unreadable``, such photos are left out, and what is wrong with each is added there.
+    ``report`` is told how far many images are, in a line each time. Photos that cannot be read are left to
+    ``left_out``, which raises `BouquetError` where it takes none; without it none is taken.
     """
     x = np.empty((len(found.photos), *input_shape), dtype=np.uint8)
-    labels: list[int] = []
+    taken = np.empty((2, len(x)))
+    kept: list[tuple[Path, int]] = []
+    see_through = 0
     step = max(1, len(found.photos) // 10)
     pool = ThreadPoolExecutor(available_cores())  # Pillow lets others work while it decodes
     try:
-        pixels = pool.map(lambda photo: _pixels_or_error(photo[0], input_shape), found.photos)
-        for done, ((_, label), read) in enumerate(zip(found.photos, pixels, strict=True), 1):
-            if not isinstance(read, BouquetError):
-                x[len(labels)] = read
-                labels.append(label)
-            elif unreadable is None:
-                raise read
+        read = pool.map(lambda photo: _photo_or_error(photo[0], input_shape), found.photos)
+        for done, (which, photo) in enumerate(zip(found.photos, read, strict=True), 1):
+            if isinstance(photo, BouquetError):
+                if left_out is None:
+                    raise photo
+                left_out.add(photo)
             else:
-                unreadable.append(str(read))
+                x[len(kept)], taken[:, len(kept)] = photo.pixels, (photo.taken, photo.changed)
+                see_through += photo.see_through
+                kept.append(which)
             if report is not None and len(found.photos) >= MANY_IMAGES and done % step == 0:
                 report(f"Reading the images in {found.folder}: {done} of {len(found.photos)}.")
     finally:
         pool.shutdown(cancel_futures=True)
-    return x[: len(labels)], np.array(labels, dtype=np.int64)
+    count, labels = len(kept), np.array([label for _, label in kept], dtype=np.int64)
+    files = tuple(file for file, _ in kept)
+    return ReadPhotos(x[:count], labels, files, taken[0, :count], taken[1, :count], see_through)
 
 
-def _pixels_or_error(file: Path, input_shape: tuple[int, ...]) -> NDArray[np.uint8] | BouquetError:
+def _photo_or_error(file: Path, input_shape: tuple[int, ...]) -> Photo | BouquetError:
     try:
-        return read_image(file, input_shape)
+        return read_photo(file, input_shape)
     except BouquetError as error:
         return error
+
+
+def _bare(name: str) -> str:
+    """Without case, spaces and marks between words."""
+    return "".join(c for c in class_name(name).casefold() if c.isalnum())

@@ -61,10 +61,12 @@ def _read(folder: Path, info: DatasetInfo) -> Arrays:
                 raise DatasetFileError(f"expected the folder {place}, which is not there.")
             continue
         found = find_photos(place, info.classes)
+        found.check_known()
         there = {label for _, label in found.photos}
         if lacking := [name for label, name in enumerate(info.classes) if label not in there]:
             raise DatasetFileError(f"{place} holds no images of {', '.join(lacking)}, which data.classes names.")
-        arrays[x], arrays[y] = read_photos(found, info.input_shape)
+        photos = read_photos(found, info.input_shape)
+        arrays[x], arrays[y] = photos.x, photos.y
     return arrays
 
 

@@ -2,16 +2,51 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bouquet.common.errors import BouquetError
+from bouquet.common.data.left_out import named
+from bouquet.common.system.resources import available_bytes
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+HEIF_SUFFIXES = (".heic", ".heif")  # which Pillow reads where pillow-heif is installed
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 CLUTTER = ("__MACOSX", "lost+found", "System Volume Information", "Thumbs.db", "desktop.ini")
 IMAGE_MODES = {1: "L", 3: "RGB"}  # Pillow's mode for each number of channels that an image can have
+COPIES = 16  # bytes of a pixel: four copies, as it is decoded, composited, turned and converted
+COEFFICIENTS = 6  # bytes of a pixel of a progressive JPEG, all of which are held while it is decoded
+LARGE = 1 << 23  # pixels, of which one image is decoded at a time
+# Tags of EXIF; the time of the photo is in a directory of its own.
+ORIENTATION, CHANGED, DETAILS, TAKEN = 0x0112, 0x0132, 0x8769, 0x9003
+_one_at_a_time = threading.Lock()
+
+
+@dataclass(frozen=True, eq=False)
+class Photo:
+    """An image: ``pixels`` of shape (1 or 3, height, width), uint8.
+
+    ``taken`` is when, in seconds by the camera's own clock, NaN where EXIF does not say it; ``changed`` is the file's
+    time. ``see_through`` says that white was put behind what is transparent.
+    """
+
+    pixels: NDArray[np.uint8]
+    taken: float
+    changed: float
+    see_through: bool
 
 
 def is_clutter(name: str) -> bool:
@@ -19,15 +54,41 @@ def is_clutter(name: str) -> bool:
     return name.startswith((".", "@", "#", "$")) or name in CLUTTER
 
 
+def files_below(folder: Path, seen: frozenset[tuple[int, int]] = frozenset()) -> Iterator[Path]:
+    """All that is below a folder and is none itself, and folders that cannot be looked into; of a file, itself.
+
+    Links are followed, but not in a circle.
+    """
+    try:
+        about = folder.stat()
+        below = os.listdir(folder)
+    except OSError:
+        yield folder
+        return
+    if (here := (about.st_dev, about.st_ino)) in seen:
+        return
+    for name in below:
+        if os.path.isdir(folder / name):
+            yield from files_below(folder / name, seen | {here})
+        else:
+            yield folder / name
+
+
 def sorted_files(folder: Path) -> tuple[list[Path], list[Path]]:
     """The images in a folder and the folders below it, in order, and the other files; without clutter."""
-    found = [
-        file
-        for file in sorted(folder.rglob("*"))
-        if file.is_file() and not any(is_clutter(part) for part in file.relative_to(folder).parts)
-    ]
-    images = [file for file in found if file.suffix.lower() in IMAGE_SUFFIXES]
-    return images, [file for file in found if file.suffix.lower() not in IMAGE_SUFFIXES]
+    images: list[Path] = []
+    others: list[Path] = []
+    for file in sorted(files_below(folder)):
+        if any(map(is_clutter, file.relative_to(folder).parts)):
+            continue
+        (images if is_image(file) or os.path.isdir(file) else others).append(file)
+    return images, others
+
+
+def is_image(file: Path) -> bool:
+    """Whether its name says that it is an image that can be read here."""
+    suffix = file.suffix.lower()
+    return suffix in IMAGE_SUFFIXES or (suffix in HEIF_SUFFIXES and find_spec("pillow_heif") is not None)
 
 
 def image_files(folder: Path) -> list[Path]:
@@ -36,21 +97,100 @@ def image_files(folder: Path) -> list[Path]:
 
 
 def read_image(file: Path, input_shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """An image as bytes of shape ``input_shape``, (1 or 3, height, width).
+    """The pixels of `read_photo`."""
+    return read_photo(file, input_shape).pixels
 
-    It is turned as its EXIF data say, converted to the channels and scaled. Raises `BouquetError` that names the file.
+
+def read_photo(file: Path, input_shape: tuple[int, ...]) -> Photo:
+    """An image as bytes of shape ``input_shape``, (1 or 3, height, width); of one that moves, the first frame.
+
+    It is turned as its EXIF data say, white is put behind what is transparent, 16 bits a channel become 8, and it is
+    converted to the channels and scaled. Raises `BouquetError` that names the file, and nothing else.
     """
-    from PIL import Image, ImageOps
+    with named(f"The image {file}", advice="; mend or remove it"):
+        about = file.stat()
+        if not stat.S_ISREG(about.st_mode):  # a pipe would never end
+            raise OSError(0, "it cannot be looked into" if stat.S_ISDIR(about.st_mode) else "it is no file")
+        pixels, taken, see_through = _decoded(file, input_shape)
+        return Photo(pixels, taken, about.st_mtime, see_through)
 
+
+def _decoded(file: Path, input_shape: tuple[int, ...]) -> tuple[NDArray[np.uint8], float, bool]:
+    from PIL import Image, UnidentifiedImageError
+
+    if file.suffix.lower() in HEIF_SUFFIXES:
+        import pillow_heif  # type: ignore[import-not-found, unused-ignore]
+
+        pillow_heif.register_heif_opener()
     channels, height, width = input_shape
     mode, longer = IMAGE_MODES[channels], max(height, width)
     try:
-        with Image.open(file) as image:
-            image.draft(mode, (longer, longer))  # lets a large JPEG be decoded at a fraction of its size
-            if image.mode.startswith(("I", "F")):
-                raise BouquetError(f"The image {file} has mode {image.mode}; convert it to 8 bits a channel.")
-            upright = ImageOps.exif_transpose(image).convert(mode)
-            pixels = np.asarray(upright.resize((width, height), Image.Resampling.BILINEAR), dtype=np.uint8)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise BouquetError(f"The image {file} cannot be read ({error}); mend or remove it.") from error
-    return pixels.reshape(height, width, channels).transpose(2, 0, 1)
+        opened = Image.open(file)
+    except UnidentifiedImageError:
+        raise OSError(0, "it is no image that Pillow knows") from None
+    with opened as image:
+        whole = image.width * image.height
+        image.draft(mode, (longer, longer))  # lets a large JPEG be decoded at a fraction of its size
+        pixels = image.width * image.height
+        _check_room(pixels * COPIES + (whole * COEFFICIENTS if image.info.get("progressive") else 0), whole)
+        with _one_at_a_time if pixels > LARGE else contextlib.nullcontext():
+            image.load()
+            shown, see_through = _opaque(_of_bytes(image))
+            turned = _turn(_said(image, ORIENTATION))
+            upright = (shown if turned is None else shown.transpose(turned)).convert(mode)
+            resized = upright.resize((width, height), Image.Resampling.BILINEAR)
+        taken = _seconds(_said(image, TAKEN, DETAILS) or _said(image, CHANGED))
+    return np.asarray(resized, dtype=np.uint8).reshape(height, width, channels).transpose(2, 0, 1), taken, see_through
+
+
+def _check_room(needed: int, pixels: int) -> None:
+    free = available_bytes() if needed > LARGE * COPIES else None
+    if free is not None and needed > free:
+        raise ValueError(f"its {pixels} pixels take {needed // 10**6} MB, and {free // 10**6} MB are free")
+
+
+def _of_bytes(image: Image) -> Image:
+    """The image with 8 bits a channel. Raises ValueError where it is not known what its numbers stand for."""
+    from PIL import Image as pillow
+
+    if not image.mode.startswith(("I", "F")):
+        return image
+    values: NDArray[Any] = np.asarray(image)
+    if values.dtype.kind == "f" or values.min() < 0 or values.max() >= 1 << 16:
+        raise ValueError(f"it has 32 bits a channel, mode {image.mode}; convert it to 8 or 16")
+    return pillow.fromarray((values >> 8).astype(np.uint8))
+
+
+def _opaque(image: Image) -> tuple[Image, bool]:
+    """The image with white behind it, and whether anything of it is transparent."""
+    from PIL import Image as pillow
+
+    if not image.has_transparency_data:
+        return image, False
+    layer = image.convert("RGBA")
+    if layer.getchannel("A").getextrema()[0] == 255:
+        return image, False
+    return pillow.alpha_composite(pillow.new("RGBA", layer.size, "white"), layer), True
+
+
+def _said(image: Image, tag: int, directory: int | None = None) -> Any:
+    """One entry of the EXIF data by itself, None where it cannot be read: the others may be anything."""
+    with contextlib.suppress(Exception):
+        exif = image.getexif()
+        return (exif if directory is None else exif.get_ifd(directory)).get(tag)
+    return None
+
+
+def _turn(orientation: Any) -> Any:
+    """Pillow's name for what puts a photo upright; None where it is, or where the entry is none of EXIF's eight."""
+    from PIL.Image import Transpose
+
+    turns = {2: Transpose.FLIP_LEFT_RIGHT, 3: Transpose.ROTATE_180, 4: Transpose.FLIP_TOP_BOTTOM}
+    turns |= {5: Transpose.TRANSPOSE, 6: Transpose.ROTATE_270, 7: Transpose.TRANSVERSE, 8: Transpose.ROTATE_90}
+    return turns.get(orientation) if isinstance(orientation, int) else None
+
+
+def _seconds(text: Any) -> float:
+    with contextlib.suppress(ValueError, OverflowError):
+        return datetime.strptime(str(text).strip("\0 "), "%Y:%m:%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
+    return math.nan

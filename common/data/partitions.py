@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from bouquet.common.data import partition_rules as rules
 from bouquet.common.errors import SAYS_MORE, BouquetError
+from bouquet.common.nearest import nearest
 from bouquet.common.plugins import accepted, load_object
 
 Indices = NDArray[np.int64]
@@ -303,9 +304,7 @@ def _check(
     name: str, labels: NDArray[Any], num_clients: int, groups: int | None, minimum: int, samples_per_client: int | None
 ) -> None:
     if name not in PARTITIONS:
-        raise BouquetError(
-            f"Unknown partition {name!r}; known are {', '.join(PARTITIONS)}, or your own as module:function."
-        )
+        raise BouquetError(f"Unknown partition {name!r}; {nearest(name, PARTITIONS)}, or your own as module:function.")
     if num_clients < 1:
         raise BouquetError(f"The number of clients is {num_clients}; at least 1 is needed.")
     if minimum < 1:

@@ -7,15 +7,14 @@ torchvision, which checks the published checksums before it unpickles anything.
 
 from __future__ import annotations
 
-import zlib
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bouquet.common.data.left_out import named
 from bouquet.common.errors import BouquetError
 from bouquet.common.torchvision_compat import import_torchvision
 
@@ -61,11 +60,12 @@ def map_idx(path: Path) -> NDArray[Any]:
 
 def read_arrays(path: Path) -> Arrays:
     """All arrays of an .npz file; no Python objects are unpickled."""
+    require_file(path)
     try:
-        with np.load(require_file(path), allow_pickle=False) as archive:
+        with named(str(path), how=" as an .npz of plain arrays"), np.load(path, allow_pickle=False) as archive:
             return {key: archive[key] for key in archive.files}
-    except (AttributeError, EOFError, OSError, ValueError, BadZipFile, zlib.error) as error:
-        raise DatasetFileError(f"{path} cannot be read as an .npz of plain arrays ({error}).") from error
+    except BouquetError as error:
+        raise DatasetFileError(str(error)) from error.__cause__
 
 
 def read_npz(path: Path, keys: tuple[str, ...]) -> Arrays:

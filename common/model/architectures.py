@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from bouquet.common.errors import SAYS_MORE, BouquetError
 from bouquet.common.model.torchvision_models import build_torchvision
+from bouquet.common.nearest import nearest
 from bouquet.common.plugins import accepted, load_object
 from bouquet.common.torchvision_compat import TORCHVISION, import_torchvision
 
@@ -76,8 +77,8 @@ def build_model(
             return _build_own(name, input_shape, num_classes)
         if name not in _BUILDERS:
             raise BouquetError(
-                f"Unknown model {name!r}; known are {', '.join(_BUILDERS)}, {TORCHVISION}NAME for one of "
-                "torchvision's, or package.module:factory for your own."
+                f"Unknown model {name!r}; {nearest(name, _BUILDERS)}, {TORCHVISION}NAME for one of torchvision's, or "
+                "package.module:factory for your own."
             )
         if name == "mlp":
             return _mlp(input_shape, num_classes, hidden)

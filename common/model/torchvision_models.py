@@ -6,13 +6,13 @@ parameters are torchvision's own, also for grey images, so that a file of weight
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bouquet.common.errors import BouquetError
+from bouquet.common.nearest import nearest
 from bouquet.common.torchvision_compat import TORCHVISION, import_torchvision
 
 Shape = tuple[int, ...]
@@ -43,10 +43,9 @@ def build_torchvision(name: str, input_shape: Shape, num_classes: int, tried: bo
     short = name.removeprefix(TORCHVISION)
     known = torchvision_names()
     if short not in known:
-        near = get_close_matches(short, known, n=5, cutoff=0.4)
         raise BouquetError(
             f"Setting model.name = {name!r}: torchvision {import_torchvision().__version__} has no classification "
-            f"model {short!r}; " + (f"near it are {', '.join(near)}." if near else f"it has {', '.join(known)}.")
+            f"model {short!r}; {nearest(short, known, 'it has')}."
         )
     if len(input_shape) != 3 or input_shape[0] not in (1, _CHANNELS):
         raise BouquetError(

@@ -63,6 +63,7 @@ from bouquet.common.protocol.names import (
     TEST_LOSS,
     TEXT,
     TRAIN_LOSS,
+    UNKNOWN_CLASSES,
     VALIDATION_ACCURACY,
     VALIDATION_EXAMPLES,
     VERSION,

@@ -33,6 +33,7 @@ AGAIN_IN = "again-in"  # seconds, after which it is to be asked again
 CLASS_SAMPLES = "class-samples"
 CLASS_TESTED = "class-tested"
 CLASS_FOUND = "class-found"
+UNKNOWN_CLASSES = "unknown-classes"  # folders of the device's photos that are none of the run's classes
 
 # Metrics a Bouquet device reports, all optional for the server.
 LOSS = "loss"  # mean training loss of the model it started from, before training
@@ -45,7 +46,7 @@ TEST_LOSS = "test-loss"
 ACCURACY_TRAINED = "accuracy-trained"  # on its test part, after training
 GROUP = "group"  # true group where the partition has one, else -1
 STATE_LOST = "state-lost"  # 1 when it was to continue from layers that it no longer has
-LEFT_OUT = "left-out"  # photos that could not be read, which its owner allows to leave out
+LEFT_OUT = "left-out"  # photos or rows that could not be read
 VALIDATION_ACCURACY = "validation-accuracy"
 VALIDATION_EXAMPLES = "validation-examples"
 

@@ -8,7 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from bouquet.common.data.catalog import is_images
+from bouquet.common.data.class_folders import class_name
 from bouquet.common.data.partitions import PARTITIONS
+from bouquet.common.nearest import nearest
 
 TASK_KINDS = ("classification", "regression", "forecast")
 OWN_DATA = "own"  # each device brings its own folder or .npz
@@ -35,8 +37,7 @@ class Section(BaseModel):
 
 def _known_partition(name: str) -> str:
     if name not in PARTITIONS and ":" not in name:
-        known = ", ".join(repr(rule) for rule in PARTITIONS)
-        raise ValueError(f"Input should be {known}, or your own as package.module:function")
+        raise ValueError(f"{nearest(name, PARTITIONS, 'Input should be')}, or your own as package.module:function")
     return name
 
 
@@ -110,6 +111,11 @@ class DataSettings(Section):
         """What the partition is told, beside the data set, the number of clients and the seed."""
         return {**self.model_dump(include=_OF_PARTITION), "minimum": self.min_samples}
 
+    @field_validator("classes")
+    @classmethod
+    def _in_one_form(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(class_name(name) for name in names)
+
     @model_validator(mode="after")
     def _classes_differ(self) -> DataSettings:
         if twice := sorted({name for name in self.classes if self.classes.count(name) > 1}):
@@ -147,8 +153,7 @@ class TaskSettings(Section):
     @classmethod
     def _known(cls, kind: str) -> str:
         if kind not in TASK_KINDS and ":" not in kind:
-            known = ", ".join(repr(one) for one in TASK_KINDS)
-            raise ValueError(f"Input should be {known}, or your own as package.module:Class")
+            raise ValueError(f"{nearest(kind, TASK_KINDS, 'Input should be')}, or your own as package.module:Class")
         return kind
 
 

@@ -173,10 +173,12 @@ class ServerSettings(Section):
         description="Unlabelled samples for 'fedtsdp': an .npz with x, or a folder of images; empty: the test part of "
         "the data set.",
     )
-    late_replies: Literal["drop", "next"] = Field(
-        "drop",
-        description="A reply after its round has ended: 'drop' leaves it, 'next' takes it into the next round, for the "
-        "methods that can use it (docs/reliability.md).",
+    buffer: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="A round ends when this share of the devices at work have replied; the others go on, and count "
+        "when they come. 1: every round waits for all (docs/own-speeds.md).",
     )
 
     @field_validator("tags")
@@ -270,3 +272,11 @@ class SimulationSettings(Section):
         description="Ray cluster that 'ray' joins, as host:port or 'auto'; empty: one is started on this machine.",
     )
     gpus_per_client: float = Field(0.0, ge=0)
+    speeds: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+        (),
+        description="Training samples a second of one device after another, from the first again where they end; "
+        "times are then those of such a fleet. Empty: times are this machine's.",
+    )
+    links: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+        (), description="Mbit/s of one device's link after another, with speeds; empty: sending takes no time."
+    )

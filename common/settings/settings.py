@@ -17,6 +17,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, ValidationError, model_validator
 
 from bouquet.common.errors import BouquetError
+from bouquet.common.nearest import nearest
 from bouquet.common.settings import resume
 from bouquet.common.settings.sections import (
     OWN_DATA,
@@ -35,6 +36,7 @@ from bouquet.common.settings.sections import (
     TrainSettings,
     WireSettings,
 )
+from bouquet.common.system.files import read_toml
 
 AS_JSON = "settings"  # key of a run config
 
@@ -130,11 +132,9 @@ def load_settings(file: Path | None, overrides: Iterable[str] = (), **keys: Any)
     content: dict[str, Any] = {}
     if file is not None:
         try:
-            content = tomllib.loads(file.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise SettingsError(f"The settings file {file} cannot be read: {error.strerror}.") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise SettingsError(f"The settings file {file} is not valid TOML: {error}.") from None
+            content = read_toml(file, "The settings file")
+        except BouquetError as error:
+            raise SettingsError(str(error)) from None
     values: dict[str, Any] = {}
     for text in overrides:
         key, separator, value = text.partition("=")
@@ -153,9 +153,7 @@ def parse_settings(content: Mapping[str, Any], overrides: Mapping[str, Any]) -> 
     for dotted, value in overrides.items():
         section, separator, key = dotted.partition(".")
         if not separator or section not in Settings.model_fields:
-            raise SettingsError(
-                f"Unknown setting {dotted!r}; the sections are {', '.join(Settings.model_fields)} (section.key=value)."
-            )
+            raise SettingsError(_unknown(dotted) + " (section.key=value).")
         known = section_class(section).model_fields.get(key)
         parsed = _parse_text(value, None if known is None else known.annotation) if isinstance(value, str) else value
         merged.setdefault(section, {})[key] = parsed
@@ -232,18 +230,27 @@ def _parse_text(text: str, annotation: Any) -> Any:
     return text
 
 
+def _unknown(key: str, in_file: bool = False) -> str:
+    """What is wrong with a key, or in a file a section, that there is not, and which are like it."""
+    section, separator, one_key = key.partition(".")
+    every = {name: section_class(name).model_fields for name in Settings.model_fields}
+    if in_file and not separator:
+        return f"Unknown section {key!r}; {nearest(key, every, 'the sections are')}"
+    keys = {f"{name}.{one}": one for name, fields in every.items() for one in fields}
+    if elsewhere := [known for known, one in keys.items() if one == (one_key or key)]:
+        return f"Unknown setting {key!r}; {nearest(key, elsewhere)}"
+    if section in every:
+        return f"Unknown setting {key!r}; {nearest(one_key, every[section], f'the section {section!r} has')}"
+    return f"Unknown setting {key!r}; {nearest(key, keys, 'the sections are', every)}"
+
+
 def _explain(error: ValidationError) -> str:
     """One sentence for each problem that pydantic found: key, value, what is allowed."""
     problems = []
     for item in error.errors():
         key = ".".join(str(part) for part in item["loc"])
         if item["type"] == "extra_forbidden":
-            section = str(item["loc"][0])
-            if len(item["loc"]) == 1:
-                problems.append(f"Unknown section {key!r}; the sections are {', '.join(Settings.model_fields)}.")
-            else:
-                kind = section_class(section)
-                problems.append(f"Unknown setting {key!r}; the section {section!r} has {', '.join(kind.model_fields)}.")
+            problems.append(f"{_unknown(key, in_file=True)}.")
         else:
             message = item["msg"].removeprefix("Value error, ")
             value = item["input"]

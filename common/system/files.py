@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import json
 import os
 import re
 import shutil
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -99,6 +101,24 @@ def make_folder(folder: Path, what: str) -> Path:
     if not os.access(folder, os.W_OK | os.X_OK):
         raise BouquetError(f"{what[:1].upper()}{what[1:]}, {folder}, cannot be written to by this user.")
     return folder
+
+
+def read_toml(file: Path, what: str) -> dict[str, Any]:
+    """A TOML file as editors save it: UTF-8, also with a byte order mark as Windows' do, or UTF-16, which has one.
+
+    Raises `BouquetError` that says ``what`` it is, where it cannot be read or is none.
+    """
+    try:
+        raw = file.read_bytes()
+        wide = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        text = raw.decode("utf-16" if wide else "utf-8-sig")
+        return tomllib.loads(text.replace("\r\n", "\n").replace("\r", "\n"))
+    except OSError as error:
+        raise BouquetError(f"{what} {file} cannot be read: {error.strerror}.") from None
+    except RecursionError:
+        raise BouquetError(f"{what} {file} is not valid TOML: too deep.") from None
+    except ValueError as error:  # TOML's, or of a text or a number that Python does not read
+        raise BouquetError(f"{what} {file} is not valid TOML: {error}.") from None
 
 
 def write_json(path: Path, content: Any) -> None:

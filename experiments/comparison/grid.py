@@ -8,7 +8,6 @@ values of its own chosen for it (`bouquet.experiments.comparison.tuning`).
 from __future__ import annotations
 
 import re
-import tomllib
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -18,8 +17,10 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bouquet.common.errors import BouquetError
+from bouquet.common.nearest import nearest
 from bouquet.common.settings import Settings, SettingsError, parse_settings
 from bouquet.common.settings.sections import DataSettings
+from bouquet.common.system.files import read_toml
 from bouquet.common.task.task import task_of
 from bouquet.experiments.comparison.measures import parse_metric
 from bouquet.experiments.comparison.paper_figures import PaperFigures
@@ -70,17 +71,21 @@ def load_table(path: Path, check: Check = check_strategy) -> Table:
     Raises `TableError`, which names the file, the entry, the key and what is allowed.
     """
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise TableError(f"The table {path} cannot be read: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise TableError(f"The table {path} is not valid TOML: {error}.") from None
+        content = read_toml(path, "The table")
+    except BouquetError as error:
+        raise TableError(str(error)) from None
+    try:
+        return make_table(content, check)
+    except BouquetError as error:
+        raise TableError(f"{path}: {error}") from None
+
+
+def make_table(content: Mapping[str, Any], check: Check = check_strategy) -> Table:
+    """As `load_table`, of what a file holds. Raises `BouquetError`."""
     try:
         return _build(_File.model_validate(content), check)
     except ValidationError as error:
-        raise TableError(f"{path}: {' '.join(_explain(item) for item in error.errors())}") from None
-    except BouquetError as error:
-        raise TableError(f"{path}: {error}") from None
+        raise TableError(" ".join(_explain(item) for item in error.errors())) from None
 
 
 def _build(file: _File, check: Check) -> Table:
@@ -100,7 +105,9 @@ def _build(file: _File, check: Check) -> Table:
     if tune is not None:
         rows = [replace(row, cells=row.label) for row in rows]
     if unknown := [label for label in file.claims if label not in {row.label for row in rows}]:
-        raise TableError(f"claims holds {unknown[0]!r}, which is no row; the rows are {listed(r.label for r in rows)}.")
+        raise TableError(
+            f"claims holds {unknown[0]!r}, which is no row; {nearest(repr(unknown[0]), (repr(r.label) for r in rows))}."
+        )
     if repeated := _repeated(file.claims):
         raise TableError(f"claims holds {repeated[0]!r} twice.")
     for figures in file.paper:

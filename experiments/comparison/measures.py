@@ -17,6 +17,7 @@ import numpy as np
 
 from bouquet.common import metrics
 from bouquet.common.errors import BouquetError
+from bouquet.common.nearest import nearest
 from bouquet.server.record.reader import Run, is_number
 
 Kind = Literal["fraction", "count", "megabytes", "seconds", "number"]
@@ -164,7 +165,7 @@ def parse_metric(name: str) -> Metric:
     if re.fullmatch(rf"strategy\.\w+|\w+_({'|'.join(QUANTITIES)})", name):
         return Metric(name, "number")
     raise MetricError(
-        f"Unknown metric {name!r}; there are {', '.join(SUMMARY_METRICS)}, strategy.KEY for a number that the "
+        f"Unknown metric {name!r}; {nearest(name, SUMMARY_METRICS)}, strategy.KEY for a number that the "
         f"strategy records, {'|'.join(EFFORTS)}_to_TARGET_VALUE with the targets {', '.join(TARGETS)} "
         "(e.g. rounds_to_accuracy_0.8) or _to_convergence, and seconds_at_RATEmbit, alone or with either of the two."
     )

@@ -40,7 +40,7 @@ MOST_SHOWN = 3  # running cells that the progress names
 # A second comparison would remove the cells that the first is running.
 ALONE = "Another comparison is running there; wait for it, or give another --out."
 # Settings of the server that say which devices a figure is of, and after which rounds; a run may go on with others.
-TESTED_BY = ("evaluate_every", "fraction_evaluate", "late_replies", "min_replies")
+TESTED_BY = ("evaluate_every", "fraction_evaluate", "buffer", "min_replies")
 State = Literal["done", "missing", "half-done", "shorter", "other settings"]
 
 
@@ -127,6 +127,7 @@ def run_table(
     resume: bool = False,
     asked: frozenset[str] | None = None,
     check: Callable[[Settings], None] | None = None,
+    quiet: bool = False,
 ) -> Results:
     """Run the cells that are not done, ``jobs`` at once, and read them all.
 
@@ -134,8 +135,9 @@ def run_table(
     that are done, and returns what there is. With ``resume``, a cell that is half-done, or was run for fewer rounds,
     goes on from its last checkpoint; otherwise it starts anew. With ``asked`` (`Table.part`) only these cells are run,
     and the others are read where they are done. ``check`` is called with the settings of a cell of each row
-    and column, and of each column and seed, before the first runs. Raises `BouquetError` when ``out`` is in use by
-    another comparison or holds what is not a run, and for what does not pass the ``check``.
+    and column, and of each column and seed, before the first runs. ``quiet`` says nothing but the progress, and what
+    failed. Raises `BouquetError` when ``out`` is in use by another comparison or holds what is not a run, and for what
+    does not pass the ``check``.
     """
     folder = make_folder(out / "cells", "the folder of the runs")
     with locked(out, "the comparison's folder", ALONE), _terminated_like_interrupted():
@@ -153,14 +155,15 @@ def run_table(
             check_cells([result.cell for result, _ in todo], check)
         for result, state in todo:
             _check_removable(folder / result.cell.slug)
-            if state == "other settings" or (state == "shorter" and not resume):
+            if not quiet and (state == "other settings" or (state == "shorter" and not resume)):
                 what = "with other settings" if state == "other settings" else "for fewer rounds"
                 console.print(Text(f"{result.cell.slug} was run {what} and is run again."))
         done = sum(result.run is not None for result in results.cells)
-        console.print(f"{done} of {len(results.cells)} cells are done already.")
+        if not quiet:
+            console.print(f"{done} of {len(results.cells)} cells are done already.")
         if todo:
             at_once = min(jobs or default_jobs([result.cell for result, _ in todo]), len(todo))
-            _run_all(results, [result for result, _ in todo], folder, at_once, runner, console, resume)
+            _run_all(results, [result for result, _ in todo], folder, at_once, runner, console, resume, quiet)
     return results
 
 
@@ -243,6 +246,7 @@ def _run_all(
     runner: Runner,
     console: Console,
     resume: bool,
+    quiet: bool,
 ) -> None:
     """Keep ``jobs`` cells running until none is left, showing how far they are."""
     waiting = list(reversed(todo))
@@ -272,7 +276,7 @@ def _run_all(
                 done, _ = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
                 for future in done:
                     result, since = running.pop(future)
-                    _take(result, future, console, time.monotonic() - since)
+                    _take(result, future, console, time.monotonic() - since, quiet)
                     if result.error is not None:
                         _keep_failure(result.cell, folder / result.cell.slug, result.error)
                     progress.advance(bar)
@@ -300,12 +304,13 @@ def _run_cell(cell: Cell, folder: Path, runner: Runner, resume: bool) -> Run:
     return read_run(folder)
 
 
-def _take(result: CellResult, future: Future[Run], console: Console, seconds: float) -> None:
+def _take(result: CellResult, future: Future[Run], console: Console, seconds: float, quiet: bool) -> None:
     """Note what became of a cell, and say it."""
     error = future.exception()
     if error is None:
         result.run = future.result()
-        console.print(Text.assemble(("done", "green"), f"    {result.cell.slug} ({human_seconds(seconds)})"))
+        if not quiet:
+            console.print(Text.assemble(("done", "green"), f"    {result.cell.slug} ({human_seconds(seconds)})"))
     else:
         result.error = str(error) if isinstance(error, BouquetError) else f"{type(error).__name__}: {error}"
         took = f"  {result.cell.slug} ({human_seconds(seconds)})\n{result.error}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bouquet.common.errors import BouquetError
+from bouquet.common.nearest import nearest
 from bouquet.common.settings import Settings
 from bouquet.common.task.score import Score
 from bouquet.common.task.task import task_of
@@ -92,7 +93,8 @@ class Table:
         ):
             for one in asked:
                 if one not in known:
-                    raise TableError(f"The table {self.name} has no {kind} {one!r}; it has {listed(known)}.")
+                    offered = nearest(repr(one), map(repr, known), "it has")
+                    raise TableError(f"The table {self.name} has no {kind} {one!r}; {offered}.")
         strategies = {self.row(label).cells for label in rows or self.strategies}
         data, numbers = columns or self.data, seeds or self.seeds
         wanted = (cell for cell in self.cells if cell.data in data and cell.seed in numbers)
@@ -131,7 +133,7 @@ def tuning_table(table: Table, check: Check = lambda settings: None) -> Table:
             for values in combinations(tune.grids[cell.strategy]) if tune.cells[cell.strategy] == cell.strategy else ():
                 label = label_of(cell.strategy, values)
                 slug = f"{cell.slug.removesuffix(f'-s{cell.seed}')}-{slug_of(values)}-s{seed}"
-                overrides = {**values, "run.seed": seed, "run.name": slug, "data.test_samples": None}
+                overrides = {**values, "run.seed": seed, "run.name": slug, "data.test_samples": None, **tune.overrides}
                 if cut := cell.settings.table.cut:
                     overrides |= {"table.until": cut, "table.cut": ""}
                 try:

@@ -47,6 +47,10 @@ HOW = (
     "row against all others are of the means over columns, with p after Holm."
 )
 HEADS = ("measure", "column", "row", "value", "deviation", "low", "high", "p", "note")
+LATEX = str.maketrans(
+    {"\\": "\\textbackslash{}", "±": "$\\pm$", "—": "---", "~": "\\~{}", "^": "\\^{}"}
+    | {mark: f"\\{mark}" for mark in "&%$#_{}"}
+)
 _NUMBER = r"[+−-]?[\d.]+(?:e-\d+)?"
 _CELL = re.compile(
     rf"(?P<mark>≈ )?(?P<value>{_NUMBER})(?: %)?(?: ± (?P<deviation>{_NUMBER}))?"
@@ -57,14 +61,16 @@ TextTable = tuple[str, list[str], list[list[str]]]  # title, heads, rows
 
 
 def print_results(results: Results, console: Console) -> None:
-    """One table a metric, with a row for each strategy."""
-    for metric in results.table.metrics:
-        table = RichTable("strategy", title=Text(metric.title), title_justify="left")
-        for data in results.table.data:
-            table.add_column(Text(data), justify="right")
-        for strategy, row in _texts(results, metric):
-            table.add_row(Text(strategy), *(Text(text) for text in row))
-        console.print(table)
+    """One table of rows by metrics, a part of it for each column; then the claims."""
+    heads, *lines = one_table(results)
+    shown = RichTable(heads[1], *(Column(Text(head), justify="right") for head in heads[2:]))
+    for data in results.table.data:
+        if len(results.table.data) > 1:
+            shown.add_row(Text(data, style="bold"))
+        for _, *row in (line for line in lines if line[0] == data):
+            shown.add_row(*map(Text, row))
+        shown.add_section()
+    console.print(shown)
     for title, heads, rows in claim_tables(results):
         table = RichTable(*(Column(Text(head)) for head in heads), title=Text(title), title_justify="left")
         for row in rows:
@@ -72,6 +78,40 @@ def print_results(results: Results, console: Console) -> None:
         console.print(table)
     for note in notes(results):
         console.print(Text(note))
+
+
+def one_table(results: Results) -> list[list[str]]:
+    """Heads and lines: the column, the strategy, and each metric's mean ± deviation."""
+    metrics = results.table.metrics
+    values = [dict(_texts(results, metric)) for metric in metrics]
+    lines = [
+        [data, row, *(of[row][place] for of in values)]
+        for place, data in enumerate(results.table.data)
+        for row in results.table.strategies
+    ]
+    return [["data", "strategy", *(metric.title for metric in metrics)], *lines]
+
+
+def latex_table(results: Results) -> str:
+    """`one_table` for a paper, with the rules of the package booktabs."""
+    heads, *lines = ([_for_latex(text) for text in line] for line in one_table(results))
+    parts = [[line for line in lines if line[0] == data] for data in dict.fromkeys(line[0] for line in lines)]
+    body = " \\midrule\n".join("".join(f"{' & '.join(line)} \\\\\n" for line in part) for part in parts)
+    return (
+        f"\\begin{{tabular}}{{ll{'r' * (len(heads) - 2)}}}\n\\toprule\n{' & '.join(heads)} \\\\\n\\midrule\n"
+        f"{body}\\bottomrule\n\\end{{tabular}}\n"
+    )
+
+
+def csv_table(results: Results) -> str:
+    """`one_table` for a program or a spreadsheet."""
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows(one_table(results))
+    return buffer.getvalue()
+
+
+def _for_latex(text: str) -> str:
+    return text.translate(LATEX)
 
 
 def write_results(results: Results, out: Path) -> list[Path]:

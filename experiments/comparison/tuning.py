@@ -38,6 +38,7 @@ def run_comparison(
     resume: bool = False,
     part: tuple[Sequence[str], Sequence[str], Sequence[int]] = ((), (), ()),
     check: Callable[[Settings], None] | None = None,
+    quiet: bool = False,
 ) -> Results:
     """Run a part of a table, rows, columns and seeds, as `run_table` does; before it what its rows are tuned with.
 
@@ -46,23 +47,25 @@ def run_comparison(
     """
     asked = table.part(*part)
     if table.tune is None:
-        return run_table(table, out, jobs, runner, console, resume, asked, check)
+        return run_table(table, out, jobs, runner, console, resume, asked, check, quiet)
     rows, columns, _ = part
     for column, data in {(cell.data, cell.settings.data) for cell in table.cells}:
         check_apart(data, column)
     tuning, folder = tuning_table(table), out / "tune"
     of = {label_of(row, values): row for row, grid in table.tune.grids.items() for values in combinations(grid)}
     wanted = tuning.part([label for label in tuning.strategies if not rows or of[label] in rows], columns)
-    console.print(f"Tuning is {len(wanted)} cells on the seeds {_listed(table.tune.seeds)}, then {len(asked)} are run.")
+    if not quiet:
+        seeds = _listed(table.tune.seeds)
+        console.print(f"Tuning is {len(wanted)} cells on the seeds {seeds}, then {len(asked)} are run.")
     if check is not None and not all((folder / "cells" / slug / SUMMARY).exists() for slug in wanted):
         check_cells([cell for cell in table.cells if cell.slug in asked], check)
-    tried = run_table(tuning, folder, jobs, runner, console, resume, wanted, check)
+    tried = run_table(tuning, folder, jobs, runner, console, resume, wanted, check, quiet)
     choices = choices_of(table, tried)
     write_json(out / "tuned.json", tuned_json(table, choices))
     final = with_choices(table, choices)
     ready = {cell.slug for cell in final.cells if (cell.strategy, cell.data) in choices}
     now = frozenset() if tried.interrupted else asked & ready
-    results = run_table(final, out, jobs, runner, console, resume, now, check)
+    results = run_table(final, out, jobs, runner, console, resume, now, check, quiet)
     for result in results.cells:
         if result.cell.slug not in ready:
             result.run = None  # of settings that nothing was chosen for
@@ -130,7 +133,8 @@ def check_apart(data: DataSettings, column: str) -> None:
 def shared_columns(table: Table) -> list[str]:
     """The columns whose samples to choose on may be among those that the table tests on under another seed."""
     cells = (cell for cell in table.cells if not cell.settings.table.cut)
-    own = {cell.data for cell in cells if cell.settings.data.dataset == OWN_DATA}
+    apart = table.tune is not None and table.tune.overrides
+    own = {cell.data for cell in cells if cell.settings.data.dataset == OWN_DATA and not apart}
     return [data for data in table.data if data in own]
 
 

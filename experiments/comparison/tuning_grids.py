@@ -42,11 +42,15 @@ class TuneSection(BaseModel):
 
 @dataclass(frozen=True)
 class Tune:
-    """What is chosen for each row: ``grids`` by label, and the row whose ``cells`` it is read from in tuning."""
+    """What is chosen for each row: ``grids`` by label, and the row whose ``cells`` it is read from in tuning.
+
+    ``overrides``, ``section.key`` → value, are where what is chosen on is kept apart from what the table tests on.
+    """
 
     seeds: tuple[int, ...]
     grids: Mapping[str, Grid]
     cells: Mapping[str, str]
+    overrides: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from bouquet.experiments.plots.style import (
-    GRID,
     MISSING,
     SMALL,
     WIDTH,
@@ -30,7 +29,7 @@ MOST_SEPARATORS = 24
 
 
 def cluster_colours(run: Run) -> dict[int, str]:
-    """The colour of every cluster that the run ever had; the same in all plots and in the table of clients."""
+    """The colour of every cluster that the run ever had; the same in plots and on pages."""
     seen = set(run.assignment.values())
     for line in run.rounds:
         seen.update((line.get("assignment") or {}).values())
@@ -77,43 +76,6 @@ def identity_by_round(run: Run) -> Figure | None:
         bar = figure.colorbar(image, ax=ax, orientation="horizontal", label="cluster", shrink=0.8, aspect=40)
         ticks = thinned(len(palette), WIDTH * 0.8, needed=0.3)
         bar.set_ticks(list(ticks), labels=[str(list(palette)[index]) for index in ticks])
-    return figure
-
-
-def score_by_client(run: Run) -> Figure | None:
-    """Each client's test score at the end, side by side with those of its group, coloured by cluster."""
-    scores = run.score_by_client
-    if not scores:
-        return None
-    kind, key = ("group", run.groups) if run.groups else ("cluster", run.assignment)
-    order = [client for client in (run.by_group() if run.groups else run.by_cluster()) if client in scores]
-    rank = {value: index for index, value in enumerate(dict.fromkeys(key.get(client) for client in order))}
-    clients = sorted(order, key=lambda client: (rank[key.get(client)], scores[client]))
-    groups = [key.get(client, "?") for client in clients]
-    palette = cluster_colours(run)
-    figure, (ax,) = new_figure(f"Test {run.score.label} of each client", 3.6)
-    shades = [palette[run.assignment[client]] if client in run.assignment else "#999999" for client in clients]
-    values = np.array([scores[client] for client in clients])
-    ax.scatter(np.arange(len(clients)), values, c=shades, s=26, zorder=3)
-    for _, first, end in blocks(groups) if len(set(groups)) <= MOST_SEPARATORS else []:
-        ax.hlines(values[first:end].mean(), first - 0.4, end - 0.6, color="#666666", linewidth=1, linestyle="--")
-    _separate(ax, groups, vertical=True)
-    ax.set_xlim(-0.7, len(clients) - 0.3)
-    ax.set_ylabel(run.score.title)
-    ax.grid(axis="y", color=GRID, linewidth=0.6)
-    ax.set_axisbelow(True)
-    room = WIDTH - 0.8
-    if len(thinned(len(clients), room)) == len(clients):
-        _name_rows(ax.xaxis, clients, room)
-        ax.tick_params(axis="x", rotation=90)
-        _name_blocks(ax.secondary_xaxis("top").xaxis, groups, kind, room)
-    else:
-        _name_blocks(ax.xaxis, groups, kind, room)
-        ax.set_xlabel(f"clients by {kind}, the least accurate first")
-    used = {run.assignment[client] for client in clients if client in run.assignment}
-    handles = [Patch(color=palette[cluster]) for cluster in sorted(used)]
-    if 0 < len(handles) <= MOST_LEGEND_ENTRIES:
-        legend_below(figure, handles, [f"cluster {cluster}" for cluster in sorted(used)])
     return figure
 
 

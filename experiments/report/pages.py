@@ -7,6 +7,7 @@ that renews itself while its run goes on.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -14,7 +15,7 @@ from matplotlib.figure import Figure
 
 from bouquet.experiments.plots.style import data_uri
 
-RUN, COMPARISON = "run.html", "comparison.html"
+RUN, DEVICE, RUNS, COMPARISON = "run.html", "device.html", "runs.html", "comparison.html"
 
 
 def embed(figures: Sequence[Figure]) -> list[dict[str, str]]:
@@ -24,6 +25,10 @@ def embed(figures: Sequence[Figure]) -> list[dict[str, str]]:
 
 def render(template: str, figures: Sequence[Mapping[str, str]], **values: Any) -> str:
     """Fill one of the files in ``templates/`` with what `embed` drew; every value is escaped."""
+    return _environment().get_template(template).render(figures=figures, **values)
+
+
+@cache
+def _environment() -> Environment:
     loader = PackageLoader("bouquet.experiments.report")
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
-    return environment.get_template(template).render(figures=figures, **values)
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined)

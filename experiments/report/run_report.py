@@ -3,41 +3,30 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from bouquet.common.errors import BouquetError
 from bouquet.common.privacy_accounting import DELTA
-from bouquet.common.settings import Settings, parse_settings
-from bouquet.common.settings.sections import OWN_DATA
 from bouquet.common.system.files import write_atomically
 from bouquet.common.texts import plain
-from bouquet.experiments.plots.clients import cluster_colours
 from bouquet.experiments.plots.run import plots_of
-from bouquet.experiments.report.pages import RUN, embed, render
+from bouquet.experiments.report.devices import MOST_CLUSTERS, capital, cards, charts, charts_of, clusters, rounds_of
+from bouquet.experiments.report.pages import DEVICE, RUN, embed, render
+from bouquet.experiments.report.reproduce import reproduce, settings_rows
 from bouquet.experiments.report.units import human_bytes, human_seconds
 from bouquet.server.monitoring.diagnosis import all_warnings, failures
-from bouquet.server.record.beside import HEADS
-from bouquet.server.record.beside import cells as beside_cells
-from bouquet.server.record.beside import sentence as sentence_of
+from bouquet.server.record.beside import gain, verdict
+from bouquet.server.record.overview import NOT_NOW, overview
 from bouquet.server.record.reader import Run, natural_order, read_run, untested
+from bouquet.server.record.status import FAILED, STOPPED, WAITING
 from bouquet.server.run_folder import REPORT
 
-SHORT_OPTIONS = {
-    "strategy.name": "--strategy",
-    "data.dataset": "--dataset",
-    "data.data_dir": "--data-dir",
-    "data.partition": "--partition",
-    "data.clients": "--clients",
-    "data.groups": "--groups",
-    "model.name": "--model",
-    "run.rounds": "--rounds",
-    "run.seed": "--seed",
-}
-ALWAYS_SHOWN = ("strategy.name", "data.dataset", "data.partition", "data.clients", "run.rounds", "run.seed")
+KINDS = {FAILED: "bad", STOPPED: "warn", WAITING: "warn"}  # colours of states; of the others "good"
+MOST_CARDS = 24  # of more devices a line each
 MOST_FAILURES = 200
 FEW = 4  # layers that are named
 UNKNOWN = "—"
@@ -63,23 +52,26 @@ def report_line(folder: Path) -> str:
 
 
 def render_report(
-    run: Run, live: Mapping[str, Any] | None = None, figures: Sequence[Mapping[str, str]] | None = None
+    run: Run,
+    status: Mapping[str, Any] | None = None,
+    live: Mapping[str, Any] | None = None,
+    figures: Sequence[Mapping[str, str]] | None = None,
 ) -> str:
     """The page as text; the same record gives the same page.
 
-    ``live`` makes it the page of a server that runs: ``headline``, a table ``devices`` and its head, ``seconds``
-    between renewals. ``figures`` are plots that were drawn before.
+    ``live`` makes it the page of a server: ``now``, ``seconds`` between renewals, the ``nonce`` of its script, and
+    ``run``, the name of a run that is not the one in hand. ``status`` is the run's `overview`, ``figures`` are plots
+    that were drawn before.
     """
+    status = overview(run) if status is None else status
+    devices = cards(run, status["devices"], live["now"] if live else None)
     failed = [(line["round"], client, reason) for line in run.rounds for client, reason in _failed(line)]
+    now, before = _warnings(run, status)
     # That it has not ended is what the live page is for.
     notes = list(run.notes[1:] if live and run.summary is None else run.notes)
     if len(failed) > MOST_FAILURES:
         notes.append(f"{len(failed)} failures are recorded; the page shows the first {MOST_FAILURES}.")
-    notes += untested(run.summary)
-    notes += all_warnings(run.rounds)
     extra = (run.summary or {}).get("strategy_record") or (run.rounds[-1].get("strategy") if run.rounds else None)
-    state = f"{run.completed} rounds" if run.summary else f"{run.completed} of {run.settings.run.rounds} rounds so far"
-    what = f"model {run.settings.model.name}, {state}, seed {run.settings.run.seed}"
     return render(
         RUN,
         embed(plots_of(run)) if figures is None else figures,
@@ -87,15 +79,21 @@ def render_report(
         what=run.title,
         when=_times(run),
         live=live,
-        lead=f"{len(run.clients)} clients, {what}.{start_text(run.start)}",
-        notes=notes,
+        run={**status["run"], "folder_name": run.folder.absolute().name},
+        state=where(status["run"]),
+        verdict=verdict_of(run),
+        warnings=[*now, *notes, *untested(run.summary)],
+        before=before,
+        devices=devices,
+        filters=(some := filters(devices) if len(devices) > MOST_CARDS else []),
+        shown=next((key for key, *_ in some if key in ("look", "worse")), "device"),
+        clusters=clusters(run, status["devices"]),
+        groups=len(set(run.groups.values())),
+        charts=charts(run),
+        about=f"{len(run.clients)} clients, model {run.settings.model.name}, seed {run.settings.run.seed}."
+        f"{start_text(run.start)}",
         numbers=headline(run),
-        clients=(rows := client_rows(run, Counter(client for _, client, _ in failed))),
-        keeps=any(row["kept"] for row in rows),
-        beside=HEADS if run.beside else (),
-        worth=sentence_of(run.beside, run.score),
-        score=run.score.label,
-        groups_known=bool(run.groups),
+        compares=bool(run.beside),
         by_class=class_rows(run),
         failures=failed[:MOST_FAILURES],
         absences=[(client, len(rounds), _spans(rounds)) for client, rounds in sorted(run.absences.items())],
@@ -103,6 +101,81 @@ def render_report(
         settings=settings_rows(run.settings),
         extra=json.dumps(extra, indent=2, ensure_ascii=False) if extra else "",
     )
+
+
+def render_device(run: Run, status: Mapping[str, Any], name: str, live: Mapping[str, Any]) -> str:
+    """The page of one device. Raises `BouquetError` for one that the run does not know."""
+    devices = [device for device in status["devices"] if device["name"] == name]
+    if not devices:
+        raise BouquetError(f"The run {run.settings.run.name} knows no device of this name.")
+    (device,) = cards(run, devices, live["now"])
+    about = {
+        "cluster": device["cluster"],
+        "serves": device["serves"],
+        "samples": device["samples"],
+        "left out": device["left_out"],
+        "true group": device["group"],
+        "bouquet": device["release"],
+        "tags": ", ".join(device["tags"]),
+        "failures": device["failures"],
+        "absent in rounds": _spans(run.absences.get(name, [])),
+        "sent to the server": human_bytes(device["bytes_up"]),
+        "received": human_bytes(device["bytes_down"]),
+        "machine": device["machine"],
+    }
+    classes = class_rows(run, name)
+    return render(
+        DEVICE,
+        (),
+        title=f"{name}, {run.settings.run.name}",
+        run={**status["run"], "folder_name": run.folder.absolute().name},
+        live=live,
+        device=device,
+        verdict=capital(gain(device["beside"], run.score)),
+        about=[(key, value) for key, value in about.items() if value not in (None, "", 0)],
+        charts=charts_of(run, name),
+        rounds=rounds_of(run, name),
+        by_class=classes,
+    )
+
+
+def where(run: Mapping[str, Any]) -> dict[str, str]:
+    """A run's state: the word, its colour, and where it is."""
+    kind = KINDS.get(run["state"], "good")
+    if run["state"] == WAITING:
+        return {"word": run["state"], "kind": kind, "text": run["waiting"]}
+    text = f"round {run['round']} of {run['rounds']}"
+    text += f", about {human_seconds(run['time_left'])} left" if run["time_left"] is not None else ""
+    return {"word": run["state"], "kind": kind, "text": f"{text}. {run['reason'] or ''}".strip()}
+
+
+def verdict_of(run: Run) -> dict[str, str]:
+    """The line that a page leads with: the gain over alone, else the score."""
+    if found := verdict(run.beside, run.score):
+        kind = "calm" if found.is_gain is None else "good" if found.is_gain else "bad"
+        return {"lead": found.lead, "text": found.text, "kind": kind}
+    if (mean := run.final(run.score.of("macro"))) is None:
+        return {"lead": "Nothing is tested yet" if run.summary is None else "No score was sent", "text": "", "kind": ""}
+    lead = f"{capital(run.score.label)} {run.score.text(mean)}"
+    return {"lead": lead, "text": "Mean of the devices, of the models that they are sent. None compares.", "kind": ""}
+
+
+def filters(devices: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, int]]:
+    """What a page of many devices may show alone: the class of their rows, words, and how many they are."""
+    found = Counter(f"k{device['cluster']}" for device in devices if device["cluster"] is not None)
+    some = [(key, f"cluster {key[1:]}", count) for key, count in found.items()] if len(found) <= MOST_CLUSTERS else []
+    look = sum(device["look"] for device in devices)
+    worse = sum(device["worse"] for device in devices)
+    resting = sum(device["state"] == NOT_NOW for device in devices)
+    first = [("look", "need a look", look), ("worse", "worse off than alone", worse), ("rest", "not now", resting)]
+    return [("device", "all", len(devices)), *(one for one in (*first, *some) if one[2])]
+
+
+def _warnings(run: Run, status: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """What is wrong now, with the round that said it first where one did; and what was."""
+    said, now = all_warnings(run.rounds), status["run"]["warnings"]
+    current = [next((text for text in said if text.endswith(one)), one) for one in now]
+    return current, [text for text in said if text not in current]
 
 
 def start_text(start: Mapping[str, Any]) -> str:
@@ -117,21 +190,14 @@ def start_text(start: Mapping[str, Any]) -> str:
 
 
 def headline(run: Run) -> list[tuple[str, str]]:
-    """The numbers on top of the page, as (name, value); what the record does not know is left out."""
+    """The numbers beside the verdict, as (name, value); what the record does not know is left out."""
     label = run.score.label
     numbers = [
-        (f"{label}, mean over clients", _score(run, "macro")),
-        (f"{label}, mean over examples", _score(run, "micro")),
         (f"{label}, worst tenth of clients", _score(run, "worst_decile")),
         ("the best mean over clients", _best(run)),
         ("the best that is foretold without a model", _scored(run, run.final("naive_macro"))),
-        (f"deviation of {label} over clients", _score(run, "deviation")),
         ("F1, mean over clients", _fraction(run.final("f1_macro"))),
     ]
-    clusters = run.final("clusters")
-    if clusters is not None:
-        true = f" for {len(set(run.groups.values()))} true groups" if run.groups else ""
-        numbers.append((f"clusters{true}", f"{clusters:g}"))
     numbers += [
         ("purity", _fraction(run.final("purity"))),
         ("adjusted Rand index", _fraction(run.final("ari"))),
@@ -156,35 +222,10 @@ def _scored(run: Run, value: float | None) -> str:
     return UNKNOWN if value is None else run.score.text(value)
 
 
-def client_rows(run: Run, failed: Counter[str]) -> list[dict[str, Any]]:
-    """One row a client, by true group (else by cluster)."""
-    colours = cluster_colours(run)
-    rows = []
-    for client in run.by_group() if run.groups else run.by_cluster():
-        cluster = run.assignment.get(client)
-        up, down = run.bytes_by_client.get(client, (None, None))
-        numbers = run.last_numbers.get(client, {})
-        rows.append(
-            {
-                "name": client,
-                "group": run.groups.get(client, UNKNOWN),
-                "cluster": UNKNOWN if cluster is None else cluster,
-                "colour": "" if cluster is None else colours[cluster],
-                "score": _scored(run, run.score_by_client.get(client)),
-                "beside": beside_cells(run.beside.get(client, {}), run.score),
-                "kept": run.served(client),
-                "samples": _count(numbers.get("samples")),
-                "up": UNKNOWN if up is None else human_bytes(up),
-                "down": UNKNOWN if down is None else human_bytes(down),
-                "failures": failed[client],
-            }
-        )
-    return rows
-
-
-def class_rows(run: Run) -> list[list[str]]:
+def class_rows(run: Run, only: str | None = None) -> list[list[str]]:
     """Accuracy and samples by class, of the clients that report them, heads first; empty where none does."""
-    found = {client: numbers["classes"] for client, numbers in run.last_numbers.items() if numbers.get("classes")}
+    named = run.last_numbers if only is None else {only: run.last_numbers.get(only, {})}
+    found = {client: numbers["classes"] for client, numbers in named.items() if numbers.get("classes")}
     if not found:
         return []
     count = max(len(classes["samples"]) for classes in found.values())
@@ -194,48 +235,6 @@ def class_rows(run: Run) -> list[list[str]]:
         classes = zip(found[client]["accuracy"], found[client]["samples"], strict=True)
         rows.append([client, *(f"{_fraction(accuracy)} of {samples}" for accuracy, samples in classes)])
     return rows
-
-
-def settings_rows(settings: Settings) -> list[tuple[str, list[tuple[str, str]]]]:
-    """The settings as ``section.key`` and value: those that were chosen, then those that have their defaults."""
-    defaults = _flat(Settings())
-    chosen: list[tuple[str, str]] = []
-    untouched: list[tuple[str, str]] = []
-    for key, value in _flat(settings).items():
-        if key == "data.partition" and _on_devices(settings):
-            continue  # nobody divides what devices have
-        (untouched if _is_default(key, value, defaults) else chosen).append((key, _text(value) or "(empty)"))
-    return [("chosen for this run", chosen), ("at their defaults", untouched)]
-
-
-def reproduce(settings: Settings, folder: Path) -> dict[str, str]:
-    """The command that runs the same settings again, and a sentence that says so."""
-    if _on_devices(settings):
-        command = ["bouquet", "server", *arguments(settings, short=False)]
-        text = "The devices trained on data of their own, which only they have. With the devices connected again:"
-    else:
-        command = ["bouquet", "simulate", *arguments(settings), "--out", f"{folder.name or 'run'}-again"]
-        text = "The same settings and seed give the same summary.json, seconds apart:"
-    return {"text": text, "command": shlex.join(command)}
-
-
-def arguments(settings: Settings, short: bool = True) -> list[str]:
-    """Command line arguments that `bouquet.common.settings.load_settings` reads back as these very settings."""
-    defaults, values = _flat(Settings()), _flat(settings)
-    words: list[str] = []
-    for key in [*SHORT_OPTIONS, *(key for key in values if key not in SHORT_OPTIONS)]:
-        if _is_default(key, values[key], defaults) and not (short and key in ALWAYS_SHOWN):
-            continue
-        if short and key in SHORT_OPTIONS:
-            words += [SHORT_OPTIONS[key], _text(values[key])]
-        else:
-            words += ["--set", f"{key}={_as_setting(settings, key, values[key])}"]
-    return words
-
-
-def _on_devices(settings: Settings) -> bool:
-    """Whether the data are the devices' own, which this machine does not have."""
-    return settings.data.dataset == OWN_DATA and not settings.data.data_dir
 
 
 def _spent(run: Run) -> str:
@@ -274,32 +273,6 @@ def _failed(line: Any) -> list[tuple[str, str]]:
 
 def _not_evaluated(line: Any) -> int:
     return len((line.get("evaluation") or {}).get("not_evaluated") or {})
-
-
-def _flat(settings: Settings) -> dict[str, Any]:
-    """``section.key`` → value, as JSON has it."""
-    content = settings.model_dump(mode="json")
-    return {f"{section}.{key}": value for section, values in content.items() for key, value in values.items()}
-
-
-def _is_default(key: str, value: Any, defaults: dict[str, Any]) -> bool:
-    return key in defaults and defaults[key] == value
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _as_setting(settings: Settings, key: str, value: Any) -> str:
-    """The text from which ``--set`` reads this very value: bare where that is enough, else as JSON."""
-    bare = _text(value)
-    section, _, name = key.partition(".")
-    read = parse_settings(settings.model_dump(), {key: bare}).model_dump(mode="json")
-    return bare if read[section][name] == value else json.dumps(value)
-
-
-def _count(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:.0f}"
 
 
 def _times(run: Run) -> str:

@@ -19,3 +19,10 @@ def human_seconds(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def ago(seconds: float | None, now: float) -> str:
+    """How long ago something was."""
+    if seconds is None:
+        return "never"
+    return f"{human_seconds(max(0.0, now - seconds))} ago" if now - seconds >= 60 else "now"

@@ -25,6 +25,7 @@ from bouquet.common.system.resources import available_cores
 from bouquet.common.wire.flower import SERVER_NODE
 from bouquet.experiments.simulation.inline_grid import InlineGrid, app_handlers
 from bouquet.experiments.simulation.own_data import one_client_a_folder
+from bouquet.experiments.simulation.timed_grid import TimedGrid
 from bouquet.server.app import make_server_app
 from bouquet.server.initial_model.torch_model import starting_point
 from bouquet.server.record.reader import untested
@@ -147,7 +148,10 @@ def _run_inline(settings: Settings, server_app: ServerApp, client_app: ClientApp
         from bouquet.experiments.simulation.batched_engine import Batch  # imports PyTorch
 
         batch = Batch[Message | None](settings.train.threads or available_cores())
-    grid = InlineGrid(app_handlers(client_app, contexts), together=batch, at_once=AT_ONCE if batch else 1)
+    handlers, at_once = app_handlers(client_app, contexts), AT_ONCE if batch else 1
+    grid = InlineGrid(handlers, together=batch, at_once=at_once)
+    if simulation.speeds:
+        grid = TimedGrid(handlers, simulation.speeds, simulation.links, batch, at_once)
     server_app(grid, _context(SERVER_NODE, {}))
 
 

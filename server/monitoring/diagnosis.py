@@ -9,12 +9,14 @@ Pure functions of the lines, so that the live table, the report and the summary 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bouquet.common.metrics import written
 from bouquet.common.task.score import ACCURACY, Score
+from bouquet.common.texts import LONGEST
 from bouquet.server.monitoring.outliers import WINDOW, always_last, misplaced, other_unit
 
 LOOK_BACK = 3  # rounds that a judgement of the loss rests on
@@ -77,6 +79,7 @@ def diagnose(lines: Sequence[Line], expected: Expected) -> dict[str, str]:
         "still": _stands_still(lines, expected),
         "clusters": _no_clusters(lines, expected),
         "releases": other_releases(lines[-1].get("other_releases") or {}),
+        **_of_their_data(lines),
         **{f"misplaced {device}": text for device, text in misplaced(lines).items()},
         **{f"last {device}": text for device, text in always_last(lines).items()},
         **{f"unit {device}": text for device, text in other_unit(lines, expected.score).items()},
@@ -218,6 +221,29 @@ def other_releases(releases: Mapping[str, str]) -> str:
     named = ", ".join(f"{device} ({release})" for device, release in others[:MOST_NAMED])
     more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
     return f"Another release of Bouquet than the server's is installed on {named}{more}." if others else ""
+
+
+def _of_their_data(lines: Sequence[Line]) -> dict[str, str]:
+    """What devices say of their data, as far as they have replied lately: classes of no use here, and what is left out.
+
+    The kinds name classes and devices, so that it is said again where it is of others.
+    """
+    latest: dict[str, Mapping[str, Any]] = {}
+    for line in lines[-KEPT:]:
+        latest |= line.get("by_client") or {}
+    having = Counter(name for said in latest.values() for name in said.get("unknown_classes") or ())
+    found = {}
+    for name, count in having.most_common(MOST_NAMED):
+        those = "1 device has" if count == 1 else f"{count} devices have"
+        found[f"class {name}"] = f"{those} a class that this run does not know: {name}."
+    left_out = {device: int(said["left_out"]) for device, said in sorted(latest.items()) if said.get("left_out")}
+    if left_out:
+        named = ", ".join(f"{device} {count}" for device, count in list(left_out.items())[:MOST_NAMED])
+        more = f" and {len(left_out) - MOST_NAMED} devices more" if len(left_out) > MOST_NAMED else ""
+        found[f"left out {' '.join(left_out)}"[:LONGEST]] = (
+            f"Photos or rows that cannot be read are left out, which the devices' logs name: {named}{more}."
+        )
+    return found
 
 
 def _rises(lines: Sequence[Line], expected: Expected) -> str:

@@ -6,22 +6,32 @@ Of devices that compare (`personal.compare`); what is compared is told in `bouqu
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from bouquet.common import metrics
-from bouquet.common.task.score import Score
+from bouquet.common.task.score import ACCURACY, Score
 
 OWN, ALONE, RECEIVED = "own", "alone", "received"
+TESTED = "tested"  # samples that the three are of
 HEADS = ("in use", "alone", "received")  # of columns with the three
 MOST_NAMES = 5  # of devices, in a sentence
+# Of as many test samples one model is right where the other is not, at least, before a sign test tells them apart:
+# 2 · 2⁻⁶ < 5 %.
+TOLD_APART = 6
 
 Beside = Mapping[str, Mapping[str, float]]  # client → figure by name
 
 
-def of_device(reported: Mapping[str, float], score: Score) -> dict[str, float]:
-    """What a device reports of the three; empty where it does not compare."""
+def of_device(reported: Mapping[str, float], score: Score, tested: float) -> dict[str, float]:
+    """What a device reports of the three, and of how many samples; empty where it does not compare."""
     named = {OWN: score.own, ALONE: score.alone, RECEIVED: score.received}
     found = {name: round(float(reported[key]), 6) for name, key in named.items() if key in reported}
-    return found if {OWN, ALONE} <= set(found) else {}
+    return found | {TESTED: int(tested)} if is_known(found) else {}
+
+
+def is_known(found: Mapping[str, float]) -> bool:
+    """Whether a device says what it has in use and what it would have alone."""
+    return {OWN, ALONE} <= set(found)
 
 
 def cells(found: Mapping[str, float], score: Score) -> list[str]:
@@ -29,22 +39,69 @@ def cells(found: Mapping[str, float], score: Score) -> list[str]:
     return [score.number(found[name]) if name in found else "–" for name in (OWN, ALONE, RECEIVED)]
 
 
-def sentence(beside: Beside, score: Score) -> str:
-    """``4 of 5 devices are better off than alone; worse off: window-pi.``, and the means; empty without devices."""
-    known = {client: found for client, found in sorted(beside.items()) if {OWN, ALONE} <= set(found)}
-    if not known:
+def gain(found: Mapping[str, float], score: Score) -> str:
+    """What is in use against alone, in words: ``5.9 points better than alone``; empty where it is not known."""
+    if not is_known(found):
         return ""
+    difference = abs(found[OWN] - found[ALONE])
+    share = score.key == ACCURACY.key
+    by = f"{100 * difference:.1f} points" if share else score.text(difference)
+    if by == "0.0 points" or not difference:
+        return "as good as alone"
+    return f"{by} {'better' if score.is_better(found[OWN], found[ALONE]) else 'worse'} than alone"
+
+
+def means(beside: Beside) -> dict[str, float]:
+    """The mean of each of the three over the devices that have it."""
+    found = {n: metrics.macro([f[n] for f in beside.values() if n in f]) for n in (OWN, ALONE, RECEIVED)}
+    return {name: mean for name, mean in found.items() if mean is not None}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether it was worth it: ``lead`` is the mean gain, ``text`` for whom, ``is_gain`` None of no difference."""
+
+    lead: str
+    text: str
+    is_gain: bool | None
+    worse: tuple[str, ...]
+
+
+def verdict(beside: Beside, score: Score) -> Verdict | None:
+    """Of all devices that compare; None where none does."""
+    known = {client: found for client, found in sorted(beside.items()) if is_known(found)}
+    if not known:
+        return None
+    found = means(known)
+    own, alone, received = found[OWN], found[ALONE], found.get(RECEIVED)
     better = [c for c, f in known.items() if score.is_better(f[OWN], f[ALONE])]
     worse = [c for c, f in known.items() if score.is_better(f[ALONE], f[OWN])]
     equal = [c for c in known if c not in (*better, *worse)]
-    verb = "is" if len(better) == 1 else "are"
-    text = f"{len(better)} of {len(known)} devices {verb} better off than alone"
+    text = f"Mean {score.label}: {score.text(own)} in use, {score.text(alone)} alone"
+    if received is not None and score.is_better(received, own):
+        text += f", {score.text(received)} as received"
+    text += f". {len(better)} of {len(known)} devices {'is' if len(better) == 1 else 'are'} better off"
     text += f"; as well off: {_names(equal)}" if equal else ""
-    text += f"; worse off: {_names(worse)}" if worse else ""
-    means = {n: metrics.macro([f.get(n) for f in known.values()]) for n in (OWN, ALONE, RECEIVED)}
-    said = {OWN: "{} in use", ALONE: "{} alone", RECEIVED: "{} as received"}
-    each = ", ".join(said[name].format(score.text(mean)) for name, mean in means.items() if mean is not None)
-    return f"{text}. Mean {score.label}: {each}."
+    said = [c + _by_chance(known[c], score) if len(worse) <= MOST_NAMES else c for c in worse]
+    text += f"; worse off: {_names(said)}" if worse else ""
+    lead = gain(found, score)
+    told = None if lead.startswith("as good") else score.is_better(own, alone)
+    return Verdict(lead[0].upper() + lead[1:], f"{text}.", told, tuple(worse))
+
+
+def sentence(beside: Beside, score: Score) -> str:
+    """``5.9 points better than alone. Mean accuracy: … 5 of 6 devices are better off; worse off: window-pi.``"""
+    found = verdict(beside, score)
+    return f"{found.lead}. {found.text}" if found else ""
+
+
+def _by_chance(found: Mapping[str, float], score: Score) -> str:
+    """Of a share of few samples, that the difference may be chance: no test could tell it."""
+    tested = int(found.get(TESTED) or 0)
+    apart = round(abs(found[OWN] - found[ALONE]) * tested)
+    if score.key != ACCURACY.key or not 0 < apart < TOLD_APART:
+        return ""
+    return f" (by {apart} of {tested} test samples, which may be chance)"
 
 
 def _names(clients: list[str]) -> str:

@@ -120,7 +120,7 @@ class Run:
         """The figure that models are judged by."""
         return Score.in_record(self.summary, *self.rounds[:1])
 
-    @property
+    @cached_property
     def score_by_client(self) -> dict[str, float]:
         """Client → score of its test at the end; in a run that has not ended, of the model it last started from."""
         values = (self.summary or {}).get(self.score.of("by_client"))

@@ -17,7 +17,7 @@ from bouquet.server.monitoring.diagnosis import all_warnings
 from bouquet.server.record.beside import of_device
 from bouquet.server.record.traffic import Bytes
 from bouquet.strategies.base.filters.privacy import PrivacyLedger
-from bouquet.strategies.base.reply_checks import read_classes
+from bouquet.strategies.base.reply_checks import read_classes, read_unknown_classes
 from bouquet.strategies.base.strategy import MethodStrategy
 
 
@@ -96,10 +96,12 @@ def _shown(reported: Mapping[str, float], said: Mapping[str, Any], score: Score)
     shown: dict[str, Any] = {n: round(float(reported[key]), 6) for n, key in named.items() if key in reported}
     if reported.get(protocol.STATE_LOST):
         shown["state_lost"] = 1
-    if beside := of_device(reported, score):
+    if beside := of_device(reported, score, reported.get(protocol.TEST_EXAMPLES, 0)):
         shown["beside"] = beside
     if classes := read_classes(said):
         shown["classes"] = classes
+    if unknown := read_unknown_classes(said):
+        shown["unknown_classes"] = unknown
     return shown | model_selection.served(reported)
 
 
@@ -203,7 +205,11 @@ def _choice(evaluation: Mapping[str, Mapping[str, float]], score: Score) -> dict
 
 def _beside(evaluation: Mapping[str, Mapping[str, float]], score: Score) -> dict[str, Any]:
     """Of devices that compare, what each has beside what it would have alone."""
-    found = {client: beside for client, values in evaluation.items() if (beside := of_device(values, score))}
+    found = {
+        client: beside
+        for client, values in evaluation.items()
+        if (beside := of_device(values, score, values.get(protocol.NUM_EXAMPLES, 0)))
+    }
     return {"beside_by_client": found} if found else {}
 
 

@@ -65,13 +65,13 @@ def build_strategy(settings: Settings, start: Start | PlainStart | None = None) 
         strategy.filters.append(PrivacyLedger(settings.privacy))
     if delivery := start.delivery():
         strategy.filters.append(delivery)
-    if server.late_replies == "next":
+    if server.buffer < 1:
         if not strategy.takes_late_replies:
             raise BouquetError(
-                f"Setting server.late_replies = 'next' does not fit {settings.strategy.name!r}: it does not say that "
-                "it can use a model that was trained from what was sent a round before; take 'drop'."
+                f"Setting server.buffer = {server.buffer:g} does not fit {settings.strategy.name!r}: it does not say "
+                "that it can use a model that was trained from what was sent rounds before; take 1."
             )
-        strategy.late = LateReplies()
+        strategy.late = LateReplies(server.buffer)
     wire = settings.wire
     if wire.compresses:
         if reason := strategy.needs_exact(wire.down):

@@ -102,8 +102,11 @@ class _Run:
     show: Show
     lines: list[dict[str, Any]] = field(default_factory=list)
     early: list[str] = field(default_factory=list)  # warnings of before the first round
-    started: float = field(default_factory=time.monotonic)
     told: dict[int, str] = field(default_factory=dict)  # why they take no part, as nodes know
+
+    def __post_init__(self) -> None:
+        self.clock: Callable[[], float] = getattr(self.grid, "clock", time.monotonic)  # a simulated fleet has its own
+        self.started = self.clock()
 
     @cached_property
     def status(self) -> Progress:
@@ -116,7 +119,7 @@ class _Run:
     @property
     def seconds(self) -> float:
         """So far, with those before it was resumed."""
-        return self.remembered.seconds_before + time.monotonic() - self.started
+        return self.remembered.seconds_before + self.clock() - self.started
 
     def recall_lines(self) -> None:
         """Take in the record of the rounds before, and see whether enough clients are there for the next."""
@@ -132,7 +135,7 @@ class _Run:
         self.wait_for_clients(1, round_ - 1)
         while True:
             self.wait_for_owners(round_ - 1)
-            clock = time.monotonic()
+            began = self.clock()
             self.status.say(TRAINING, round=round_, round_started=time.time(), **self.look_around())
             times: dict[int, float] = {}
             traffic = self.train(round_, times)
@@ -143,7 +146,7 @@ class _Run:
         every = self.settings.server.evaluate_every
         if every and round_ % every == 0 and round_ < self.settings.run.rounds:
             evaluation = self.evaluate(round_, traffic)
-        seconds = time.monotonic() - clock
+        seconds = self.clock() - began
         line = round_line(round_, self.strategy, self.remembered.groups, traffic, seconds, self.score)
         line |= self.beside(times)
         if evaluation is not None:
@@ -161,25 +164,24 @@ class _Run:
         messages = list(strategy.configure_train(round_, self.arrays, self.config(round_), self.grid))
         traffic = self.count(Bytes(strategy.layout), strategy.train_round.preliminary, messages)
         answered: list[str] = []
+        silent: dict[int, str] = {}
 
         def arriving() -> Iterator[Message]:
             """Each reply is read, counted and dropped before the next one is asked for."""
-            silent: dict[int, str] = {}
-            for reply in replies_to(self.grid, messages, strategy.round_patience, silent, times):
+            late, nodes = strategy.late, set(self.grid.get_node_ids())
+            older = {message: task.node for message, task in late.awaited.items() if task.node in nodes}
+            enough = late.enough(len(messages) + len(older))
+            for reply in replies_to(self.grid, messages, strategy.round_patience, silent, times, older, enough):
                 answered.append(reply.metadata.reply_to_message_id)
                 yield reply
                 self.count(traffic, [reply])  # the strategy knows by now who it is from
             strategy.give_up(silent)
-            for reply in strategy.late.collect(self.grid):
-                answered.append(reply.metadata.reply_to_message_id)
-                yield reply
-                self.count(traffic, [reply])
 
         updated, _ = strategy.aggregate_train(round_, arriving())
         trained = strategy.train_round
         self.pass_over_removed(trained.failures)
         asked = {*strategy.late.awaited, *(message.metadata.message_id for message in messages)}
-        strategy.await_late(messages, answered)
+        strategy.end_round(round_, messages, answered, silent, self.clock())
         abandon(self.grid, asked - {*answered} - strategy.late.awaited.keys())
         self.arrays = updated or self.arrays
         if round_ == 1 and not trained.replies and trained.failures:
@@ -218,7 +220,9 @@ class _Run:
         self.wait_for_clients(1, last)
         self.wait_for_owners(last)
         self.status.say(TESTING, round=last, **self.look())
+        self.strategy.round_patience.shares.clear()  # this once each is waited for
         traffic = Bytes(self.strategy.layout)
+        abandon(self.grid, self.strategy.late.awaited)  # there is no round any more that their replies could count in
         evaluation = self.evaluate(last, traffic)
         resting = {client: f"Not now, as its owner has it: {why}." for client, why in evaluation["not_now"].items()}
         removed = dict.fromkeys(self.removed(), REMOVED)

@@ -19,10 +19,10 @@ from bouquet.common.parameters.layout import ParameterLayout
 from bouquet.common.protocol.error_replies import UNREADABLE_ERROR
 from bouquet.common.protocol.records import config_of
 from bouquet.common.wire import fleet_pb2
+from bouquet.common.wire.content_size import Room, UnreadableContent
 from bouquet.common.wire.fleet_pb2 import Task
 from bouquet.common.wire.flower import content_bytes, empty_run, error_reply, reply_to, sent, speak_as_server
 from bouquet.server.service.devices import Device, Dispatch
-from bouquet.server.service.reply_size import Room, UnreadableReply
 from bouquet.server.service.service import Service
 
 
@@ -156,7 +156,7 @@ class FleetGrid(Grid):
                 self._room.check(data)
             return reply_to(one.message, data)
         except Exception as problem:  # whatever protobuf and Flower raise for a device's bytes
-            said = str(problem) if isinstance(problem, UnreadableReply) else f"{type(problem).__name__}: {problem}"
+            said = str(problem) if isinstance(problem, UnreadableContent) else f"{type(problem).__name__}: {problem}"
             return error_reply(one.message, UNREADABLE_ERROR, f"The reply cannot be read. {said[:200]}")
         finally:
             self.loop.call_soon_threadsafe(self.service.replies.taken, one)

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 from bouquet.common.protocol.error_replies import NOT_NOW_ERROR, UNREADABLE_ERROR
 from bouquet.common.texts import plain
 from bouquet.common.wire import fleet_pb2
+from bouquet.common.wire.content_size import Room
 from bouquet.common.wire.transfer import Incoming, WireError, is_whole
 from bouquet.server.service.devices import Contents, Device, Dispatch, Reply, Stream
-from bouquet.server.service.reply_size import Room
 
 MEMORY_BYTES = 16 * 2**20  # of small replies that wait; what is more waits on the disk
 DISK_SHARE = 0.5  # of what is free: large replies that are on their way or wait

@@ -19,6 +19,7 @@ from bouquet.common.system.files import write_json
 from bouquet.common.texts import plain, tags_of
 from bouquet.common.trust.certificates import fingerprint
 from bouquet.common.wire import fleet_pb2
+from bouquet.common.wire.content_size import Room
 from bouquet.common.wire.fleet_pb2 import DeviceFrame, Hello, Refused
 from bouquet.common.wire.transfer import (
     INLINE_BYTES,
@@ -34,7 +35,6 @@ from bouquet.server.service.connections import Connections, Refusals, door_optio
 from bouquet.server.service.devices import Contents, Device, Dispatch, Stream, node_of
 from bouquet.server.service.greeting import RELEASE, TurnedAway, frame_of, hello_of, identity
 from bouquet.server.service.replies import Replies
-from bouquet.server.service.reply_size import Room
 
 PING_SECONDS = 5.0  # in which a device answers that is there
 FOUND_SECONDS = 2.0  # in which devices read that the server ends

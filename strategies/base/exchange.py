@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -14,8 +15,10 @@ from bouquet.common.texts import plain
 FIRST_POLL = 0.05  # seconds; doubles up to LAST_POLL, so that short rounds are not rounded up to long ones
 LAST_POLL = 0.5
 PULLED_AT_ONCE = 16  # replies
-UNDELIVERED = "The message could not be delivered: the node is not connected, or the server's disk is full."
+LOST = "The device lost its connection, or was switched off, before it replied."
+UNDELIVERED = "The device was not reached: it is not connected, or the server's disk is full."
 PRESENCE_CHECK = 5.0  # seconds between looks at which nodes are still connected
+LATE_SHARE = 1 / 6  # of the grace: what is sooner holds up nobody
 
 
 @dataclass(frozen=True)
@@ -25,17 +28,29 @@ class Patience:
     An exchange ends after ``timeout`` seconds. Before that, once half of the replies are in, of those that can still
     come, the missing ones get ``straggler_factor`` times as long as those took, but at least ``straggler_grace``
     seconds: a device that was switched off in the middle of a round costs the others that much, not the whole timeout.
+
+    ``shares`` are of nodes that have held up rounds: the part of this wait that they get. ``waited_for`` collects those
+    that an exchange was held up by: who had not answered at its end, or not by ``straggler_factor`` times as long as
+    three quarters of the others took.
     """
 
     timeout: float = 3600.0
     straggler_factor: float = float("inf")
     straggler_grace: float = 0.0
+    shares: dict[int, float] = field(default_factory=dict)
+    waited_for: set[int] = field(default_factory=set)
 
-    def deadline(self, half_after: float | None) -> float:
-        """Seconds after the start at which the exchange ends; ``half_after`` is when half had replied, if they have."""
-        if half_after is None or self.straggler_factor == float("inf"):
+    def deadline(self, half_after: float | None, node: int | None = None) -> float:
+        """Seconds after the start until a node is given up; ``half_after`` is when half had replied, if they have."""
+        if half_after is None:
             return self.timeout
-        return min(self.timeout, max(self.straggler_grace, self.straggler_factor * half_after))
+        whole = min(self.timeout, max(self.straggler_grace, self.straggler_factor * half_after))
+        return whole if node not in self.shares else half_after + self.shares[node] * (whole - half_after)
+
+    def is_late(self, seconds: float, others: float | None) -> bool:
+        """Whether who answers after so many seconds held up the exchange, of which most were there by ``others``."""
+        least = LATE_SHARE * self.straggler_grace
+        return others is not None and seconds > max(self.straggler_factor * others, least)
 
 
 def exchange(
@@ -66,22 +81,26 @@ def replies_to(
     patience: Patience,
     silent: dict[int, str],
     times: dict[int, float] | None = None,
+    older: Mapping[str, int] = MappingProxyType({}),
+    enough: int | None = None,
 ) -> Iterator[Message]:
     """Send messages, and yield the replies as they arrive; nodes that give none are added to ``silent`` with why.
 
     ``times`` gets the seconds after which each node's reply was there. Nothing of a reply is kept here, so that a
-    round's replies need not be in memory together.
+    round's replies need not be in memory together. ``older`` are messages of before, by node, whose replies count too;
+    ``enough`` replies end it, where that is given, and who is still at work then is not silent.
 
     ``send_and_receive`` of Flower's grid waits out its whole timeout for a node that vanished, and looks for replies
     every 3 s; this looks more often, and gives a node up when it is no longer connected.
     """
     outgoing = list(messages)
-    if not outgoing:
+    if not outgoing and not older:
         return
-    started = time.monotonic()
+    clock = getattr(grid, "clock", time.monotonic)  # a simulated fleet has a time of its own
+    started = clock()
     # Some grids return None for a message that they could not deliver, others leave it out; all name the message.
     delivered = {identifier for identifier in grid.push_messages(outgoing) if identifier}
-    waiting: dict[str, int] = {
+    waiting: dict[str, int] = {**older} | {
         m.metadata.message_id: m.metadata.dst_node_id for m in outgoing if m.metadata.message_id in delivered
     }
     for message in outgoing:
@@ -90,6 +109,7 @@ def replies_to(
     rest = getattr(grid, "wait", time.sleep)  # a server's own grid knows when there is a reply
     replied = 0
     half_after: float | None = None
+    most_after: float | None = None  # all had replied but a quarter, or one
     poll, last_presence, absent_before = FIRST_POLL, started, set[int]()
     while waiting:
         for reply in _pulled(grid, list(waiting)):
@@ -102,23 +122,41 @@ def replies_to(
                 silent[node] = plain(str(reply.error.reason))  # said by Flower's SuperLink in the node's place
             else:
                 replied += 1
+                seconds = clock() - started
                 if times is not None:
-                    times[node] = time.monotonic() - started
+                    times[node] = seconds
+                if enough is None and patience.is_late(seconds, most_after):
+                    patience.waited_for.add(node)
+                total = replied + len(waiting)
+                if most_after is None and replied >= total - max(1, total // 4):
+                    most_after = seconds
                 yield reply
-        now = time.monotonic()
+        if enough is not None and replied >= enough:
+            break
+        now = clock()
         if half_after is None and replied and replied >= len(waiting):
             half_after = now - started
         if not waiting:
             break
-        limit = patience.deadline(half_after)
-        if now - started >= limit:
-            silent.update(dict.fromkeys(waiting.values(), f"No reply within {limit:.0f} s."))
+        limit = patience.deadline(half_after) if enough is None else patience.timeout
+        if enough is not None and now - started >= limit:
+            break
+        for identifier, node in list(waiting.items()) if patience.shares or now - started >= limit else ():
+            if enough is None and now - started >= (its_limit := patience.deadline(half_after, node)):
+                silent[waiting.pop(identifier)] = f"No reply within {its_limit:.0f} s."
+                patience.waited_for.add(node)
+        if not waiting:
             break
         if now - last_presence >= PRESENCE_CHECK:
             # Two looks in a row, because a node may be between two heartbeats.
             absent = set(waiting.values()) - set(grid.get_node_ids())
             for identifier in [i for i, node in waiting.items() if node in absent & absent_before]:
-                silent[waiting.pop(identifier)] = "The node disconnected before it replied."
+                node = waiting.pop(identifier)
+                if enough is not None:
+                    continue  # its reply counts when it is back
+                silent[node] = LOST
+                if patience.is_late(now - started, most_after):
+                    patience.waited_for.add(node)
             last_presence, absent_before = now, absent
         rest(min(poll, max(0.0, limit - (now - started))))
         poll = min(2 * poll, LAST_POLL)

@@ -139,10 +139,12 @@ class Groups:
         updates = {
             client: _sketched(replies.layout, update)
             for client, update in replies.each_update(records)
-            if client in before and client not in replies.late
+            if client in before
         }
-        for k in sorted({before[client] for client in updates}):
-            here = [client for client in updates if before[client] == k]
+        # Who is late began at an older model, which moves all who did alike: it is compared with who is as late.
+        start = {client: (before[client], replies.late.get(client, 0)) for client in updates}
+        for k, age in sorted({*start.values()}):
+            here = [client for client in updates if start[client] == (k, age)]
             if len(here) < 2:
                 continue
             rows = np.stack([updates[client] for client in here])

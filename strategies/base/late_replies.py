@@ -1,47 +1,98 @@
-"""Replies that come after their round has ended, taken into the next one where the method can use them.
+"""Tasks that outlive their round: with a buffer, a round ends when enough replies are in, and the others go on.
 
-Such a reply was trained from what its device was sent a round before, and is read by that: its instruction is kept for
-one more round. Nothing of it is in a checkpoint; after a restart a late reply is one that never came.
+FedBuff (Nguyen et al., AISTATS 2022) with a round as its buffer: nobody waits for the slowest device, and no device is
+in a buffer twice, so that a fast one cannot fill it. A reply that comes late was trained from an older model: what
+counts is its update, from the model of today (`moved`). FedBuff makes it smaller the older it is; here it counts whole,
+because a slow device speaks rarely as it is (docs/own-speeds.md).
+
+Nothing of it is in a checkpoint: after a restart these devices begin anew.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+import numpy as np
 from flwr.app import Message
-from flwr.serverapp import Grid
 
-from bouquet.common.protocol import Instruction
+from bouquet.common.parameters.layout import ParameterLayout, Vector
+from bouquet.common.protocol import ARRAYS, ClientReply, Instruction
+
+
+class Awaited(NamedTuple):
+    """A task whose reply has not come: who has it, what it was sent, in which round, and until when it may come."""
+
+    client: str
+    instruction: Instruction
+    node: int
+    round: int
+    until: float
 
 
 @dataclass
 class LateReplies:
-    """The messages of the last round that nobody has answered yet: client and instruction, by message.
+    """Who is still at work on an older task, by message.
 
-    ``rounds`` is for how many rounds more a reply may come: 1, or 0 where what comes late is dropped.
+    ``buffer`` is the share of those at work whose replies end a round; with 1, the others' tasks end with it.
     """
 
-    rounds: int = 1
-    awaited: dict[str, tuple[str, Instruction]] = field(default_factory=dict)
+    buffer: float = 1.0
+    awaited: dict[str, Awaited] = field(default_factory=dict)
 
-    def expect(
-        self, messages: Iterable[Message], answered: Collection[str], planned: Mapping[int, tuple[str, Instruction]]
-    ) -> None:
-        """After a round: what was not answered is awaited until the end of the next one; what was before no longer."""
-        self.awaited = {
-            m.metadata.message_id: planned[m.metadata.dst_node_id]
-            for m in messages
-            if self.rounds and m.metadata.message_id and m.metadata.message_id not in answered
-        }
+    @property
+    def clients(self) -> set[str]:
+        """The clients that are at work on an older task."""
+        return {task.client for task in self.awaited.values()}
 
-    def collect(self, grid: Grid) -> list[Message]:
-        """What has come of it by now, without waiting; what a SuperLink says in a node's place is no reply."""
-        if not self.awaited:
-            return []
-        pulled = list(grid.pull_messages(list(self.awaited)))
-        return [m for m in pulled if m.has_content() and m.metadata.reply_to_message_id in self.awaited]
+    def enough(self, at_work: int) -> int | None:
+        """How many replies end a round in which so many are at work; None where all of them are waited for."""
+        return None if self.buffer == 1 else max(1, math.ceil(round(self.buffer * at_work, 9)))
 
-    def of(self, message: Message) -> tuple[str, Instruction] | None:
-        """Client and instruction of the awaited message that this one answers; None for any other."""
+    def end_round(
+        self,
+        round_: int,
+        messages: Iterable[Message],
+        planned: Mapping[int, tuple[str, Instruction]],
+        answered: Collection[str],
+        silent: Collection[int],
+        now: float,
+        timeout: float,
+    ) -> dict[int, str]:
+        """After a round: what was not answered is awaited, for ``timeout`` seconds at most, but of ``silent`` nodes.
+
+        Returns the nodes for whose replies nobody waits any more, with the reason.
+        """
+        if self.buffer == 1:
+            return {}
+        for message in messages:
+            node, identifier = message.metadata.dst_node_id, message.metadata.message_id
+            if identifier:
+                self.awaited[identifier] = Awaited(*planned[node], node, round_, now + timeout)
+        self.awaited = {i: task for i, task in self.awaited.items() if i not in answered and task.node not in silent}
+        expired = {i: task.node for i, task in self.awaited.items() if task.until < now}
+        self.awaited = {i: task for i, task in self.awaited.items() if i not in expired}
+        return dict.fromkeys(expired.values(), f"No reply within {timeout:.0f} s.")
+
+    def of(self, message: Message) -> Awaited | None:
+        """The older task that this message answers; None for any other."""
         return self.awaited.get(message.metadata.reply_to_message_id)
+
+
+def moved(reply: ClientReply, then: Instruction, now: Instruction, layout: ParameterLayout) -> Vector:
+    """What a late reply says of the model that its client would be sent now: that model and the client's update, (d,).
+
+    Where the model is still the same, it is the client's own. Buffers are as the client sent them: a difference of
+    running statistics is none.
+    """
+    sent, center = then.models.get(ARRAYS), now.models.get(ARRAYS)
+    if sent is None or center is None or sent.layers != center.layers or np.array_equal(sent.vector, center.vector):
+        return reply.vector
+    layers = layout.layers if sent.layers is None else sent.layers
+    shared = layout.columns([layer for layer in layers if layer in reply.layers])
+    shared = shared[layout.parameter_columns[shared]]
+    vector = reply.vector.copy()
+    vector[shared] += center.vector[shared] - sent.vector[shared]
+    return vector

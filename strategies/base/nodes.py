@@ -22,8 +22,8 @@ from bouquet.strategies.base import reply_checks
 from bouquet.strategies.base.exchange import Patience, exchange
 
 IDENTIFY_TIMEOUT = 120.0  # seconds; a node that does not say who it is sits the round out
-# Times that a node which refused and has been silent since, or whose owner refused, is not asked.
-MOST_UNASKED = 7
+# Times that a node whose owner refused, or that refused and has been silent since, is not asked.
+MOST_UNASKED, MOST_SILENT = 7, 15
 # Seconds after which a device that does not work now is asked again, whatever it says: its owner may have changed that.
 SHORTEST_REST, LONGEST_REST = 1.0, 3600.0
 ASK_TAGS_AGAIN = 600.0  # seconds after which a device without a tag of the run is asked again
@@ -169,6 +169,7 @@ class Nodes:
             questions, answers = ask_who(grid, nodes, patience, ttl)
             every += [*questions, *answers]
             self.learn(nodes, answers, names)
+            patience.waited_for.difference_update(self.refusing)  # whose silence counts by itself
             if not (nodes := [answer.metadata.src_node_id for answer in answers if has_crashed(answer)]):
                 break
         return every
@@ -176,9 +177,10 @@ class Nodes:
     def learn(self, asked: Sequence[int], answers: Sequence[Message], names: NameOf | None) -> None:
         """Take in what nodes said of themselves. A stock ClientApp answers with an error and is known by its node."""
         silent = set(asked) - {answer.metadata.src_node_id for answer in answers}
+        self.conditional -= silent  # they are sent the round's message unasked: silence then counts
         for node in silent & set(self.refusing):
             silences = self.silences.get(node, 0)
-            self.refusing[node].unasked = min(2**silences - 1, MOST_UNASKED)
+            self.refusing[node].unasked = min(2**silences - 1, MOST_SILENT)
             self.silences[node] = silences + 1
         for node in silent - self.inside if self.tags else ():
             self.outside[node] = Outside.unknown(self.outside.get(node))

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bouquet.strategies.base.replies import Replies
-from bouquet.strategies.mathematics.robust import Aggregation, norm_limits
+from bouquet.strategies.mathematics.robust import Aggregation, fences, norm_limits
 
 # An update so many times as large as the round's median is not training. Uneven data make factors of ten to a hundred.
 ABSURD_FACTOR = 1000.0
@@ -35,7 +35,8 @@ class Protection:
 
     ``aggregation`` says how the members of a cluster become its center. ``limit_norm`` shortens updates to so many
     times the median norm of their cluster's; None leaves them. Where either is set, no weight is more than
-    `MOST_WEIGHT` times the median: a norm bounds nothing while its sender says how much it counts.
+    `MOST_WEIGHT` times the median: a norm bounds nothing while its sender says how much it counts. And what is no
+    parameter, such as running statistics, stays within the `fences` of all devices'.
     """
 
     aggregation: Aggregation = field(default_factory=Aggregation)
@@ -61,6 +62,8 @@ class Protection:
         }
         if refused:
             replies, norms = replies.only(~absurd), norms[~absurd]
+        if self.aggregation.most_weight is not None:
+            replies = _fenced(replies)
         if self.limit_norm is None or not len(replies):
             return Judged(replies, refused, {})
         members = np.array([clusters.get(client, -1) for client in replies.clients], dtype=np.int64)
@@ -69,8 +72,28 @@ class Protection:
         return Judged(_shortened(replies, left) if limited else replies, refused, limited)
 
 
+def _fenced(replies: Replies) -> Replies:
+    """The replies, whose buffers and counters are within the `fences` of those of three or more that sent them."""
+    layout, received = replies.layout, [*replies.received]
+    for layer in layout.layers:
+        columns = layout.layer_columns[layer]
+        columns = columns[~layout.parameter_columns[columns]]
+        rows = [row for row, reply in enumerate(received) if layer in reply.layers] if len(columns) else []
+        if len(rows) < 3:
+            continue
+        values = np.stack([received[row].vector[columns] for row in rows])
+        kept = np.clip(values, *fences(values)).astype(np.float32)
+        for row in np.flatnonzero((kept != values).any(axis=1)):
+            reply = received[rows[row]]
+            vector = reply.vector.copy()
+            vector[columns] = kept[row]
+            received[rows[row]] = replace(reply, vector=vector)
+    changed = any(new is not old for new, old in zip(received, replies.received, strict=True))
+    return Replies(layout, tuple(received), replies.instructions) if changed else replies
+
+
 def _shortened(replies: Replies, kept: NDArray[np.float64]) -> Replies:
-    """The replies with each update multiplied by its share ``kept`` (n,); buffers stay as they were uploaded."""
+    """The replies with each update multiplied by its share ``kept`` (n,)."""
     received = []
     for reply, update, share in zip(replies.received, replies.updates, kept, strict=True):
         vector = reply.vector if share == 1 else (reply.vector - (1 - share) * update).astype(np.float32)

@@ -24,6 +24,7 @@ from bouquet.common.protocol import (
     CLIENT,
     F1,
     NUM_EXAMPLES,
+    UNKNOWN_CLASSES,
     ClientReply,
     ProtocolError,
     check_size,
@@ -35,11 +36,12 @@ from bouquet.common.protocol.arrival import Arrival
 from bouquet.common.protocol.error_replies import cannot_be_read
 from bouquet.common.protocol.records import config_of, records_of
 from bouquet.common.task.score import ACCURACY
-from bouquet.common.texts import MOST_VALUES, plain
+from bouquet.common.texts import MOST_TAGS, MOST_VALUES, plain
 
 # What no honest device sends. A loss that overflowed is reported as the largest float32.
 MOST_EXAMPLES = 10**9
 MOST_CLASSES = 10_000
+LONGEST_CLASS = 60
 LARGEST_METRIC = 1e39
 LARGEST_VALUE = 1e9  # of a tensor: running statistics of unscaled inputs are far below
 _SHARES = {F1, ACCURACY.key, ACCURACY.trained, ACCURACY.served, ACCURACY.of_method, ACCURACY.validation}
@@ -146,6 +148,13 @@ def read_classes(config: Mapping[str, Any]) -> dict[str, list[float | None]]:
         return {}
     accuracy = [round(f / t, 4) if t else None for t, f in zip(tested, found, strict=True)]
     return {"samples": list(samples), "accuracy": accuracy}
+
+
+def read_unknown_classes(config: Mapping[str, Any]) -> list[str]:
+    """What a device has photos of and this run does not know; empty for what cannot be."""
+    given = config.get(UNKNOWN_CLASSES)
+    names = given[:MOST_TAGS] if isinstance(given, list) else []
+    return sorted({plain(name, LONGEST_CLASS) for name in names if isinstance(name, str) and name.strip()})
 
 
 def _metrics(records: Mapping[str, MetricRecord]) -> dict[str, float]:

@@ -20,6 +20,7 @@ class Round:
     ``identification`` those that asked devices who they are.
     """
 
+    number: int = 0
     planned: dict[int, tuple[str, Instruction]] = field(default_factory=dict)  # node → its client, and what it was sent
     sampled: int = 0  # how many clients were asked to train
     preliminary: list[Message] = field(default_factory=list)
@@ -29,7 +30,7 @@ class Round:
     failures: dict[str, str] = field(default_factory=dict)  # client → why nothing usable came
     not_now: dict[str, Resting] = field(default_factory=dict)  # clients whose owners do not let them work; no failures
     limited: dict[str, float] = field(default_factory=dict)  # client → the share of its step that was left of it
-    came_late: dict[str, str] = field(default_factory=dict)  # client → what became of its reply to the round before
+    came_late: dict[str, int] = field(default_factory=dict)  # client → how many rounds late its reply came
     warnings: list[str] = field(default_factory=list)
     refused: set[str] = field(default_factory=set)  # by the server's checks
     failing: set[str] = field(default_factory=set)  # by their own word

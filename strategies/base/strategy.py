@@ -31,7 +31,7 @@ from bouquet.strategies.base.exchange import Patience, exchange
 from bouquet.strategies.base.exclusion import Exclusion
 from bouquet.strategies.base.filters.filter import Filter, Outgoing
 from bouquet.strategies.base.filters.initial import InitialModel
-from bouquet.strategies.base.late_replies import LateReplies
+from bouquet.strategies.base.late_replies import Awaited, LateReplies, moved
 from bouquet.strategies.base.method import MethodHooks, Outcome, State
 from bouquet.strategies.base.needs import cannot_work, undeclared
 from bouquet.strategies.base.nodes import NameOf, Nodes, wait_for_nodes
@@ -79,7 +79,7 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
         super().__post_init__()
         # Set by a server whose settings ask for them; what filters remember survives a round beside the state.
         self.filters: list[Filter] = []
-        self.late = LateReplies(rounds=0)
+        self.late = LateReplies()
         self.joins_tensors = False  # where all devices run Bouquet's own ClientApp
         self.round_patience = Patience(self.round_timeout)  # how long an exchange waits for replies
         self.protection = Protection()  # how far one client may move the others' models
@@ -113,7 +113,7 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Sample clients and build each one's message."""
-        self.train_round = self._now = now = Round(identification=self._asked_before)
+        self.train_round = self._now = now = Round(server_round, identification=self._asked_before)
         self._asked_before = []
         layout, state = self._begin(arrays)
         for each in self.filters:
@@ -125,9 +125,13 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
             if (reason := self.exclusion.reason(client, server_round)) is not None:
                 now.failures[client] = reason
                 del nodes[client]
+        shares = {node: self.exclusion.share(client) for client, node in nodes.items()}
+        self.round_patience.shares.clear()
+        self.round_patience.shares.update((node, share) for node, share in shares.items() if share < 1)
         clients = sample_clients(
             list(nodes), self.fraction_train, self.min_train_nodes, self.seed, server_round, TRAIN_STREAM
         )
+        clients = [client for client in clients if client not in self.late.clients]
         now.sampled = len(clients)
 
         def ask(instructions: Mapping[str, Instruction]) -> Replies:
@@ -178,7 +182,7 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Send each sampled client the model it would use, to be tested."""
-        self.evaluate_round = self._now = Round()
+        self.evaluate_round = self._now = Round(server_round)
         if self.fraction_evaluate == 0.0:
             return []
         layout, state = self._begin(arrays)
@@ -267,17 +271,19 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
     def give_up(self, silent: Mapping[int, str]) -> None:
         """Note the nodes that never answered, with the reason, as failures of this round."""
         for node, reason in silent.items():
-            client = self._now.planned[node][0] if node in self._now.planned else self._nodes.name_of(node)
-            self._now.failures[client] = reason
+            self._now.failures[self._client(node)] = reason
 
-    def await_late(self, messages: Sequence[Message], answered: Collection[str]) -> None:
-        """After a round: what was not answered may be until the end of the next one, where a server asks for that.
+    def end_round(
+        self, round_: int, messages: Sequence[Message], answered: Collection[str], silent: Mapping[int, str], now: float
+    ) -> None:
+        """After a round of training, at the time ``now``: with a buffer, what was not answered counts when it comes.
 
-        ``answered`` are the identifiers of the messages that were.
+        ``answered`` are the identifiers of the messages that were; of the ``silent`` nodes nothing will come.
         """
-        self.late.expect(messages, answered, self.train_round.planned)
+        planned, timeout = self.train_round.planned, self.round_patience.timeout
+        self.give_up(self.late.end_round(round_, messages, planned, answered, silent, now, timeout))
         for each in self.filters:
-            each.await_late(client for client, _ in self.late.awaited.values())
+            each.await_late(self.late.clients)
 
     # --- inside ----------------------------------------------------------------------------------------------
 
@@ -368,8 +374,7 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
                 sent = each.outgoing(sent)
             self._now.planned[nodes[client]] = (client, sent.instruction)
             content = encoder.content(sent.instruction, round_, self.run_id, dict(config), sent.packing, sent.backbone)
-            ttl = self.round_timeout * (1 + self.late.rounds)
-            messages.append(Message(content, dst_node_id=nodes[client], message_type=kind, ttl=ttl))
+            messages.append(Message(content, dst_node_id=nodes[client], message_type=kind, ttl=self.round_timeout))
         return messages
 
     def _read(self, layout: ParameterLayout, messages: Iterable[Message]) -> Replies:
@@ -381,14 +386,15 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
         find = next((each.find for each in self.filters if each.find), None)
         for message in messages:
             late = self.late.of(message)
-            planned = late or self._now.planned.get(message.metadata.src_node_id)
+            planned = (late.client, late.instruction) if late else now.planned.get(message.metadata.src_node_id)
             arrival = Arrival.of(message)
             client = self._nodes.name(arrival, self.names)
             for each in self.filters:
                 each.arrived(client, arrival)
             if self._note_rest(client, arrival):
                 continue
-            if late and not self._takes_late(client, usable):
+            if late and self.state is not None and not self.wants_late(self.state):
+                now.failures[client] = "It replied to an older task, which the method cannot use at this point."
                 continue
             try:
                 upload = planned[1].upload if planned else None
@@ -396,6 +402,8 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
                 if client in usable:
                     raise BouquetError(f"Another node replied as {client!r} in this round; the first one counts.")
                 reply = replace(reply, client=client)
+                if late:
+                    reply, planned = self._moved(reply, late, layout)
                 for each in self.filters:
                     reply = each.incoming(reply)
                 usable[client] = rows.take(reply, planned[0] if planned else "")
@@ -407,19 +415,18 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
                 self._note_unusable(client, arrival)
                 # Of an error of its own it is the device that says what is wrong with it.
                 (now.refused if message.has_content() or cannot_be_read(message) else now.failing).add(client)
-        taken = frozenset(client for client, what in now.came_late.items() if what == "taken")
-        return replace(rows.replies(usable, sent), late=taken)
+        return replace(rows.replies(usable, sent), late=dict(now.came_late))
 
-    def _takes_late(self, client: str, usable: Mapping[str, ClientReply]) -> bool:
-        """Whether a reply to the round before counts in this one; what became of it goes into the record."""
+    def _moved(
+        self, reply: ClientReply, late: Awaited, layout: ParameterLayout
+    ) -> tuple[ClientReply, tuple[str, Instruction]]:
+        """A reply to an older task as one to what its client would be sent now; how old goes into the record."""
         assert self.state is not None
-        if client in usable:
-            self.train_round.came_late[client] = "left: it replied to this round, too"
-        elif not self.wants_late(self.state):
-            self.train_round.came_late[client] = "left: at this point the method cannot use it"
-        else:
-            self.train_round.came_late[client] = "taken"
-        return self.train_round.came_late[client] == "taken"
+        round_, client = self.train_round.number, reply.client
+        current = self.plan(self.state, round_, [client]).get(client, late.instruction)
+        self.train_round.came_late[client] = round_ - late.round
+        vector = moved(reply, late.instruction, current, layout)
+        return replace(reply, vector=vector), (late.client, current)
 
     def _note_rest(self, client: str, arrival: Arrival) -> bool:
         """Whether the device says that its owner does not let it work now: no reply, and no failure."""
@@ -442,5 +449,10 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
 
     def _note_refusals(self, round_: int) -> None:
         now, counted = self.train_round, self.train_round.counted
+        late = map(self._client, self.round_patience.waited_for)
         failing = sorted(now.failing - counted)
-        self.exclusion.note(round_, sorted(now.refused), sorted(counted), failing, now.failures)
+        self.exclusion.note(round_, sorted(now.refused), sorted(counted), failing, now.failures, late)
+        self.round_patience.waited_for.clear()
+
+    def _client(self, node: int) -> str:
+        return self._now.planned[node][0] if node in self._now.planned else self._nodes.name_of(node)

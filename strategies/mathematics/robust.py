@@ -3,7 +3,8 @@
 Sources: Yin, Chen, Ramchandran, Bartlett: Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates.
 ICML 2018 (median, trimmed mean, by coordinate). Blanchard, El Mhamdi, Guerraoui, Stainer: Machine Learning with
 Adversaries: Byzantine Tolerant Gradient Descent. NeurIPS 2017 (Krum). Sun, Kairouz, Suresh, McMahan: Can You Really
-Backdoor Federated Learning? 2019 (limits on the norm of updates).
+Backdoor Federated Learning? 2019 (limits on the norm of updates). Tukey: Exploratory Data Analysis. 1977 (the outer
+fences, `fences`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Aggregation:
     influence by the number of samples that it claims. ``trim`` is the share of bad members that is expected: it is cut
     off at either end of each coordinate (``"trimmed-mean"``), or f / n of Krum. ``compared`` is a mask (d,) of the
     columns that Krum's distances are over, None for all: a model's parameters, whose buffers follow the amount of data.
+    Of the columns that it does not see it takes the median, not those of the model that it chose.
     ``most_weight`` caps each weight in a cluster (`capped`); None leaves them.
     Raises `BouquetError` for another rule, and for a ``trim`` outside of [0, 0.5).
     """
@@ -82,8 +84,12 @@ class Aggregation:
 
     def _center(self, rows: Matrix) -> Vector:
         if self.rule == "krum":
-            compared = rows if self.compared is None else rows[:, self.compared]
-            return rows[krum(compared, int(self.trim * len(rows)))]
+            num_bad = int(self.trim * len(rows))
+            if self.compared is None or self.compared.all():
+                return rows[krum(rows, num_bad)]
+            center: Vector = rows[krum(rows[:, self.compared], num_bad)].copy()
+            center[~self.compared] = np.median(rows[:, ~self.compared], axis=0)
+            return center
         if self.rule == "trimmed-mean":
             return mean_without_ends(rows, int(self.trim * len(rows)))
         return mean_without_ends(rows, (len(rows) - 1) // 2)  # the median: all but the one or two in the middle go
@@ -111,6 +117,17 @@ def capped(weights: NDArray[Any], factor: int) -> NDArray[Any]:
 def _lower_median(values: NDArray[Any]) -> Any:
     """Of two the smaller: the mean of both is whatever the larger makes it."""
     return np.sort(values)[(len(values) - 1) // 2]
+
+
+def fences(values: Matrix) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The least and the largest value (b,) that is no outlier among the rows (n × b).
+
+    That is 3 quartile distances off the median. What three quarters of the rows have at 0 or above goes not below 0.
+    Fewer than a quarter of the rows, whatever they hold, move these no further than the others lie apart.
+    """
+    low, middle, high = np.quantile(values.astype(np.float64), (0.25, 0.5, 0.75), axis=0)
+    reach = 3 * (high - low)
+    return np.where(low >= 0, np.maximum(middle - reach, 0), middle - reach), middle + reach
 
 
 def norm_limits(norms: NDArray[np.float64], clusters: NDArray[np.int64], factor: float) -> NDArray[np.float64]:

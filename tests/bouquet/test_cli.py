@@ -3,6 +3,8 @@
 import contextlib
 import io
 import json
+import os
+import re
 import signal
 import socket
 import subprocess
@@ -10,6 +12,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from PIL import Image
 
 from bouquet import cli
 from bouquet.client.agent import main as agent
@@ -76,7 +79,6 @@ def test_another_strategy_over_settings_takes_what_it_has_and_says_what_it_leave
         (("simulate", "--resume", "--out", "run", "--rounds", "0"), "Setting run.rounds = 0"),
         (("compare", "nowhere.toml"), "nowhere.toml"),
         (("report", "nowhere"), "nowhere"),
-        (("server", "--resume"), "holds no run to resume"),
         (("server", "--strategy", "bla", "--insecure"), "Unknown strategy 'bla'"),
         (("server",), "bouquet keys init --dir keys --host"),
         (("client", "--server", "127.0.0.1:1", "--partition-id", "0"), "copy the folder keys/devices/DEVICE"),
@@ -108,6 +110,18 @@ def test_a_port_in_use(tmp_path):
     assert f"Port {port}" in done.stderr
 
 
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_page_that_cannot_be_is_said_before_devices_are_listened_for(tmp_path, taken):
+    with socket.create_server(("127.0.0.1", 0)) as there, socket.create_server(("127.0.0.1", 0)) as spare:
+        free = str(spare.getsockname()[1])
+        spare.close()
+        web = f"127.0.0.1:{there.getsockname()[1]}" if taken else "127.0.0.1:web"
+        done = bouquet(tmp_path, "server", "--host", "127.0.0.1", "--port", free, "--insecure", "--web", web)
+    assert done.returncode == 2
+    assert ("the live page (--web)" if taken else web) in done.stderr
+    assert "Listening" not in done.stdout
+
+
 def test_ctrl_c_ends_a_run_that_can_be_resumed(tmp_path):
     arguments = ("simulate", "--clients", "6", "--rounds", "200", "--out", "run", *INLINE)
     process = subprocess.Popen([sys.executable, "-m", "bouquet", *arguments], cwd=tmp_path, stderr=subprocess.PIPE)
@@ -128,15 +142,47 @@ def test_a_server_that_keeps_going_leaves_a_finished_run_as_it_is(tmp_path):
     assert bouquet(tmp_path, "simulate", *settings).returncode == 0
     summary = (tmp_path / "run" / "summary.json").read_bytes()
     (tmp_path / "run" / "report.html").unlink()
-    done = bouquet(tmp_path, "server", *settings, "--keep-going", "--insecure")
+    done = bouquet(tmp_path, "server", *settings, "--resume", "--insecure")
     assert done.returncode == 0, done.stderr
     assert "The run is finished" in done.stdout
     assert (tmp_path / "run" / "summary.json").read_bytes() == summary
     assert (tmp_path / "run" / "report.html").exists()
 
 
-@pytest.mark.parametrize("command", ["demo", "server", "client", "simulate", "compare", "report"])
+def test_the_commands_are_shown_in_four_groups(tmp_path):
+    shown = bouquet(tmp_path, "--help").stdout
+    panels = [re.search(rf"─ {group} ─.*?╰", shown, re.DOTALL) for group in ("Try", "Server", "Device", "Research")]
+    assert [panel.start() for panel in panels] == sorted(panel.start() for panel in panels)
+    expected = (
+        "demo init try",
+        "server status run stop keys",
+        "client check predict export",
+        "simulate compare report",
+    )
+    for panel, names in zip(panels, expected, strict=True):
+        assert re.findall(r"^│ (\w+) ", panel[0], re.MULTILINE) == names.split()
+
+
+@pytest.mark.parametrize("command", ["init", "try", "demo", "server", "client", "simulate", "compare", "report"])
 def test_every_command_explains_itself(tmp_path, command):
     done = bouquet(tmp_path, command, "--help")
     assert done.returncode == 0
     assert "Usage" in done.stdout
+
+
+@pytest.mark.parametrize("locale", ["C.UTF-8", "POSIX"])
+def test_a_name_that_the_terminal_cannot_print_is_escaped(locale, tmp_path):
+    for name in (b"bl\xffight", b"M\xc3\xb6hre"):
+        folder = os.path.join(os.fsencode(tmp_path), name)
+        os.mkdir(folder)
+        Image.new("L", (4, 4)).save(os.path.join(folder, b"a\x1b[31m\xff.png"))
+        with open(os.path.join(folder, b"bad\xfe.png"), "wb"):
+            pass
+    how = {**os.environ, "LC_ALL": locale, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-P", "-m", "bouquet", "check", "--insecure", "--data", str(tmp_path)]
+    done = subprocess.run([*command, "--state-dir", str(tmp_path / "state")], env=how, capture_output=True, check=False)
+    assert b"Traceback" not in done.stderr
+    said = done.stdout.decode()
+    assert r"bl\udcffight 2" in said
+    assert r"bad\udcfe.png cannot be read" in said
+    assert "\x1b[31m" not in said

@@ -87,3 +87,19 @@ def test_nobody_replies_as_another_and_nothing_that_is_sent_ends_the_run(wired):
     assert (run.folder / "report.html").stat().st_size > 10_000
     assert sum(file.stat().st_size for file in run.folder.glob("*.json*")) < 300_000
     assert "\x1b[31m\nround 9" not in run.commands.log("server")
+
+
+def test_who_is_silent_or_never_uploads_holds_up_three_rounds_and_then_sits_out(wired):
+    def announces(instruction, reply):
+        def send(device, task):
+            device.send(reply={"id": task.id, "content": {"size": 200_000, "sha256": b"x" * 32}})
+
+        return send
+
+    run = wired("silent", "announces", rounds=6, grace=2)
+    run.answer({"silent": lambda instruction, reply: None, "announces": announces})
+    lines = run.end()
+    for line in lines:
+        assert (line["replies"], set(line["failed"])) == (2, {"silent", "announces"}), line
+        expected = "No reply within" if line["round"] <= 3 else "Rounds were held up by it again and again"
+        assert {why.startswith(expected) for why in line["failed"].values()} == {True}, line

@@ -82,7 +82,7 @@ def test_the_round_in_hand_is_repeated_and_all_is_as_if_nobody_had_been_killed(c
     shutil.rmtree(max(saved.glob("round-*")))  # its disk lost it: a round that was over is repeated, too
 
     devices["b"] = device(commands, data, "b")
-    server = commands.server("--settings", "run.toml", "--insecure", "--keep-going")
+    server = commands.server("--settings", "run.toml", "--insecure", "--resume")
     assert server.wait(600) == 0
     lines = [json.loads(line) for line in (commands.folder / "runs/run/rounds.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == list(range(1, 7))

@@ -1,6 +1,8 @@
 """Photos on real devices: weights from a file, frozen layers that travel once; warm, cold and simulated the same."""
 
 import json
+import shutil
+import signal
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from bouquet.common.settings import load_settings
 from bouquet.experiments.simulation.run import simulate
 from bouquet.models.kept import device_model
 from bouquet.models.predict import predict
+from bouquet.monitor.status import collect
 
 pytestmark = [pytest.mark.federation, pytest.mark.timeout(1800)]
 
@@ -32,6 +35,9 @@ CHANGES = [
     "server.straggler_grace=600",
     "server.round_timeout=600",
 ]
+
+
+BYTES = ("bytes_up", "bytes_up_plain", "bytes_by_client")
 
 
 @pytest.fixture
@@ -95,3 +101,51 @@ def test_warm_and_cold_devices_do_as_simulated_and_get_again_what_they_lost(comm
         found = list(predict(device_model(tmp_path / f"state-{name}"), [photos / name], top=1))
         assert len(found) == 16
         assert not any(prediction.error for prediction in found)
+
+
+def test_a_bad_photo_and_a_new_class_between_rounds_cost_nobody_a_round(commands, photos, tmp_path):
+    (photos / "c").mkdir()
+    for name in ("dark", "light"):
+        shutil.copytree(photos / "a" / name, photos / "c" / name)
+    changes = [c for c in CHANGES if not c.startswith(("model.frozen", "run.rounds", "server.min_clients"))]
+    changes += ["run.rounds=8", "server.min_clients=3", "personal.compare=never"]
+    as_they_were = load_settings(None, [*changes, f"data.data_dir={photos}", "simulation.engine=inline"])
+    simulate(as_they_were, tmp_path / "simulated")
+
+    server = commands.server("--out", "run", "--insecure", *(text for value in changes for text in ("--set", value)))
+    devices = {}
+    for name in "abc":
+        where = ("--server", f"127.0.0.1:{commands.port}", "--insecure", "--state-dir", f"state-{name}", "--name", name)
+        devices[name] = commands.start(name, "client", *where, "--data", str(photos / name))
+    commands.wait_for(lambda: commands.rounds("run") >= 1, seconds=400)
+    devices["b"].send_signal(signal.SIGSTOP)  # the run waits for it
+    (photos / "b" / "dark" / "torn.jpg").write_bytes(b"\xff\xd8 no photo")
+    shutil.copytree(photos / "b" / "light", photos / "b" / "blight")
+    devices["b"].send_signal(signal.SIGCONT)
+    commands.wait_for(lambda: server.poll() is not None, seconds=700)
+    assert server.returncode == 0, commands.log("server")
+
+    done, expected = lines(tmp_path / "run"), lines(tmp_path / "simulated")
+    assert [line["failed"] for line in done] == [{}] * 8
+    news = [line["by_client"]["b"] for line in done]
+    assert ("left_out" in news[0], news[-1]["left_out"], news[-1]["unknown_classes"]) == (False, 1, ["blight"])
+    # Nothing else is other than where they never came, but that the device says so.
+    told = ("left_out", "unknown_classes")
+    for line in done:
+        line["by_client"]["b"] = {key: value for key, value in line["by_client"]["b"].items() if key not in told}
+    learned = [
+        [{k: v for k, v in same(line).items() if k not in ("diagnosis", "warnings", *BYTES)} for line in some]
+        for some in (done, expected)
+    ]
+    assert learned[0] == learned[1]
+    model, without = (load_file(tmp_path / run / "models" / "cluster-0.safetensors") for run in ("run", "simulated"))
+    assert {name: array.tobytes() for name, array in model.items()} == {n: a.tobytes() for n, a in without.items()}
+
+    own, said = commands.log("b"), commands.log("server")
+    assert "torn.jpg cannot be read (it is no image that Pillow knows)" in own
+    assert "Not a class of this run, and waits for one whose data.classes name it: blight (4 images)." in own
+    assert "1 device has a class that this run does not know: blight." in said
+    assert "left out, which the devices' logs name: b 1." in said
+    status = collect(tmp_path / "run")
+    assert [(d["left_out"], d["unknown_classes"]) for d in status["devices"]] == [(0, []), (1, ["blight"]), (0, [])]
+    assert any("blight" in warning for warning in status["run"]["warnings"])

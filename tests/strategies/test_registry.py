@@ -30,7 +30,7 @@ def test_options_are_read_as_their_types():
         ("nowhere.at_all:X", {}, "'nowhere.at_all:X' cannot be imported"),
         ("bouquet.strategies.fesem.strategy:Nothing", {}, "cannot be imported"),
         ("bouquet.strategies.base.groups:Groups", {}, "is not a subclass of bouquet.MethodStrategy"),
-        ("fesem", {"clusters": 3}, "Unknown setting strategy.clusters; .* of 'fesem' are: num_clusters"),
+        ("fesem", {"clusters": 3}, "Unknown setting strategy.clusters; nearest is num_clusters"),
         ("fesem-ma", {"matching": False}, "Unknown setting strategy.matching"),
         ("standalone", {"x": 1}, "are: none"),
         ("fesem", {"num_clusters": "many"}, "Setting strategy.num_clusters = 'many'"),

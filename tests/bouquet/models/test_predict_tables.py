@@ -112,12 +112,12 @@ def test_a_forecast_seen_from_older_rows_says_so(tmp_path, bouquet):
 
 def test_rows_that_do_not_fit_are_an_error_or_left_out(tmp_path, bouquet):
     file = write(tmp_path / "t.csv", "a,b,y", "1,1,2", "x7,2,4", "3,3,6")
-    code, out, err = bouquet(kept(**ROWS), file)
+    code, out, err = bouquet(kept(**ROWS), file, "--strict")
     assert (code, out) == (1, [])
     assert "line 3, column 'a' holds 'x7'" in err[0]
-    code, out, err = bouquet(kept(**ROWS), file, "--leave-out-unreadable")
+    code, out, err = bouquet(kept(**ROWS), file)
     assert (code, [line.split()[2] for line in out]) == (0, ["2:", "4:"])
-    assert err[0].startswith("Left out: 1 rows that do not fit.")
+    assert err[0].startswith("Left out: 1 of 3 rows. ")
     assert err[-1] == "MAE 0 cm, over 2 samples with a target"
 
 

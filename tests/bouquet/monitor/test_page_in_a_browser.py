@@ -10,6 +10,7 @@ import time
 import pytest
 
 from bouquet.common.settings import parse_settings
+from bouquet.common.system.locks import locked
 from bouquet.common.system.ports import free_port
 from bouquet.monitor.web import Page, serving
 from tests.helpers.made_runs import make_run
@@ -69,7 +70,7 @@ def say(folder, **changes):
     (folder / "status.json").write_text(json.dumps({**content, "connected": [], **changes}))
 
 
-def much(folder, regression):
+def much(folder, regression, clients=24):
     """A run of which there is much to say: many devices, long names and reasons, big figures, units, classes."""
     own = {"dataset": "own"} | (
         {} if regression else {"classes": ["healthy", "mildew", "rust"], "input_shape": [3, 32, 32]}
@@ -77,7 +78,7 @@ def much(folder, regression):
     settings = {"run": {"name": "plants", "rounds": 20}, "data": own, "strategy": {"name": "fesem"}}
     if regression:
         settings |= {"task": {"kind": "regression", "unit": "µg/m³"}, "table": {"inputs": ["a"], "targets": ["b"]}}
-    make_run(folder, parse_settings(settings, {}), clients=24, groups=None, rounds=4, finished=False)
+    make_run(folder, parse_settings(settings, {}), clients=clients, groups=None, rounds=4, finished=False)
     text = (folder / "rounds.jsonl").read_text().replace('"client-7"', f'"{LONG}"')
     lines = [json.loads(line) for line in text.splitlines()]
     names = list(lines[0]["by_client"])
@@ -91,26 +92,38 @@ def much(folder, regression):
             numbers |= {"samples": 1_234_567.0, "left_out": 12.0, "kept": "own after training"}
             numbers["classes"] = {"accuracy": [0.5, 0.25, None], "samples": [100, 1000, 0]}
             numbers |= {"mae": 12345.6} if regression else {"accuracy": 0.5}
+            numbers |= {"beside": {"own": 12345.6, "alone": 123456.7}} if regression else {}
+            numbers |= {"temperature": 61.5, "battery": 0.8}
         if regression:
             line |= {"score": MAE, "mae_macro": 12345.6, "mae_worst_decile": 123456.7, "naive_macro": 1234.5}
     lines[-1]["diagnosis"] = {"releases": f"Another release is installed on {', '.join([LONG, *names])}."}
     (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (folder / "devices.json").write_text(json.dumps({name: {"name": name, "release": "0.1.0"} for name in names}))
     resting = {LONG: "outside its hours; again after 22:00", "client-5": "too hot; again below 60 °C"}
-    say(folder, not_now={name: {"reason": reason, "until": 1.8e9} for name, reason in resting.items()})
+    (folder / "service").mkdir()
+    noted = [{"node": k, "name": name, "connected": k % 5 > 0, "seen": 1.7e9} for k, name in enumerate(names)]
+    (folder / "service" / "connections.json").write_text(json.dumps(noted))
+    not_now = {name: {"reason": reason, "until": 1.8e9} for name, reason in resting.items()}
+    say(folder, not_now=not_now, service=str(folder / "service"))
     return folder
 
 
 def test_nothing_is_wider_than_the_page_or_than_its_card_on_a_desk_and_on_a_phone(tmp_path):
     pages = {}
-    for name in ("classification", "regression"):
-        folder = much(tmp_path / name, name == "regression")
-        pages[name] = Page(lambda folder=folder: folder).html()
-    for page in pages.values():
-        for text in (LONG, "MISSING", "39.5 GB uncompressed", "asked again at", "serves"):
-            assert text in page, text
-        assert "iid" not in page
-    assert "12346 µg/m³" in pages["regression"]
+    for name, clients in (("classification", 24), ("regression", 24), ("many", 60)):
+        folder = much(tmp_path / "runs" / f"{name}-of-a-run-with-a-long-name", name == "regression", clients)
+        page = Page(lambda folder=folder: folder)
+        with locked(folder, "the run folder", ""):
+            pages[name] = page.html()
+            pages[f"{name}, a device"] = page.device(None, LONG)
+    for name in ("classification", "regression", "many"):
+        for text in (LONG, "missing", "39.5 GB uncompressed", "asked again at", "serves own after training", "61 °C"):
+            assert text.replace("61 °C", "62 °C") in pages[name], text
+        assert "iid" not in pages[name]
+    assert "12346" in pages["regression"]
+    names = [folder.name for folder in (tmp_path / "runs").iterdir()]
+    pages["runs"] = page.runs(*names[:2])
+    assert names[2] in pages["runs"]
     pages["too wide"] = f"<p>{'x' * 1000}</p>"
     found = wide(tmp_path, pages)
     assert set(found) == {"too wide, 1300", "too wide, 390"}, found
@@ -125,8 +138,8 @@ def test_in_a_real_browser_the_page_renews_itself(tmp_path, monkeypatch):
     say(folder, round=3, rounds=4)
     served = []
 
-    def page_html(page):
-        served.append(Page.html(page))
+    def page_html(page, run=None):
+        served.append(Page.html(page, run))
         if len(served) == 1:
             with (folder / "rounds.jsonl").open("r+") as file:
                 last = json.loads(file.readlines()[-1])
@@ -139,6 +152,6 @@ def test_in_a_real_browser_the_page_renews_itself(tmp_path, monkeypatch):
     with serving(lambda: folder, address, tmp_path, None):
         shown = opened(f"http://{address}/", tmp_path)
     assert "round 3 of 4" in served[0]
-    assert "plants: training, round 4 of 4" in shown
+    assert "round 4 of 4" in shown
     assert "round 3 of 4" not in shown
     assert 'class="gone"' not in shown

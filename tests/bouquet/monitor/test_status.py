@@ -28,6 +28,7 @@ from bouquet.monitor.status_table import columns, print_status
 from bouquet.monitor.web import COOKIE, Access, Page, is_loopback, kept_token, make_app, serving
 from bouquet.server.fleet.names import Names
 from bouquet.server.service.certificates import Certificates
+from tests.helpers.made_runs import make_run
 from tests.helpers.waiting_for import eventually
 
 TOKEN = "a-token-that-nobody-guesses"
@@ -152,7 +153,7 @@ def test_one_that_does_not_work_now_has_its_owners_reason_and_the_time_everywher
     assert "garden-pi  not now " in output.getvalue()
     line = "garden-pi, not now, as its owner has it: outside its <hours> (asked again at 22:00)"
     assert line in output.getvalue()
-    assert "outside its &lt;hours&gt; (asked again at 22:00)" in page
+    assert "as its owner has it: outside its &lt;hours&gt; (asked again at 22:00)" in page
     labels = 'device="garden-pi",reason="outside its <hours>",run="plants"'
     (metric,) = [text for text in metrics_text(found).decode().splitlines() if labels in text]
     assert metric.startswith("bouquet_device_not_now_until_seconds{")
@@ -307,9 +308,44 @@ def test_the_page_needs_no_token_here_and_is_nobody_elses(run):
     assert client.get("/docs").status_code == 404
 
 
+def test_a_device_has_a_page_with_its_rounds_and_what_went_wrong(run):
+    client = TestClient(make_app(lambda: run.folder, Access(None)), base_url="http://127.0.0.1:8090")
+    page = client.get("/device", params={"name": "window-pi"}).text
+    assert page.count("failed: The image up/broken.png cannot be read &lt;b&gt;.") == 2
+    assert "garden-pi" not in page
+    assert client.get("/device", params={"name": "<script>"}).status_code == 503
+    assert client.get("/device").status_code == 422
+    front = client.get("/").text
+    (link,) = re.findall(r'href="(device\?[^"]*window-pi)"', front)
+    assert client.get(f"/{link.replace('&amp;', '&')}").text.count("window-pi") > 1
+
+
+def test_runs_beside_the_one_in_hand_are_listed_and_two_are_held_against_each_other(run):
+    client = TestClient(make_app(lambda: run.folder, Access(None)), base_url="http://127.0.0.1:8090")
+    second = make_run(run.folder.parent / "winter & <b>", accuracy=0.75)
+    (run.folder.parent / "broken").mkdir()
+    (run.folder.parent / "broken" / "settings.json").write_text("{")
+    make_run(run.folder.parents[1] / "elsewhere")
+    listed = client.get("/runs").text
+    for text in (">plants</a>", "winter &amp; &lt;b&gt;</a>", "0.750", "finished"):
+        assert text in listed, text
+    assert "elsewhere" not in listed
+    assert "broken" not in listed
+    held = client.get("/runs", params={"a": "plants", "b": second.name}).text
+    rows = re.findall(r"<tr>(.*?)</tr>", held, re.S)
+    cells = [[re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<td.*?</td>", row, re.S)] for row in rows]
+    assert ["verdict", "Accuracy 0.200", "Accuracy 0.750"] in cells
+    assert ["run.rounds", "4", "3"] in cells
+    assert not any(row[0] == "run.seed" for row in cells if row)  # in which they do not differ
+    assert "Accuracy 0.750" in client.get("/", params={"run": second.name}).text
+    for name in ("../elsewhere", "elsewhere", "", "..", "winter"):
+        assert client.get("/", params={"run": name}).status_code == 503
+        assert client.get("/device", params={"run": name, "name": "client-0"}).status_code == 503
+
+
 def test_from_elsewhere_the_page_wants_its_token(run):
     client = TestClient(make_app(lambda: run.folder, Access(TOKEN)), base_url="https://server.local:8090")
-    for path in ("/", "/status.json", "/metrics", "/nothing"):
+    for path in ("/", "/device", "/runs", "/status.json", "/metrics", "/nothing"):
         assert client.get(path).status_code == 401
         assert client.get(path, headers={"Authorization": "Bearer wrong"}).status_code == 401
     assert client.get("/?token=wrong").status_code == 401
@@ -330,7 +366,7 @@ def test_a_run_that_has_not_begun_is_said_so(tmp_path):
 
 def test_who_does_not_take_his_answer_holds_up_no_end(run, monkeypatch):
     asked = threading.Event()
-    monkeypatch.setattr(Page, "html", lambda page: asked.set() or "x" * 32 * 1024**2)
+    monkeypatch.setattr(Page, "html", lambda page, run: asked.set() or "x" * 32 * 1024**2)
     port = free_port()
     with contextlib.closing(socket.socket()) as slow:
         with serving(lambda: run.folder, f"127.0.0.1:{port}", run.keys, None):

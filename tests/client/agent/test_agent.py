@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import json
 import os
+from dataclasses import asdict
 from datetime import datetime
 from unittest import mock
 
@@ -15,6 +17,7 @@ from bouquet.client.agent.tasks import MOST_TASKS
 from bouquet.client.node_config import WHEN
 from bouquet.client.trust.policy import CodeTrust
 from bouquet.common.trust.code import archive, digest_of, own_code
+from bouquet.common.wire.content_size import Room
 from bouquet.common.wire.fleet_pb2 import Content, Refused
 from bouquet.common.wire.transfer import content_of
 from bouquet.keys.store import add_device, init_keys, renew_device
@@ -29,6 +32,7 @@ class Doing:
     def __init__(self, folder):
         self.store, self.begun, self.codes = TaskStore(folder), asyncio.Queue(), []
         self.may, self.ended, self.why = asyncio.Event(), [], ""
+        self.room = Room(2**22, 2**20, 100)
         self.may.set()
         self.answer = bytes
 
@@ -36,6 +40,10 @@ class Doing:
         pass
 
     async def do(self, identifier, code, torchvision):
+        if not (content := self.store.content(identifier)).exists():  # it is to be measured
+            if self.room is not None:
+                self.store.room_file(7).write_text(json.dumps(asdict(self.room)))
+            return self.why
         self.begun.put_nowait(identifier)
         self.codes.append(code)
         try:
@@ -43,7 +51,7 @@ class Doing:
         except asyncio.CancelledError:
             self.ended.append(identifier)
             raise
-        if (answer := self.answer(self.store.content(identifier).read_bytes())) is not None:
+        if (answer := self.answer(content.read_bytes())) is not None:
             self.store.succeed(identifier, answer)
         return self.why
 
@@ -293,6 +301,40 @@ async def test_what_is_too_large_for_disk_or_memory_is_refused_before_it_comes(t
             reply, _ = await link.reply()
         assert f"2 times {60 * 2**20} bytes of memory, and {100 * 2**20} are free" in reply.error.reason
         assert not list(agent.tasks.store.folder.glob("*.part"))
+
+
+@scripted
+async def test_what_is_larger_than_the_devices_own_model_can_be_is_refused_before_it_comes(tmp_path):
+    async with WireServer() as server, device(server, tmp_path) as agent:
+        agent.tasks.worker.room = Room(10**6, 10**5, 4)
+        link = await server.link()
+        for _ in range(2):  # the second time it is known
+            await link.give(a_task(Content(size=2**31, sha256=bytes(32))))
+            reply, _ = await link.reply()
+            assert reply.error.reason == f"It takes {2**31} bytes; here it may take 1100000."
+        await link.give(task := a_task(LARGE[:1_100_000]), LARGE[:1_100_000])
+        assert (await link.reply())[0].id == task.id
+        agent.tasks.worker.room = None  # the run has another model, and it cannot be built
+        agent.tasks.worker.why = "ended"
+        await link.give(a_task(LARGE), run=a_run(settings='{"model": {}}'))
+        reply, _ = await link.reply()
+        assert reply.error.reason.startswith("The content is not asked for: what the model takes is not known. ")
+        assert not list(agent.tasks.store.folder.glob("*.part"))
+
+
+@scripted
+async def test_no_task_takes_longer_than_the_owner_lets_it(tmp_path):
+    async with WireServer() as server, device(server, tmp_path, most_hours=1e-5) as agent:
+        agent.tasks.worker.may.clear()
+        link = await server.link()
+        await link.give(task := a_task(b"local-epochs = 10**9", seconds=1e300))
+        reply, _ = await link.reply()
+        assert (reply.id, agent.tasks.worker.ended) == (task.id, [task.id])
+        assert reply.error.reason.endswith("(--most-hours).")
+        agent.tasks.worker.may.set()
+        agent.tasks._most_seconds = SECONDS
+        await link.give(task := a_task(b"next"))
+        assert (await link.reply())[1] == b"next"
 
 
 @scripted

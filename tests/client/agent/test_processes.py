@@ -29,6 +29,8 @@ LARGE = os.urandom(1_500_000)
 TASK = """
 import json, os, signal, sys, time
 def answer(store, identifier):
+    store.room_file(7).write_text(json.dumps({"arrays": 2_000_000, "beside": 2_000_000, "tensors": 100}))
+    if not store.content(identifier).exists(): return
     content = store.content(identifier).read_bytes()
     what = content[:5]
     if what == b"exit3": sys.exit(3)

@@ -9,8 +9,9 @@ from PIL import Image
 
 from bouquet.client.context import ClientContext
 from bouquet.client.data import cache as module
-from bouquet.client.data.cache import files_below, prepared
+from bouquet.client.data.cache import prepared
 from bouquet.client.data.loading import ClientData
+from bouquet.common.data.images import files_below
 from bouquet.common.settings import parse_settings
 from tests.helpers.scripted_server import Device, samples
 

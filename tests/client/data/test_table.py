@@ -95,7 +95,7 @@ def test_words_become_a_column_for_each_value(tmp_path):
 )
 def test_what_does_not_fit_is_named(lines, said, tmp_path):
     with pytest.raises(BouquetError, match=said):
-        read_table(csv(tmp_path, *lines), TableSettings(inputs=("a",), time=("t",)))
+        read_table(csv(tmp_path, *lines), TableSettings(inputs=("a",), time=("t",)), strict=True)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_class_that_is_none_is_named(tmp_path):
     about = TableSettings(inputs=("a",), targets=("kind",))
     path = csv(tmp_path, "a,kind", "1,cat", "2,", "3,dog", "4,fox")
     with pytest.raises(BouquetError, match=r"line 5, column 'kind' holds 'fox'; it must be one of cat, dog"):
-        read_table(path, about, ("cat", "dog"))
+        read_table(path, about, ("cat", "dog"), strict=True)
     table = read_table(csv(tmp_path, "a,kind", "1,cat", "2,", "3,dog"), about, ("cat", "dog"))
     samples = samples_of(table, about, is_forecast=False)
     assert (samples.x.tolist(), samples.y.tolist()) == ([[1], [3]], [0, 1])

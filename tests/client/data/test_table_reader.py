@@ -94,24 +94,30 @@ def test_a_parquet_file_is_refused_with_the_way_out(tmp_path):
             read_table(given, ONE)
 
 
-def test_rows_that_do_not_fit_are_left_out_where_the_owner_allows_it(tmp_path):
+def test_rows_that_do_not_fit_are_left_out_where_they_are_few(tmp_path):
     lines = ["a,t,kind", "1,0,x", "2,60,y,", "3,120,z", "oops,180,x", "5,soon,y", "6,300,", "7,360,y"]
-    path = file(tmp_path, "\n".join(lines) + "\n")
+    good = [f"8,{420 + 60 * i},x" for i in range(74)]
+    path = file(tmp_path, "\n".join([*lines, *good[:-1]]) + "\n")
     about = TableSettings(inputs=("a",), targets=("kind",), time=("t",))
-    with pytest.raises(BouquetError, match=r"line 3 has 4 cells, its header 3\. Or .*--leave-out-unreadable"):
-        read_table(path, about, ("x", "y"))
-    table = read_table(path, about, ("x", "y"), leave_out=True)
-    assert (table.inputs.ravel().tolist(), table.classes.tolist(), table.left_out) == ([1, 6, 7], [0, -1, 1], 4)
-    assert table.lines.tolist() == [2, 7, 8]
-    assert table.notes == (f"Left out: 4 rows that do not fit. {path}, line 3 has 4 cells, its header 3.",)
+    with pytest.raises(BouquetError, match=r"line 3 has 4 cells, its header 3\. Nothing is left out.*--strict"):
+        read_table(path, about, ("x", "y"), strict=True)
+    table = read_table(path, about, ("x", "y"))
+    inputs, labels = table.inputs.ravel().tolist(), table.classes.tolist()
+    assert (inputs[:3], labels[:3], table.left_out) == ([1, 6, 7], [0, -1, 1], 4)
+    assert table.lines.tolist() == [2, 7, 8, *range(9, 82)]
+    (note,) = table.notes
+    assert note.startswith("Left out: 4 of 80 rows. ")
+    assert [f"line {k}" in note for k in range(2, 9)] == [False, True, True, True, True, False, False]
+    with pytest.raises(BouquetError, match=r"4 of 79 rows cannot be read, and at most 5% are left out\. .*line 3 has"):
+        read_table(file(tmp_path, "\n".join([*lines, *good[:-2]]) + "\n"), about, ("x", "y"))
 
 
 def test_what_is_left_out_is_counted_in_the_device_s_data(tmp_path):
     chosen = load_settings(None, ["task.kind=regression", "data.dataset=own", "table.inputs=a", "table.targets=b"])
     path = file(tmp_path, "a,b\n" + "".join(f"{i},{2 * i}\n" for i in range(9)) + "x,1\n")
-    assert load_table(path, chosen, leave_out=True).left_out == 1
+    assert load_table(path, chosen, strict=False).left_out == 1
     with pytest.raises(BouquetError, match="line 11, column 'a' holds 'x'"):
-        load_table(path, chosen)
+        load_table(path, chosen, strict=True)
 
 
 def test_which_columns_have_gaps_is_said(tmp_path):

@@ -209,7 +209,7 @@ def test_missing_data_say_what_was_expected_where_and_where_to_get_it(tmp_path: 
 
 
 def test_an_unknown_data_set_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(BouquetError, match="Unknown data set 'imagenet'; known are digits, mnist"):
+    with pytest.raises(BouquetError, match="Unknown data set 'imagenet'; nearest is images"):
         load_dataset("imagenet")
 
 

@@ -187,7 +187,7 @@ def test_natural_clients_are_owners_with_enough_samples_and_their_real_groups() 
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
-        ("uniform", {}, "Unknown partition 'uniform'; known are iid, dirichlet"),
+        ("uniform", {}, "Unknown partition 'uniform'; there are iid, dirichlet"),
         ("iid", {"num_clients": 0}, "at least 1 is needed"),
         ("iid", {"num_clients": 61}, "61 clients of at least 10 samples need 610 samples, the data set has 600"),
         ("iid", {"minimum": 0}, "minimum is 0"),

@@ -101,7 +101,7 @@ def test_weights_depend_on_the_seed_alone_and_the_global_state_is_left_as_it_was
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"name": "cnn"}, "Unknown model 'cnn'; known are mlp, cnn-dcpfl"),
+        ({"name": "cnn"}, "Unknown model 'cnn'; nearest are cnn-1d"),
         ({"name": "cnn-har"}, r"\(1, 28, 28\) does not fit model 'cnn-har', which takes sensor windows"),
         ({"name": "cnn-dcpfl", "input_shape": WINDOW}, "does not fit model 'cnn-dcpfl', which takes images"),
         ({"name": "resnet18", "input_shape": (1, 4, 4)}, "at least 8×8"),

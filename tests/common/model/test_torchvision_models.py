@@ -78,7 +78,7 @@ def test_grey_images_go_into_all_three_channels():
 @pytest.mark.parametrize(
     ("name", "shape", "said"),
     [
-        ("mobilnet_v3_smal", PHOTO, r"model\.name = 'torchvision:mobilnet_v3_smal'.*near it are mobilenet_v3_small"),
+        ("mobilnet_v3_smal", PHOTO, r"model\.name = 'torchvision:mobilnet_v3_smal'.*nearest are mobilenet_v3_small"),
         ("fasterrcnn_resnet50_fpn", PHOTO, "has no classification model 'fasterrcnn_resnet50_fpn'"),
         ("vgg11", (3, 16, 16), r"\(3, 16, 16\) does not fit .*vgg11'.*takes images of 32×32"),
         ("vit_b_16", (3, 32, 48), "square"),

@@ -1,3 +1,5 @@
+import codecs
+
 import pytest
 
 from bouquet.common.settings import Settings, SettingsError, load_settings, parse_settings
@@ -46,7 +48,7 @@ def test_a_runs_name_is_that_of_a_folder(name):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("train.local_epoch=3", "Unknown setting 'train.local_epoch'; the section 'train' has local_epochs"),
+        ("train.local_epoch=3", "Unknown setting 'train.local_epoch'; nearest is local_epochs"),
         ("train.local_epochs=x", "Setting train.local_epochs = 'x': input should be a valid integer"),
         ("train.local_epochs=0", "Setting train.local_epochs = 0: input should be greater than or equal to 1"),
         ("server.min_replies=0", "Setting server.min_replies = 0: input should be a whole number from 1 .*or a number"),
@@ -55,7 +57,7 @@ def test_a_runs_name_is_that_of_a_folder(name):
         ("privacy.clip_norm=0", "Setting privacy.clip_norm = 0: input should be greater than 0"),
         ("foo.bar=1", "Unknown setting 'foo.bar'; the sections are run, data, task, table, model"),
         ("foo=1", "Unknown setting 'foo'"),
-        ("data.partition=bla", "Setting data.partition = 'bla': input should be 'iid', 'dirichlet'"),
+        ("data.partition=bla", "Setting data.partition = 'bla': input should be iid, dirichlet"),
         ("data.dataset=own", "needs data.classes"),
         ("train", "has no '='"),
     ],
@@ -74,7 +76,7 @@ def test_bad_files(tmp_path):
         load_settings(broken)
     wrong = tmp_path / "wrong.toml"
     wrong.write_text("[trian]\nlocal_epochs = 1\n")
-    with pytest.raises(SettingsError, match="Unknown section 'trian'; the sections are run"):
+    with pytest.raises(SettingsError, match="Unknown section 'trian'; nearest is train"):
         load_settings(wrong)
 
 
@@ -97,3 +99,11 @@ def test_fingerprint_ignores_what_does_not_change_the_result():
     assert same.fingerprint() == base.fingerprint()
     assert load_settings(None, ["run.seed=1"]).fingerprint() != base.fingerprint()
     assert load_settings(None, ["strategy.num_clusters=3"]).fingerprint() != base.fingerprint()
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le"])
+def test_a_file_is_read_as_editors_save_it(encoding, tmp_path):
+    text = '[data]\r\nclasses = ["Möhrenfäule", "rust"]\r\n'
+    raw = text.encode(encoding)
+    (tmp_path / "a.toml").write_bytes(codecs.BOM_UTF16_LE + raw if encoding == "utf-16-le" else raw)
+    assert load_settings(tmp_path / "a.toml").data.classes == ("Möhrenfäule", "rust")

@@ -97,12 +97,12 @@ def test_defaults_are_one_seed_one_metric_and_labels_from_the_names(load):
         ("[5, 6]", "[-1]", r"seeds\.0 = -1: input should be greater than or equal to 0"),
         ("[5, 6]", "[5, 5]", "seeds holds 5 twice"),
         ("[5, 6]", "[]", "seeds = "),
-        ('"accuracy_macro"', '"accuracy"', "Unknown metric 'accuracy'; there are accuracy_micro, accuracy_macro"),
-        ("[base.train]", "[base.trian]", r"\[base\] Unknown section 'trian'; the sections are run, data"),
+        ('"accuracy_macro"', '"accuracy"', "Unknown metric 'accuracy'; nearest are accuracy_micro, accuracy_macro"),
+        ("[base.train]", "[base.trian]", r"\[base\] Unknown section 'trian'; nearest is train"),
         (
             "batch_size = 8",
             "batch = 8",
-            r"\[base\] Unknown setting 'train.batch'; the section 'train' has local_epochs",
+            r"\[base\] Unknown setting 'train.batch'; nearest is batch_size",
         ),
         ("rounds = 3", "seed = 3", r"base\.run\.seed cannot be set"),
         ("[base.run]", "[base.strategy]\nname = 'x'\n[base.run]", r"\[base\.strategy\] does not exist"),
@@ -118,7 +118,11 @@ def test_defaults_are_one_seed_one_metric_and_labels_from_the_names(load):
         ),
         ("clients = 4", 'clients = "many"', r"strategy 'FeSEM \(3\)', data 'digits, rotated': Setting data\.clients"),
         ("groups = 2", 'dir = "x"', r"Unknown key 'dir' in \[\[partition\]\] 'rotated'"),
-        ('"train.local_epochs" = 4', '"local_epochs" = 4', "Unknown setting 'local_epochs'; the sections are"),
+        (
+            '"train.local_epochs" = 4',
+            '"local_epochs" = 4',
+            "Unknown setting 'local_epochs'; nearest is train",
+        ),
         ('"train.local_epochs" = 4', "train.local_epochs = 4", r"quote the keys: set = \{ \"train\.local_epochs\" = 1"),
         ('"train.local_epochs" = 4', '"run.seed" = 4', r"\[\[strategy\]\] 'FeSEM \(3\)' sets run\.seed"),
         ("seeds = [5, 6]", "seeds = [5", r"The table .*table\.toml is not valid TOML"),
@@ -201,7 +205,7 @@ def test_a_row_that_is_tested_after_local_training_asks_for_its_twins_cells(load
 @pytest.mark.parametrize(
     ("part", "said"),
     [
-        ({"rows": ["FedSEM"]}, "no row 'FedSEM'; it has 'FeSEM (3)', 'fedavg'"),
+        ({"rows": ["FedSEM"]}, "no row 'FedSEM'; nearest are 'FeSEM (3)', 'fedavg'"),
         ({"columns": ["mnist"]}, "no column 'mnist'; it has 'digits, rotated', 'digits, β = 0.1'"),
         ({"seeds": [2]}, "no seed 2; it has 5, 6"),
     ],

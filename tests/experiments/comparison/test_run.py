@@ -19,7 +19,16 @@ from bouquet.experiments.comparison.claims import references, row_ranks
 from bouquet.experiments.comparison.grid import load_table
 from bouquet.experiments.comparison.run import Results, cell_state, default_jobs, run_table
 from bouquet.experiments.comparison.significance import Difference
-from bouquet.experiments.comparison.tables import HOW, notes, print_results, render_csv, render_markdown, write_results
+from bouquet.experiments.comparison.tables import (
+    HOW,
+    csv_table,
+    latex_table,
+    notes,
+    print_results,
+    render_csv,
+    render_markdown,
+    write_results,
+)
 from bouquet.server import run_folder
 
 GRID = """
@@ -527,7 +536,7 @@ def test_all_claims_of_the_mean_hold_together(claiming, asked, p, of):
 
 def test_a_claim_is_of_a_row_that_is_there(table):
     for asked, why in (
-        ('["FedAvg"]', "claims holds 'FedAvg', which is no row; the rows are 'FeSEM', 'Fed|Avg'."),
+        ('["FedAvg"]', "claims holds 'FedAvg', which is no row; nearest is 'Fed|Avg'."),
         ('["FeSEM", "FeSEM"]', "claims holds 'FeSEM' twice."),
     ):
         with pytest.raises(BouquetError) as error:
@@ -540,12 +549,26 @@ def test_a_reference_is_a_row_that_serves_what_its_method_sent(table):
     assert references(table("[[strategy]]", mixed)) == ["Fed|Avg"]
 
 
-def test_the_terminal_shows_one_table_a_metric(table, compare):
+def test_one_table_of_rows_by_metrics_for_the_terminal_a_paper_and_a_program(table, compare):
     console = Console(file=io.StringIO(), width=100)
-    print_results(compare()[0], console)
+    results = compare()[0]
+    print_results(results, console)
     said = console.file.getvalue()
 
-    assert [said.count(text) for text in ("accuracy_macro", "bytes_up (MB)", "Fed|Avg", ".910 ± .014")] == [1, 1, 6, 1]
+    assert [said.count(text) for text in ("accuracy_macro", "bytes_up (MB)", "Fed|Avg", ".910 ± .014")] == [1, 1, 4, 1]
+    heads, *lines = csv.reader(io.StringIO(csv_table(results)))
+    assert heads == ["data", "strategy", *(metric.title for metric in results.table.metrics)]
+    assert [line[:2] for line in lines] == [[*results.table.data, row] for row in results.table.strategies]
+    assert sum(".910 ± .014" in line for line in lines) == 1
+    latex = latex_table(results)
+    assert latex.count(" \\\\\n") == len(lines) + 1
+    assert "accuracy\\_macro & " in latex
+    assert " & .910 $\\pm$ .014" in latex
+
+
+def test_signs_of_latex_in_a_label_are_text_there(compare):
+    results = compare('label = "Fed|Avg"', 'label = "50 % of R&D_{x}\\\\"')[0]
+    assert "50 \\% of R\\&D\\_\\{x\\}\\textbackslash{} & " in latex_table(results)
 
 
 def test_one_seed_and_no_cell_are_said_as_they_are(table):

@@ -1,5 +1,4 @@
 import itertools
-import json
 import sys
 from dataclasses import replace
 from types import ModuleType
@@ -9,17 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import to_rgb
 
 from bouquet.common import methods
 from bouquet.common.settings import parse_settings
 from bouquet.experiments.plots import run as plots
-from bouquet.experiments.plots.clients import (
-    cluster_colours,
-    identity_by_round,
-    score_by_client,
-    similarity_map,
-)
+from bouquet.experiments.plots.clients import identity_by_round, similarity_map
 from bouquet.experiments.plots.style import blocks, colours, new_figure, svg, thinned
 from bouquet.server.record.reader import read_run
 
@@ -28,39 +21,6 @@ def line(figure, label, axes=0):
     """Points of the line with that label."""
     found = next(drawn for drawn in figure.axes[axes].lines if drawn.get_label() == label)
     return found.get_xdata().tolist(), found.get_ydata().tolist()
-
-
-def test_accuracy_is_drawn_after_the_rounds_that_led_to_it(write_run):
-    figure = plots.score_by_round(read_run(write_run(rounds=3, accuracy=0.75)))
-
-    assert line(figure, "macro over clients") == ([1, 2, 3], [0.25, 0.5, 0.75])
-    assert line(figure, "macro, own model trained") == ([1, 2, 3], pytest.approx([0.05, 0.3, 0.55]))
-    assert figure.axes[0].get_xlabel() == "completed rounds"
-
-
-def test_the_loss_of_the_received_models_belongs_to_the_round_before(write_run):
-    figure = plots.loss_by_round(read_run(write_run(rounds=2)))
-
-    assert line(figure, "models as received") == ([0, 1], [2, 1])
-    assert line(figure, "during local training") == ([1, 2], [1.5, 0.75])
-
-
-def test_bytes_are_drawn_by_round_and_in_total(write_run):
-    figure = plots.bytes_by_round(read_run(write_run(clients=2, rounds=3)))
-    each, total = figure.axes
-
-    assert line(figure, "up, to the server") == ([1, 2, 3], [400, 400, 400])
-    assert [drawn.get_ydata().tolist() for drawn in total.lines] == [[400, 800, 1200], [800, 1600, 2400]]
-    assert each.yaxis.get_major_formatter()(1_500_000) == "1.5 MB"
-
-
-def test_clusters_are_drawn_with_their_purity_where_groups_are_known(write_run):
-    known = plots.clusters_by_round(read_run(write_run("known", groups=2, rounds=3)))
-    unknown = plots.clusters_by_round(read_run(write_run("unknown", groups=None, rounds=3)))
-
-    assert line(known, "clusters found") == ([1, 2, 3], [1, 2, 2])
-    assert line(known, "purity", axes=1) == ([1, 2, 3], [0.5, 1, 1])
-    assert len(unknown.axes) == 1
 
 
 def test_identity_has_a_row_for_each_client_group_by_group(write_run, edit_round):
@@ -84,19 +44,6 @@ def test_similarity_is_ordered_by_cluster(write_run):
 
     expected = [[0, 0, 1, 1], [0, 0, 1, 1], [1, 1, 0, 0], [1, 1, 0, 0]]
     np.testing.assert_array_equal(figure.axes[0].images[0].get_array(), expected)
-
-
-def test_clients_are_drawn_by_group_the_least_accurate_first(write_run):
-    folder = write_run(clients=4, groups=2)
-    summary = json.loads((folder / "summary.json").read_text())
-    summary["accuracy_by_client"] = {"client-0": 0.9, "client-1": 0.8, "client-2": 0.5, "client-3": 0.7}
-    (folder / "summary.json").write_text(json.dumps(summary))
-    run = read_run(folder)
-    points = score_by_client(run).axes[0].collections[0]
-
-    np.testing.assert_allclose(points.get_offsets()[:, 1], [0.5, 0.9, 0.7, 0.8])
-    shades = cluster_colours(run)
-    np.testing.assert_allclose(points.get_facecolors()[:, :3], [to_rgb(shades[k]) for k in (0, 0, 1, 1)])
 
 
 def test_a_run_without_rounds_has_no_plots(write_run):
@@ -154,9 +101,9 @@ def test_no_label_touches_another_and_none_is_cut_off(write_run, clients, groups
 def test_the_same_figure_gives_the_same_svg(write_run):
     run = read_run(write_run())
 
-    first, second = (svg(plots.score_by_round(run)) for _ in range(2))
+    first, second = (svg(identity_by_round(run)) for _ in range(2))
     assert first == second
-    assert b"Test accuracy by round" in first  # text stays text
+    assert b"Cluster of each client by round" in first  # text stays text
 
 
 @given(st.integers(1, 120))

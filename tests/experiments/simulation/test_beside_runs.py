@@ -75,7 +75,7 @@ def test_of_a_device_that_is_alone_anyway_nothing_is_trained_twice(tmp_path, mon
     monkeypatch.setattr(Serving, "round_alone", lambda *_: pytest.fail("trained once more"))
     found = simulate(settings("strategy.name=standalone", COMPARE), tmp_path)
     scores = rounded(alone["accuracy_by_client"])
-    assert found["beside_by_client"] == {c: {"own": score, "alone": score} for c, score in scores.items()}
+    assert found["beside_by_client"] == {c: {"own": score, "alone": score, "tested": 8} for c, score in scores.items()}
 
 
 def test_it_goes_on_where_the_run_does(tmp_path):
@@ -168,6 +168,6 @@ def test_the_owner_reads_it_at_the_end_in_the_status_and_on_the_page(tmp_path):
     assert rows[2][place : place + 3] == (own, other, received)
     assert "of 3 devices" in status["run"]["worth"]
     page = write_report(tmp_path).read_text()
-    assert status["run"]["worth"] in page
-    for head, score in (("in use", own), ("alone", other), ("received", received)):
-        assert f'<td class="number" data-head="{head}">{score}</td>' in page
+    assert all(part in page for part in status["run"]["worth"].split(". ", 1))
+    assert f'<span class="own">{own} <small>in use</small></span>' in page
+    assert f'<span class="alone">{other} alone</span>' in page

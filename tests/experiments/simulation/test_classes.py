@@ -1,16 +1,18 @@
 """Samples and accuracy by class: said by devices whose owners allow it, checked, recorded and shown."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
+from bouquet.client.rounds.reply import unknown_classes
 from bouquet.common import protocol
 from bouquet.common.settings import load_settings
 from bouquet.experiments.report.run_report import class_rows, render_report
 from bouquet.experiments.simulation.run import simulate
 from bouquet.server.record.reader import read_run
 from bouquet.server.record.writer import RunRecord
-from bouquet.strategies.base.reply_checks import read_classes
+from bouquet.strategies.base.reply_checks import read_classes, read_unknown_classes
 
 
 def said(samples, tested, found):
@@ -35,6 +37,19 @@ def test_what_a_device_says_of_its_classes():
 )
 def test_what_cannot_be_is_passed_over(config):
     assert read_classes(config) == {}
+
+
+def test_classes_that_the_run_does_not_know_are_fit_for_a_page():
+    names = ["blight", "blight", "a\nb\x1b[31m", 7, " ", "x" * 999, *map(str, range(99))]
+    found = read_unknown_classes({protocol.UNKNOWN_CLASSES: names})
+    assert (found[-3:-1], len(found[-1]), len(found)) == (["a b [31m", "blight"], 60, 17)
+    assert read_unknown_classes({protocol.UNKNOWN_CLASSES: "blight"}) == read_unknown_classes({}) == []
+
+
+def test_in_a_private_run_they_stay_on_the_device():
+    for changes, expected in (([], {protocol.UNKNOWN_CLASSES: ["blight"]}), (["privacy.clip_norm=1"], {})):
+        node = SimpleNamespace(data=SimpleNamespace(unknown_classes=("blight",)), settings=load_settings(None, changes))
+        assert unknown_classes(node) == expected
 
 
 def test_nothing_is_said_unless_the_owner_allows_it(tmp_path, monkeypatch):

@@ -280,3 +280,31 @@ def test_a_device_with_another_unit_is_told_by_what_is_foretold_without_a_model(
     if said:
         assert "b: without a model its MAE would be " in found["unit b"]
         assert "devices' 31 µg/m³: is its unit another one" in found["unit b"] or len(said) > 1
+
+
+def test_what_devices_say_of_their_data_is_said_once():
+    lines = lines_of(2.3, 1.9, 1.2, 0.8)
+    for line, by_client in zip(
+        lines,
+        [
+            {},
+            {"a": {"unknown_classes": ["blight"]}, "b": {"left_out": 2.0}},
+            {"b": {"unknown_classes": ["blight", "fire"], "left_out": 2.0}},  # a was not asked
+            {"a": {}, "b": {}},
+        ],
+        strict=True,
+    ):
+        line["by_client"] = by_client
+    first = "Photos or rows that cannot be read are left out, which the devices' logs name: b 2."
+    assert new_warnings(lines[:1], EXPECTED) == []
+    assert new_warnings(lines[:2], EXPECTED) == [
+        "1 device has a class that this run does not know: blight.",
+        first,
+    ]
+    assert new_warnings(lines[:3], EXPECTED) == ["1 device has a class that this run does not know: fire."]
+    assert list(diagnose(lines[:3], EXPECTED).values()) == [
+        "2 devices have a class that this run does not know: blight.",
+        "1 device has a class that this run does not know: fire.",
+        first,
+    ]
+    assert diagnose(lines, EXPECTED) == {}

@@ -11,8 +11,8 @@ from flwr.proto.recorddict_pb2 import RecordDict as RecordsProto
 
 from bouquet.common.parameters.layout import ParameterLayout
 from bouquet.common.protocol.error_replies import UNREADABLE_ERROR
+from bouquet.common.wire.content_size import Room, UnreadableContent
 from bouquet.common.wire.flower import content_bytes
-from bouquet.server.service.reply_size import Room, UnreadableReply
 from tests.helpers.served_fleet import LAYOUT
 
 MEGABYTE = 2**20
@@ -82,9 +82,9 @@ def test_an_honest_reply_of_the_largest_size_is_read(fleet):
 def test_arrays_and_the_rest_are_bounded_apart():
     room = Room(arrays=1000, beside=1000, tensors=1)
     room.check(config(a=ConfigRecordValue(bytes=b"x" * 1000)))
-    with pytest.raises(UnreadableReply, match="Its arrays take 1001 bytes"):
+    with pytest.raises(UnreadableContent, match="Its arrays take 1001 bytes"):
         room.check(config(a=ConfigRecordValue(bytes=b"x" * 1001)))
-    with pytest.raises(UnreadableReply, match="beside its arrays"):
+    with pytest.raises(UnreadableContent, match="beside its arrays"):
         room.check(config(a=ConfigRecordValue(string="x" * 1000)))
 
 

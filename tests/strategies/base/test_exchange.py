@@ -91,7 +91,7 @@ def test_a_node_that_disconnects_is_given_up_after_two_looks(monkeypatch):
     grid = InlineGrid({1: echo, 2: lambda message: grid.handlers.pop(2) and None})
     replies, silent = exchange(grid, messages(1, 2), Patience(timeout=3600))
     assert len(replies) == 1
-    assert silent == {2: "The node disconnected before it replied."}
+    assert silent == {2: "The device lost its connection, or was switched off, before it replied."}
 
 
 def test_a_node_that_one_look_does_not_see_is_waited_for(monkeypatch):

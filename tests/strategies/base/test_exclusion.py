@@ -1,12 +1,15 @@
-"""A client whose replies are refused again and again is left out for a while."""
+"""A client whose replies are refused again and again, or that rounds wait for, is left out for a while."""
 
 import numpy as np
+import pytest
 from flwr.app import Error, Message
 
 from bouquet.common import protocol
 from bouquet.common.protocol.error_replies import UNREADABLE_ERROR, refusal
 from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.experiments.simulation.timed_grid import TimedGrid
 from bouquet.strategies import FedAvg
+from bouquet.strategies.base.exchange import Patience
 from bouquet.strategies.base.exclusion import Exclusion
 from bouquet.strategies.base.method import Outcome
 
@@ -128,3 +131,76 @@ def test_errors_between_refused_replies_do_not_forgive_them():
     for round_ in range(1, 6):
         exclusion.note(round_, ["x"] if round_ % 2 else [], ["a"], [] if round_ % 2 else ["x"])
     assert left_out(exclusion, range(6, 20)) == [6, 7, 8, 9, 10]
+
+
+@pytest.mark.parametrize("in_time", [0, 1, 2, 15, 16, 17, 40])
+def test_one_device_holds_up_one_round_in_sixteen_at_most(in_time):
+    exclusion, held_up, turn, shares = Exclusion(), 0, 0, []
+    for round_ in range(1, 3201):
+        if exclusion.reason("x", round_):
+            continue
+        is_late = turn % (in_time + 1) == 0
+        turn += 1
+        if is_late:
+            held_up += 1
+            shares.append(exclusion.share("x"))
+        exclusion.note(round_, [], ["a", "x"], waited_for=["x"] if is_late else [])
+    assert held_up <= 3200 / 16 + 3
+    if in_time < 3:
+        assert sum(shares) <= 2 + 0.25 * held_up
+    assert exclusion.share("a") == 1
+
+
+def test_replies_in_time_make_up_for_a_round_that_was_held_up():
+    exclusion = Exclusion()
+    for round_ in (1, 2):
+        exclusion.note(round_, [], ["x"], waited_for=["x"])
+    assert exclusion.share("x") == 0.25
+    for round_ in range(3, 36):
+        exclusion.note(round_, [], ["x"])
+    assert exclusion.share("x") == 1
+    for round_ in (36, 37):
+        exclusion.note(round_, [], ["x"], waited_for=["x"])
+    assert exclusion.reason("x", 38) is None
+    assert Exclusion(**vars(exclusion)).share("x") == 0.25
+
+
+def test_silence_is_asked_ever_more_rarely(scripted, play):
+    asked = []
+
+    def silent(message):
+        if message.metadata.message_type == protocol.IDENTIFY:
+            return protocol.reply(message, "x", {})
+        asked.append(message.content["config"][protocol.ROUND])
+        return None
+
+    clients = {i: scripted(name, lambda start, _: start + 1) for i, name in enumerate("ab", 1)} | {9: silent}
+    strategy, grid = FedAvg(identify=True), InlineGrid(clients)
+    strategy.round_patience = Patience(timeout=0.01)
+    play(strategy, grid, range(1, 70))
+    assert asked == [1, 2, 3, 20, 53]
+    why = "Rounds were held up by it again and again; it is left out up to round 117. The last: No reply within 0 s."
+    assert strategy.train_round.failures == {"x": why}
+
+
+def test_who_answers_long_after_the_others_is_waited_for_ever_less(scripted, play):
+    honest = {i: scripted(name, lambda start, _: start + 1) for i, name in enumerate("abc", 1)}
+    grid = TimedGrid(honest | {9: scripted("x", lambda start, _: start + 1)}, speeds=(1000, 1000, 1000, 25))  # .4 s
+    strategy = FedAvg(identify=True)
+    strategy.round_patience = Patience(timeout=60, straggler_factor=5, straggler_grace=0.6)
+    play(strategy, grid, range(1, 2))
+    held_up = strategy.exclusion.held_up
+    assert (strategy.train_round.failures, held_up) == ({}, {"x": 16})  # it counted, and so does the wait
+    play(strategy, grid, range(2, 4))
+    assert strategy.train_round.failures["x"] == "No reply within 0 s."
+    play(strategy, grid, range(4, 5))
+    why = "Rounds were held up by it again and again; it is left out up to round 19"
+    assert strategy.train_round.failures["x"].startswith(why)
+
+
+def test_who_is_slow_among_others_that_are_holds_up_nobody(scripted, play):
+    clients = {i: scripted(name, lambda start, _: start + 1) for i, name in enumerate("abcdef", 1)}
+    strategy, grid = FedAvg(identify=True), TimedGrid(clients, speeds=(1000, 1000, 1000, 30, 30, 30))
+    strategy.round_patience = Patience(timeout=60, straggler_factor=5, straggler_grace=0.6)
+    play(strategy, grid, range(1, 3))
+    assert (strategy.train_round.failures, strategy.exclusion.held_up) == ({}, {})

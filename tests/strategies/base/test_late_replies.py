@@ -1,163 +1,118 @@
-"""Replies that come after their round: dropped, or taken into the next one where the method can use them."""
+"""Rounds that end when enough replies are in: who is still at work goes on, and counts when it comes."""
 
 import numpy as np
 import pytest
-from flwr.app import Error, Message
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.methods import METHODS
 from bouquet.common.settings import load_settings
-from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.experiments.simulation.timed_grid import TimedGrid
 from bouquet.server.run.build import build_strategy
-from bouquet.strategies.base.exchange import Patience, exchange
+from bouquet.strategies.base.exchange import Patience, replies_to
 from bouquet.strategies.base.late_replies import LateReplies
 from bouquet.strategies.baselines.fedavg import FedAvg
 from bouquet.strategies.baselines.fl_hc import FLHC
-from bouquet.strategies.fesem.strategy import FeSEM
 
 CANNOT = {"fedsgd", "cfl", "gradient-loss", "ifca", "fedac", "fedtsdp", "dc-pfl", "feddane"}
 
 
-class SlowGrid(InlineGrid):
-    """A grid in which the replies of ``slow`` nodes can be pulled only from the round after on."""
-
-    def __init__(self, handlers, slow=()):
-        super().__init__(handlers)
-        self.slow, self.round, self.sent = set(slow), 0, {}
-
-    def push_messages(self, messages):
-        outgoing = list(messages)
-        identifiers = super().push_messages(outgoing)
-        for identifier, message in zip(identifiers, outgoing, strict=True):
-            if message.metadata.dst_node_id in self.slow and message.metadata.message_type == "train":
-                self.sent[identifier] = self.round
-        return identifiers
-
-    def pull_messages(self, message_ids):
-        return super().pull_messages([i for i in message_ids if self.sent.get(i, -1) < self.round])
-
-
 def play(strategy, grid, initial, *rounds):
-    """As the server's loop does."""
-    strategy.round_patience = Patience(0.05)
+    """As the server's loop does. A scripted client has ten samples, so that at speed 10 it takes a second."""
     for round_ in rounds:
-        grid.round = round_
         messages = list(strategy.configure_train(round_, initial, {}, grid))
-        replies, silent = exchange(grid, messages, strategy.round_patience)
+        older = {message: task.node for message, task in strategy.late.awaited.items()}
+        enough, silent = strategy.late.enough(len(messages) + len(older)), {}
+        replies = list(replies_to(grid, messages, strategy.round_patience, silent, None, older, enough))
         strategy.give_up(silent)
-        replies += strategy.late.collect(grid)
         strategy.aggregate_train(round_, replies)
-        strategy.await_late(messages, {reply.metadata.reply_to_message_id for reply in replies})
+        answered = {reply.metadata.reply_to_message_id for reply in replies}
+        strategy.end_round(round_, messages, answered, silent, grid.clock())
 
 
 def plus(amount):
     return lambda start, received: start + amount
 
 
-def made(kind=FedAvg, **options):
+def made(kind=FedAvg, buffer=0.5, **options):
     strategy = kind(identify=True, **options)
-    strategy.late = LateReplies()
+    strategy.late = LateReplies(buffer)
     return strategy
 
 
-def test_a_late_reply_counts_in_the_next_round_and_is_named(scripted, initial):
-    grid = SlowGrid({1: scripted("a", plus(1)), 2: scripted("b", plus(5))}, slow={2})
-    strategy = made()
+def two(scripted, slow=plus(5)):
+    """One device that takes a second, and one that takes two and a half."""
+    return TimedGrid({1: scripted("a", plus(1)), 2: scripted("b", slow)}, speeds=(10, 4))
+
+
+def test_a_late_reply_counts_with_its_update_from_the_model_of_today(scripted, initial):
+    grid, strategy = two(scripted), made()
+    centers = []
+    for round_ in (1, 2, 3):
+        play(strategy, grid, initial, round_)
+        centers.append(
+            (round(grid.clock(), 3), strategy.train_round.replies.clients, strategy.centers(strategy.state)[0, 0])
+        )
+    assert centers == [(1, ("a",), 1), (2, ("a",), 2), (2.5, ("b",), 7)]  # b made 5 of 0, and is taken as 2 + 5
+    assert strategy.train_round.came_late == {"b": 2}
+    assert strategy.train_round.replies.updates[:, 0].tolist() == [5]
+
+
+def test_who_is_at_work_is_not_asked_again(scripted, initial):
+    grid, strategy = two(scripted), made()
     play(strategy, grid, initial, 1)
-    assert (strategy.train_round.replies.clients, list(strategy.train_round.failures)) == (("a",), ["b"])
-    assert strategy.centers(strategy.state)[0, 0] == 1
-    play(strategy, grid, initial, 2)
-    assert strategy.train_round.came_late == {"b": "taken"}
-    assert strategy.train_round.replies.clients == ("a", "b")
-    # a trained the model of round 2 (1 + 1), b that of round 1 (0 + 5); its update is counted from where it began.
-    assert strategy.train_round.replies.W[:, 0].tolist() == [2, 5]
-    assert strategy.train_round.replies.updates[:, 0].tolist() == [1, 5]
-    assert strategy.centers(strategy.state)[0, 0] == 3.5
+    assert strategy.late.clients == {"b"}
+    assert [m.metadata.dst_node_id for m in strategy.configure_train(2, initial, {}, grid)] == [1]
 
 
-def test_what_superlink_says_in_the_place_of_a_late_reply_is_none(scripted, initial):
-    grid = SlowGrid({1: scripted("a", plus(1)), 2: scripted("b", plus(5))}, slow={2})
-    strategy = made()
+def test_a_fast_device_is_in_a_buffer_once(scripted, initial):
+    devices = {1: scripted("a", plus(1)), 2: scripted("b", plus(5)), 3: scripted("c", plus(5))}
+    strategy = made(buffer=0.6)
+    play(strategy, TimedGrid(devices, speeds=(1000, 4, 4)), initial, 1)
+    assert strategy.train_round.replies.clients == ("a", "b", "c")  # of three at work .6 are two, and b came with c
+
+
+def test_without_a_buffer_a_round_waits_for_all_and_drops_who_is_too_late(scripted, initial):
+    grid, strategy = two(scripted), FedAvg(identify=True)
     play(strategy, grid, initial, 1)
-    grid.handlers[2] = lambda message: Message(Error(5, "The node is gone."), reply_to=message)
-    play(strategy, grid, initial, 2)
-    assert strategy.train_round.came_late == {}
-    assert list(strategy.train_round.failures) == ["b"]  # by this round's message alone
-    assert not strategy.exclusion.failures
-
-
-def test_without_the_setting_it_is_dropped(scripted, initial):
-    grid = SlowGrid({1: scripted("a", plus(1)), 2: scripted("b", plus(5))}, slow={2})
-    strategy = FedAvg(identify=True)
-    play(strategy, grid, initial, 1, 2)
+    assert (grid.clock(), strategy.train_round.replies.clients) == (2.5, ("a", "b"))
+    strategy.round_patience = Patience(2)
+    play(strategy, grid, initial, 2, 3)
     assert (strategy.train_round.came_late, strategy.train_round.replies.clients) == ({}, ("a",))
 
 
-def test_who_replied_to_this_round_too_counts_once_with_the_newer_model(scripted, initial):
-    grid = SlowGrid({1: scripted("a", plus(1)), 2: scripted("b", plus(5))}, slow={2})
-    strategy = made()
-    play(strategy, grid, initial, 1)
-    grid.slow, grid.sent = set(), dict(grid.sent)
-    play(strategy, grid, initial, 2)
-    assert strategy.train_round.came_late == {"b": "left: it replied to this round, too"}
-    assert strategy.train_round.replies.W[:, 0].tolist() == [2, 6]
-
-
-def test_after_one_more_round_nobody_waits_for_it(scripted, initial):
-    grid = SlowGrid({1: scripted("a", plus(1)), 2: scripted("b", plus(5))}, slow={2})
-    strategy = made()
-    play(strategy, grid, initial, 1)
-    first = set(strategy.late.awaited)
-    assert len(first) == 1
-    grid.sent = dict.fromkeys(first, 9)  # the reply to the first message does not come in round 2 either
-    play(strategy, grid, initial, 2)
-    assert strategy.train_round.came_late == {}
-    assert not first & set(strategy.late.awaited)
+def test_for_no_longer_than_the_timeout(scripted, initial):
+    grid, strategy = TimedGrid({1: scripted("a", plus(1)), 2: scripted("b", plus(5))}, speeds=(10, 0.01)), made()
+    strategy.round_patience = Patience(3)
+    play(strategy, grid, initial, 1, 2, 3, 4)
+    assert strategy.late.clients == {"b"}
+    play(strategy, grid, initial, 5)
+    assert (strategy.late.clients, strategy.train_round.failures) == (set(), {"b": "No reply within 3 s."})
 
 
 def test_a_late_reply_that_is_malformed_is_refused_by_name(scripted, initial):
-    spoiled = scripted("b", lambda start, received: np.full_like(start, np.nan))
-    grid = SlowGrid({1: scripted("a", plus(1)), 2: spoiled}, slow={2})
-    strategy = made()
-    play(strategy, grid, initial, 1, 2)
-    assert strategy.train_round.replies.clients == ("a",)
-    assert strategy.train_round.failures["b"] in (
-        "No reply within 0 s.",
-        "Tensor 'first.weight' holds values that are not finite.",
-    )
+    grid, strategy = two(scripted, lambda start, received: np.full_like(start, np.nan)), made()
+    play(strategy, grid, initial, 1, 2, 3)
+    assert strategy.train_round.failures == {"b": "Tensor 'first.weight' holds values that are not finite."}
     assert strategy.train_round.refused == {"b"}
 
 
-def test_it_counts_towards_min_replies(scripted, initial):
-    grid = SlowGrid({1: scripted("a", plus(1)), 2: scripted("b", plus(5))}, slow={2})
-    strategy = made(min_replies=2)
-    play(strategy, grid, initial, 1)
-    assert strategy.centers(strategy.state)[0, 0] == 0
-    play(strategy, grid, initial, 2)
-    assert strategy.centers(strategy.state)[0, 0] == 3
-
-
 def test_a_method_does_not_take_it_while_it_compares_models_of_one_start(scripted, initial):
-    """FeSEM before its first clusters, the methods that cluster once before theirs."""
-    for kind, options in ((FeSEM, {"num_clusters": 4}), (FLHC, {"warmup_rounds": 2})):
-        devices = {node: scripted(name, plus(node)) for node, name in enumerate("abc", 1)}
-        grid = SlowGrid(devices, slow={3})
-        strategy = made(kind, **options)
-        play(strategy, grid, initial, 1, 2)
-        assert strategy.train_round.came_late == {"c": "left: at this point the method cannot use it"}
-        grid.slow = set()
-        play(strategy, grid, initial, 3)
-        assert strategy.train_round.replies.clients == ("a", "b", "c")
+    strategy = made(FLHC, warmup_rounds=3)
+    play(strategy, two(scripted), initial, 1, 2, 3)
+    assert strategy.train_round.failures == {
+        "b": "It replied to an older task, which the method cannot use at this point."
+    }
+    assert not strategy.train_round.refused
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_that_cannot_use_it_refuses_the_setting_by_name(method):
-    settings = load_settings(None, [f"strategy.name={method}", "server.late_replies=next", "data.public_fraction=0.1"])
+    settings = load_settings(None, [f"strategy.name={method}", "server.buffer=0.5", "data.public_fraction=0.1"])
     if method in CANNOT:
-        with pytest.raises(BouquetError, match=f"late_replies = 'next' does not fit '{method}'.*take 'drop'"):
+        with pytest.raises(BouquetError, match=f"buffer = 0.5 does not fit '{method}'.*take 1"):
             build_strategy(settings)
     else:
-        assert build_strategy(settings).late == LateReplies()
+        assert build_strategy(settings).late == LateReplies(0.5)
 
 
 def test_compressed_a_late_reply_is_read_by_the_copy_that_its_device_was_sent():

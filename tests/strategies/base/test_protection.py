@@ -197,3 +197,63 @@ def test_nor_has_anyone_more_of_a_clusters_weight_than_that(members):
         share = of_cluster.max() / of_cluster.sum()
         assert share <= MOST_WEIGHT / (MOST_WEIGHT + len(of_cluster) // 2) + 1e-12
     assert (weights <= [weight for _, weight in members]).all()
+
+
+TENSORS = {
+    "conv.weight": np.zeros((2, 2), dtype=np.float32),
+    "bn.weight": np.zeros(2, dtype=np.float32),
+    "bn.running_mean": np.zeros(2, dtype=np.float32),
+    "bn.running_var": np.ones(2, dtype=np.float32),
+    "bn.num_batches_tracked": np.zeros((), dtype=np.int64),
+    "own.scale": np.ones(2, dtype=np.float16),  # a buffer that is none of BatchNorm's
+    "head.bias": np.zeros(3, dtype=np.float32),
+}
+KINDS = ParameterLayout.of(TENSORS, parameters=("conv.weight", "bn.weight", "head.bias"))
+PROTECTIONS = [
+    Protection(Aggregation(rule), limit) for rule in ("mean", "median", "trimmed-mean", "krum") for limit in (None, 2.0)
+][1:]
+values = st.one_of(st.sampled_from([1e9, -1e9, 0.0, -1.0]), st.floats(-1e9, 1e9, width=32))
+
+
+@pytest.mark.parametrize("protection", PROTECTIONS, ids=lambda p: f"{p.aggregation.rule}-{p.limit_norm}")
+@given(st.data())
+def test_no_column_of_any_kind_goes_further_than_the_others_lie_apart(protection, data):
+    """Parameters too: of 19 honest ones and one whose every column of one kind, or all, is arbitrary."""
+    rng = np.random.default_rng(data.draw(st.integers(0, 9)))
+    start = KINDS.flatten(TENSORS)
+    honest = start + rng.uniform(0.5, 1.5, (19, KINDS.dim)).astype(np.float32)
+    bad = honest[0].copy()
+    attacked = data.draw(st.sampled_from([*KINDS.tensors, None]))
+    columns = slice(None) if attacked is None else attacked.columns
+    bad[columns] = data.draw(st.lists(values, min_size=len(bad[columns]), max_size=len(bad[columns])))
+    rows, names = np.stack([*honest, bad]), [f"c{i:02}" for i in range(20)]
+    sent = dict.fromkeys(names, Instruction({protocol.ARRAYS: protocol.Payload(start)}))
+    received = tuple(ClientReply(n, i, rows[i], KINDS.layers, 10, {}, {}) for i, n in enumerate(names))
+    judged = protection.judge(Replies(KINDS, received, sent, rows), dict.fromkeys(names, 0))
+    rule = replace(protection.aggregation, compared=KINDS.parameter_columns)
+    center = rule.center(judged.replies.W, judged.replies.num_examples)[0]
+    norm = np.linalg.norm((honest - start)[:, KINDS.parameter_columns], axis=1).max()
+    beside = ~KINDS.parameter_columns
+    assert (np.abs(center - honest.mean(axis=0))[beside] <= 1.0).all()  # all of the honest lie in [0.5, 1.5]
+    assert center[KINDS.tensors[3].columns].min() > 0  # a variance
+    assert np.linalg.norm((center - start)[KINDS.parameter_columns]) <= 2 * norm
+    untouched = [
+        row for row in range(len(judged.replies)) if judged.replies.clients[row] not in ("c19", *judged.limited)
+    ]
+    assert np.abs(judged.replies.W[untouched] - rows[untouched]).max() <= 1.0
+
+
+def test_where_nobody_is_far_off_nothing_is_copied_or_changed():
+    start = KINDS.flatten(TENSORS)
+    rows = start + np.random.default_rng(1).uniform(0.5, 1.5, (8, KINDS.dim)).astype(np.float32)
+    received = tuple(ClientReply(f"c{i}", i, row, KINDS.layers, 10, {}, {}) for i, row in enumerate(rows))
+    replies = Replies(KINDS, received, {}, rows)
+    assert Protection(Aggregation("median")).judge(replies, {}).replies is replies
+
+
+def test_fences_are_of_those_that_sent_the_layer_and_cost_an_honest_zero_nothing():
+    start = KINDS.flatten(TENSORS)
+    rows = np.stack([start + 5, start + 5.5, start + 6, *[start] * 9]).astype(np.float32)
+    layers = [KINDS.layers] * 3 + [("conv", "head")] * 9
+    received = tuple(ClientReply(f"c{i:02}", i, row, layers[i], 10, {}, {}) for i, row in enumerate(rows))
+    assert Protection(limit_norm=1.0).judge(Replies(KINDS, received, {}), {}).replies.W.tolist() == rows.tolist()

@@ -8,7 +8,7 @@ from scipy.stats import trim_mean
 
 from bouquet.common.errors import BouquetError
 from bouquet.strategies.mathematics.aggregation import cluster_means
-from bouquet.strategies.mathematics.robust import Aggregation, capped, krum, norm_limits
+from bouquet.strategies.mathematics.robust import Aggregation, capped, fences, krum, norm_limits
 
 ROWS = np.array([[0, 0], [1, 2], [2, 4], [3, 6], [100, -900]], dtype=np.float32)
 
@@ -74,3 +74,17 @@ def test_a_cluster_of_two_is_measured_by_all():
 def test_of_two_who_are_all_the_larger_norm_does_not_make_its_own_limit():
     np.testing.assert_allclose(norm_limits(np.array([1.0, 1e6]), np.array([0, 0]), 2.0), [1, 2e-6])
     np.testing.assert_allclose(norm_limits(np.array([0.0, 1e6]), np.array([0, 0]), 2.0), [1, 1])
+
+
+def test_krum_passes_on_nothing_of_its_choice_that_it_did_not_see():
+    W = np.array([[0.0, 1.0], [2.0, 2.0], [1.0, 50.0], [1.1, 4.0], [0.9, 3.0]])  # the third is in the middle of all
+    compared = np.array([True, False])
+    assert Aggregation("krum", compared=compared).center(W)[0].tolist() == [1.0, 3.0]
+    assert Aggregation("krum").center(W[:, :1])[0].tolist() == [1.0]
+
+
+def test_fences_leave_out_the_few_that_are_far_off_and_keep_a_variance_positive():
+    values = np.array([[1.0, -1.0], [2.0, 0.0], [3.0, 1.0], [4.0, 2.0], [1e9, -1e9]])
+    low, high = fences(values)
+    assert low.tolist() == [0.0, -6.0]
+    assert high.tolist() == [9.0, 6.0]

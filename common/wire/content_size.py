@@ -1,6 +1,6 @@
-"""What a reply takes in memory, told from its bytes before a message is made of them.
+"""What a content takes in memory, told from its bytes before a message is made of them, at either end.
 
-A device's bytes may be few and what becomes of them much: an entry of two bytes becomes a Python object. So the two are
+Its bytes may be few and what becomes of them much: an entry of two bytes becomes a Python object. So the two are
 bounded apart: what is no larger afterwards than before, by the model, and all else by a megabyte.
 """
 
@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from bouquet.common.errors import BouquetError
-from bouquet.common.parameters.layout import ParameterLayout
+
+if TYPE_CHECKING:  # it imports NumPy, which a device's agent does without
+    from bouquet.common.parameters.layout import ParameterLayout
 
 _BESIDE = 2**20  # bytes
 _BESIDE_EACH = 1024  # and for each tensor: a name, a type and a shape
@@ -20,36 +23,36 @@ _ITEMS, _VALUE, _ARRAY_RECORD, _CONFIG_RECORD = 1, 2, 2, 4
 _BYTES = {_ARRAY_RECORD: 4, _CONFIG_RECORD: 6}
 
 
-class UnreadableReply(BouquetError):
-    """A reply of which no message can be made."""
+class UnreadableContent(BouquetError):
+    """A content of which no message can be made."""
 
 
 @dataclass(frozen=True)
 class Room:
-    """The most that a reply may take: bytes of ``arrays`` and bytes ``beside`` them; ``tensors`` is their number."""
+    """The most that a content may take: bytes of ``arrays`` and bytes ``beside`` them; ``tensors`` in one record."""
 
     arrays: int
     beside: int
     tensors: int
 
     @classmethod
-    def of(cls, layout: ParameterLayout) -> Room:
-        """For one model, whichever way it is written."""
+    def of(cls, layout: ParameterLayout, models: int = 1) -> Room:
+        """For so many models, whichever way they are written."""
         number = len(layout.tensors)
-        return cls(layout.most_bytes + _BESIDE, number * _BESIDE_EACH + _BESIDE, number)
+        return cls(models * layout.most_bytes + _BESIDE, models * number * _BESIDE_EACH + _BESIDE, number)
 
     @property
     def size(self) -> int:
-        """Bytes of a whole reply."""
+        """Bytes of a whole content."""
         return self.arrays + self.beside
 
     def check_bytes(self, count: int) -> None:
-        """Raise `UnreadableReply` for too many bytes, before they are asked for."""
+        """Raise `UnreadableContent` for too many bytes, before they are asked for."""
         if count > self.size:
-            raise UnreadableReply(f"It takes {count} bytes; here it may take {self.size}.")
+            raise UnreadableContent(f"It takes {count} bytes; here it may take {self.size}.")
 
     def check(self, content: bytes) -> None:
-        """Raise `UnreadableReply`, or whatever it is that goes wrong, for a content that would become too large."""
+        """Raise `UnreadableContent`, or whatever it is that goes wrong, for a content that would become too large."""
         self.check_bytes(len(content))
         arrays = 0
         for entry in _fields(memoryview(content), _ITEMS, _MOST_RECORDS):
@@ -59,9 +62,9 @@ class Room:
                         for value in _fields(item, _VALUE, _FEW):
                             arrays += sum(len(given) for given in _fields(value, wanted, _MOST_ITEMS))
         if arrays > self.arrays:
-            raise UnreadableReply(f"Its arrays take {arrays} bytes; here they are at most {self.arrays}.")
+            raise UnreadableContent(f"Its arrays take {arrays} bytes; here they are at most {self.arrays}.")
         if len(content) - arrays > self.beside:
-            raise UnreadableReply(f"It takes more than {self.beside} bytes beside its arrays.")
+            raise UnreadableContent(f"It takes more than {self.beside} bytes beside its arrays.")
 
 
 def _fields(message: memoryview, number: int, most: int) -> Iterator[memoryview]:
@@ -79,7 +82,7 @@ def _fields(message: memoryview, number: int, most: int) -> Iterator[memoryview]
             yield message[at : at + size]
         at += {0: 0, 1: 8, 2: size, 5: 4}[kind]
     if at < len(message):
-        raise UnreadableReply(f"A record of it has more than {most} entries.")
+        raise UnreadableContent(f"A record of it has more than {most} entries.")
 
 
 def _varint(message: memoryview, at: int) -> tuple[int, int]:

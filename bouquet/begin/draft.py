@@ -1,0 +1,63 @@
+"""``bouquet init``: what was seen of a folder of data as settings, and those as a file with comments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bouquet.common.errors import BouquetError
+
+WIDTH = 42  # columns before a comment
+
+
+@dataclass
+class Draft:
+    """Settings as section → key → value, a comment for some ``section.key``, and what was seen and assumed.
+
+    ``devices`` are the folders, or tables, of the devices; of one device its folder alone.
+    """
+
+    devices: tuple[Path, ...]
+    sections: dict[str, dict[str, Any]] = field(default_factory=dict)
+    comments: dict[str, str] = field(default_factory=dict)
+    seen: list[str] = field(default_factory=list)
+    assumed: list[str] = field(default_factory=list)
+
+    def set(self, section: str, key: str, value: Any, comment: str = "") -> None:
+        """One setting."""
+        self.sections.setdefault(section, {})[key] = value
+        if comment:
+            self.comments[f"{section}.{key}"] = comment
+
+
+def draft_text(draft: Draft, made_by: str) -> str:
+    """The draft as TOML, with comments."""
+    lines = [f"# Made by {made_by}; every key is in docs/settings.md."]
+    for section, values in draft.sections.items():
+        lines += ["", f"[{section}]"] if len(lines) > 1 else [f"[{section}]"]
+        for key, value in values.items():
+            text, comment = f"{key} = {_toml(value)}", draft.comments.get(f"{section}.{key}")
+            lines.append(f"{text:<{WIDTH}}# {comment}" if comment else text)
+    return "\n".join(lines) + "\n"
+
+
+def named(draft: Draft) -> str:
+    """The devices in a few words."""
+    names = [device.name.partition(".")[0] for device in draft.devices]
+    shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+    return f"{len(names)} devices ({shown})" if len(names) > 1 else "one device"
+
+
+def class_setting(draft: Draft, classes: Iterable[str], comment: str) -> None:
+    """The classes, which need two at least."""
+    listed = list(classes)
+    if len(listed) < 2:
+        raise BouquetError(f"There is one class only, {', '.join(listed)}: to tell apart there must be two at least.")
+    draft.set("data", "classes", listed, comment)
+
+
+def _toml(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,127 @@
+"""``bouquet try``: what each device has, as an .npz of its own for each seed, so that no run decodes a photo again.
+
+Each is divided in three: what is trained on, what learning rates are chosen on, and what is tested. The newest part is
+tested, and chosen on before it, where samples are in the order of their time; else a random part, of each seed another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bouquet.client.context import own_data
+from bouquet.client.data.loading import ClientData
+from bouquet.common.data.partitions import split_train_test
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings import Settings, parse_settings
+from bouquet.common.task.task import task_of
+
+MOST = 400  # samples of a device: a few minutes must do
+DIVIDED = 5  # devices that one is divided into
+LEAST = 20  # samples of each of them
+CHOSEN_ON = 0.2  # of what is trained on
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """A device's samples (n, …) in their own units, in the order of their time where ``in_order``.
+
+    Of neighbours, ``overlap`` have rows in common.
+    """
+
+    x: NDArray[Any]
+    y: NDArray[Any]
+    in_order: bool
+    overlap: int = 0
+
+    def part(self, places: Indices | slice) -> Samples:
+        """Some of them."""
+        return replace(self, x=self.x[places], y=self.y[places])
+
+    def divided(self, fraction: float, seed: Sequence[int]) -> tuple[Samples, Samples]:
+        """Without the newest ``fraction``, and it; or a random one. Raises `BouquetError` for too few."""
+        count = len(self.y)
+        if self.in_order:
+            cut = count - max(1, round(fraction * count))
+            return self.part(slice(0, max(0, cut - self.overlap))), self.part(slice(cut, count))
+        kept, held = split_train_test(np.arange(count), self.y, seed, test_fraction=fraction)
+        return self.part(kept), self.part(held)
+
+
+def read_devices(settings: Settings, devices: Sequence[Path]) -> dict[str, Samples]:
+    """Name → samples of each device; one device alone is divided into several, by the order of its samples.
+
+    Raises `BouquetError` for what does not fit, and for too few samples.
+    """
+    found = {device.name.partition(".")[0]: _samples(settings, device) for device in devices}
+    if len(found) < len(devices):
+        raise BouquetError("Two of the devices have the same name: give each folder a name of its own.")
+    return found if len(found) > 1 else _several(settings, *found.values())
+
+
+def write_parts(devices: Mapping[str, Samples], folder: Path, fraction: float, seed: int) -> None:
+    """``test/DEVICE/data.npz`` and ``chosen-on/DEVICE/data.npz`` below ``folder``; ``fraction`` is tested."""
+    for number, (name, samples) in enumerate(devices.items()):
+        kept = samples.part(_few(len(samples.y), MOST, samples.in_order, (seed, number)))
+        rest, tested = kept.divided(fraction, (seed, number))
+        trained, chosen = rest.divided(CHOSEN_ON, (seed, number, 1))
+        for what, (train, test) in {"test": (rest, tested), "chosen-on": (trained, chosen)}.items():
+            if len(train.y) < 2 or not len(test.y):
+                raise BouquetError(f"{name} has {len(samples.y)} samples: too few to train, choose and test on.")
+            (folder / what / name).mkdir(parents=True, exist_ok=True)
+            np.savez(folder / what / name / "data.npz", x=train.x, y=train.y, x_test=test.x, y_test=test.y)
+
+
+def settings_of_parts(settings: Settings, shape: tuple[int, ...]) -> Settings:
+    """The settings with each device's data as such an .npz. A forecast is a regression then: the windows are there."""
+    sections: dict[str, Any] = settings.model_dump(exclude_unset=True)
+    task = task_of(settings)
+    data = {"dataset": "own", "input_shape": shape, "classes": settings.data.classes}
+    table = {} if task.has_classes else {"targets": settings.table.targets, "scaling": settings.table.scaling}
+    kind = {"kind": "regression"} if task.is_forecast else {}
+    sections |= {"data": data, "table": table, "task": {**sections.get("task", {}), **kind}}
+    sections["server"] = {**sections.get("server", {}), "min_clients": 1}
+    return parse_settings(sections, {"simulation.engine": "inline"})
+
+
+def _samples(settings: Settings, device: Path) -> Samples:
+    """All of a device's samples, those that it tests on last."""
+    data = own_data(settings, str(device))
+    overlap = settings.table.history + settings.table.horizon - 1 if task_of(settings).is_forecast else 0
+    x = np.concatenate([data.train_x, data.test_x])
+    return Samples(x, np.concatenate([_told(data, data.train_y), _told(data, data.test_y)]), data.in_order, overlap)
+
+
+def _told(data: ClientData, y: NDArray[Any]) -> NDArray[Any]:
+    """What is told of samples, in the targets' own units."""
+    return np.asarray(data.scaling.undone(y) if data.scaling is not None and not data.num_classes else y)
+
+
+def _several(settings: Settings, samples: Samples) -> dict[str, Samples]:
+    """Stretches of a device's samples: of each class, or of time, the first, the next and so on."""
+    count = min(DIVIDED, len(samples.y) // LEAST)
+    if count < 2:
+        raise BouquetError(
+            f"One device with {len(samples.y)} samples cannot be divided: {2 * LEAST} samples are needed, or several "
+            "devices' folders."
+        )
+    groups = [np.flatnonzero(samples.y == label) for label in np.unique(samples.y)]
+    if samples.in_order or settings.data.classes == ():
+        groups = [np.arange(len(samples.y))]
+    stretches = [np.array_split(group, count) for group in groups]
+    return {
+        f"part-{k + 1}": samples.part(np.sort(np.concatenate([group[k] for group in stretches]))) for k in range(count)
+    }
+
+
+def _few(count: int, most: int, newest: bool, seed: Sequence[int]) -> Indices:
+    """At most so many of ``count`` samples: the newest, or random ones, in order."""
+    if count <= most or newest:
+        return np.arange(max(0, count - most), count)
+    return np.sort(np.random.default_rng(seed).choice(count, most, replace=False))

@@ -1,0 +1,124 @@
+"""The commands of the first hour: ``bouquet init`` and ``bouquet try``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bouquet.console import console
+
+
+def init(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="A folder for each device with its photos or tables, or one's own.")
+    ],
+    file: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Settings file; the folder's name and .toml by default."),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Of tables, the column that is to be told.")
+    ] = None,
+    server: Annotated[
+        bool, typer.Option("--server", help="Also make the server's keys, and those of each device, in keys/.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write over a settings file that is there.")] = False,
+) -> None:
+    """Look at photos, tables or .npz, and write a settings file that works for them.
+
+    It asks nothing. It says what it saw and what it assumed, reads all data once as a round would, and says what comes
+    next.
+
+    Example: bouquet init plants
+    """
+    from bouquet.begin.beside import server_files, settings_of
+    from bouquet.begin.draft import draft_text
+    from bouquet.begin.look import look
+    from bouquet.common.errors import BouquetError
+    from bouquet.common.system.files import write_atomically
+
+    draft = look(folder, target=target)
+    file = file or Path(f"{draft.sections['run']['name']}.toml")
+    if file.exists() and not force:
+        raise BouquetError(f"{file} is there already and is not overwritten: --force, or another --out.")
+
+    def say(what: str, lines: list[str]) -> None:
+        for line in lines:
+            console.print(f"{what:<9}{line}", soft_wrap=True, highlight=False)
+
+    say("seen", draft.seen)
+    say("assumed", draft.assumed)
+    write_atomically(file, draft_text(draft, f"bouquet init {folder}").encode())
+    say("written", [str(file)])
+    settings_of(draft)
+    if server:
+        say("made", server_files(draft))
+    several = len(draft.devices) > 1
+    say(
+        "next",
+        [
+            f"bouquet try {folder} --settings {file}",
+            *([f"bouquet simulate --settings {file}"] if several else []),
+            f"bouquet server --settings {file}" + ("" if server else " --insecure"),
+            f"bouquet check --settings {file} --data {draft.devices[0]}",
+        ],
+    )
+
+
+def try_(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="FOLDER…", help="The devices' folders, one that holds them, or one device's."),
+    ],
+    settings: Annotated[
+        Path | None, typer.Option("--settings", "-s", metavar="FILE", help="Settings; what bouquet init would write.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Of tables, the column that is to be told.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(min=2, help="Rounds of each run; at most 15 by default.")] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the runs go.")] = Path("runs/try"),
+) -> None:
+    """Say whether federation is worth it for these devices: some minutes of simulation on their own data.
+
+    Each device alone, FedAvg, FedPer, Ditto, FeSEM and what the settings say, each with the learning rate that is best
+    for it, chosen on samples that are not tested. Five seeds say what is chance. One device's data are divided into
+    five, by their order.
+
+    Example: bouquet try plants
+    """
+    from rich.table import Table as RichTable
+
+    from bouquet.begin.look import devices_in, look
+    from bouquet.begin.parts import read_devices
+    from bouquet.begin.trial import advice, gain_text, outcomes, trial_table, unit_of
+    from bouquet.common.settings import load_settings, parse_settings
+    from bouquet.experiments.comparison.cell_process import ForkRunner
+    from bouquet.experiments.comparison.tables import write_results
+    from bouquet.experiments.comparison.tuning import run_comparison
+
+    draft = None if settings is not None else look(*folders, target=target)
+    chosen = parse_settings(draft.sections, {}) if draft else load_settings(settings)
+    places = folders if len(folders) > 1 else devices_in(folders[0])
+    devices = read_devices(chosen, places)
+    for line in [*draft.seen, *draft.assumed] if draft else ():
+        console.print(line, soft_wrap=True, highlight=False)
+    if len(places) == 1:
+        console.print(f"One device's data, divided into {len(devices)} by their order: these are no real devices.")
+    table = trial_table(chosen, devices, out, rounds)
+    results = run_comparison(table, out, None, ForkRunner(), console, quiet=True)
+    write_results(results, out)
+    score = table.score
+    found = outcomes(results, next(iter(devices.values())).in_order)
+    shown = RichTable("", score.title, f"over alone ({unit_of(score)})", "learning rate", title_justify="left")
+    for one in found:
+        mark = "" if one.gain is None or one.claimed else "≈ "
+        shown.add_row(one.row, score.number(one.score), mark + gain_text(score, one), f"{one.learning_rate:g}")
+    console.print(shown)
+    console.print("± is of 95 % over five seeds; ≈ may be chance.")
+    console.print(advice(found, score), soft_wrap=True, highlight=False)
+    console.print(f"All of it: {out}/compare.html", soft_wrap=True, highlight=False)
+    if results.interrupted or results.failed_now:
+        raise typer.Exit(1)

@@ -1,0 +1,76 @@
+"""Curves as a page draws them: lines on a box that is 100 by 100, their axes and values as text beside it.
+
+Text keeps its size on a phone and in the dark, and the values of a round are shown under the pointer without a script.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from matplotlib.ticker import MaxNLocator
+
+from bouquet.server.record.reader import Points
+
+MOST_BANDS = 150  # of rounds whose values are shown under the pointer
+FEW_DOTS = 30
+
+Series = tuple[str, str, Points]  # label, colour as CSS has it, rounds and values
+
+
+def chart(
+    title: str, series: Sequence[Series], number: Callable[[float], str], zero: bool = False
+) -> dict[str, Any] | None:
+    """What the template ``charts.html`` draws; None where there are no two points. ``zero`` begins the axis there."""
+    present = [(label, colour, [*map(float, x)], [*map(float, y)]) for label, colour, (x, y) in series if len(y)]
+    rounds = sorted({at for _, _, x, _ in present for at in x})
+    if len(rounds) < 2:
+        return None
+    values = [value for *_, y in present for value in y] + ([0.0] if zero else [])
+    ticks = [float(tick) for tick in MaxNLocator(4).tick_values(min(values), max(values))]
+    low, high = ticks[0], ticks[-1]
+    first, last = rounds[0], rounds[-1]
+
+    def across(at: float) -> float:
+        return round(100 * (at - first) / (last - first), 2)
+
+    def up(value: float) -> float:
+        return round(100 * (value - low) / (high - low), 2)
+
+    step = -(-len(rounds) // MOST_BANDS)
+    shown = rounds[::step]
+    half = 50 / max(1, len(shown) - 1)
+    found = [(label, colour, dict(zip(x, y, strict=True))) for label, colour, x, y in present]
+    bands = [
+        {
+            "left": round(max(0.0, across(at) - half), 2),
+            "width": round(min(100.0, across(at) + half) - max(0.0, across(at) - half), 2),
+            "at": f"{at:g}",
+            "across": across(at),
+            "values": [(label, colour, number(y[at]), up(y[at])) for label, colour, y in found if at in y],
+        }
+        for at in shown
+    ]
+    return {
+        "title": title,
+        "keys": [(label, colour) for label, colour, *_ in present],
+        "ticks": [(up(tick), number(tick)) for tick in ticks],
+        "lines": [
+            (colour, " ".join(f"{across(at)},{100 - up(value):g}" for at, value in zip(x, y, strict=True)))
+            for _, colour, x, y in present
+        ],
+        "first": f"{first:g}",
+        "last": f"{last:g}",
+        "bands": bands,
+    }
+
+
+def spark(values: Sequence[float], low: float, high: float) -> str:
+    """The points of a small curve on a box of 100 by 24; empty of fewer than two values."""
+    if len(values) < 2:
+        return ""
+    room = (high - low) or 1.0
+    every = max(1, len(values) // FEW_DOTS)
+    kept = [*values[:-1:every], values[-1]]
+    wide = 100 / (len(kept) - 1)
+    return " ".join(f"{k * wide:.1f},{22 - 20 * (value - low) / room:.1f}" for k, value in enumerate(kept))

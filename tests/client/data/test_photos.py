@@ -1,0 +1,359 @@
+"""Photos as they are: what cameras, editors, phones and file servers leave in a folder costs nobody the others."""
+
+import contextlib
+import io
+import os
+import struct
+import unicodedata
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from bouquet.client.data.own import load_folder
+from bouquet.common.data.images import IMAGE_SUFFIXES, files_below, read_image, read_photo
+from bouquet.common.errors import BouquetError
+from bouquet.common.settings import load_settings
+
+CLASSES = ("healthy", "Möhrenfäule", "rust")
+SHAPE = (3, 8, 8)
+SIDEWAYS = (0x0112, 3, 1, struct.pack("<I", 6))
+
+
+def exif(*entries):
+    """A TIFF header with one directory of (tag, type, count, value of at most 4 bytes, or more)."""
+    head, extra, start = b"II*\0" + struct.pack("<IH", 8, len(entries)), b"", 14 + 12 * len(entries)
+    for tag, kind, count, value in entries:
+        head += struct.pack("<HHI", tag, kind, count)
+        head += struct.pack("<I", start + len(extra)) if len(value) > 4 else value.ljust(4, b"\0")
+        extra += value if len(value) > 4 else b""
+    return b"Exif\0\0" + head + struct.pack("<I", 0) + extra
+
+
+def scene(seed):
+    """A smooth scene (64, 64), uint8."""
+    coarse = np.random.default_rng(seed).integers(0, 255, (6, 6)).astype(np.uint8)
+    return np.asarray(Image.fromarray(coarse).resize((64, 64), Image.Resampling.BICUBIC))
+
+
+def save(folder, name="healthy", count=8, seed=0, suffix=".png"):
+    (folder / name).mkdir(parents=True, exist_ok=True)
+    files = [folder / name / f"{seed + i:03}{suffix}" for i in range(count)]
+    for i, file in enumerate(files):
+        Image.fromarray(scene(seed + i)).save(file)
+    return files
+
+
+def load(folder, **changes):
+    return load_folder(folder, **{"input_shape": SHAPE, "classes": CLASSES, "as_bytes": True} | changes)
+
+
+def count(own):
+    return len(own.train_y) + len(own.test_y)
+
+
+ODD = {
+    "a resolution of -1/0": (0x011A, 10, 1, struct.pack("<ii", -1, 0)),
+    "text where numbers are due": (0x0111, 2, 2, b"a\0"),
+    "a directory that is nowhere": (0x8769, 4, 1, struct.pack("<I", 4_000_000_000)),
+    "a date of no month": (0x0132, 2, 20, b"2026:77:99 99:99:99\0"),
+    "more values than there are": (0x0100, 4, 1 << 30, struct.pack("<I", 8)),
+}
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_the_orientation_is_read_by_itself(odd, kind, tmp_path):
+    pixels = np.repeat([[0, 255]], 40, axis=0).repeat(20, axis=1).astype(np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, kind, exif=exif(SIDEWAYS, odd))
+    (tmp_path / "photo.jpg").write_bytes(buffer.getvalue())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        top = read_image(tmp_path / "photo.jpg", (1, 2, 2))[0]
+    assert abs(top.astype(int) - [[0, 0], [255, 255]]).max() < 60
+
+
+@pytest.mark.parametrize("orientation", range(10))
+def test_every_orientation_is_undone(orientation, tmp_path):
+    upright = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
+    undone = [upright, upright, upright[:, ::-1], upright[::-1, ::-1], upright[::-1], upright.T, np.rot90(upright)]
+    undone += [upright[::-1, ::-1].T, np.rot90(upright, 3), upright]
+    data = Image.Exif()
+    data[0x0112] = orientation
+    Image.fromarray(np.ascontiguousarray(undone[orientation])).save(tmp_path / "a.png", exif=data)
+    np.testing.assert_array_equal(read_image(tmp_path / "a.png", (1, 3, 4))[0], upright)
+
+
+def test_what_is_transparent_has_white_behind_it_and_is_said(tmp_path):
+    files = save(tmp_path)
+    clear = np.zeros((4, 4, 4), np.uint8)
+    clear[:2, :, 3] = 255
+    Image.fromarray(clear).save(files[0])
+    Image.fromarray(np.full((4, 4, 4), 255, np.uint8)).save(files[1])  # an alpha that hides nothing
+    assert read_image(files[0], (3, 4, 4))[0, :, 0].tolist() == [0, 0, 255, 255]
+    assert any(note.startswith("Transparent: 1 photos in part") for note in load(tmp_path).notes)
+
+
+def test_sixteen_bits_become_eight_and_thirty_two_are_named(tmp_path):
+    file = tmp_path / "deep.png"
+    Image.fromarray(np.full((4, 4), 0x80FF, np.uint16)).save(file)
+    assert read_image(file, (1, 4, 4)).ravel().tolist() == [128] * 16
+    assert read_image(file, SHAPE)[:, 0, 0].tolist() == [128] * 3
+    Image.fromarray(np.full((4, 4), 0.5, np.float32)).save(tmp_path / "float.tiff")
+    with pytest.raises(BouquetError, match=r"float\.tiff cannot be read \(it has 32 bits a channel"):
+        read_image(tmp_path / "float.tiff", SHAPE)
+
+
+@pytest.mark.parametrize(("suffix", "more"), [(".gif", {"save_all": True}), (".png", {"save_all": True})])
+def test_of_what_moves_the_first_frame_is_read(suffix, more, tmp_path):
+    frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
+    frames[0].save(tmp_path / f"a{suffix}", append_images=frames[1:], **more)
+    assert read_image(tmp_path / f"a{suffix}", SHAPE)[:, 0, 0].tolist() == [255, 0, 0]
+
+
+def test_colours_of_print_are_read(tmp_path):
+    Image.new("CMYK", (8, 8), (0, 255, 255, 0)).save(tmp_path / "a.jpg")
+    red, green, blue = read_image(tmp_path / "a.jpg", SHAPE)[:, 0, 0].tolist()
+    assert red > 200
+    assert green < 60
+    assert blue < 60
+
+
+def test_heic_is_passed_over_with_the_way_to_read_it(tmp_path, monkeypatch):
+    save(tmp_path)
+    (tmp_path / "healthy" / "phone.HEIC").write_bytes(b"")
+    monkeypatch.setattr("bouquet.common.data.images.find_spec", lambda name: None)
+    (note,) = [note for note in load(tmp_path).notes if note.startswith("Passed over")]
+    assert "(.heic 1)" in note
+    assert "pip install pillow-heif" in note
+
+
+def unreadable(folder):
+    """Files of which each is wrong in its way, by what is said of it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    whole = io.BytesIO()
+    Image.fromarray(scene(9)).save(whole, "JPEG")
+    (folder / "empty.jpg").write_bytes(b"")
+    (folder / "text.png").write_bytes(b"no image")
+    (folder / "half.jpg").write_bytes(whole.getvalue()[:-200])
+    (folder / "nowhere.jpg").symlink_to(folder / "gone" / "photo.jpg")
+    (folder / "circle.jpg").symlink_to(folder / "circle.jpg")
+    os.mkfifo(folder / "pipe.jpg")
+    wide = bytearray(whole.getvalue())
+    place = wide.index(b"\xff\xc0")
+    wide[place + 5 : place + 9] = struct.pack(">HH", 65_000, 65_000)
+    (folder / "bomb.jpg").write_bytes(wide)
+    return {
+        "empty.jpg": "no image",
+        "text.png": "no image",
+        "half.jpg": "truncated",
+        "nowhere.jpg": "No such file",
+        "circle.jpg": "symbolic links",
+        "pipe.jpg": "it is no file",
+        "bomb.jpg": "pixels",
+    }
+
+
+@pytest.mark.timeout(60)  # a pipe that is opened waits for ever
+def test_each_file_that_cannot_be_read_is_named_and_left_out(tmp_path):
+    save(tmp_path, count=140)
+    said = unreadable(tmp_path / "healthy")
+    own = load(tmp_path)
+    assert (own.left_out, count(own)) == (len(said), 140)
+    (note,) = [note for note in own.notes if note.startswith("Left out")]
+    assert note.startswith("Left out: 7 of 147 photos.")
+    for name, reason in said.items():
+        with pytest.raises(BouquetError, match=rf"{name} cannot be read \(.*{reason}"):
+            read_image(tmp_path / "healthy" / name, SHAPE)
+        assert f"/{name} cannot be read" in note
+    with pytest.raises(BouquetError, match=r"bomb\.jpg cannot be read .*Nothing is left out.*--strict"):
+        load(tmp_path, strict=True)
+    for file in list((tmp_path / "healthy").glob("*.png"))[:9]:
+        file.unlink()
+    with pytest.raises(BouquetError, match=r"7 of 138 photos cannot be read, and at most 5% are left out") as caught:
+        load(tmp_path)
+    assert caught.value.public == "7 of 138 photos cannot be read on this device."
+
+
+def test_a_large_image_is_refused_where_there_is_no_memory_for_it(tmp_path, monkeypatch):
+    Image.new("L", (4000, 3000)).save(tmp_path / "a.png")
+    assert read_image(tmp_path / "a.png", SHAPE).shape == SHAPE
+    monkeypatch.setattr("bouquet.common.data.images.available_bytes", lambda: 150_000_000)
+    with pytest.raises(BouquetError, match="its 12000000 pixels take 192 MB, and 150 MB are free"):
+        read_image(tmp_path / "a.png", SHAPE)
+    Image.new("L", (4000, 3000)).save(tmp_path / "a.jpg")
+    assert read_image(tmp_path / "a.jpg", SHAPE).shape == SHAPE  # decoded at a fraction of its size
+
+
+def test_folders_in_circles_and_folders_called_like_photos(tmp_path):
+    photos, elsewhere = tmp_path / "photos", tmp_path / "elsewhere"
+    save(photos)
+    (photos / "healthy" / "again").symlink_to(photos / "healthy")
+    (photos / "healthy" / "up").symlink_to(photos)
+    save(photos / "healthy", "of-may.jpg", seed=20, count=2)
+    save(elsewhere, "june", seed=30, count=3)
+    (photos / "healthy" / "june").symlink_to(elsewhere / "june")
+    assert count(load(photos)) == 8 + 2 + 3
+    assert len(list(files_below(photos))) < 40
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may look into everything")
+def test_a_folder_that_may_not_be_looked_into_is_left_out(tmp_path):
+    save(tmp_path)
+    save(tmp_path, "rust", seed=50)[0].parent.chmod(0)
+    try:
+        own = load(tmp_path)
+    finally:
+        (tmp_path / "rust").chmod(0o700)
+    assert own.left_out == 1
+    assert any("rust cannot be read" in note for note in own.notes)
+
+
+def test_names_of_the_longest_kind_and_of_no_text(tmp_path):
+    (file, *_) = save(tmp_path, count=20)
+    file.rename(file.with_name("ü" * 125 + ".png"))
+    raw = os.fsencode(tmp_path / "healthy") + b"/no\xfftext\x1b[31m.png"
+    with open(raw, "wb") as output:
+        output.write(b"no image")
+    own = load(tmp_path)
+    (note,) = [note for note in own.notes if note.startswith("Left out")]
+    assert r"no\udcfftext\x1b[31m.png" in note
+    for text in own.notes:
+        text.encode()
+
+
+def test_a_class_is_the_same_however_its_accents_are_kept(tmp_path):
+    apart = unicodedata.normalize("NFD", CLASSES[1])
+    assert apart != CLASSES[1]
+    save(tmp_path, apart, count=4)
+    save(tmp_path, CLASSES[1], seed=10, count=4)  # another folder on Linux
+    assert load(tmp_path).samples_by_class() == [0, 8, 0]
+    chosen = load_settings(None, [f'data.classes=["a", "{apart}"]', "data.input_shape=[3,8,8]", "data.dataset=own"])
+    assert chosen.data.classes == ("a", CLASSES[1])
+
+
+def test_folders_of_no_class_wait_and_a_misspelt_one_has_a_hint(tmp_path):
+    save(tmp_path)
+    save(tmp_path, "blight", count=3, seed=10)
+    save(tmp_path, "Rust ", count=2, seed=20)
+    (tmp_path / "notes").mkdir()
+    own = load(tmp_path)
+    assert own.unknown_classes == ("Rust ", "blight")
+    assert own.samples_by_class() == [8, 0, 0]
+    assert own.notes[0] == (
+        "Not a class of this run, and waits for one whose data.classes name it: Rust  (2 images; is it rust? Rename "
+        "the folder then), blight (3 images)."
+    )
+    with pytest.raises(BouquetError, match=r"Rust  is not one of the classes .*; is it rust\?") as caught:
+        load(tmp_path, strict=True)
+    assert "Rust " not in caught.value.public
+
+
+def burst(folder, name, scenes, frames, when, by_exif=True):
+    """Frames of one scene a second apart, scenes ten minutes apart, each frame with noise of its own."""
+    (folder / name).mkdir(parents=True)
+    rng = np.random.default_rng(7)
+    for number in range(scenes):
+        for frame in range(frames):
+            file = folder / name / f"{number:02}-{frame}.jpg"
+            noise = rng.normal(0, 2, (64, 64))
+            seconds = when + 600 * number + frame
+            data = Image.Exif()
+            if by_exif:
+                data.get_ifd(0x8769)[0x9003] = (
+                    f"2026:10:14 {seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+                )
+            Image.fromarray((scene(100 * when + number) + noise).clip(0, 255).astype(np.uint8)).save(file, exif=data)
+            os.utime(file, (1.7e9 + seconds, 1.7e9 + seconds))
+
+
+def sides(own):
+    """How many tested photos have one of their own scene, by their likeness, among what is trained on."""
+    train, test = (part.reshape(len(part), -1).astype(float) for part in (own.train_x, own.test_x))
+    return sum((np.abs(train - one).mean(axis=1) < 6).any() for one in test)
+
+
+@pytest.mark.parametrize("by_exif", [True, False])
+def test_a_burst_is_trained_on_or_tested(by_exif, tmp_path):
+    for when, name in enumerate(CLASSES):
+        burst(tmp_path, name, scenes=10, frames=5, when=when, by_exif=by_exif)
+    own = load(tmp_path)
+    assert (len(own.test_y), sides(own)) == (30, 0)
+    whose = "EXIF" if by_exif else "the files' times"
+    assert own.notes == (f"Scenes: 150 photos are 30 scenes by {whose}; each is trained on as a whole, or tested.",)
+
+
+def test_where_times_say_nothing_near_duplicates_are_said(tmp_path):
+    for when, name in enumerate(CLASSES):
+        burst(tmp_path, name, scenes=10, frames=5, when=when, by_exif=False)
+    for file in tmp_path.rglob("*.jpg"):
+        os.utime(file, (1.7e9, 1.7e9))  # copied in one go
+    own = load(tmp_path)
+    (note,) = own.notes
+    alike = sides(own)
+    assert alike > 25
+    assert note.startswith(f"Look alike: {alike} of 30 tested photos are almost one that is trained on, such as ")
+
+
+def test_one_long_burst_is_cut_by_time(tmp_path):
+    burst(tmp_path, "rust", scenes=1, frames=60, when=0)
+    own = load(tmp_path)
+    assert len(own.test_y) == 12
+    assert any("are 10 scenes by EXIF" in note for note in own.notes)
+
+
+def test_photos_apart_are_neither_scenes_nor_alike(tmp_path):
+    for when, name in enumerate(CLASSES):
+        burst(tmp_path, name, scenes=40, frames=1, when=when)
+    assert load(tmp_path).notes == ()
+
+
+def test_the_same_photo_in_two_classes_is_said(tmp_path):
+    (file, *_) = save(tmp_path)
+    save(tmp_path, "rust", seed=30)
+    (tmp_path / "rust" / "copy.png").write_bytes(file.read_bytes())
+    notes = load(tmp_path).notes
+    assert "In two classes: 1 photos, such as healthy/000.png, which is rust/copy.png, too." in notes
+
+
+def test_a_photo_that_is_replaced_while_it_is_read_is_one_or_the_other(tmp_path, monkeypatch):
+    file = tmp_path / "a.png"
+    Image.new("L", (8, 8), 10).save(file)
+    Image.new("L", (8, 8), 200).save(tmp_path / "b.png")
+    load_ = Image.Image.load
+
+    def replace(image):
+        if (tmp_path / "b.png").exists():
+            (tmp_path / "b.png").rename(file)
+        return load_(image)
+
+    monkeypatch.setattr(Image.Image, "draft", lambda image, *_: replace(image))
+    assert set(np.unique(read_image(file, SHAPE))) <= {10, 200}
+
+
+def photo_bytes(kind):
+    buffer = io.BytesIO()
+    more = {"exif": exif(SIDEWAYS, *ODD.values())} if kind in ("JPEG", "PNG", "WEBP") else {}
+    Image.fromarray(scene(1)).save(buffer, kind, **more)
+    return buffer.getvalue()
+
+
+WHOLE = {kind: photo_bytes(kind) for kind in ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "PPM")}
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.sampled_from(sorted(WHOLE)), st.lists(st.tuples(st.integers(0, 600), st.binary(min_size=1, max_size=4))))
+def test_nothing_but_our_own_error_leaves_a_photo(tmp_path, kind, flips):
+    damaged = bytearray(WHOLE[kind])
+    for place, with_ in flips:
+        damaged[place : place + len(with_)] = with_
+    file = tmp_path / f"damaged{IMAGE_SUFFIXES[0]}"
+    file.write_bytes(damaged)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a warning of Pillow's is another thing that it may raise
+        with contextlib.suppress(BouquetError):
+            assert read_photo(file, SHAPE).pixels.shape == SHAPE
