@@ -13,7 +13,7 @@ A method with clusters calls `Groups.after_round` between its E-step and its M-s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal, NamedTuple
 
@@ -22,6 +22,7 @@ import numpy as np
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.strategies.base.options import Allowed, is_count
 from bouquet.strategies.base.replies import Matrix, Replies
+from bouquet.strategies.mathematics.aggregation import Assignment
 from bouquet.strategies.mathematics.clustering import canonical_labels
 from bouquet.strategies.mathematics.groups import WIDTH, agreement, deviations, find_groups, sketch
 from bouquet.strategies.mathematics.similarity import euclidean_distances
@@ -38,7 +39,7 @@ NumClusters = Annotated[
 
 
 class Found(NamedTuple):
-    """The clusters after a round: of every client, and of each the old one that it is or was part of (K,).
+    """The clusters after a round: of every client, and of each cluster the old one that it is or was part of (K,).
 
     ``pulled`` are clients whose data pull them to another cluster: they go there when their models have counted here.
     """
@@ -47,6 +48,10 @@ class Found(NamedTuple):
     assignment: dict[str, int]
     origins: list[int]
     pulled: dict[str, int]
+
+    def labels(self, clients: Sequence[str]) -> Assignment:
+        """The clusters (n,) that these clients' models count in."""
+        return np.array([self.assignment[client] for client in clients], dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,19 @@ class Groups:
     rounds: dict[str, int] = field(default_factory=dict)  # client → of how many rounds that is the mean
     proposed: dict[str, int] = field(default_factory=dict)
     log_p: float | None = None  # of the clearest groups in a cluster, in the last round
+
+    def e_step(
+        self, replies: Replies, assignment: Mapping[str, int], nearest: Assignment, centers: Matrix, seed: int | None
+    ) -> Found:
+        """The clusters where the server chooses them, from the ``nearest`` center (n,) of each model that came.
+
+        Where their number is given there is no ``seed``, and that is all. Else it is for newcomers: who has a cluster
+        stays there unless its data pull it away, because where a model ended says little of where its data pull.
+        """
+        by_model = dict(zip(replies.clients, nearest.tolist(), strict=True))
+        if seed is None:
+            return Found(self, {**assignment, **by_model}, [*range(len(centers))], {})
+        return self.after_round(replies, assignment, {**by_model, **assignment}, centers, seed)
 
     def after_round(
         self,
@@ -121,10 +139,12 @@ class Groups:
         updates = {
             client: _sketched(replies.layout, update)
             for client, update in replies.each_update(records)
-            if client in before and client not in replies.late
+            if client in before
         }
-        for k in sorted({before[client] for client in updates}):
-            here = [client for client in updates if before[client] == k]
+        # Who is late began at an older model, which moves all who did alike: it is compared with who is as late.
+        start = {client: (before[client], replies.late.get(client, 0)) for client in updates}
+        for k, age in sorted({*start.values()}):
+            here = [client for client in updates if start[client] == (k, age)]
             if len(here) < 2:
                 continue
             rows = np.stack([updates[client] for client in here])

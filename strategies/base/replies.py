@@ -37,7 +37,7 @@ class Replies:
     received: tuple[ClientReply, ...]
     instructions: Mapping[str, Instruction] = field(default_factory=dict)  # what each client was sent
     rows: Matrix | None = None  # (n, d), where the replies' vectors are the rows of a matrix already
-    late: frozenset[str] = frozenset()  # clients who replied to an older round
+    late: Mapping[str, int] = field(default_factory=dict)  # client → by how many rounds its task was older
 
     @property
     def clients(self) -> tuple[str, ...]:

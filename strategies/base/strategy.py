@@ -415,7 +415,7 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
                 self._note_unusable(client, arrival)
                 # Of an error of its own it is the device that says what is wrong with it.
                 (now.refused if message.has_content() or cannot_be_read(message) else now.failing).add(client)
-        return replace(rows.replies(usable, sent), late=frozenset(now.came_late))
+        return replace(rows.replies(usable, sent), late=dict(now.came_late))
 
     def _moved(
         self, reply: ClientReply, late: Awaited, layout: ParameterLayout

@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import Instruction, Scalar
 from bouquet.strategies.base.first_models import FirstModels
+from bouquet.strategies.base.groups import Groups
 from bouquet.strategies.base.method import one_model
 from bouquet.strategies.base.options import WholeNumber
 from bouquet.strategies.base.replies import Matrix, Replies
@@ -41,6 +42,7 @@ class OneShotState:
     gathered: dict[str, Vector] = field(default_factory=dict)  # client → what it made of the anchor
     examples: dict[str, int] = field(default_factory=dict)  # training samples of those clients
     gathering: int = 0  # rounds of gathering so far
+    groups: Groups = field(default_factory=Groups)  # of a method that finds K
     last: dict[str, Any] = field(default_factory=dict)  # what `record` tells
 
 

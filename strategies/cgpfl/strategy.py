@@ -12,13 +12,14 @@ With one context this is pFedMe (Dinh et al. 2020).
 
 Where this differs from the paper:
 
-- The contexts begin at k-means of the clients' ω from one common start; then every round is one step of k-means, from
-  the contexts as they are. How the first ω are gathered where only some clients are asked:
+- Given K, the contexts begin at k-means of the clients' ω from one common start; then every round is one step of
+  k-means, from the contexts as they are. How the first ω are gathered where only some clients are asked:
   `bouquet.strategies.baselines.one_shot`.
 - θ_i goes on from mini-batch to mini-batch and from round to round: the minimiser changes little, and is found sooner.
 - η λ is one option. The values common for pFedMe, λ = 15 and η λ about 0.1, take far more rounds than other methods:
   after three rounds on rotated digits personal models were at .27 with λ = 1 and η λ = 0.1, at .80 with these defaults.
-- K is given; the paper's CGPFL-Heur, which chooses it, is left out.
+- K is found as other methods find it (`bouquet.strategies.base.groups`), from one context on, or given; the paper's
+  CGPFL-Heur, which chooses it, is left out.
 
 The device's part is `bouquet.strategies.cgpfl.device`.
 """
@@ -34,6 +35,7 @@ from numpy.typing import ArrayLike
 
 from bouquet.common.protocol import ARRAYS, Instruction, Proximal
 from bouquet.common.protocol.offers import TRAINING
+from bouquet.strategies.base.groups import NumClusters
 from bouquet.strategies.base.method import count_moved, one_model
 from bouquet.strategies.base.options import Above0, Above0To1, Count
 from bouquet.strategies.base.replies import Matrix, Replies
@@ -52,8 +54,8 @@ class CGPFL(OneShotClustering):
 
     Parameters
     ----------
-    num_clusters : int, default 4
-        K, the number of contexts.
+    num_clusters : int | "auto", default "auto"
+        K, the number of contexts; ``"auto"`` finds it.
     proximal_weight : float, default 0.1
         λ of the Moreau envelope.
     personal_steps : int, default 5
@@ -69,7 +71,7 @@ class CGPFL(OneShotClustering):
     tested_model = "personal"
     clusters_chosen_on = "uploaded contexts"
 
-    num_clusters: Count = 4
+    num_clusters: NumClusters = "auto"
     proximal_weight: Above0 = 0.1
     personal_steps: Count = 5
     context_step: Above0To1 = 0.3
@@ -83,7 +85,11 @@ class CGPFL(OneShotClustering):
     @property
     def fewest(self) -> int:
         """As many clients as contexts."""
-        return self.num_clusters
+        return self.expected_clusters
+
+    def wants_late(self, state: OneShotState) -> bool:
+        """Where K is given, not before the clustering."""
+        return self.num_clusters == "auto" or super().wants_late(state)
 
     def device_needs(self) -> Mapping[str, str]:
         """For the context."""
@@ -113,21 +119,25 @@ class CGPFL(OneShotClustering):
 
     def update(self, state: OneShotState, round_: int, replies: Replies) -> OneShotState:
         """The first clustering; then each client goes to its nearest context, and the contexts to their clients."""
-        if state.directions is None:
+        auto = self.num_clusters == "auto"
+        if state.directions is None and not auto:
             return super().update(state, round_, replies)
         compared = replies.layout.parameters_of
         nearest = assign_to_nearest(compared(replies.W), compared(state.centers))
-        assignment = dict(zip(replies.clients, nearest.tolist(), strict=True))
+        seed = self.seed + round_ if auto else None
+        found = state.groups.e_step(replies, state.assignment, nearest, state.centers, seed)
+        labels, previous = found.labels(replies.clients), state.centers[found.origins]
         return replace(
             state,
-            centers=self.aggregate(replies.W, nearest, replies.num_examples, state.centers),
-            assignment={**state.assignment, **assignment},
-            last={"moved": count_moved(state.assignment, assignment)},
+            centers=self.aggregate(replies.W, labels, replies.num_examples, previous),
+            assignment={**found.assignment, **found.pulled},
+            groups=found.groups,
+            last={"moved": count_moved(state.assignment, found.assignment), "log_p": found.groups.log_p},
         )
 
     def find_clusters(self, updates: Matrix) -> tuple[Assignment, dict[str, Any]]:
         """K-means of the clients' ω, here as what they changed in their common start."""
-        labels, _, inertia = kmeans(updates, self.num_clusters, self.seed)
+        labels, _, inertia = kmeans(updates, self.expected_clusters, self.seed)
         return labels, {"inertia": inertia}
 
     def aggregate(self, W: Matrix, labels: Assignment, examples: ArrayLike, previous: Matrix) -> Matrix:

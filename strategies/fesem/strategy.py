@@ -94,24 +94,18 @@ class FeSEM(MethodStrategy[FeSEMState]):
             return self._first_clusters(state, replies, self.num_clusters)
         aligned = self._aligned(replies, state.centers)  # (K, n, d), for matched averaging
         nearest = expectation_step(replies.layout, replies.W, aligned, state.centers)  # Eq. 8
-        previous, groups, pulled = state.centers, state.groups, dict[str, int]()
-        if self.num_clusters == "auto":
-            nearest = np.array([state.assignment.get(c, k) for c, k in zip(replies.clients, nearest, strict=True)])
-        rows = matched_to(replies.W, aligned, nearest)
-        assignment = {**state.assignment, **dict(zip(replies.clients, nearest.tolist(), strict=True))}
-        if self.num_clusters == "auto":
-            found = groups.after_round(replies, state.assignment, assignment, state.centers, self.seed + round_)
-            groups, assignment, pulled = found.groups, found.assignment, found.pulled
-            previous = state.centers[found.origins]
-            nearest = np.array([assignment[client] for client in replies.clients])
-        centers = self._maximization_step(rows, nearest, replies, previous)  # Eq. 9
+        seed = self.seed + round_ if self.num_clusters == "auto" else None
+        found = state.groups.e_step(replies, state.assignment, nearest, state.centers, seed)
+        labels, origins = found.labels(replies.clients), np.array(found.origins)
+        rows = matched_to(replies.W, aligned, origins[labels])
+        centers = self._maximization_step(rows, labels, replies, state.centers[origins])  # Eq. 9
         return replace(
             state,
             centers=centers,
-            assignment={**assignment, **pulled},
-            moved=count_moved(state.assignment, assignment) if len(centers) == len(state.centers) else 0,
-            intra_distance=mean_distance(replies.layout, rows, centers, nearest),
-            groups=groups,
+            assignment={**found.assignment, **found.pulled},
+            moved=count_moved(state.assignment, found.assignment) if len(origins) == len(state.centers) else 0,
+            intra_distance=mean_distance(replies.layout, rows, centers, labels),
+            groups=found.groups,
         )
 
     def wants_late(self, state: FeSEMState) -> bool:

@@ -1,0 +1,134 @@
+"""Is the number of clusters found? FeSEM on digits in groups, K found beside K given and FedAvg.
+
+    python benchmarks/number_of_clusters.py RUNS.csv --seeds 2001 2002      # what RUNS.csv has already is not run again
+    python benchmarks/number_of_clusters.py RUNS.csv --seeds                # the summary alone
+
+From the repository's root; a line a run in ``RUNS.csv``, the summary on standard output. A run is right where it has as
+many clusters as there are groups and no cluster has devices of two. Default settings, 15 rounds. ``sampled``: three of
+ten devices in each of 30 rounds. ``dominant`` and ``dirichlet`` have no true number: there the accuracies count. Lines
+of the method ``before`` were run with the silhouette after three common rounds, which is no longer there.
+"""
+
+import argparse
+import csv
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from statistics import mean
+from typing import Any, NamedTuple
+
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.run import simulate
+
+PARTITIONS = {"rotated": "rotated", "permuted": "label-permuted", "class": "class-groups"}
+SAMPLED = ("server.fraction_train=0.3", "run.rounds=30")
+COLUMNS = ("kind", "groups", "devices", "learning_rate", "seed", "method", "clusters", "purity", "accuracy")
+
+
+class Cell(NamedTuple):
+    """A run: how devices differ, in how many groups, how many they are, and the method, with K behind a colon."""
+
+    kind: str
+    groups: int
+    devices: int
+    learning_rate: float
+    seed: int
+    method: str
+
+    def settings(self) -> list[str]:
+        kind, sampled = self.kind.removeprefix("sampled "), self.kind.startswith("sampled")
+        name, _, given = self.method.partition(":")
+        found = [f"data.partition={PARTITIONS.get(kind, kind.split()[0])}", f"data.clients={self.devices}"]
+        found += [f"train.learning_rate={self.learning_rate}", f"run.seed={self.seed}", f"strategy.name={name}"]
+        found += [f"data.groups={self.groups}"] if kind in PARTITIONS else []
+        found += [f"data.beta={kind.split()[1]}"] if kind.startswith("dirichlet") else []
+        found += [f"strategy.num_clusters={given}"] if given else []
+        return [*found, *(SAMPLED if sampled else ("run.rounds=15",)), "simulation.engine=batched"]
+
+
+def cells(seed: int) -> Iterator[Cell]:
+    """All runs of a seed."""
+    for devices in (10, 20, 40):
+        for rate in (0.02, 0.05, 0.1):
+            yield Cell("iid", 1, devices, rate, seed, "fesem")
+            for kind in PARTITIONS:
+                for groups in (2, 3, 4, 5, 6):
+                    for method in ("fesem", f"fesem:{groups}"):
+                        yield Cell(kind, groups, devices, rate, seed, method)
+    for kind, groups in (("rotated", 2), ("rotated", 4), ("permuted", 4), ("iid", 1)):
+        yield Cell(f"sampled {kind}", groups, 10, 0.05, seed, "fesem")
+    for kind in ("dominant", "dirichlet 0.1", "dirichlet 0.5"):
+        for method in ("fesem", "fedavg"):
+            yield Cell(kind, 0, 20, 0.05, seed, method)
+
+
+def measured(cell: Cell) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        found = simulate(load_settings(None, cell.settings()), Path(folder) / "run")
+    about = {**cell._asdict(), "devices": cell.devices}
+    return {**about, "clusters": found["clusters"], "purity": found["purity"], "accuracy": found["accuracy_macro"]}
+
+
+def read(path: Path) -> dict[Cell, dict[str, Any]]:
+    if not path.exists():
+        return {}
+    found = {}
+    with path.open(encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(file):
+            about = {name: kind(line[name]) for name, kind in Cell.__annotations__.items()}
+            found[Cell(**about)] = {name: float(line[name] or 1) for name in ("clusters", "purity", "accuracy")}
+    return found
+
+
+def summary(runs: dict[Cell, dict[str, Any]]) -> Iterator[list[str]]:
+    """A line for each way to differ, number of groups and number of devices.
+
+    Of a rival how often it is right, and how much the accuracy with K found is above its own, both on the runs it has.
+    """
+    rivals = {"K given": "fesem:{groups}", "rule of before": "before", "FedAvg": "fedavg"}
+    head = [cell for name in rivals for cell in (name, "gain over it")]
+    yield ["devices differ by", "groups", "devices", "K found", "accuracy", *head]
+    for key in sorted({cell[:3] for cell in runs}):
+        kind, groups, devices = key
+        own = {cell: one for cell, one in runs.items() if cell[:3] == key and cell.method == "fesem"}
+        line = [kind, str(groups or "–"), str(devices), _right(own), _text(one["accuracy"] for one in own.values())]
+        for method in rivals.values():
+            pairs = {c: c._replace(method=method.format(groups=groups)) for c in own}
+            other = {cell: runs[rival] for cell, rival in pairs.items() if rival in runs}
+            gains = [own[cell]["accuracy"] - one["accuracy"] for cell, one in other.items()]
+            line += [_right(other), f"{mean(gains):+.3f}".replace("0.", ".") if gains else "–"]
+        yield line
+
+
+def _right(found: dict[Cell, dict[str, Any]]) -> str:
+    """In how many runs it is right, or the mean number of clusters where there is no right one."""
+    if not found:
+        return "–"
+    if not next(iter(found)).groups:
+        return f"K {mean(one['clusters'] for one in found.values()):.1f}"
+    return f"{sum(one['clusters'] == c.groups and one['purity'] == 1 for c, one in found.items())} of {len(found)}"
+
+
+def _text(values: Iterable[float]) -> str:
+    return f"{mean(values):.3f}".removeprefix("0")
+
+
+def main(arguments: Iterable[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("--seeds", type=int, nargs="*", default=[2001])
+    options = parser.parse_args(arguments if arguments is None else list(arguments))
+    runs = read(options.runs)
+    for cell in (cell for seed in options.seeds for cell in cells(seed) if cell not in runs):
+        fresh, runs[cell] = not options.runs.exists(), (line := measured(cell))
+        with options.runs.open("a", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            if fresh:
+                writer.writeheader()
+            writer.writerow(line)
+    csv.writer(sys.stdout, lineterminator="\n").writerows(summary(runs))
+
+
+if __name__ == "__main__":
+    main()
