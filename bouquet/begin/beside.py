@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from bouquet.begin.draft import Draft
+from bouquet.begin.draft import Draft, name_of
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings import Settings, parse_settings
 from bouquet.keys.store import DEFAULT, add_device, init_keys, list_devices
@@ -38,9 +38,9 @@ def server_files(draft: Draft) -> list[str]:
     except BouquetError:
         init_keys(DEFAULT, names)
         there = set()
-        said.append(f"{DEFAULT}: the server's, which devices reach as {', '.join(names)}")
+        said.append(f"{DEFAULT}: the server's, for {', '.join(names)}; another name: bouquet keys server --host NAME")
     for device in draft.devices if len(draft.devices) > 1 else ():
-        name = device.name.partition(".")[0]
+        name = name_of(device)
         if name not in there:
             said.append(f"{add_device(DEFAULT, name)}: copy it to that device")
     return said

@@ -44,9 +44,14 @@ def draft_text(draft: Draft, made_by: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def name_of(device: Path) -> str:
+    """What a device is called: its folder, or its table without .csv."""
+    return device.name if device.is_dir() else device.name.partition(".")[0]
+
+
 def named(draft: Draft) -> str:
     """The devices in a few words."""
-    names = [device.name.partition(".")[0] for device in draft.devices]
+    names = [name_of(device) for device in draft.devices]
     shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
     return f"{len(names)} devices ({shown})" if len(names) > 1 else "one device"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bouquet.begin.draft import Draft, class_setting, named
+from bouquet.begin.draft import Draft, class_setting, name_of, named
 from bouquet.begin.look_table import look_at_tables
 from bouquet.client.data.folder import npz_of
 from bouquet.client.data.table_reader import table_files
@@ -34,7 +34,7 @@ def look(*folders: Path, target: str | None = None) -> Draft:
     folder, *others = folders
     devices = folders if others else devices_in(folder)
     draft = Draft(devices)
-    name = folder.resolve().name.partition(".")[0] or "bouquet"
+    name = name_of(folder.resolve()) or "bouquet"
     draft.set("run", "name", name)
     draft.set("run", "rounds", 20)
     draft.set("data", "dataset", OWN_DATA, "each device has its own")

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bouquet.begin.draft import name_of
 from bouquet.client.context import own_data
 from bouquet.client.data.loading import ClientData
 from bouquet.common.data.partitions import split_train_test
@@ -61,7 +62,7 @@ def read_devices(settings: Settings, devices: Sequence[Path]) -> dict[str, Sampl
 
     Raises `BouquetError` for what does not fit, and for too few samples.
     """
-    found = {device.name.partition(".")[0]: _samples(settings, device) for device in devices}
+    found = {name_of(device): _samples(settings, device) for device in devices}
     own_data.cache_clear()  # it would hold them once more
     if len(found) < len(devices):
         raise BouquetError("Two of the devices have the same name: give each folder a name of its own.")

@@ -13,7 +13,7 @@ from statistics import fmean
 
 from bouquet.begin.parts import Samples, settings_of_parts, write_parts
 from bouquet.common.settings import Settings
-from bouquet.common.task.score import Score
+from bouquet.common.task.score import ACCURACY, Score
 from bouquet.common.task.task import task_of
 from bouquet.experiments.comparison.claims import by_seed, worth_by_seed
 from bouquet.experiments.comparison.grid import make_table
@@ -145,13 +145,13 @@ def gain_text(score: Score, one: Outcome) -> str:
 
 
 def amount(score: Score, value: float) -> str:
-    """A difference of scores: points of an accuracy, else as the score is written."""
-    return f"{100 * value:.1f}" if not score.unit and score.higher_is_better else score.number(value)
+    """A difference of scores: points of an accuracy, else in two digits."""
+    return f"{100 * value:.1f}" if score == ACCURACY else score.number(float(f"{value:.2g}"))
 
 
 def unit_of(score: Score) -> str:
     """What a gain is counted in."""
-    return "points" if not score.unit and score.higher_is_better else score.unit or score.label
+    return "points" if score == ACCURACY else score.unit or score.label
 
 
 def advice(found: Sequence[Outcome], score: Score) -> str:

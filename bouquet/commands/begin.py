@@ -34,7 +34,7 @@ def init(
     Example: bouquet init plants
     """
     from bouquet.begin.beside import server_files, settings_of
-    from bouquet.begin.draft import draft_text
+    from bouquet.begin.draft import draft_text, name_of
     from bouquet.begin.look import look
     from bouquet.common.errors import BouquetError
     from bouquet.common.system.files import write_atomically
@@ -55,17 +55,17 @@ def init(
     settings_of(draft)
     if server:
         say("made", server_files(draft))
-    several = len(draft.devices) > 1
-    steps = {
-        f"bouquet try {folder} --settings {file}": "is federation worth it?",
-        **({f"bouquet simulate --settings {file}": "one run, its record and report"} if several else {}),
-        f"bouquet server --settings {file}{'' if server else ' --insecure'}": "the real fleet"
-        if server
-        else "a trial of the fleet; --server makes keys",
-        f"bouquet check --settings {file} --data {draft.devices[0]}": "on a device, before it joins",
-    }
-    width = max(map(len, steps)) + 2
-    say("next", [f"{command:<{width}}# {what}" for command, what in steps.items()])
+    several, device = len(draft.devices) > 1, draft.devices[0]
+    door = f"--keys keys/devices/{name_of(device)}" if server and several else "--insecure"
+    steps = [
+        (f"bouquet try {folder} --settings {file}", "is federation worth it?"),
+        *([(f"bouquet simulate --settings {file}", "one run, its record and report")] if several else []),
+        (f"bouquet server --settings {file}{'' if server else ' --insecure'}", "--server makes keys" * (not server)),
+        (f"bouquet check --settings {file} --data {device}", "on a device, before it joins"),
+        (f"bouquet client --server HOST:9092 {door} --data {device}", "on a device"),
+    ]
+    width = max(len(command) for command, _ in steps) + 2
+    say("next", [f"{command:<{width}}# {what}" if what else command for command, what in steps])
 
 
 def try_(

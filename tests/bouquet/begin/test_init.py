@@ -98,6 +98,12 @@ def test_a_date_in_parts_and_devices_whose_tables_differ(tmp_path):
     assert "Not every device has rain" in said
 
 
+def test_a_point_in_a_folders_name_is_part_of_it(tmp_path):
+    draft = look(write_photos(tmp_path / "plot.2", ("pi.1", "pi.2"), each=1, size=9))
+    assert draft.sections["run"]["name"] == "plot.2"
+    assert "(pi.1, pi.2)" in draft.seen[0]
+
+
 @pytest.mark.parametrize("numbers", [False, True])
 def test_an_npz(tmp_path, numbers):
     rng = np.random.default_rng(0)
