@@ -35,8 +35,9 @@ def class_counts(node: ClientContext, scores: Scores) -> dict[str, protocol.Scal
 
 def unknown_classes(node: ClientContext) -> dict[str, protocol.Scalar]:
     """The names of folders of photos that are none of the run's classes; in a private run they stay here."""
-    names = node.data.unknown_classes
-    return {protocol.UNKNOWN_CLASSES: list(names[:MOST_TAGS])} if names and not node.settings.privacy.is_on else {}
+    # In that order: data that fail must not show in the reply of a device that sends noise alone.
+    names = () if node.settings.privacy.is_on else node.data.unknown_classes
+    return {protocol.UNKNOWN_CLASSES: list(names[:MOST_TAGS])} if names else {}
 
 
 def metrics_that_leave(metrics: dict[str, float], node: ClientContext) -> dict[str, float]:
