@@ -36,8 +36,10 @@ def class_counts(node: ClientContext, scores: Scores) -> dict[str, protocol.Scal
 
 def said_of_data(node: ClientContext) -> dict[str, protocol.Scalar]:
     """What is odd about the data, and folders of photos that are no class of the run's; not in a private run."""
+    if node.settings.privacy.is_on:  # before the data are looked at: that they fail must not show either
+        return {}
     said = {protocol.UNKNOWN_CLASSES: node.data.unknown_classes, protocol.DATA_WARNINGS: node.data_warnings}
-    return {} if node.settings.privacy.is_on else {key: list(texts[:MOST_TAGS]) for key, texts in said.items() if texts}
+    return {key: list(texts[:MOST_TAGS]) for key, texts in said.items() if texts}
 
 
 def machine_metrics(sensors: Sensors) -> dict[str, float]:

@@ -78,7 +78,7 @@ def test_a_server_of_ever_new_runs_names_and_models_fills_no_disk_and_loses_no_m
     kept = {before: home.recall("home", before).slots[PERSONAL] for before in (6, 5, 4)}
     (device.folder / "ledger.json").write_text("of the owner's")
     largest = (0, 0)
-    for number in range(20):
+    for number in range(8):
         for attack in attacks(number):
             device.send(**attack)
         largest = tuple(map(max, largest, device.files()))

@@ -54,7 +54,7 @@ def test_the_model_that_the_check_made_is_taken_and_pytorch_is_asked_once(monkey
     begun = starting_point(settings, None, check_settings(settings).made)
     assert asked == ["check"]
     assert isinstance(begun, PlainStart)
-    arrays, parameters = initial_parameters(settings)
+    arrays, parameters = torch_worker._answer(settings, "initial")  # what another process would say
     assert begun.parameters == parameters
     assert [*begun.arrays] == [*arrays]
     for name, array in arrays.items():
@@ -62,7 +62,8 @@ def test_the_model_that_the_check_made_is_taken_and_pytorch_is_asked_once(monkey
         np.testing.assert_array_equal(begun.arrays[name], array)
 
 
-def test_a_check_makes_no_model_where_the_seed_does_not_say_it_all(tmp_path):
+def test_a_check_makes_no_model_where_the_seed_does_not_say_it_all(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch_worker, "_ask", lambda what, *more: torch_worker._answer(more[0], what, *more[1:]))
     assert check_settings(load_settings(None, ['model.frozen=["conv1"]', "model.name=cnn-dcpfl"])).made is None
     assert check_settings(PLAIN, tmp_path).made is None
 
