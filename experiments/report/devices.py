@@ -163,11 +163,12 @@ def charts(run: Run) -> list[dict[str, Any]]:
         ("purity", "var(--ink)", run.series("purity")),
         ("adjusted Rand index", "var(--received)", run.series("ari")),
     ]
+    changed = any(len(set(values)) > 1 for _, _, (_, values) in groups)
     drawn = [
         chart(capital(score.title), compared, score.number),
         chart(f"{capital(score.title)} of each cluster", _of_clusters(run), score.number),
         chart("Training loss", losses, "{:.3g}".format),
-        chart("Agreement with the true groups", groups, "{:.2f}".format, zero=True),
+        chart("Agreement with the true groups", groups if changed else [], "{:.2f}".format, zero=True),
         chart("Bytes a round", ways, human_bytes, zero=True),
     ]
     return [one for one in drawn if one]
