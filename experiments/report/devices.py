@@ -16,7 +16,7 @@ from bouquet.experiments.plots.clients import cluster_colours
 from bouquet.experiments.report.curves import chart, spark
 from bouquet.experiments.report.units import ago, human_bytes, human_seconds
 from bouquet.server.monitoring.diagnosis import failures
-from bouquet.server.record.beside import ALONE, OWN, RECEIVED, gain, is_known
+from bouquet.server.record.beside import ALONE, OWN, RECEIVED, by_chance, gain, is_known
 from bouquet.server.record.overview import (
     AWAY,
     DONE,
@@ -58,6 +58,7 @@ def cards(run: Run, devices: Sequence[Mapping[str, Any]], now: float | None) -> 
         scale = shares or values or [0.0]
         better = score.is_better(beside[OWN], beside[ALONE]) if is_known(beside) else None
         worse = is_known(beside) and not better and beside[OWN] != beside[ALONE]
+        is_told = is_known(beside) and not by_chance(beside, score)
         found.append(
             {
                 **device,
@@ -67,7 +68,7 @@ def cards(run: Run, devices: Sequence[Mapping[str, Any]], now: float | None) -> 
                 "alone": _scored(score, beside.get(ALONE)),
                 "label": "in use" if OWN in beside else score.label,
                 "gain": difference(beside, score),
-                "gain_kind": "good" if better else "bad" if worse else "calm",
+                "gain_kind": "calm" if not is_told else "good" if better else "bad" if worse else "calm",
                 "worse": worse,
                 "look": device["state"] in IN_TROUBLE,
                 "spark": spark(values, min(scale), max(scale)),
@@ -162,11 +163,12 @@ def charts(run: Run) -> list[dict[str, Any]]:
         ("purity", "var(--ink)", run.series("purity")),
         ("adjusted Rand index", "var(--received)", run.series("ari")),
     ]
+    changed = any(len(set(values)) > 1 for _, _, (_, values) in groups)
     drawn = [
         chart(capital(score.title), compared, score.number),
         chart(f"{capital(score.title)} of each cluster", _of_clusters(run), score.number),
         chart("Training loss", losses, "{:.3g}".format),
-        chart("Agreement with the true groups", groups, "{:.2f}".format, zero=True),
+        chart("Agreement with the true groups", groups if changed else [], "{:.2f}".format, zero=True),
         chart("Bytes a round", ways, human_bytes, zero=True),
     ]
     return [one for one in drawn if one]
@@ -281,7 +283,7 @@ def _curves(run: Run) -> dict[str, list[float]]:
 def _seen(device: Mapping[str, Any], now: float | None) -> str:
     seen = device["last_seen"]
     if seen is None or device["state"] == DONE:  # the service forgets a device without keys when it has gone
-        return "never seen" if device["round"] is None else f"in round {device['round']}"
+        return "never seen" if device["round"] is None else f"last reply in round {device['round']}"
     if now is None:
         return f"seen {datetime.fromtimestamp(seen).astimezone():%Y-%m-%d %H:%M}"
     return f"seen {ago(seen, now)}"

@@ -19,7 +19,7 @@ from bouquet.experiments.report.pages import DEVICE, RUN, embed, render
 from bouquet.experiments.report.reproduce import reproduce, settings_rows
 from bouquet.experiments.report.units import human_bytes, human_seconds
 from bouquet.server.monitoring.diagnosis import all_warnings, failures
-from bouquet.server.record.beside import gain, verdict
+from bouquet.server.record.beside import by_chance, gain, is_known, verdict
 from bouquet.server.record.overview import NOT_NOW, overview
 from bouquet.server.record.reader import Run, natural_order, read_run, untested
 from bouquet.server.record.status import FAILED, STOPPED, WAITING
@@ -133,6 +133,7 @@ def render_device(run: Run, status: Mapping[str, Any], name: str, live: Mapping[
         live=live,
         device=device,
         verdict=capital(gain(device["beside"], run.score)),
+        chance=by_chance(device["beside"], run.score) if is_known(device["beside"]) else "",
         about=[(key, value) for key, value in about.items() if value not in (None, "", 0)],
         charts=charts_of(run, name),
         rounds=rounds_of(run, name),

@@ -82,10 +82,13 @@ def verdict(beside: Beside, score: Score) -> Verdict | None:
         text += f", {score.text(received)} as received"
     text += f". {len(better)} of {len(known)} devices {'is' if len(better) == 1 else 'are'} better off"
     text += f"; as well off: {_names(equal)}" if equal else ""
-    said = [c + _by_chance(known[c], score) if len(worse) <= MOST_NAMES else c for c in worse]
+    said = [c + by_chance(known[c], score) if len(worse) <= MOST_NAMES else c for c in worse]
     text += f"; worse off: {_names(said)}" if worse else ""
     lead = gain(found, score)
     told = None if lead.startswith("as good") else score.is_better(own, alone)
+    share = score.key == ACCURACY.key and all(f.get(TESTED) for f in known.values())
+    if told is not None and share and abs(sum(map(_apart, known.values()))) < TOLD_APART:
+        lead, told = f"{lead}, which may be chance", None
     return Verdict(lead[0].upper() + lead[1:], f"{text}.", told, tuple(worse))
 
 
@@ -95,13 +98,17 @@ def sentence(beside: Beside, score: Score) -> str:
     return f"{found.lead}. {found.text}" if found else ""
 
 
-def _by_chance(found: Mapping[str, float], score: Score) -> str:
-    """Of a share of few samples, that the difference may be chance: no test could tell it."""
-    tested = int(found.get(TESTED) or 0)
-    apart = round(abs(found[OWN] - found[ALONE]) * tested)
-    if score.key != ACCURACY.key or not 0 < apart < TOLD_APART:
+def by_chance(found: Mapping[str, float], score: Score) -> str:
+    """Of a share of few samples, that the difference may be chance, as no test could tell it; else empty."""
+    apart, tested = _apart(found), int(found.get(TESTED) or 0)
+    if score.key != ACCURACY.key or not tested or not 0 < abs(apart) < TOLD_APART:
         return ""
-    return f" (by {apart} of {tested} test samples, which may be chance)"
+    return f" (by {abs(apart)} of {tested} test samples, which may be chance)"
+
+
+def _apart(found: Mapping[str, float]) -> int:
+    """By how many test samples what is in use is ahead of what would be alone."""
+    return round((found[OWN] - found[ALONE]) * (found.get(TESTED) or 0))
 
 
 def _names(clients: list[str]) -> str:

@@ -106,7 +106,12 @@ def test_a_card_says_state_cluster_and_gain(write_run, edit_round):
     assert (first["state"], first["kind"], first["why"]) == ("failing", "bad", "round 3: The disk is full.")
     assert (first["own"], first["label"], first["gain"], first["spark"] != "") == ("–", "accuracy", "", False)
     assert (second["own"], second["alone"], second["gain"], second["worse"]) == ("0.900", "0.850", "+5.0 points", False)
-    assert (second["colour"], second["machine"], second["seen"]) == ("#0072b2", "61 °C, battery 80%", "in round 3")
+    assert second["gain_kind"] == "calm"  # one of twenty
+    assert (second["colour"], second["machine"], second["seen"]) == (
+        "#0072b2",
+        "61 °C, battery 80%",
+        "last reply in round 3",
+    )
     assert second["spark"] == "0.0,22.0 50.0,6.7 100.0,2.0"  # 0.05, the least of all, 0.7, and 0.9, the most
     assert (third["gain"], third["gain_kind"], third["worse"]) == ("−10.0 points", "bad", True)
 
@@ -165,7 +170,7 @@ def test_the_report_has_the_runs_name_and_says_when_it_was_and_who_was_absent(wr
 
     assert page.said.count("greenhouse") >= 2  # title and heading
     assert any("Started 2023-11-1" in text and ", ended 2023-11-1" in text for text in page.said)
-    assert {"1 absent in some rounds", "door-pi", "1–2, 4", "in round 4, 48 samples"} <= set(page.said)
+    assert {"1 absent in some rounds", "door-pi", "1–2, 4", "last reply in round 4, 48 samples"} <= set(page.said)
 
 
 def test_what_a_run_started_from_is_said(write_run):

@@ -26,6 +26,13 @@ def test_a_difference_that_no_test_could_tell_is_said_to_be_chance(tested, said)
     assert said in sentence({"a": {"own": 0.8, "alone": 0.85, "tested": tested}}, ACCURACY)
 
 
+@pytest.mark.parametrize(("second", "said"), [(2, "than alone, which may be chance. "), (3, "than alone. ")])
+def test_so_is_a_gain_of_the_whole_fleet_of_fewer_than_six_samples(second, said):
+    found = {name: {"own": 0.9, "alone": 0.9 - ahead / 30, "tested": 30} for name, ahead in (("a", 3), ("b", second))}
+    assert said in sentence(found, ACCURACY)
+    assert verdict(found, ACCURACY).is_gain is (True if second == 3 else None)
+
+
 def test_the_models_as_received_are_named_where_they_were_better():
     found = {"a": {"own": 0.8, "alone": 0.8, "received": 0.9}}
     assert sentence(found, ACCURACY) == (
