@@ -45,6 +45,8 @@ def exported(kept: KeptModel, file: Path) -> bytes:
     writers = {".onnx": _onnx, ".pt": _torchscript}
     if file.suffix not in writers:
         raise BouquetError(f"{file} ends in neither {' nor '.join(writers)}; the suffix says what to export.")
+    if kept.task.reconstructs:
+        raise BouquetError("A model of task.kind = 'anomaly' is not exported: bouquet predict says which rows are odd.")
     content, run = writers[file.suffix](kept)
     _check_same(kept, run, file.suffix)
     return content

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from bouquet.client.data.arrays import check_samples, check_targets
+from bouquet.client.data.cache import kept_data
 from bouquet.client.data.table import Samples, samples_of
 from bouquet.client.data.table_reader import Table, read_table
 from bouquet.client.data.table_text import table_files
@@ -24,7 +25,8 @@ from bouquet.common.data.readers import read_arrays
 from bouquet.common.errors import BouquetError
 from bouquet.common.model.card import ModelCard
 from bouquet.common.settings.sections import TableSettings
-from bouquet.models.kept import KeptModel
+from bouquet.models.kept import KeptModel, Scaled
+from bouquet.models.odd import Judge, reconstructed, row_errors
 
 BATCH = 64  # samples that are read and held in memory at once
 
@@ -103,6 +105,8 @@ def score_text(kept: KeptModel, paths: Sequence[Path], predictions: Sequence[Pre
 
     Of tables it is over all rows or windows whose targets are in them.
     """
+    if kept.task.reconstructs:
+        return ""
     if kept.card.table.inputs:
         errors = _table_errors(kept, paths, strict)
     else:
@@ -131,6 +135,8 @@ def _table(kept: KeptModel, path: Path, with_targets: bool, strict: bool) -> Sam
     table = read_table(path, about, kept.card.classes if with_targets else (), with_targets, strict)
     if is_forecast and not with_targets:
         table = replace(table, targets=np.full((len(table.inputs), len(about.targets)), np.nan))
+    if kept.task.reconstructs:
+        return samples_of(table, about.model_copy(update={"horizon": 0}), is_forecast)
     samples = samples_of(table, about, is_forecast, needs_targets=with_targets)
     if is_forecast and not with_targets and len(samples.x):
         samples = replace(samples, notes=samples.notes + _newest_note(table, samples, about))
@@ -175,6 +181,9 @@ def _of_table(kept: KeptModel, path: Path, top: int, strict: bool) -> Iterator[P
     except BouquetError as error:
         yield Prediction(str(path), error=str(error))
         return
+    if kept.task.reconstructs:
+        yield from _odd(kept, path, samples)
+        return
     if kept.task.is_forecast:
         samples = replace(samples, x=samples.x[-1:], times=None if samples.times is None else samples.times[-1:])
     files, row, notes = table_files(path), 0, samples.notes
@@ -188,6 +197,39 @@ def _of_table(kept: KeptModel, path: Path, top: int, strict: bool) -> Iterator[P
             name = file + ("" if line is None else f", line {line}") + (f" {time}" if time else "")
             yield replace(_told(kept, name, values, top), file=file, line=line, time=time, notes=notes)
             row, notes = row + 1, ()
+
+
+def _odd(kept: KeptModel, path: Path, samples: Samples) -> Iterator[Prediction]:
+    """The odd rows of a table, those next to each other together, with the column that is odd most of all."""
+    card = kept.card
+    assert card.scaling is not None
+    assert samples.times is not None
+    assert samples.starts is not None
+    windows = card.scaling.inputs(samples.x)
+    first, errors = row_errors(windows, np.concatenate(list(_outputs(kept, samples))))
+    trained = None if kept.data is None else kept_data(kept.data)
+    judge = Judge.of(errors if trained is None else _errors_in_training(kept, trained.train_x))
+    step = (samples.times[0] - samples.starts[0]) / max(1, card.table.history - 1)
+    found = list(judge.stretches(errors))
+    notes = (*samples.notes, f"{len(found)} stretches are odd, {sum(s.last - s.first + 1 for s in found)} rows.")
+    for odd in found:
+        window = [max(0, int(np.searchsorted(first, row, "right")) - 1) for row in (odd.first, odd.last)]
+        times = [samples.starts[w] + step * (r - first[w]) for w, r in zip(window, (odd.first, odd.last), strict=True)]
+        time = "/".join(dict.fromkeys(_written(one) for one in times))  # an interval of ISO 8601
+        told = ((card.table.words[odd.column], float(f"{odd.times:.3g}")),)
+        unit = "times the threshold"
+        yield Prediction(f"{path} {time}", numbers=told, unit=unit, file=str(path), time=time, notes=notes)
+        notes = ()
+    if not found:
+        yield Prediction(f"{path}", numbers=(("odd rows", 0.0),), file=str(path), notes=notes)
+
+
+def _errors_in_training(kept: KeptModel, windows: NDArray[Any]) -> NDArray[Any]:
+    """Those of what the device trained on, which is scaled already."""
+    model = kept.model.model if isinstance(kept.model, Scaled) else kept.model
+    with torch.inference_mode():
+        outputs = reconstructed(windows, lambda x: model(torch.as_tensor(np.ascontiguousarray(x))).numpy())
+    return row_errors(windows, outputs)[1]
 
 
 def _predict_batch(kept: KeptModel, batch: Sequence[_Sample], top: int) -> Iterator[Prediction]:

@@ -123,6 +123,8 @@ def load_table(path: Path | str, settings: Settings, strict: bool = False) -> Cl
     Raises `BouquetError`, naming file, line and column, for what does not fit.
     """
     path, about, task = Path(path), settings.table, task_of(settings)
+    if task.reconstructs:
+        about = about.model_copy(update={"horizon": 0})
     table = read_table(path, about, settings.data.classes, strict=strict)
     samples = samples_of(table, about, task.is_forecast)
     labels = samples.y if task.has_classes else np.zeros(len(samples.y), dtype=np.int64)
@@ -135,7 +137,7 @@ def load_table(path: Path | str, settings: Settings, strict: bool = False) -> Cl
         rest = _by_time(what, samples, parts)
     train, test = parts or split(str(path), np.arange(len(labels)), labels, settings.run.seed, fraction, None)
     check_enough(what, len(train), len(test))
-    scaling = scaling_of(samples.x[train], samples.y[train], about, task.has_classes)
+    scaling = scaling_of(samples.x[train], samples.y[train], about, task.has_classes or task.reconstructs)
     train_y, test_y = samples.y[train], samples.y[test]
     x = scaling.inputs(samples.x)
     notes = (*samples.notes, *odd_values(table, about), *capped(scaling, about))
@@ -145,7 +147,10 @@ def load_table(path: Path | str, settings: Settings, strict: bool = False) -> Cl
     if parts is not None:
         newest = x if x.ndim == 2 else x[:, :, -1]
         warnings += [*jumped(newest, about), *stuck(newest, about.words)]
-    if not task.has_classes:
+    if task.reconstructs:
+        train_y, test_y = (x[part].reshape(len(part), -1) for part in (train, test))
+        rest |= {"naive": np.zeros((1, *test_y.shape), dtype=np.float32), "naive_names": (THE_MEAN,)}
+    elif not task.has_classes:
         train_y = within(train_y, scaling.target_limits)
         naive, names = _naive(train_y, test_y)
         train_y, test_y = scaling.targets(train_y), scaling.targets(test_y)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,8 @@ def model_shape(settings: Settings) -> tuple[tuple[int, ...], int]:
         shape = data.input_shape
         if table.inputs:
             shape = (table.width, table.history) if task_of(settings).is_forecast else (table.width,)
-        return shape, len(data.classes) or len(table.targets)
+        outputs = len(data.classes) or len(table.targets)
+        return shape, outputs or math.prod(shape)  # an anomaly's windows are their own targets
     info = dataset_info(data.dataset, data.classes, data.input_shape)
     return info.input_shape, info.num_classes
 

@@ -103,7 +103,8 @@ class ModelCard(BaseModel):
     @property
     def outputs(self) -> tuple[str, ...]:
         """What the outputs are of, in their order: classes, or columns of a table."""
-        return self.classes or self.table.targets
+        steps = range(1 - self.table.history, 1)  # of an anomaly's windows
+        return self.classes or self.table.targets or tuple(f"{c} {k}" for c in self.table.words for k in steps)
 
     def inputs(self, raw: NDArray[Any]) -> Floats:
         """Samples (n, *input_shape) as the model takes them: bytes standardised, floats as they are."""

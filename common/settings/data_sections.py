@@ -12,7 +12,7 @@ from bouquet.common.data.class_folders import class_name
 from bouquet.common.data.partitions import PARTITIONS
 from bouquet.common.nearest import nearest
 
-TASK_KINDS = ("classification", "regression", "forecast")
+TASK_KINDS = ("classification", "regression", "forecast", "anomaly")
 OWN_DATA = "own"  # each device brings its own folder or .npz
 _OF_PARTITION = {
     "groups",
@@ -145,7 +145,7 @@ class TaskSettings(Section):
     kind: str = Field(
         "classification",
         description="'classification'; 'regression': numbers; 'forecast': numbers some steps ahead of a window of "
-        "rows; or your own as package.module:Class (docs/sensors.md).",
+        "rows; 'anomaly': which rows are odd, without targets; or your own as package.module:Class (docs/sensors.md).",
     )
     unit: str = Field("", max_length=20, description="Of the targets, e.g. 'µg/m³'; errors are shown in it.")
 
@@ -172,7 +172,9 @@ class TableSettings(Section):
     categories: tuple[str, ...] = Field(
         (), description="Inputs that are words, each with its values, e.g. ['wind=N,E,S,W']; each becomes a 0 or 1."
     )
-    history: int = Field(1, ge=1, le=10_000, description="'forecast': rows of a window, one a step of time.")
+    history: int = Field(
+        1, ge=1, le=10_000, description="'forecast' and 'anomaly': rows of a window, one a step of time."
+    )
     horizon: int = Field(1, ge=1, le=10_000, description="'forecast': steps from a window's last row to the target.")
     gaps: tuple[str, ...] = Field(
         (),

@@ -189,12 +189,14 @@ def _misfits(settings: Settings) -> Iterator[str]:
             f"Setting task.kind = {kind!r} needs data.dataset = 'own', the devices' own tables; {data.dataset!r} has "
             "classes."
         )
-    if not table.targets:
+    if kind == "anomaly" and table.targets:
+        yield "Setting table.targets: task.kind = 'anomaly' reconstructs table.inputs; leave it out."
+    if not table.targets and kind != "anomaly":
         yield f"Setting task.kind = {kind!r} needs table.targets, the columns that are to be told."
     if not (table.inputs or data.input_shape):
         yield f"Setting task.kind = {kind!r} needs table.inputs (or data.input_shape, of an .npz)."
-    if kind == "forecast" and not (table.inputs and table.time):
-        yield "Setting task.kind = 'forecast' needs table.inputs and table.time: windows are made by a row's time."
+    if kind in ("forecast", "anomaly") and not (table.inputs and table.time):
+        yield f"Setting task.kind = {kind!r} needs table.inputs and table.time: windows are made by a row's time."
     if data.classes:
         yield f"Setting data.classes: task.kind = {kind!r} has no classes; leave it out."
     if settings.train.class_weights != "none":

@@ -1,9 +1,8 @@
 """What is learned: what targets look like, the loss, the score, and how several models speak as one.
 
-A task is one class. The three that are here are `Classification`, `Regression` and `Forecast`; one's own is a class
-that is derived from `Regression` or `Forecast`, named as ``package.module:Class`` in ``[task] kind``
-(docs/own-task.md). PyTorch is imported where it is used: who only reads a record needs no more of a task than its
-score.
+A task is one class: `Classification`, `Regression`, `Forecast`, `Anomaly`. One's own is a class that is derived from
+`Regression` or `Forecast`, named as ``package.module:Class`` in ``[task] kind`` (docs/own-task.md). PyTorch is
+imported where it is used: who only reads a record needs no more of a task than its score.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ class Task:
     score: Score
     has_classes: ClassVar[bool] = False
     is_forecast: ClassVar[bool] = False
+    reconstructs: ClassVar[bool] = False
 
     def __init__(self, settings: TaskSettings) -> None:
         self.settings = settings
@@ -119,10 +119,26 @@ class Forecast(Regression):
     is_forecast = True
 
 
+class Anomaly(Regression):
+    """Windows that are reconstructed: the targets are the inputs, standardised; the score is how far off that is.
+
+    A model with a narrow layer learns what is usual, and errs where something is not (Hawkins et al., Outlier
+    Detection Using Replicator Neural Networks, 2002).
+    """
+
+    is_forecast = True
+    reconstructs = True
+
+    def __init__(self, settings: TaskSettings) -> None:
+        super().__init__(settings)
+        self.score = Score("mae", "reconstruction error", "deviations", higher_is_better=False)
+
+
 TASKS: dict[str, Callable[[TaskSettings], Task]] = {
     "classification": Classification,
     "regression": Regression,
     "forecast": Forecast,
+    "anomaly": Anomaly,
 }
 
 
