@@ -24,22 +24,19 @@ from numpy.typing import NDArray
 from bouquet.common import protocol
 from bouquet.common.errors import BouquetError
 from bouquet.common.parameters.layout import ParameterLayout
-from bouquet.common.protocol import ClientReply, Encoder, Instruction
+from bouquet.common.protocol import Encoder, Instruction
 from bouquet.common.protocol.arrival import Arrival
-from bouquet.common.protocol.error_replies import cannot_be_read
-from bouquet.strategies.base.exchange import Patience, exchange
-from bouquet.strategies.base.exclusion import Exclusion
+from bouquet.strategies.base.exchange import exchange
 from bouquet.strategies.base.filters.filter import Filter, Outgoing
 from bouquet.strategies.base.filters.initial import InitialModel
-from bouquet.strategies.base.late_replies import Awaited, LateReplies, moved
-from bouquet.strategies.base.method import MethodHooks, Outcome, State
+from bouquet.strategies.base.method import Outcome, State
 from bouquet.strategies.base.needs import cannot_work, undeclared
-from bouquet.strategies.base.nodes import NameOf, Nodes, wait_for_nodes
+from bouquet.strategies.base.nodes import wait_for_nodes
 from bouquet.strategies.base.protection import Protection
-from bouquet.strategies.base.replies import Replies, Rows, mean_metrics
-from bouquet.strategies.base.reply_checks import read_metrics, read_reply, refused
-from bouquet.strategies.base.round import Round
-from bouquet.strategies.base.sampling import EVALUATE_STREAM, TRAIN_STREAM, Sampled, fewest_replies, sample_clients
+from bouquet.strategies.base.replies import Replies, mean_metrics
+from bouquet.strategies.base.reply_checks import read_metrics, refused
+from bouquet.strategies.base.round import Receiver, Round
+from bouquet.strategies.base.sampling import EVALUATE_STREAM, TRAIN_STREAM, fewest_replies, sample_clients
 from bouquet.strategies.base.state_io import dump_state, load_state
 from bouquet.strategies.mathematics.aggregation import mean_of_centers
 from bouquet.strategies.mathematics.robust import Aggregation
@@ -48,7 +45,7 @@ Kind = TypeVar("Kind", bound=Filter)
 
 
 @dataclass(eq=False, repr=False)
-class MethodStrategy(MethodHooks[State], Sampled, Strategy):
+class MethodStrategy(Receiver[State], Strategy):
     """A Flower strategy made of a state and the hooks of `bouquet.strategies.base.method.MethodHooks`.
 
     Subclasses define `initial_state`, `plan` and `update`, those with clusters also `centers` and `assignment`, and the
@@ -77,26 +74,13 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # Set by a server whose settings ask for them; what filters remember survives a round beside the state.
-        self.filters: list[Filter] = []
-        self.late = LateReplies()
         self.joins_tensors = False  # where all devices run Bouquet's own ClientApp
-        self.round_patience = Patience(self.round_timeout)  # how long an exchange waits for replies
         self.protection = Protection()  # how far one client may move the others' models
         self._rule_asked_for, self._updates = False, 0
-        self.exclusion = Exclusion()
         self.run_id = ""
-        # What a node is called, by its id and what it says of itself; set by a server that knows it from the node's
-        # key. It wins over what a reply says.
-        self.names: NameOf | None = None
         self.tags: frozenset[str] = frozenset()  # of which devices must have one, for a server that chooses by them
-        self.state: State | None = None  # all that survives a round
-        self.train_round = Round()  # the last round of training, or the one in progress
-        self.evaluate_round = Round()  # and of evaluation
-        self._now = self.train_round  # the one of the two that began last
         self._asked_before: list[Message] = []  # who they are, before the round
         self._initial: ArrayRecord | None = None
-        self._nodes = Nodes()
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse an attribute that would hide a hook, such as an option of a user's own with a hook's name."""
@@ -376,83 +360,3 @@ class MethodStrategy(MethodHooks[State], Sampled, Strategy):
             content = encoder.content(sent.instruction, round_, self.run_id, dict(config), sent.packing, sent.backbone)
             messages.append(Message(content, dst_node_id=nodes[client], message_type=kind, ttl=self.round_timeout))
         return messages
-
-    def _read(self, layout: ParameterLayout, messages: Iterable[Message]) -> Replies:
-        """The usable replies; for every other one, its reason goes to the round's ``failures``."""
-        now = self._now
-        usable: dict[str, ClientReply] = {}
-        rows = Rows(layout, (client for client, _ in self._now.planned.values()))
-        sent: dict[str, Instruction] = {}
-        find = next((each.find for each in self.filters if each.find), None)
-        for message in messages:
-            late = self.late.of(message)
-            planned = (late.client, late.instruction) if late else now.planned.get(message.metadata.src_node_id)
-            arrival = Arrival.of(message)
-            client = self._nodes.name(arrival, self.names)
-            for each in self.filters:
-                each.arrived(client, arrival)
-            if self._note_rest(client, arrival):
-                continue
-            if late and self.state is not None and not self.wants_late(self.state):
-                now.failures[client] = "It replied to an older task, which the method cannot use at this point."
-                continue
-            try:
-                upload = planned[1].upload if planned else None
-                reply = read_reply(arrival, layout, upload, self.weighted_by_key, self.arrayrecord_key, find)
-                if client in usable:
-                    raise BouquetError(f"Another node replied as {client!r} in this round; the first one counts.")
-                reply = replace(reply, client=client)
-                if late:
-                    reply, planned = self._moved(reply, late, layout)
-                for each in self.filters:
-                    reply = each.incoming(reply)
-                usable[client] = rows.take(reply, planned[0] if planned else "")
-                if planned:
-                    sent[client] = planned[1]
-                self._note_usable(client, message)
-            except BouquetError as error:
-                now.failures[client] = refused(error)
-                self._note_unusable(client, arrival)
-                # Of an error of its own it is the device that says what is wrong with it.
-                (now.refused if message.has_content() or cannot_be_read(message) else now.failing).add(client)
-        return replace(rows.replies(usable, sent), late=dict(now.came_late))
-
-    def _moved(
-        self, reply: ClientReply, late: Awaited, layout: ParameterLayout
-    ) -> tuple[ClientReply, tuple[str, Instruction]]:
-        """A reply to an older task as one to what its client would be sent now; how old goes into the record."""
-        assert self.state is not None
-        round_, client = self.train_round.number, reply.client
-        current = self.plan(self.state, round_, [client]).get(client, late.instruction)
-        self.train_round.came_late[client] = round_ - late.round
-        vector = moved(reply, late.instruction, current, layout)
-        return replace(reply, vector=vector), (late.client, current)
-
-    def _note_rest(self, client: str, arrival: Arrival) -> bool:
-        """Whether the device says that its owner does not let it work now: no reply, and no failure."""
-        resting = self._nodes.resting.get(arrival.message.metadata.src_node_id)
-        if arrival.rest is None or resting is None:
-            return False
-        self._now.not_now[client] = resting
-        self._now.rested.add(client)
-        self._note_unusable(client, arrival)
-        return True
-
-    def _note_usable(self, client: str, message: Message) -> None:
-        self._nodes.forgive(message)
-        for each in self.filters:
-            each.answered(client)
-
-    def _note_unusable(self, client: str, arrival: Arrival) -> None:
-        for each in self.filters:
-            each.lost(client, arrival)
-
-    def _note_refusals(self, round_: int) -> None:
-        now, counted = self.train_round, self.train_round.counted
-        late = map(self._client, self.round_patience.waited_for)
-        failing = sorted(now.failing - counted)
-        self.exclusion.note(round_, sorted(now.refused), sorted(counted), failing, now.failures, late)
-        self.round_patience.waited_for.clear()
-
-    def _client(self, node: int) -> str:
-        return self._now.planned[node][0] if node in self._now.planned else self._nodes.name_of(node)
