@@ -26,7 +26,7 @@ ROOM := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {pri
 MEMORY := $(shell grep -sq ' $(ROOM) tmpfs [^ ]*noexec' /proc/mounts || echo $(ROOM))
 TESTED := OMP_NUM_THREADS=1 $(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/python -m pytest
 
-.PHONY: demo bench test check lint types docs unit federation malformed faults test-containers test-arm64 test-flower test-install lock install clean
+.PHONY: demo bench test check lint types docs unit federation malformed fuzz faults test-containers test-arm64 test-flower test-install lock install clean
 
 demo: $(VENV)/installed
 	$(BIN)/bouquet demo
@@ -68,6 +68,11 @@ federation: $(VENV)/installed-dev
 malformed: $(VENV)/installed-dev
 	BOUQUET_MALFORMED=2000 $(TESTED) tests/strategies/base/test_malformed.py \
 		tests/server/service/test_malformed_bytes.py --timeout 3600
+
+# An hour of conversations that Hypothesis makes up; what fails stays in .hypothesis, and is tried first from then on.
+fuzz: $(VENV)/installed-dev
+	BOUQUET_FUZZ=10000000 timeout -s INT 3600 $(BIN)/python -m pytest -n 0 --timeout 0 tests/server/service/test_fuzz.py; \
+		test $$? -eq 124
 
 # Two hundred schedules of faults, an hour and a half with JOBS=2, two fleets side by side; as root, also with cut links
 # and full disks. SEEDS=17 replays one.
