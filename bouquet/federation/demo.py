@@ -35,15 +35,15 @@ from bouquet.server.record.reader import natural_order, run_title, untested
 from bouquet.server.run_folder import SINGLE_MODEL, STATE_FOLDER
 from bouquet.server.service.running import serving
 
-# The method and its training are as everywhere, without a setting. Of some ninety digits a device can learn less than
-# three can together.
+# The method and its training are as everywhere, without a setting. Of some ninety digits one device can learn less than
+# two together.
 DEMO = {
     "run.name": "demo",
     "run.rounds": 10,
     "data.dataset": "digits",
     "data.partition": "rotated",
     "data.clients": 6,
-    "data.groups": 2,
+    "data.groups": 3,
     "data.test_fraction": 0.7,
     "strategy.num_clusters": "auto",
 }
