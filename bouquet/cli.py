@@ -102,7 +102,7 @@ def demo(
 ) -> None:
     """Start a real federation on this machine: a server and six clients, trained over gRPC in a few seconds.
 
-    The clients hold handwritten digits, every other one's upside down; with --task forecast tables of the level in a
+    The clients hold handwritten digits, turned by 0, 120 or 240 degrees; with --task forecast tables of the level in a
     tank, which a valve fills or drains. Nobody tells the server which is which. With --web the live page is there
     while it runs, and until Ctrl-C.
     """

@@ -30,9 +30,9 @@ def test_the_demo_leads_with_the_gain_and_leaves_nothing_running(tmp_path):
         assert demo.wait(60) == 130, said
     text = "".join(said)
     summary = json.loads((tmp_path / "demo" / "summary.json").read_text())
-    assert (summary["clients"], summary["clusters"], summary["purity"]) == (6, 2, 1.0)
+    assert (summary["clients"], summary["clusters"], summary["purity"]) == (6, 3, 1.0)
     places = [
-        text.index(part) for part in ("In use against alone", "are better off", "clusters 2, just", "One model for all")
+        text.index(part) for part in ("In use against alone", "are better off", "clusters 3, just", "One model for all")
     ]
     assert sorted(places) == places, text
     assert text.count(" points better than alone. Mean accuracy") == 1  # what the demo is to show

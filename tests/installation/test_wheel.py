@@ -40,7 +40,7 @@ def bouquet(request, wheel, tmp_path_factory):
 def test_the_demo_trains(bouquet, tmp_path):
     run(bouquet, "demo", "--rounds", "4", "--out", "demo", folder=tmp_path)
     summary = json.loads((tmp_path / "demo" / "summary.json").read_text())
-    assert (summary["clients"], summary["clusters"], summary["purity"]) == (6, 2, 1.0)
+    assert (summary["clients"], summary["clusters"], summary["purity"]) == (6, 3, 1.0)
 
 
 def test_devices_join_a_federation(bouquet, tmp_path):
