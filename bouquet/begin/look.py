@@ -6,6 +6,7 @@ Nothing is asked that can be seen. What is assumed is said, a sentence each.
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from bouquet.begin.draft import Draft, class_setting, name_of, named
 from bouquet.begin.look_table import look_at_tables
 from bouquet.client.data.folder import npz_of
 from bouquet.client.data.table_reader import table_files
-from bouquet.common.data.images import IMAGE_SUFFIXES, image_files, is_clutter
+from bouquet.common.data.class_folders import class_name
+from bouquet.common.data.images import IMAGE_SUFFIXES, image_files, is_clutter, read_photo
 from bouquet.common.data.readers import read_arrays
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings.sections import OWN_DATA
@@ -99,26 +101,25 @@ def _kind(device: Path) -> str:
 
 
 def _look_at_photos(draft: Draft) -> None:
-    from PIL import Image
-
     counts: dict[Path, Counter[str]] = {}
     sizes, modes = set(), set()
     for device in draft.devices:
         parts = [device / part for part in sorted(PARTS) if (device / part).is_dir()] or [device]
         found = [
-            (entry.name, image_files(entry)) for part in parts for entry in sorted(part.iterdir()) if _is_class(entry)
+            (class_name(entry.name), image_files(entry))
+            for part in parts
+            for entry in sorted(part.iterdir())
+            if _is_class(entry)
         ]
         counts[device] = Counter()
         for name, images in found:
             counts[device][name] += len(images)
         photos = [image for _, images in found for image in images]
         for photo in photos[:: max(1, len(photos) // LOOKED_AT)]:
-            try:
-                with Image.open(photo) as image:
-                    sizes.add(image.size)
-                    modes.add(image.mode)
-            except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-                continue  # said when it is read
+            with suppress(BouquetError):  # said when all are read
+                image = read_photo(photo, (3, LEAST_SIDE, LEAST_SIDE))
+                sizes.add(image.size)
+                modes.add(image.mode)
     classes = sorted({name for count in counts.values() for name in count})
     class_setting(draft, classes, "the photos' folders")
     if not sizes:

@@ -43,11 +43,13 @@ class Photo:
     """An image: ``pixels`` of shape (1 or 3, height, width), uint8.
 
     ``taken`` is when, in seconds by the camera's own clock, NaN where EXIF does not say it; ``changed`` is the file's
-    time. ``see_through`` says that white was put behind what is transparent, ``size`` is the file's (width, height).
+    time. ``see_through`` says that white was put behind what is transparent, ``size`` is the file's (width, height),
+    and ``mode`` Pillow's word for its colours.
     """
 
     pixels: NDArray[np.uint8]
     size: tuple[int, int]
+    mode: str
     taken: float
     changed: float
     see_through: bool
@@ -133,7 +135,7 @@ def _decoded(file: Path, input_shape: tuple[int, ...], changed: float) -> Photo:
     except UnidentifiedImageError:
         raise OSError(0, "it is no image that Pillow knows") from None
     with opened as image:
-        size, whole = image.size, image.width * image.height
+        size, mode_there, whole = image.size, image.mode, image.width * image.height
         image.draft(mode, (longer, longer))  # lets a large JPEG be decoded at a fraction of its size
         pixels = image.width * image.height
         _check_room(pixels, whole if image.info.get("progressive") else 0)
@@ -146,7 +148,7 @@ def _decoded(file: Path, input_shape: tuple[int, ...], changed: float) -> Photo:
             resized = upright.resize((width, height), Image.Resampling.BILINEAR)
         taken = _seconds(_said(image, TAKEN, DETAILS) or _said(image, CHANGED))
     bands = np.asarray(resized, dtype=np.uint8).reshape(height, width, channels).transpose(2, 0, 1)
-    return Photo(bands, size, taken, changed, see_through)
+    return Photo(bands, size, mode_there, taken, changed, see_through)
 
 
 def _check_room(pixels: int, progressive: int) -> None:

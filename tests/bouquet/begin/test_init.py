@@ -1,8 +1,10 @@
 """What `bouquet init` sees in folders of photos, tables and .npz, and that what it writes works as it is."""
 
 import json
+import os
 import shutil
 import tomllib
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +58,19 @@ def test_photos_of_one_device_large_grey_and_in_parts(tmp_path):
     assert settings.data.input_shape == (1, 32, 32)
     assert settings.data.data_dir == ""
     assert "scaled to 32 × 32 pixels, grey" in said
+
+
+def test_photos_as_they_are(tmp_path):
+    for device, form in zip(TWO, ("NFC", "NFD"), strict=True):
+        for name in ("Möhre", "healthy"):
+            folder = tmp_path / "plants" / device / unicodedata.normalize(form, name)
+            folder.mkdir(parents=True)
+            for k in range(4):
+                Image.new("RGB", (40, 30)).save(folder / f"{k}.png")
+        os.mkfifo(folder / "5.jpg")
+    settings, said = written(tmp_path / "plants")
+    assert settings.data.classes == ("Möhre", "healthy")
+    assert "photos of 40 × 30 pixels, 2 classes" in said
 
 
 def test_tables_of_a_logger_become_a_forecast(tmp_path):
