@@ -5,12 +5,13 @@ newest fifth, which nobody trains on, faults are planted: a leak, a worn bearing
 is stuck and a pressure gauge that is off. A row is odd where its score is beyond the .995 quantile of those that the
 device trained on, of each detector its own::
 
-    python benchmarks/pump_faults.py --seeds 5 --out FILE.json
+    python benchmarks/pump_faults.py --seeds 5 --out FILE.csv
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import logging
 import tempfile
@@ -24,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 from sklearn.ensemble import IsolationForest
+from sklearn.metrics import average_precision_score
 
 from bouquet.client.data.loading import ClientData
 from bouquet.client.data.own import load_table
@@ -110,8 +112,8 @@ def settings_of(data: Path, seed: int, clients: int, method: list[str]) -> Setti
     )
 
 
-def of_model(model: torch.nn.Module, data: ClientData) -> NDArray[np.bool_]:
-    """Which of the tested rows a model finds odd."""
+def of_model(model: torch.nn.Module, data: ClientData) -> Floats:
+    """How many times its threshold each of the tested rows is, by a model."""
 
     def run(x: NDArray[np.floating]) -> NDArray[np.floating]:
         with torch.inference_mode():
@@ -119,27 +121,30 @@ def of_model(model: torch.nn.Module, data: ClientData) -> NDArray[np.bool_]:
         return found
 
     errors = [row_errors(x, reconstructed(x, run))[1] for x in (data.train_x, data.test_x)]
-    found: NDArray[np.bool_] = Judge.of(errors[0]).scores(errors[1]).max(axis=1) > 1
-    return found
+    scores: Floats = Judge.of(errors[0]).scores(errors[1]).max(axis=1)
+    return scores
 
 
-def of_forest(data: ClientData, seed: int, windows: bool) -> NDArray[np.bool_]:
-    """Which of the tested rows an isolation forest of the device's own finds odd, of rows or of whole windows."""
+def of_forest(data: ClientData, seed: int, windows: bool) -> Floats:
+    """The same by an isolation forest of the device's own, of rows or of whole windows, each for its last row."""
     train, test = (x.reshape(len(x), -1) if windows else x[:, :, -1] for x in (data.train_x, data.test_x))
     forest = IsolationForest(n_estimators=200, random_state=seed).fit(train)
     limit = np.quantile(-forest.score_samples(train), ODD)
     early = data.test_x[0, :, :-1].T  # the rows before the first window's last
     if windows:
-        return np.append(np.zeros(len(early), dtype=bool), -forest.score_samples(test) > limit)
-    return np.append(-forest.score_samples(early) > limit, -forest.score_samples(test) > limit)
+        return np.append(np.zeros(len(early)), -forest.score_samples(test)) / limit
+    return np.append(-forest.score_samples(early), -forest.score_samples(test)) / limit
 
 
-def measured(odd: NDArray[np.bool_], fault: NDArray[np.int64]) -> dict[str, float]:
-    """Precision and recall over rows, and the share of faults of which a row is found."""
+def measured(scores: Floats, fault: NDArray[np.int64]) -> dict[str, float]:
+    """Precision and recall over rows, the share of faults of which a row is found, and without a threshold the mean
+    precision over all recalls."""
+    odd = scores > 1
     hit, faults = (odd & (fault > 0)).sum(), np.unique(fault[fault > 0])
     return {
         "precision": float(hit / max(1, odd.sum())),
         "recall": float(hit / (fault > 0).sum()),
+        "average precision": float(average_precision_score(fault > 0, scores)),
         "faults found": float(np.mean([odd[fault == one].any() for one in faults])),
     }
 
@@ -178,7 +183,7 @@ def main() -> None:
     """Print the mean over pumps and seeds, and write every figure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--out", type=Path, required=True, help="a JSON file")
+    parser.add_argument("--out", type=Path, required=True, help="a CSV file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     logging.getLogger("flwr").setLevel(logging.WARNING)
@@ -188,11 +193,15 @@ def main() -> None:
             for name, label, figures in runs(Path(folder), seed):
                 days = WEEKS[int(name[-2:]) // KINDS % len(WEEKS)] * 7
                 lines.append({"seed": seed, "pump": name, "days": days, "detector": label, **figures})
-        arguments.out.write_text("\n".join(["[", ",\n".join(json.dumps(line) for line in lines), "]", ""]))
+        with arguments.out.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows({k: round(v, 4) if isinstance(v, float) else v for k, v in one.items()} for one in lines)
         print(f"after seed {seed}:", flush=True)
         for label in dict.fromkeys(line["detector"] for line in lines):
             one = [line for line in lines if line["detector"] == label]
-            means = {key: np.mean([line[key] for line in one]) for key in ("precision", "recall", "faults found")}
+            keys = ("precision", "recall", "average precision", "faults found")
+            means = {key: np.mean([line[key] for line in one]) for key in keys}
             print(f"  {label}: {', '.join(f'{key} {value:.3f}' for key, value in means.items())}", flush=True)
 
 
