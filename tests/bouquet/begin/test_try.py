@@ -15,7 +15,7 @@ from bouquet.common.task.score import ACCURACY, Score
 from bouquet.experiments.comparison.run import CellResult, Results
 from bouquet.experiments.comparison.significance import Difference
 from bouquet.experiments.comparison.table import tuning_table
-from bouquet.experiments.comparison.tuning_grids import Choice
+from bouquet.experiments.comparison.tuning_grids import ChosenValues
 from tests.bouquet.test_cli import bouquet
 from tests.helpers.fleets import write_photos, write_tables
 
@@ -114,7 +114,7 @@ def results(table, worth, promised):
     ]
     values = {"train.learning_rate": 0.1}
     choices = {
-        (row.label, trial.COLUMN): Choice(values, (), [(values, [promised.get(row.label, 0.5), None])])
+        (row.label, trial.COLUMN): ChosenValues(values, (), [(values, [promised.get(row.label, 0.5), None])])
         for row in table.rows
     }
     return Results(dataclasses.replace(table, choices=choices), cells)
