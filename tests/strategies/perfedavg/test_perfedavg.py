@@ -51,7 +51,8 @@ def test_a_devices_step_is_the_meta_gradients(tmp_path):
 
 
 def test_it_is_tested_adapted_and_keeps_an_adapted_model(tmp_path):
-    federation = Federation(tmp_path, "strategy.name=per-fedavg", "strategy.adaptation_rate=0.5")
+    own = "personal.serve=own"
+    federation = Federation(tmp_path, "strategy.name=per-fedavg", "strategy.adaptation_rate=0.5", own)
     federation.play(1, 2)
     state, strategy = federation.strategy.state, federation.strategy
     accuracies = federation.evaluate(2)
