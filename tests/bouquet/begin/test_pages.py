@@ -28,5 +28,6 @@ def test_the_pages_plants_are_what_init_writes_and_they_train(tmp_path, monkeypa
     assert [line["failed"] for line in lines] == [{}] * len(lines)
     assert summary["accuracy_macro"] > 0.8  # guessing: a third
     assert lines[-1]["loss"] < 0.3 < lines[0]["loss"]
-    # Twelve photos of a class are learned by heart before the last round, and that is said.
-    assert all("stands still" in warning for warning in summary["warnings"]), summary["warnings"]
+    # It begins slowly, and twelve photos of a class are learned by heart before the last round: both are said.
+    of_the_loss = ("no better than guessing", "stands still")
+    assert all(any(said in warning for said in of_the_loss) for warning in summary["warnings"]), summary["warnings"]

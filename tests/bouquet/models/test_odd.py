@@ -85,7 +85,6 @@ def test_predict_says_which_minutes_are_odd_and_by_which_column(tmp_path):
     [
         ("table.targets=flow", "'anomaly' reconstructs table.inputs; leave it out"),
         ("table.time=", "needs table.inputs and table.time"),
-        ("personal.serve=best", "take 'mixture'"),
     ],
 )
 def test_what_does_not_fit_is_named(change, said):

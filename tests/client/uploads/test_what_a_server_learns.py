@@ -122,7 +122,7 @@ def test_a_question_of_classes_and_shapes_has_one_answer(tmp_path, kind, capsys)
         device = Device(tmp_path / str(number), NOISE, samples(counts))
         replies.append(said(device.ask(kind=kind, **{"data.classes": ["healthy", "mildew"]})))
     assert replies[0] == replies[1]
-    assert "labels 0 to 2" in capsys.readouterr().out
+    assert "allow 0 to 1" in capsys.readouterr().out
 
 
 def test_running_out_of_memory_looks_like_a_round(tmp_path, monkeypatch):
