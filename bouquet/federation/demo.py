@@ -35,17 +35,16 @@ from bouquet.server.record.reader import natural_order, run_title, untested
 from bouquet.server.run_folder import SINGLE_MODEL, STATE_FOLDER
 from bouquet.server.service.running import serving
 
-# The method and its training are as everywhere, without a setting. Of a hundred digits a device can learn less than
-# four can together.
+# The method and its training are as everywhere, without a setting. Of ninety digits one device can learn less than two
+# together.
 DEMO = {
     "run.name": "demo",
     "run.rounds": 10,
     "data.dataset": "digits",
     "data.partition": "rotated",
-    "data.clients": 8,
-    "data.groups": 2,
-    "data.test_fraction": 0.5,
-    "strategy.num_clusters": "auto",
+    "data.clients": 6,
+    "data.groups": 3,
+    "data.test_fraction": 0.7,
 }
 
 
