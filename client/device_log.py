@@ -94,12 +94,14 @@ def hidden(message: Message, error: Exception, tell: Say) -> None:
 
 
 def _numbers(metrics: Mapping[str, Any], score: Score) -> str:
+    tested = score.of_method in metrics  # then the score itself is of what is in use
+    received = next((name for name in (score.received, score.of_method) if name in metrics), score.key)
     named = (
         (protocol.LOSS, "loss {}", written),
         (protocol.TRAIN_LOSS, "{} while training", written),
-        (score.key, f"{score.label} {{}} as received", score.text),
+        (received, f"{score.label} {{}} as received", score.text),
         (score.trained, "{} after training", score.text),
-        (score.own, "{} in use", score.text),
+        (score.key if tested else score.own, "{} in use", score.text),
         (score.alone, "{} alone", score.text),
         (protocol.NAIVE, "{} foretold without a model", score.text),
     )

@@ -61,7 +61,7 @@ def init(
         (f"bouquet try {folder} --settings {file}", "is federation worth it?"),
         *([(f"bouquet simulate --settings {file}", "one run, its record and report")] if several else []),
         (f"bouquet server --settings {file}{'' if server else ' --insecure'}", "--server makes keys" * (not server)),
-        (f"bouquet check --settings {file} --data {device}", "on a device, before it joins"),
+        (f"bouquet check --settings {file} {door} --data {device}", "on a device, before it joins"),
         (f"bouquet client --server HOST:9092 {door} --data {device}", "on a device"),
     ]
     width = max(len(command) for command, _ in steps) + 2

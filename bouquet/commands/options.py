@@ -125,7 +125,7 @@ Strict = Annotated[
     bool,
     typer.Option(
         "--strict",
-        help="Refuse what else is left out: photos and rows that do not fit, up to 5 %.",
+        help="Refuse photos and rows that cannot be read, even one; without it up to 5 % are left out.",
         rich_help_panel=DATA,
     ),
 ]

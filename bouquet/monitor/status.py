@@ -22,7 +22,6 @@ from bouquet.server.run_folder import SETTINGS
 
 MOST_BYTES = 64 * 2**20  # of a status
 FETCH_SECONDS = 30.0
-MOST_BYTES = 64 * 2**20  # of a status
 WELL = (WAITING, TRAINING, TESTING, FINISHED)
 
 

@@ -104,6 +104,7 @@ def print_status(console: Console, status: Mapping[str, Any], now: float | None 
     score = Score.in_record(run)
     if run[score.key] is not None:
         shown = f"{score.label:<8} {score.text(run[score.key])}"
-        console.print(f"{shown} mean over the devices, {run['clusters']} clusters")
+        clusters = "1 cluster" if run["clusters"] == 1 else f"{run['clusters']} clusters"
+        console.print(f"{shown} mean over the devices, {clusters}")
     if run.get("worth"):  # which an older server's page does not offer
         console.print(Text(run["worth"]), soft_wrap=True)

@@ -53,10 +53,11 @@ def overview(run: Run, now: float | None = None) -> dict[str, Any]:
     wanted = set(expected(names)) if registered is not None else {name for name in listed if names.takes(name)}
     removed = names.removed()
     alive = is_alive({"state": state})
+    is_up = alive or (service is not None and is_locked(service.parent))  # --keep-waiting: also after the run
     resting = (said.get("not_now") or {}) if alive else {}
     past, untested = _past(run), not_tested(run.summary)
     devices = [
-        _device(run, names, name, past.get(name) or _Past(), by_name.get(name), now if alive else None)
+        _device(run, names, name, past.get(name) or _Past(), by_name.get(name), now if is_up else None)
         | {"expected": name in wanted, "not_now": resting.get(name), "removed": name in removed}
         | {"not_tested": untested.get(name), "takes_part": names.takes(name)}
         for name in sorted(listed, key=natural_order)

@@ -102,6 +102,13 @@ def test_what_the_device_serves_is_in_its_log():
     assert _numbers(metrics, ACCURACY) == "accuracy 0.500 as received, serves received + trained, without alone"
 
 
+def test_after_a_test_the_received_model_and_what_is_in_use_are_told_apart():
+    metrics = {"accuracy": 0.9, "accuracy-method": 0.5}  # personal.compare = false
+    assert _numbers(metrics, ACCURACY) == "accuracy 0.500 as received, 0.900 in use"
+    metrics |= {"accuracy-own": 0.9, "accuracy-alone": 0.8, "accuracy-received": 0.3}
+    assert _numbers(metrics, ACCURACY) == "accuracy 0.300 as received, 0.900 in use, 0.800 alone"
+
+
 def test_why_it_is_left_out(device, tmp_path, monkeypatch):
     device("train", settings=SETTINGS.with_overrides({"train.learning_rate": 1e38}))
     assert device.said[-1].startswith("Round 1 failed, and the run goes on without this device: ")

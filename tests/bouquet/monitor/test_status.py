@@ -230,6 +230,15 @@ def test_what_is_wrong_now_is_said_everywhere(run):
     assert 'bouquet_warnings{run="plants"} 3.0' in metrics_text(found).decode()
 
 
+def test_a_server_that_waits_for_the_next_run_has_its_devices_still(run):
+    (run.folder / "summary.json").write_text(json.dumps({"accuracy_macro": 0.5, "clusters": 1}))
+    run.change(state="finished")
+    assert not any(device["connected"] for device in collect(run.folder)["devices"])  # it has ended with its run
+    with locked(run.folder, "the run folder", ""):
+        found = {device["name"]: device["connected"] for device in collect(run.folder)["devices"]}
+    assert found == {"door-pi": False, "garden-pi": True, "window-pi": False}
+
+
 def test_who_was_not_tested_at_the_end_and_why(run):
     reason = "The device reported: The disk is full."
     summary = {"not_evaluated": {"window-pi": reason}, "accuracy_macro": 0.5, "clusters": 1}
