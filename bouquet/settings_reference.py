@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, get_args, get_origin
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -123,10 +123,11 @@ def _shown(value: Any) -> str:
 def _type(annotation: Any) -> str:
     if annotation is type(None):
         return "none"
-    if isinstance(annotation, type) and not get_args(annotation):
-        return annotation.__name__
-    text = str(annotation).replace("typing.", "").replace("NoneType", "None")
-    return re.sub(r"^Optional\[(.*)\]$", r"\1 | None", text)
+    if get_origin(annotation) is Literal:
+        return " or ".join(repr(word) for word in get_args(annotation))
+    if get_origin(annotation) in (Union, UnionType):
+        return " or ".join(_type(part) for part in get_args(annotation))
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
 def _cell(text: str) -> str:

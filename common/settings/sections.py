@@ -199,7 +199,7 @@ class ProtectionSettings(Section):
         None,
         gt=0,
         description="Updates are shortened to so many times the median norm of their cluster's. With this, or another "
-        "rule than the mean, weights are capped at three times the median (docs/reliability.md).",
+        "rule than the mean, weights are capped at three times the median (docs/bad-updates.md).",
     )
 
 
@@ -220,7 +220,7 @@ class PersonalSettings(Section):
 
 
 class PrivacySettings(Section):
-    """Clipping and noise on the device, before anything leaves it (docs/reliability.md); off by default."""
+    """Clipping and noise on the device, before anything leaves it (docs/privacy.md); off by default."""
 
     clip_norm: float | None = Field(
         None,
