@@ -77,7 +77,8 @@ def create_strategy(name: str, options: Mapping[str, Any], **sampling: Any) -> M
     except ValidationError as error:
         key = str(error.errors()[0]["loc"][0])
         # A number or "auto" has two reasons not to fit.
-        allowed = list(dict.fromkeys(item["msg"] for item in error.errors() if item["loc"][0] == key))
-        raise BouquetError(f"Setting strategy.{key} = {options.get(key)!r}: {'; or '.join(allowed)}.") from None
+        said = [item["msg"].partition(", unable to ")[0] for item in error.errors() if item["loc"][0] == key]
+        fits = dict.fromkeys(one[0].lower() + one[1:] for one in said)
+        raise BouquetError(f"Setting strategy.{key} = {options.get(key)!r}: {'; or '.join(fits)}.") from None
     own = {key: getattr(checked, key) for key in form.model_fields}
     return kind(**own, **{key: value for key, value in sampling.items() if key in Sampling.__annotations__})

@@ -69,7 +69,9 @@ class Photos:
             notes.append(f"Outside: {self.outside} images lie in {self.folder} itself, in no class.")
         if self.unknown_classes:
             those = ", ".join(
-                f"{name} ({self.unknown[name]} images{self._meant(name)})" for name in self.unknown_classes
+                f"{name} ({count} image{'s' * (count != 1)}{self._meant(name)})"
+                for name, count in self.unknown.items()
+                if count
             )
             notes.append(f"Not a class of this run, and waits for one whose data.classes name it: {those}.")
         return tuple(map(printable, notes))

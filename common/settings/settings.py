@@ -249,7 +249,8 @@ def _explain(error: ValidationError) -> str:
         if item["type"] == "extra_forbidden":
             problems.append(f"{_unknown(key, in_file=True)}.")
         else:
-            message = item["msg"].removeprefix("Value error, ")
+            message = item["msg"].removeprefix("Value error, ").partition(", unable to ")[0]
+            message = message.replace("a valid boolean", "true or false")
             value = item["input"]
             shown = "" if isinstance(value, Mapping) else f" = {value!r}"
             problems.append(f"Setting {key}{shown}: {message[0].lower()}{message[1:]}.")

@@ -49,7 +49,8 @@ def test_a_runs_name_is_that_of_a_folder(name):
     ("override", "message"),
     [
         ("train.local_epoch=3", "Unknown setting 'train.local_epoch'; nearest is local_epochs"),
-        ("train.local_epochs=x", "Setting train.local_epochs = 'x': input should be a valid integer"),
+        ("train.local_epochs=x", "Setting train.local_epochs = 'x': input should be a valid integer."),
+        ("personal.compare=both", "Setting personal.compare = 'both': input should be true or false."),
         ("train.local_epochs=0", "Setting train.local_epochs = 0: input should be greater than or equal to 1"),
         ("server.min_replies=0", "Setting server.min_replies = 0: input should be a whole number from 1 .*or a number"),
         ("server.min_replies=1.5", "Setting server.min_replies = 1.5: .* at most 1.0 .a share of the clients asked"),
