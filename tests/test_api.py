@@ -32,3 +32,9 @@ def test_its_example_is_true(name, tmp_path):
     said = []
     result = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(example, out=said.append)
     assert result.failed == 0, "".join(said)
+
+
+def test_paths_may_be_text(tmp_path):
+    (tmp_path / "run.toml").write_text('[run]\nrounds = 1\n[data]\nclients = 4\n[simulation]\nengine = "inline"\n')
+    bouquet.simulate(bouquet.load_settings(f"{tmp_path}/run.toml"), f"{tmp_path}/run")
+    assert bouquet.read_run(f"{tmp_path}/run").completed == 1

@@ -114,7 +114,7 @@ class Settings(Section):
         return parse_settings(json.loads(text), {})
 
 
-def load_settings(file: Path | None, overrides: Iterable[str] = (), **keys: Any) -> Settings:
+def load_settings(file: Path | str | None, overrides: Iterable[str] = (), **keys: Any) -> Settings:
     """Read a TOML file, then ``section.key=value`` texts, then ``section__key=value`` keywords that are not None.
 
     Raises `SettingsError`, which names the key, the value and what is allowed.
@@ -132,7 +132,7 @@ def load_settings(file: Path | None, overrides: Iterable[str] = (), **keys: Any)
     content: dict[str, Any] = {}
     if file is not None:
         try:
-            content = read_toml(file, "The settings file")
+            content = read_toml(Path(file), "The settings file")
         except BouquetError as error:
             raise SettingsError(str(error)) from None
     values: dict[str, Any] = {}

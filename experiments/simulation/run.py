@@ -48,7 +48,9 @@ _QUIET: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
 AT_ONCE = 64  # clients that the engine 'batched' trains together, at most
 
 
-def simulate(settings: Settings, folder: Path, resume: bool = False, follow: Follow | None = None) -> dict[str, Any]:
+def simulate(
+    settings: Settings, folder: Path | str, resume: bool = False, follow: Follow | None = None
+) -> dict[str, Any]:
     """Run a federation of ``data.clients`` simulated devices and return its summary.
 
     With ``data.dataset = "own"`` there is a device for each folder in ``data.data_dir``, named like it. The run folder
@@ -63,7 +65,7 @@ def simulate(settings: Settings, folder: Path, resume: bool = False, follow: Fol
     >>> summary["clients"], 0 < summary["accuracy_macro"] <= 1
     (4, True)
     """
-    settings = one_client_a_folder(settings)
+    settings, folder = one_client_a_folder(settings), Path(folder)
     check(settings, folder if resume else None)
     with locked(folder, "the run folder", "Another run writes there; give each a folder of its own."):
         server_app = make_server_app(settings, folder, resume, follow)

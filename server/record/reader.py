@@ -231,7 +231,7 @@ def untested(summary: Mapping[str, Any] | None) -> list[str]:
     ]
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path | str) -> Run:
     """Read a run folder. Raises `RecordError`, which names the file (and line) that is wrong or missing.
 
     Examples
@@ -242,6 +242,7 @@ def read_run(folder: Path) -> Run:
     >>> run.completed, len(run.rounds[-1]["by_client"])
     (2, 4)
     """
+    folder = Path(folder)
     if not folder.is_dir():
         raise RecordError(f"The run folder {folder} does not exist; 'bouquet simulate --out DIR' leaves one in DIR.")
     if not (folder / SETTINGS).is_file():
