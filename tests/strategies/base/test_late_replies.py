@@ -55,6 +55,7 @@ def test_a_late_reply_counts_with_its_update_from_the_model_of_today(scripted, i
     assert centers == [(1, ("a",), 1), (2, ("a",), 2), (2.5, ("b",), 7)]  # b made 5 of 0, and is taken as 2 + 5
     assert strategy.train_round.came_late == {"b": 2}
     assert strategy.train_round.replies.updates[:, 0].tolist() == [5]
+    assert list(grid._sent) == list(grid._due)  # a day's messages would not fit into memory
 
 
 def test_who_is_at_work_is_not_asked_again(scripted, initial):
