@@ -62,6 +62,11 @@ def read_devices(settings: Settings, devices: Sequence[Path]) -> dict[str, Sampl
 
     Raises `BouquetError` for what does not fit, and for too few samples.
     """
+    if task_of(settings).reconstructs:
+        raise BouquetError(
+            f"task.kind = {settings.task.kind!r} tells nothing that methods could be compared by: 'bouquet simulate' "
+            "shows what its rows come to."
+        )
     found = {name_of(device): _samples(settings, device) for device in devices}
     own_data.cache_clear()  # it would hold them once more
     if len(found) < len(devices):

@@ -54,6 +54,15 @@ def test_the_newest_is_tested_and_windows_share_no_row_with_what_is_trained_on(t
         write_parts({"a": numbered(2)}, tmp_path, 0.2, (0,))
 
 
+def test_what_tells_nothing_is_not_compared(tmp_path):
+    write_tables(tmp_path / "tanks", ("a", "b"), hours=100)
+    sections = look(tmp_path / "tanks").sections
+    del sections["table"]["targets"], sections["table"]["horizon"]
+    odd = parse_settings(sections, {"task.kind": "anomaly"})
+    with pytest.raises(BouquetError, match=r"task\.kind = 'anomaly' tells nothing"):
+        read_devices(odd, [tmp_path / "tanks" / "a.csv", tmp_path / "tanks" / "b.csv"])
+
+
 def test_samples_that_are_divided_otherwise_are_another_comparison():
     """Its runs would be taken for those of before: the settings of a run do not say how its files were divided."""
     found = {digest({"a": numbered(50, *how)}, fraction) for how in ((), (True,), (True, 5)) for fraction in (0.2, 0.3)}
