@@ -67,7 +67,9 @@ def trial_table(settings: Settings, devices: Mapping[str, Samples], out: Path, r
     strategy = base.pop("strategy", {})
     base["run"] = {"rounds": rounds or min(ROUNDS, settings.run.rounds)}
     base.get("train", {}).pop("learning_rate", None)
-    last = {"label": yours, "name": settings.strategy.name, **strategy}
+    base.pop("personal", None)
+    serve = {"personal.serve": settings.personal.serve}  # the other rows have what a method itself has
+    last = {"label": yours, "name": settings.strategy.name, **strategy, "set": serve}
     own = [*STANDARD_ROWS, {"label": "FeSEM", "name": "fesem", "num_clusters": "auto"}]
     table = make_table(
         {
@@ -75,8 +77,7 @@ def trial_table(settings: Settings, devices: Mapping[str, Samples], out: Path, r
             "seeds": list(SEEDS),
             "metrics": [task_of(settings).score.of("macro")],
             "base": base,
-            # What a method itself has: only the last row serves what the settings say.
-            "strategy": [*({**row, "set": {"personal.serve": "own", "personal.compare": False}} for row in own), last],
+            "strategy": [*own, last],
             "data": [{"label": COLUMN, "dataset": "own", "data_dir": str(parts / f"s{SEEDS[0]}")}],
             "tune": {"seeds": list(CHOSEN_ON_SEEDS), "train.learning_rate": list(LEARNING_RATES)},
         }

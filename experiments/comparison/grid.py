@@ -183,7 +183,8 @@ def _base(sections: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str
         parse_settings(sections, {})
     except SettingsError as error:
         raise TableError(f"[base] {error}") from None
-    return sections
+    # A table tells what methods give, not what a fleet would make of their models.
+    return {**sections, "personal": {"serve": "own", "compare": False, **sections.get("personal", {})}}
 
 
 def _strategy(content: Mapping[str, Any]) -> Entry:

@@ -36,8 +36,13 @@ def losing(monkeypatch):
 
 @pytest.mark.parametrize("method", ["fedac", "clusterfl", "fedtsdp", "fesem"])
 def test_a_device_that_starts_from_its_own_model_goes_on_after_a_lost_reply(losing, tmp_path, method):
-    public = ["data.public_fraction=0.1", "strategy.hopkins_threshold=0"] if method == "fedtsdp" else []
-    run.simulate(load_settings(None, [*BASE, *WIRE, *public, f"strategy.name={method}"]), tmp_path / "run")
+    more = {
+        "fedtsdp": ["data.public_fraction=0.1", "strategy.hopkins_threshold=0"],
+        "clusterfl": ["strategy.num_clusters=3"],
+    }
+    run.simulate(
+        load_settings(None, [*BASE, *WIRE, *more.get(method, []), f"strategy.name={method}"]), tmp_path / "run"
+    )
     assert len(losing) == 6
     failed = {line["round"]: line["failed"] for line in read_run(tmp_path / "run").rounds if line["failed"]}
     assert failed == {ROUND: {"client-1": "The device reported: lost on the way"}}

@@ -11,8 +11,9 @@ from bouquet.strategies.base.exchange import Patience
 from bouquet.strategies.base.protection import Protection
 from bouquet.strategies.base.replies import Replies
 from bouquet.strategies.base.state_io import dump_state, load_state
-from bouquet.strategies.dcpfl import DIVERGED, NEW, TAKE
-from bouquet.strategies.dcpfl.state import DCPFLState, Group, Verdict
+from bouquet.strategies.dcpfl import DIVERGED, LOSS_NEW, LOSS_OLD, NEW, TAKE
+from bouquet.strategies.dcpfl.state import DCPFLState, Group, Proposal
+from bouquet.strategies.dcpfl.trial import judged
 from tests.helpers.dcpfl_device import BOTH, FAST, strategy_of, trial_rounds
 
 
@@ -257,10 +258,16 @@ def test_the_state_survives_a_checkpoint_with_a_proposal_in_it(grid, play):
 @pytest.mark.parametrize("gain", [0.1, -0.1])
 @pytest.mark.parametrize("place", [0, 1])
 def test_one_of_twenty_decides_no_trial_whatever_it_says(told, gain, place):
-    losses = {f"c{i}": (1.0, 1.0 - gain * (1 + i / 20)) for i in range(19)}
-    lie = (told, 0.0) if place == 0 else (0.0, told)
-    verdict = Verdict.of(5, 0.8, [*losses, "x"], {**losses, "x": lie}, 1)
-    assert verdict.accepted == (gain > 0)
+    losses = {f"c{i:02}": (1.0, 1.0 - gain * (1 + i / 20)) for i in range(19)}
+    losses["x"] = (told, 0.0) if place == 0 else (0.0, told)
+    layout = ParameterLayout.of({"w": np.zeros(1, dtype=np.float32)})
+    received = tuple(
+        ClientReply(client, i, np.zeros(1, dtype=np.float32), ("w",), 1, {LOSS_OLD: old, LOSS_NEW: new}, {})
+        for i, (client, (old, new)) in enumerate(losses.items())
+    )
+    state = DCPFLState(["w"], np.zeros((1, 1), dtype=np.float32), [Group()], proposal=Proposal(0.8, {}))
+    state = judged(state, 5, [*losses], Replies(layout, received), 1)
+    assert state.verdict.accepted == (gain > 0)
 
 
 def test_one_loss_does_not_make_the_curve_where_devices_are_not_trusted():
