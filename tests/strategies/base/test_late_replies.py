@@ -138,3 +138,16 @@ def test_compressed_a_late_reply_is_read_by_the_copy_that_its_device_was_sent():
     compression.await_late([])
     compression.begin(4)
     assert compression.find(digest) is None
+
+
+def test_a_share_of_replies_is_of_those_that_end_a_round(scripted, initial):
+    devices = {
+        1: scripted("a", plus(1)),
+        2: scripted("b", plus(5)),
+        3: scripted("c", plus(5)),
+        4: scripted("d", plus(5)),
+    }
+    strategy = made(min_replies=0.8)
+    play(strategy, TimedGrid(devices, speeds=(1000, 1000, 4, 4)), initial, 1)
+    assert strategy.train_round.warnings == []
+    assert strategy.centers(strategy.state)[0, 0] == 3
