@@ -62,6 +62,11 @@ def read_devices(settings: Settings, devices: Sequence[Path]) -> dict[str, Sampl
 
     Raises `BouquetError` for what does not fit, and for too few samples.
     """
+    if task_of(settings).reconstructs:
+        raise BouquetError(
+            f"task.kind = {settings.task.kind!r} tells nothing that methods could be compared by: 'bouquet simulate' "
+            "shows what its rows come to."
+        )
     found = {name_of(device): _samples(settings, device) for device in devices}
     own_data.cache_clear()  # it would hold them once more
     if len(found) < len(devices):
@@ -69,11 +74,11 @@ def read_devices(settings: Settings, devices: Sequence[Path]) -> dict[str, Sampl
     return found if len(found) > 1 else _several(settings, *found.values())
 
 
-def digest(devices: Mapping[str, Samples]) -> str:
-    """What tells these samples from others: a comparison of others begins anew."""
-    found = hashlib.sha256()
+def digest(devices: Mapping[str, Samples], fraction: float) -> str:
+    """What tells these samples, divided so, from others: a comparison of others begins anew."""
+    found = hashlib.sha256(f"{fraction}".encode())
     for name, samples in devices.items():
-        found.update(f"{name} {samples.x.shape} {samples.y.shape}".encode())
+        found.update(f"{name} {samples.x.shape} {samples.y.shape} {samples.in_order} {samples.overlap}".encode())
         found.update(np.ascontiguousarray(samples.x).data)
         found.update(np.ascontiguousarray(samples.y).data)
     return found.hexdigest()[:8]

@@ -111,7 +111,7 @@ def try_(
         console.print(line, soft_wrap=True, highlight=False)
     if len(places) == 1:
         console.print(f"One device's data, divided into {len(devices)} by their order: no devices that there are.")
-    out /= digest(devices)
+    out /= digest(devices, chosen.data.test_fraction)
     table = trial_table(chosen, devices, out, rounds, "the defaults" if draft else "your settings")
     results = run_comparison(table, out, None, ForkRunner(), console, quiet=True)
     if results.interrupted:

@@ -53,15 +53,6 @@ class Proxy:
         return f"{self.url} ({self.variable})"
 
 
-def proxy_for(address: str, environment: Mapping[str, str]) -> str | None:
-    """The URL of the proxy to the server at ``address`` (``host:port``), without user and password; None without one.
-
-    Raises `BouquetError` as `find_proxy` does.
-    """
-    proxy = find_proxy(address, environment)
-    return proxy.url if proxy else None
-
-
 def find_proxy(address: str, environment: Mapping[str, str]) -> Proxy | None:
     """The proxy through which gRPC, in `grpc_environment`, reaches the server at ``address`` (``host:port``).
 
@@ -93,7 +84,7 @@ def passed_over(address: str, environment: Mapping[str, str]) -> str:
 
 
 def grpc_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables to set, before gRPC is imported, so that it uses the proxy of `proxy_for`.
+    """The variables to set, before gRPC is imported, so that it uses the proxy of `find_proxy`.
 
     They are https_proxy and no_proxy, where the environment has them in upper case alone.
     """

@@ -61,8 +61,10 @@ def _figures(data: ClientData, columns: Sequence[str]) -> dict[str, list[float]]
 
 
 def _changed(now: Mapping[str, Sequence[float]], before: Mapping[str, Sequence[float]]) -> Iterator[str]:
-    for name in now.keys() & before.keys():
-        (mean, std), (old_mean, old_std) = now[name], before[name]
+    for name, (mean, std) in now.items():
+        if name not in before:
+            continue
+        old_mean, old_std = before[name]
         if name == PHOTOS:
             added, flat = mean - old_mean, std - old_std
             if flat >= FEW and flat > MOST * added:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,11 @@ class RoundSamples:
         parts = (data.train_x, data.train_y, data.test_x, data.test_y)
         train_x, train_y, test_x, test_y = (torch.as_tensor(part).to(device) for part in parts)
         return cls((train_x, train_y), (test_x, test_y), seed, data.in_order, data.kept_as)
+
+    def untrained(self, classes: Sequence[str]) -> tuple[str, ...]:
+        """Names of the classes of which there is no sample to train on."""
+        counts = torch.bincount(self.all_train[1].cpu(), minlength=len(classes)).tolist()
+        return tuple(name for name, count in zip(classes, counts, strict=True) if not count)
 
     def split(self, fraction: float) -> tuple[Samples, Samples]:
         """Training data without, and of, the part that is held out: the same in every round, so never trained on.

@@ -17,13 +17,7 @@ from bouquet.client.context import ClientContext
 from bouquet.client.owner.sensors import Sensors
 from bouquet.client.rounds.model import Built
 from bouquet.client.rounds.observer import Observer
-from bouquet.client.rounds.reply import (
-    class_counts,
-    machine_metrics,
-    metrics_that_leave,
-    said_of_data,
-    score_metrics,
-)
+from bouquet.client.rounds.reply import machine_metrics, metrics_that_leave, said_beside, score_metrics
 from bouquet.client.rounds.samples import RoundSamples, Samples
 from bouquet.client.rounds.start_model import starting_model
 from bouquet.client.state.device_state import PERSONAL, Arrays, Kept
@@ -72,15 +66,14 @@ class Session:
     metrics: dict[str, float] = field(default_factory=dict)
     observer: Observer = field(default_factory=Observer)
     _fit: set[int] = field(default_factory=set)  # sizes of mini-batches that were looked at
-    by_class: dict[str, protocol.Scalar] = field(default_factory=dict)  # what is said of classes, if the owner says so
+    said: dict[str, protocol.Scalar] = field(default_factory=dict)  # of classes, if the owner says so, and of the data
 
     @classmethod
     def open(cls, message: Message, node: ClientContext) -> Session:
         """Build the model and check the message against it. Raises `BouquetError` for whatever does not fit."""
-        train = node.settings.train
         if node.threads:
             torch.set_num_threads(node.threads)
-        device = sgd.choose_device(train.device)
+        device = sgd.choose_device(node.settings.train.device)
         begun = Built.begin(node, device)
         copies = CopyMemory(node.state, begun.layout)
         received = protocol.read_instruction(message, begun.layout, copies.find)
@@ -146,13 +139,14 @@ class Session:
     def loss_of(self) -> TrainingLoss:
         """The loss of a mini-batch in training, as the settings want it (`train.augment`, `train.class_weights`)."""
         train, (x, y), task = self.node.settings.train, self.train_data, self.node.task
+        plain = sgd.PLAIN if task.has_classes else TrainingLoss(loss=task.loss)
         if not train.augment and train.class_weights == "none":
-            return sgd.PLAIN if task.has_classes else TrainingLoss(loss=task.loss)
+            return plain
         weights = None
         if train.class_weights == "balanced":
             weights = torch.as_tensor(class_weights(y.cpu().numpy(), self.node.data.num_classes)).to(self.device)
         augment = augmentation(train.augment, self.card, x, self.node.has_own_data)
-        return TrainingLoss(weights, augment, sgd.PLAIN.loss if task.has_classes else task.loss)
+        return replace(plain, class_weights=weights, augment=augment)
 
     @cached_property
     def card(self) -> ModelCard:
@@ -267,14 +261,8 @@ class Session:
         In training mode, as a gradient step is, a part of the data at a time; the model's buffers stay as they were.
         """
         x, y = self.train_data if data is None else data
-        model = self.load(vector)
-        gradients: dict[str, Tensor] = {}
         with self.seeded(stream):
-            size = evaluation.together(x)
-            for part_x, part_y in zip(x.split(size), y.split(size), strict=True):
-                for name, part in sgd.gradients(model, part_x, part_y, self.loss_of.as_they_are).items():
-                    share = part * (len(part_y) / len(y))
-                    gradients[name] = gradients[name] + share if name in gradients else share
+            gradients = sgd.mean_gradients(self.load(vector), x, y, self.loss_of.as_they_are, evaluation.together(x))
         flat = np.zeros(self.layout.dim, dtype=np.float32)
         for spec in self.layout.tensors:
             if spec.name in gradients:
@@ -333,7 +321,7 @@ class Session:
         self.metrics |= score_metrics(scores, self.node.task.score)
         if self.node.is_real:
             self.metrics |= machine_metrics(Sensors())
-        self.by_class = class_counts(self.node, scores) | said_of_data(self.node)
+        self.said = said_beside(self.node, scores)
 
     def report_trained(self, trained: Vector, train_loss: float) -> None:
         """Metrics of the model after training."""
@@ -351,17 +339,10 @@ class Session:
         own = {PERSONAL: self.layout.unflatten(personal), **(slots or {})}
         backbone = self.received.backbone.digest if self.received.backbone else ""
         # The model can be used without a server: its card goes into the same file.
-        update = {"untrained": self.untrained, "scaling": self.judge.scaling}
+        untrained = self.samples.untrained(self.card.classes) if self.node.task.has_classes else ()
+        update = {"untrained": untrained, "scaling": self.judge.scaling}
         card = self.card.model_copy(update=update).to_json()
         self.node.state.keep(self.run, self.received.round, own, facts or {}, card, backbone, self.samples.kept_as)
-
-    @property
-    def untrained(self) -> tuple[str, ...]:
-        """Names of the classes of which this device has no sample to train on; none where there are no classes."""
-        if not self.node.task.has_classes:
-            return ()
-        counts = torch.bincount(self.samples.all_train[1].cpu(), minlength=len(self.card.classes)).tolist()
-        return tuple(name for name, count in zip(self.card.classes, counts, strict=True) if not count)
 
     def reply(
         self,
@@ -382,8 +363,8 @@ class Session:
         record that it began with, where that is not the first.
         """
         received, arrays = self.received, None
-        begun = from_received or received.start == "received"
-        config = {**(config or {}), **self.observer.on_reply(trained if is_model else None, begun), **self.by_class}
+        heard = self.observer.on_reply(trained if is_model else None, from_received or received.start == "received")
+        config = {**(config or {}), **heard, **self.said}
         if trained is not None and received.upload:
             trained = self.release(trained, base if is_model else None, received.upload)
         if self.private is not None:

@@ -232,6 +232,16 @@ def gradients(model: nn.Module, x: Tensor, y: Tensor, loss_of: TrainingLoss = PL
     return loss_and_gradients(model, x, y, loss_of)[1]
 
 
+def mean_gradients(model: nn.Module, x: Tensor, y: Tensor, loss_of: TrainingLoss, part_size: int) -> dict[str, Tensor]:
+    """`gradients`, of so many samples at a time."""
+    found: dict[str, Tensor] = {}
+    for part_x, part_y in zip(x.split(part_size), y.split(part_size), strict=True):
+        for name, part in gradients(model, part_x, part_y, loss_of).items():
+            share = part * (len(part_y) / len(y))
+            found[name] = found[name] + share if name in found else share
+    return found
+
+
 def loss_and_gradients(
     model: nn.Module, x: Tensor, y: Tensor, loss_of: TrainingLoss = PLAIN
 ) -> tuple[float, dict[str, Tensor]]:

@@ -30,7 +30,6 @@ from bouquet.common.protocol.messages import (
 )
 from bouquet.common.protocol.names import (
     ACCURACY,
-    ACCURACY_TRAINED,
     AGAIN_IN,
     ARRAYS,
     BACKBONE,
@@ -67,7 +66,6 @@ from bouquet.common.protocol.names import (
     TEXT,
     TRAIN_LOSS,
     UNKNOWN_CLASSES,
-    VALIDATION_ACCURACY,
     VALIDATION_EXAMPLES,
     VERSION,
     Scalar,

@@ -44,13 +44,11 @@ ACCURACY = "accuracy"  # on its test part, with the model it started from
 F1 = "f1"
 NAIVE = "naive"  # the score, where a task has no classes, of the best that is foretold without a model
 TEST_LOSS = "test-loss"
-ACCURACY_TRAINED = "accuracy-trained"  # on its test part, after training
 GROUP = "group"  # true group where the partition has one, else -1
 STATE_LOST = "state-lost"  # 1 when it was to continue from layers that it no longer has
 LEFT_OUT = "left-out"  # photos or rows that could not be read
 TEMPERATURE = "temperature"  # °C of the device's hottest thermal zone
 BATTERY = "battery"  # share of its charge, from 0 to 1
-VALIDATION_ACCURACY = "validation-accuracy"
 VALIDATION_EXAMPLES = "validation-examples"
 
 STANDARD = "standard"  # the procedure that most methods need

@@ -205,7 +205,8 @@ def cell_state(cell: Cell, folder: Path) -> State:
 def _shown_by(settings: Settings) -> object:
     """What a cell's figures depend on: more than a run that goes on may not change."""
     server = {name: getattr(settings.server, name) for name in TESTED_BY}
-    return settings.fingerprint(), settings.model.weights, server
+    fleet = settings.simulation.speeds, settings.simulation.links, settings.personal.compare
+    return settings.fingerprint(), settings.model.weights, settings.train.mixed_precision, server, fleet
 
 
 def _failure_file(folder: Path) -> Path:

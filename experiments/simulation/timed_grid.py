@@ -66,7 +66,7 @@ class TimedGrid(InlineGrid):
         arrivals = self._arrivals()
         due = [i for i in message_ids if arrivals.get(i, float("inf")) <= self.now]
         for identifier in sorted(due, key=lambda i: arrivals[i]):
-            del self._due[identifier]
+            del self._due[identifier], self._sent[identifier]
             if (reply := self._replies.pop(identifier)) is not None:
                 yield reply
 
@@ -74,7 +74,7 @@ class TimedGrid(InlineGrid):
         """Devices stop working on these messages."""
         for identifier in message_ids:
             if self._due.pop(identifier, None) is not None:
-                node = self._sent[identifier][1].metadata.dst_node_id
+                node = self._sent.pop(identifier)[1].metadata.dst_node_id
                 self._free[node] = min(self._free[node], self.now)
                 self._replies.pop(identifier, None)
                 self._unanswered.pop(identifier, None)
@@ -84,7 +84,7 @@ class TimedGrid(InlineGrid):
         while self._unanswered:
             before = set(self._replies)
             self._answer(next(iter(self._unanswered)))
-            for identifier in sorted(self._replies.keys() - before, key=lambda i: list(self._sent).index(i)):
+            for identifier in [i for i in self._sent if i in self._replies and i not in before]:
                 self._due[identifier] = self._arrival(identifier)
         return self._due
 

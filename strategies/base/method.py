@@ -67,7 +67,7 @@ class MethodHooks(ABC, Generic[State]):
 
     # The method's facts, which others read of it. Where an option decides one, the constructor sets it.
     wants_public_data: ClassVar[bool] = False
-    # Whether a reply may be taken into the round after its own: a model trained from what its client was sent before.
+    # Whether a reply may be taken into a later round than its own: a model trained from what its client was sent then.
     takes_late_replies: ClassVar[bool] = False
     # Whether the server has none of the layers that make a device's model work.
     models_on_devices_only: ClassVar[bool] = False
@@ -158,7 +158,7 @@ class MethodHooks(ABC, Generic[State]):
         return {}
 
     def wants_late(self, state: State) -> bool:
-        """Whether replies to the round before can be used in this one, of a method that takes them at all."""
+        """Whether replies to older rounds can be used in this one, of a method that takes them at all."""
         return True
 
     def record(self, state: State) -> dict[str, Any]:

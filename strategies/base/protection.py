@@ -89,7 +89,7 @@ def _fenced(replies: Replies) -> Replies:
             vector[columns] = kept[row]
             received[rows[row]] = replace(reply, vector=vector)
     changed = any(new is not old for new, old in zip(received, replies.received, strict=True))
-    return Replies(layout, tuple(received), replies.instructions) if changed else replies
+    return replace(replies, received=tuple(received), rows=None) if changed else replies
 
 
 def _shortened(replies: Replies, kept: NDArray[np.float64]) -> Replies:
@@ -98,4 +98,4 @@ def _shortened(replies: Replies, kept: NDArray[np.float64]) -> Replies:
     for reply, update, share in zip(replies.received, replies.updates, kept, strict=True):
         vector = reply.vector if share == 1 else (reply.vector - (1 - share) * update).astype(np.float32)
         received.append(replace(reply, vector=vector))
-    return Replies(replies.layout, tuple(received), replies.instructions)
+    return replace(replies, received=tuple(received), rows=None)

@@ -96,6 +96,7 @@ class Receiver(MethodHooks[State], Sampled):
                 continue
             if late and self.state is not None and not self.wants_late(self.state):
                 now.failures[client] = "It replied to an older task, which the method cannot use at this point."
+                self._note_unusable(client, arrival)
                 continue
             try:
                 upload = planned[1].upload if planned else None
@@ -110,6 +111,8 @@ class Receiver(MethodHooks[State], Sampled):
                 usable[client] = rows.take(reply, planned[0] if planned else "")
                 if planned:
                     sent[client] = planned[1]
+                if late:
+                    now.came_late[client] = now.number - late.round
                 self._note_usable(client, message)
             except BouquetError as error:
                 now.failures[client] = refused(error)
@@ -121,13 +124,10 @@ class Receiver(MethodHooks[State], Sampled):
     def _moved(
         self, reply: ClientReply, late: Awaited, layout: ParameterLayout
     ) -> tuple[ClientReply, tuple[str, Instruction]]:
-        """A reply to an older task as one to what its client would be sent now; how old goes into the record."""
+        """A reply to an older task as one to what its client would be sent now."""
         assert self.state is not None
-        round_, client = self.train_round.number, reply.client
-        current = self.plan(self.state, round_, [client]).get(client, late.instruction)
-        self.train_round.came_late[client] = round_ - late.round
-        vector = moved(reply, late.instruction, current, layout)
-        return replace(reply, vector=vector), (late.client, current)
+        current = self.plan(self.state, self._now.number, [reply.client]).get(reply.client, late.instruction)
+        return replace(reply, vector=moved(reply, late.instruction, current, layout)), (late.client, current)
 
     def _note_rest(self, client: str, arrival: Arrival) -> bool:
         """Whether the device says that its owner does not let it work now: no reply, and no failure."""

@@ -143,6 +143,7 @@ class MethodStrategy(Receiver[State], Strategy):
         for client, reason in now.failures.items():
             log(WARNING, "round %s goes on without %s: %s", server_round, client, reason)
         asked = now.sampled - len(now.rested)
+        asked = self.late.enough(asked + len(self.late.awaited)) or asked  # with a buffer so many end a round
         if len(usable) < (least := fewest_replies(self.min_replies, asked)):
             if usable:
                 share = "" if least == self.min_replies else f" of {asked} ({least})"

@@ -71,5 +71,5 @@ def test_a_reply_to_the_round_before_counts(commands, own_data, tmp_path, monkey
     assert lines[1]["replies"] == 2, lines[1]
     assert any("slow" in line["late"] for line in lines[2:]), [line["late"] for line in lines]
     spent = json.loads((run / "summary.json").read_text())["privacy"]
-    assert spent["releases"]["a"] >= 7
+    assert sum(spent["releases"].values()) >= 8 * 2  # two of three replies end a round
     assert 0 < spent["epsilon"]["slow"] <= spent["epsilon_most"]

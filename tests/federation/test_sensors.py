@@ -72,7 +72,7 @@ def test_a_bad_row_and_a_wrong_clock_between_rounds_cost_nobody_a_round(commands
     (tmp_path / "tanks.toml").write_text(block("toml"))
     write_tables(tmp_path / "tables", seed=0, devices=3)
     names = ("drained-1", "filled-1", "filled-2")
-    changes = ["run.rounds=8", "server.min_clients=3", "server.straggler_grace=400", "personal.compare=never"]
+    changes = ["run.rounds=8", "server.min_clients=3", "server.straggler_grace=400", "personal.compare=false"]
     own = [*changes, f"data.data_dir={tmp_path / 'tables'}", "data.clients=3", "simulation.engine=inline"]
     simulate(load_settings(tmp_path / "tanks.toml", own), tmp_path / "simulated")  # as they were
 

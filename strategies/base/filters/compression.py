@@ -46,7 +46,7 @@ class Compression(Filter):
         self._records = {UPLOADED}  # names under which a device may hold a copy: what was sent, and its own
         self._copies: dict[str, Copy] = {}  # by digest
         self._sent: dict[str, set[str]] = {}  # client → digests that it was sent in this round
-        self._awaited: set[str] = set()  # digests to which a late reply may be a difference
+        self._awaited: dict[str, set[str]] = {}  # the same of older rounds: a late reply may be a difference to them
         self._round = 0
         self._steps: dict[str, int] = {}
         # Of the round in progress: a model that goes to several devices with the same copies is packed once. The
@@ -107,8 +107,8 @@ class Compression(Filter):
             self.held.pop(client, None)
 
     def await_late(self, clients: Iterable[str]) -> None:
-        """Keep for one more round what these clients were sent in this one."""
-        self._awaited = set().union(*(self._sent.get(client, set()) for client in clients))
+        """Keep what these clients were sent, in this round or in an older one."""
+        self._awaited = {client: self._sent.get(client) or self._awaited.get(client, set()) for client in clients}
 
     def dump(self) -> tuple[dict[str, Vector], dict[str, Any]]:
         """For a checkpoint: the copies by digest, and JSON."""
@@ -137,7 +137,7 @@ class Compression(Filter):
         return packed, copy
 
     def _forget_unheld(self) -> None:
-        kept = self._held() | self._awaited
+        kept = self._held().union(*self._awaited.values())
         self._copies = {digest: copy for digest, copy in self._copies.items() if digest in kept}
 
     def _held_by(self, client: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import pytest
 
 from bouquet.begin import trial
 from bouquet.begin.look import look
-from bouquet.begin.parts import MOST, Samples, read_devices, settings_of_parts, write_parts
+from bouquet.begin.parts import MOST, Samples, digest, read_devices, settings_of_parts, write_parts
 from bouquet.begin.trial import Outcome, advice, candidate, outcomes, trial_table
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings import parse_settings
@@ -52,6 +52,21 @@ def test_the_newest_is_tested_and_windows_share_no_row_with_what_is_trained_on(t
     assert parts(tmp_path, "s0")[0][0] == 100  # the oldest are left out
     with pytest.raises(BouquetError, match="a has 2 samples: too few"):
         write_parts({"a": numbered(2)}, tmp_path, 0.2, (0,))
+
+
+def test_what_tells_nothing_is_not_compared(tmp_path):
+    write_tables(tmp_path / "tanks", ("a", "b"), hours=100)
+    sections = look(tmp_path / "tanks").sections
+    del sections["table"]["targets"], sections["table"]["horizon"]
+    odd = parse_settings(sections, {"task.kind": "anomaly"})
+    with pytest.raises(BouquetError, match=r"task\.kind = 'anomaly' tells nothing"):
+        read_devices(odd, [tmp_path / "tanks" / "a.csv", tmp_path / "tanks" / "b.csv"])
+
+
+def test_samples_that_are_divided_otherwise_are_another_comparison():
+    """Its runs would be taken for those of before: the settings of a run do not say how its files were divided."""
+    found = {digest({"a": numbered(50, *how)}, fraction) for how in ((), (True,), (True, 5)) for fraction in (0.2, 0.3)}
+    assert len(found) == 6
 
 
 def test_one_device_is_divided_by_the_order_of_its_samples(tmp_path):

@@ -20,7 +20,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from bouquet.client.agent.proxy import find_proxy, grpc_environment, proxy_for
+from bouquet.client.agent.proxy import find_proxy, grpc_environment
 from bouquet.client.agent.reachability import ServerMismatch, ServerUnreachable, check_server
 from bouquet.common.errors import BouquetError
 from bouquet.common.system.ports import free_port, split_address
@@ -553,7 +553,8 @@ def test_the_proxy_is_grpcs(
     with connect_proxy(grpc_server) as proxy:
         before = {name: value.replace("PROXY", proxy.address) for name, value in variables.items()}
         set_environment(monkeypatch, variables, proxy.address)
-        assert proxy_for(grpc_server, before) == (f"http://{proxy.address}" if through else None)
+        found = find_proxy(grpc_server, before)
+        assert (found and found.url) == (f"http://{proxy.address}" if through else None)
         check_server(grpc_server, insecure=True, authority=None, timeout=SECONDS)
         grpc_connects(grpc_server)
     assert len(proxy.heads) == (2 if through else 0)
@@ -584,7 +585,7 @@ def test_whom_no_proxy_is_for(
     address = f"{host}:{free_port()}"
     with connect_proxy(grpc_server) as proxy:
         set_environment(monkeypatch, {**HERE, "no_proxy": listed}, proxy.address)
-        assert (proxy_for(address, os.environ) is not None) == through
+        assert (find_proxy(address, os.environ) is not None) == through
         if through:
             check_server(address, insecure=True, authority=None, timeout=SECONDS)
             grpc_connects(address)
@@ -711,13 +712,13 @@ def test_a_proxy_that_grpc_does_not_use_is_named_when_there_is_no_way_without(mo
 )
 def test_a_proxys_url_that_cannot_be_read(url: str) -> None:
     with pytest.raises(BouquetError, match="variable https_proxy does not name a proxy as http://") as raised:
-        proxy_for("server.invalid:9092", {"https_proxy": url})
+        find_proxy("server.invalid:9092", {"https_proxy": url})
     assert "sec" not in str(raised.value)
 
 
 def test_a_proxy_without_a_port_is_at_443_as_for_grpc() -> None:
-    assert proxy_for("server.invalid:9092", {"https_proxy": "http://proxy.local"}) == "http://proxy.local:443"
-    assert proxy_for("server.invalid:9092", {"https_proxy": "HTTP://u:p@[::1]:/"}) == "http://[::1]:443"
+    for url, host in (("http://proxy.local", "proxy.local"), ("HTTP://u:p@[::1]:/", "[::1]")):
+        assert find_proxy("server.invalid:9092", {"https_proxy": url}).url == f"http://{host}:443"
 
 
 def test_a_proxy_as_text_has_no_password() -> None:

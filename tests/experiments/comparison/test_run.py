@@ -162,11 +162,20 @@ def test_cells_of_other_settings_are_said_and_run_again(compare):
     assert f"{SLUGS[1]} was run" not in said
 
 
-def test_a_cell_that_was_tested_otherwise_is_run_again(compare):
+@pytest.mark.parametrize(
+    "other",
+    [
+        "[base.server]\nfraction_evaluate = 0.5\n[base.simulation]",
+        "[base.simulation]\nspeeds = [10.0, 20.0]",
+        "[base.personal]\ncompare = true\n[base.simulation]",
+        "[base.train]\nmixed_precision = true\n[base.simulation]",
+    ],
+)
+def test_a_cell_that_was_tested_or_trained_otherwise_is_run_again(compare, other):
     compare()
-    _, runner, said = compare("rounds = 3", "rounds = 3\n[base.server]\nfraction_evaluate = 0.5")
+    _, runner, said = compare("[base.simulation]", other)
 
-    assert runner.ran == SLUGS  # a run may go on with it; a table would show a figure of other devices
+    assert runner.ran == SLUGS  # a run may go on with it; a table would show a figure of another fleet
     assert f"{SLUGS[0]} was run with other settings" in said
 
 

@@ -1,6 +1,7 @@
 """A round as a line of the record."""
 
 from bouquet.common import protocol
+from bouquet.common.task.score import ACCURACY
 from bouquet.experiments.simulation.inline_grid import InlineGrid
 from bouquet.server.record.summary import round_line
 from bouquet.server.record.traffic import Bytes
@@ -10,7 +11,7 @@ from bouquet.strategies import FedAvg
 def test_scores_are_weighted_by_what_they_were_tested_on(scripted, play):
     def device(name, examples, tested, accuracy):
         metrics = {protocol.NUM_EXAMPLES: examples, protocol.TEST_EXAMPLES: tested}
-        scores = {protocol.ACCURACY: accuracy, protocol.ACCURACY_TRAINED: accuracy}
+        scores = {ACCURACY.key: accuracy, ACCURACY.trained: accuracy}
         return scripted(name, lambda start, _: start, {**metrics, **scores})
 
     strategy = FedAvg()

@@ -55,6 +55,7 @@ def test_a_late_reply_counts_with_its_update_from_the_model_of_today(scripted, i
     assert centers == [(1, ("a",), 1), (2, ("a",), 2), (2.5, ("b",), 7)]  # b made 5 of 0, and is taken as 2 + 5
     assert strategy.train_round.came_late == {"b": 2}
     assert strategy.train_round.replies.updates[:, 0].tolist() == [5]
+    assert list(grid._sent) == list(grid._due)  # a day's messages would not fit into memory
 
 
 def test_who_is_at_work_is_not_asked_again(scripted, initial):
@@ -116,7 +117,7 @@ def test_a_method_that_cannot_use_it_refuses_the_setting_by_name(method):
 
 
 def test_compressed_a_late_reply_is_read_by_the_copy_that_its_device_was_sent():
-    """Nobody else holds that copy: it is kept for one more round, and is not in a checkpoint."""
+    """Nobody else holds that copy: it is kept as long as the device is at work, and is not in a checkpoint."""
     from bouquet.common.compression.delta import Copy
     from bouquet.common.parameters.layout import ParameterLayout
     from bouquet.strategies.base.filters.compression import Compression
@@ -130,8 +131,23 @@ def test_compressed_a_late_reply_is_read_by_the_copy_that_its_device_was_sent():
     digest = Copy(received.models["arrays"].vector, layout.layers).digest
     compression.await_late(["slow"])
     assert compression.dump()[0] == {}
-    compression.begin(2)
-    assert compression.find(digest) is not None
+    for round_ in (2, 3):
+        compression.begin(round_)
+        assert compression.find(digest) is not None
+        compression.await_late(["slow"])
     compression.await_late([])
-    compression.begin(3)
+    compression.begin(4)
     assert compression.find(digest) is None
+
+
+def test_a_share_of_replies_is_of_those_that_end_a_round(scripted, initial):
+    devices = {
+        1: scripted("a", plus(1)),
+        2: scripted("b", plus(5)),
+        3: scripted("c", plus(5)),
+        4: scripted("d", plus(5)),
+    }
+    strategy = made(min_replies=0.8)
+    play(strategy, TimedGrid(devices, speeds=(1000, 1000, 4, 4)), initial, 1)
+    assert strategy.train_round.warnings == []
+    assert strategy.centers(strategy.state)[0, 0] == 3

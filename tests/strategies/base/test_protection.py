@@ -257,3 +257,15 @@ def test_fences_are_of_those_that_sent_the_layer_and_cost_an_honest_zero_nothing
     layers = [KINDS.layers] * 3 + [("conv", "head")] * 9
     received = tuple(ClientReply(f"c{i:02}", i, row, layers[i], 10, {}, {}) for i, row in enumerate(rows))
     assert Protection(limit_norm=1.0).judge(Replies(KINDS, received, {}), {}).replies.W.tolist() == rows.tolist()
+
+
+def test_what_is_fenced_and_shortened_is_still_known_to_be_late():
+    start = KINDS.flatten(TENSORS)
+    rows = np.stack([start + 1, start + 1, start + 1, start + 500]).astype(np.float32)
+    received = tuple(ClientReply(f"c{i}", i, row, KINDS.layers, 10, {}, {}) for i, row in enumerate(rows))
+    sent = {reply.client: Instruction({protocol.ARRAYS: protocol.Payload(start)}) for reply in received}
+    replies = Replies(KINDS, received, sent, rows, late={"c0": 2})
+    judged = Protection(Aggregation("median"), limit_norm=1.0).judge(replies, {reply.client: 0 for reply in received})
+    assert judged.limited
+    assert not np.array_equal(judged.replies.W, rows)
+    assert judged.replies.late == {"c0": 2}
