@@ -370,8 +370,10 @@ async def test_what_is_sent_again_and_again_costs_no_descriptors_and_no_log(tmp_
         assert len(list((tmp_path / "code").iterdir())) <= 3
         await link.say(run=a_run(code="1" * 64, bundle=Content(size=10**12, sha256=bytes(32))))
         await link.say(task=(refused := a_task()))
-        reply = await link.hear("reply")
-        assert (reply.id, reply.error.reason) == (refused.id, "Its archive cannot have 1000000000000 bytes.")
+        replies = {(reply := await link.hear("reply")).id: reply.error.reason}
+        if refused.id not in replies:  # the task before it, which waited for code too, may be answered first
+            replies |= {(reply := await link.hear("reply")).id: reply.error.reason}
+        assert replies[refused.id] == "Its archive cannot have 1000000000000 bytes."
 
 
 @pytest.fixture
