@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-import lzma
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from bouquet.begin.draft import Draft, class_setting, named
-from bouquet.client.data.table_reader import table_files
+from bouquet.client.data.table_numbers import GAPS, Numbers
+from bouquet.client.data.table_text import Sheet, columns_of, table_files
+from bouquet.client.data.table_times import Clock
+from bouquet.common.data.left_out import LeftOut
 from bouquet.common.errors import BouquetError
 from bouquet.common.nearest import nearest
 
 MOST_ROWS = 50_000  # of a table, that are looked at
-GAPS = {"", "na", "n/a", "nan", "null", "none", "-"}
 TOLD = ("target", "label", "class", "y")  # names of columns that are to be told
 DATE_PARTS = ("year", "month", "day", "hour", "minute", "second")
 CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2})?")
@@ -30,6 +28,9 @@ DAY = 86_400.0
 MOST_CLASSES, MOST_WORDS, FEW_NUMBERS = 50, 12, 10
 WINDOW = 24  # rows, where a day has too few or too many of them
 FILLED = 3  # steps of a gap that take the value before it
+
+
+Cells = Mapping[str, Sequence[str]]  # of a device's table, by column
 
 
 @dataclass(frozen=True)
@@ -44,21 +45,20 @@ class Column:
     @property
     def distinct(self) -> list[str]:
         """The values, each once, in order."""
-        return sorted(
-            set(self.cells), key=lambda text: (self.numbers is not None and float(text.replace(",", ".")), text)
-        )
+        known = dict(zip(self.cells, self.numbers or self.cells, strict=True))
+        return sorted(known, key=lambda text: (known[text], text))
 
 
 def look_at_tables(draft: Draft, target: str | None) -> None:
     """Add what tables need to ``draft``; ``target`` is the column to tell, where somebody said it."""
     by_device = [_read(device) for device in draft.devices]
-    common = [name for name in by_device[0][0] if all(name in header for header, _ in by_device)]
+    common = [name for name in by_device[0] if all(name in cells for cells in by_device)]
     columns = {name: _column(name, by_device) for name in common}
     if len(common) < 2:
         raise BouquetError(f"The tables have {len(common)} columns in common ({', '.join(common)}); two are needed.")
-    rows = sum(len(cells) for _, cells in by_device)
-    draft.seen.append(f"{named(draft)}, {rows} rows with the columns {', '.join(common)}.")
-    if others := sorted({name for header, _ in by_device for name in header} - set(common)):
+    counts = [len(next(iter(cells.values()))) for cells in by_device]
+    draft.seen.append(f"{named(draft)}, {sum(counts)} rows with the columns {', '.join(common)}.")
+    if others := sorted({name for cells in by_device for name in cells} - set(common)):
         draft.seen.append(f"Not every device has {', '.join(others)}: passed over.")
     time = _time_columns(columns)
     left = [column for column in columns.values() if column.name not in time and column.cells]
@@ -80,8 +80,7 @@ def look_at_tables(draft: Draft, target: str | None) -> None:
     draft.assumed.append(f"The column to tell is {told.name} ({why}): {_what(kind, told)}.")
     if time:
         draft.set("table", "time", list(time), "when a row is of: the newest part is tested")
-        fewest = min(len(cells) for _, cells in by_device)
-        _windows(draft, [_seconds(header, cells, time) for header, cells in by_device], fewest, kind == "forecast")
+        _windows(draft, [_seconds(cells, time) for cells in by_device], min(counts), kind == "forecast")
     else:
         draft.assumed.append("No column says when a row is of: a random part is tested.")
     if holes := [f"{column.name} {column.gaps}" for column in left if column.gaps]:
@@ -91,48 +90,31 @@ def look_at_tables(draft: Draft, target: str | None) -> None:
     draft.set("model", "name", "mlp")
 
 
-def _read(device: Path) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of a device's tables, as text."""
-    header: list[str] = []
+def _read(device: Path) -> Cells:
+    """The cells of a device's tables, by column, as text."""
+    names: list[str] = []
     rows: list[list[str]] = []
     for file in table_files(device):
-        opened: Any = {".gz": gzip.open, ".xz": lzma.open}.get(file.suffix.lower(), open)
-        try:
-            with opened(file, "rt", encoding="utf-8-sig", newline="") as content:
-                text = content.readline()
-                mark = max(",;\t", key=text.count)
-                names = [name.strip() for name in next(csv.reader([text], delimiter=mark), [])]
-                if header and names != header:
-                    raise BouquetError(
-                        f"{file} has the columns {', '.join(names)}, and another file {', '.join(header)}."
-                    )
-                header = names
-                read = islice(csv.reader(content, delimiter=mark), MOST_ROWS)
-                rows += [[cell.strip() for cell in row] for row in read if len(row) == len(names)]
-        except (OSError, EOFError, UnicodeDecodeError, csv.Error, lzma.LZMAError) as error:
-            raise BouquetError(f"The table {file} cannot be read: {error}.") from None
+        names = names or [name for name, count in Counter(columns_of(file)).items() if count == 1]
+        sheet = Sheet(file, names, LeftOut("rows"))  # what does not fit is named when all is read
+        rows += [row for _, row in islice(sheet.rows(), MOST_ROWS)] if names else []
     if not rows:
         raise BouquetError(f"{device} has no rows below its header.")
-    return header, rows
+    return dict(zip(names, zip(*rows, strict=True), strict=True))
 
 
-def _column(name: str, tables: Iterable[tuple[list[str], list[list[str]]]]) -> Column:
-    cells = [row[header.index(name)] for header, rows in tables for row in rows]
-    held = [cell for cell in cells if cell.lower() not in GAPS]
-    return Column(name, held, len(cells) - len(held), _numbers(held))
-
-
-def _numbers(cells: Sequence[str]) -> list[float] | None:
-    try:
-        return [float(cell.replace(",", ".")) for cell in cells]
-    except ValueError:
-        return None
+def _column(name: str, tables: Sequence[Cells]) -> Column:
+    held = [[cell for cell in table[name] if cell.lower() not in GAPS] for table in tables]
+    read = [Numbers.of({name: cells}, ".", {}).read(name, cells) for cells in held]
+    numbers = None if any(wrong.any() for _, wrong in read) else [float(n) for found, _ in read for n in found]
+    cells = [cell for one in held for cell in one]
+    return Column(name, cells, sum(len(table[name]) for table in tables) - len(cells), numbers)
 
 
 def _time_columns(columns: dict[str, Column]) -> tuple[str, ...]:
     """The column with the time of a row; a date and a time of day; or a date's parts; empty without."""
     for column in columns.values():
-        if column.cells and column.numbers is None and all(map(_is_time, column.cells[:100])):
+        if column.cells and column.numbers is None and np.isfinite(_times([column.cells[:100]])).all():
             clocks = (c.name for c in columns.values() if c.cells and all(map(CLOCK.fullmatch, c.cells[:100])))
             dates = all(len(cell) <= len("2026-01-01") for cell in column.cells[:100])
             return (column.name, *islice(clocks, 1)) if dates else (column.name,)
@@ -147,14 +129,13 @@ def _time_columns(columns: dict[str, Column]) -> tuple[str, ...]:
     return tuple(parts) if all(part in known for part in DATE_PARTS[:3]) else ()
 
 
-def _is_time(text: str) -> bool:
-    if not re.match(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}", text):
-        return False
+def _times(columns: Sequence[Sequence[str]]) -> list[float]:
+    """Seconds since 1970 of each row, of one column, of two or of a date's parts; NaN where it is no time."""
+    clock = Clock("", lambda: columns[0], {})
     try:
-        datetime.fromisoformat(text)
-    except ValueError:
-        return len(text) >= 8  # another way to write it, of which the reader knows more
-    return True
+        return [clock.seconds(parts) for parts in zip(*columns, strict=True)]
+    except BouquetError:  # dates that may be of two days; that is said when all is read
+        return [0.0] * len(columns[0])
 
 
 def _told(columns: list[Column], timed: bool, target: str | None) -> Column:
@@ -219,24 +200,9 @@ def _inputs(draft: Draft, columns: list[Column], told: Column, kind: str) -> lis
     return inputs
 
 
-def _seconds(header: list[str], rows: list[list[str]], time: Sequence[str]) -> list[float]:
+def _seconds(cells: Cells, time: Sequence[str]) -> list[float]:
     """Times that can be read, in seconds since 1970, in order."""
-    places = [header.index(name) for name in time]
-    found = []
-    for row in rows:
-        cells = [row[place] for place in places]
-        try:
-            if len(cells) > 2:
-                moment = datetime(*map(int, map(float, cells)), tzinfo=UTC)  # type: ignore[misc, arg-type]
-            elif (number := _numbers(cells)) is not None:
-                found.append(number[0])
-                continue
-            else:
-                moment = datetime.fromisoformat("T".join(cells))
-            found.append((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
-        except ValueError:
-            continue
-    return sorted(found)
+    return sorted(filter(np.isfinite, _times([cells[name] for name in time])))
 
 
 def _windows(draft: Draft, times: list[list[float]], rows: int, is_forecast: bool) -> None:

@@ -13,7 +13,7 @@ import io
 import lzma
 import unicodedata
 import zlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -64,7 +64,7 @@ class Sheet:
 
         Raises `BouquetError`, naming the file, where it cannot be read, or lacks a column.
         """
-        lines = self._lines()
+        lines = self.lines()
         self.wanted = [unicodedata.normalize("NFC", column) for column in self.wanted]
         above, separator, header = self._header(lines)
         places, last = self._places(header)
@@ -156,7 +156,7 @@ class Sheet:
         waiting.extendleft(reversed(taken))
         return line
 
-    def _lines(self) -> Iterator[tuple[int, str]]:
+    def lines(self) -> Iterator[tuple[int, str]]:
         """Number and text of the lines that have an end: a logger may be in the middle of the last."""
         try:
             content: Any = io.BytesIO(self.file.read_bytes())  # at once: a file may be written anew while it is read
@@ -197,6 +197,24 @@ class Sheet:
             self.form["Windows-1252, not UTF-8"] = None
             line = line.encode("utf-8", "surrogateescape").decode("cp1252", "replace")
         return unicodedata.normalize("NFC", line).removeprefix("\ufeff")  # of files that were put together
+
+
+def columns_of(file: Path) -> list[str]:
+    """The names of a table's columns, where none is known: the first line as wide as most lines are; else nothing.
+
+    Raises `BouquetError`, naming the file, where it cannot be read.
+    """
+    lines = [line for _, line in islice(Sheet(file, (), LeftOut("rows")).lines(), PREAMBLE) if line.strip()]
+    best: tuple[int, int, list[str]] = (0, 0, [])
+    for separator in SEPARATORS[:-1]:
+        try:
+            rows = [cells(line, separator) for line in lines]
+        except csv.Error as error:
+            raise BouquetError(f"{file}: {error}.") from None
+        widths = Counter(len(row) for row in rows if len(row) > 1)
+        if widths and (found := max((count, width) for width, count in widths.items())) > best[:2]:
+            best = (*found, _names(next(row for row in rows if len(row) == found[1])))
+    return best[2]
 
 
 def cells(line: str, separator: str) -> list[str]:

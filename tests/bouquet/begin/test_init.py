@@ -87,6 +87,16 @@ def test_tables_of_a_logger_become_a_forecast(tmp_path):
         look(tmp_path / "tanks", target="lvl")
 
 
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-16", "utf-8"])
+def test_tables_as_a_spreadsheet_writes_them(encoding, tmp_path):
+    rows = [f"{1 + k // 24:02}.10.2026 {k % 24}:00;{20 + k % 7},5;{k % 3};;" for k in range(200)]
+    (tmp_path / "tank.csv").write_text("\n".join(["Logger 7", "time;heat (°C);valve;;", *rows]) + "\n", encoding)
+    settings, said = written(tmp_path)
+    assert (settings.table.time, settings.table.targets, settings.task.unit) == (("time",), ("heat (°C)",), "°C")
+    assert settings.table.inputs == ("heat (°C)", "valve")
+    assert "A row every hour." in said
+
+
 def test_words_are_classes_or_inputs_and_numbers_without_a_time_a_regression(tmp_path):
     rows = [f"{k},{k % 7}.5,{'NSEW'[k % 4]},{('dry', 'wet')[k % 2]},,{k * 3}" for k in range(40)]
     table = tmp_path / "soil"
