@@ -17,7 +17,7 @@ from bouquet.client.data.folder import npz_of
 from bouquet.client.data.table_reader import table_files
 from bouquet.common.data.class_folders import class_name
 from bouquet.common.data.images import IMAGE_SUFFIXES, image_files, is_clutter, read_photo
-from bouquet.common.data.readers import read_arrays
+from bouquet.common.data.readers import read_npz
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings.sections import OWN_DATA
 
@@ -159,10 +159,7 @@ def _look_at_npz(draft: Draft) -> None:
     for device in draft.devices:
         file = npz_of(device)
         assert file is not None
-        held = read_arrays(file)
-        if missing := [key for key in ("x", "y") if key not in held]:
-            raise BouquetError(f"{file} lacks {missing[0]!r}; it holds {', '.join(held) or 'nothing'}.")
-        arrays.append(held)
+        arrays.append(read_npz(file, ("x", "y")))
     first = arrays[0]
     shape = list(first["x"].shape[1:])
     if first["x"].dtype == np.uint8 and len(shape) == 2:

@@ -92,7 +92,7 @@ def write_parts(devices: Mapping[str, Samples], folder: Path, fraction: float, s
     for number, (name, samples) in enumerate(devices.items()):
         if len(samples.y) < FEWEST:
             raise BouquetError(f"{name} has {len(samples.y)} samples: too few to train, to choose and to test on.")
-        kept = samples.part(_few(len(samples.y), MOST, samples.in_order, (number,)))
+        kept = samples.part(_few(len(samples.y), samples.in_order, (number,)))
         share = fraction / (1 - fraction)  # of what is left
         if kept.in_order:
             before, tested = kept.divided(fraction, ())
@@ -157,8 +157,8 @@ def _several(settings: Settings, samples: Samples) -> dict[str, Samples]:
     }
 
 
-def _few(count: int, most: int, newest: bool, seed: Sequence[int]) -> Indices:
-    """At most so many of ``count`` samples: the newest, or random ones, in order."""
-    if count <= most or newest:
-        return np.arange(max(0, count - most), count)
-    return np.sort(np.random.default_rng(seed).choice(count, most, replace=False))
+def _few(count: int, newest: bool, seed: Sequence[int]) -> Indices:
+    """At most `MOST` of ``count`` samples: the newest, or random ones, in order."""
+    if count <= MOST or newest:
+        return np.arange(max(0, count - MOST), count)
+    return np.sort(np.random.default_rng(seed).choice(count, MOST, replace=False))

@@ -21,7 +21,7 @@ from bouquet.client.data.table_text import table_files
 from bouquet.common.data.class_folders import class_name
 from bouquet.common.data.images import IMAGE_MODES, IMAGE_SUFFIXES, image_files, read_image
 from bouquet.common.data.left_out import LeftOut
-from bouquet.common.data.readers import read_arrays
+from bouquet.common.data.readers import read_npz
 from bouquet.common.errors import BouquetError
 from bouquet.common.model.card import ModelCard
 from bouquet.common.settings.sections import TableSettings
@@ -271,9 +271,7 @@ def _samples_of(path: Path, card: ModelCard) -> Iterator[_Sample]:
     if path.is_dir() and (path / "data.npz").is_file():
         path = path / "data.npz"
     if path.suffix == ".npz":
-        arrays = read_arrays(path)
-        if "x" not in arrays:
-            raise BouquetError(f"{path} lacks 'x'; it holds {', '.join(arrays) or 'nothing'}.")
+        arrays = read_npz(path, ("x",))
         x, fit = check_samples(arrays, "x", shape, path, LeftOut("samples"))
         truths: Iterable[Any] = [None] * len(x)
         if "y" in arrays:

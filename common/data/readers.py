@@ -75,7 +75,7 @@ def read_npz(path: Path, keys: tuple[str, ...]) -> Arrays:
     """The arrays of an .npz file, which must have the given keys."""
     arrays = read_arrays(path)
     if missing := [key for key in keys if key not in arrays]:
-        raise DatasetFileError(f"{path} lacks {missing[0]!r}; it holds {', '.join(arrays)}.")
+        raise DatasetFileError(f"{path} lacks {missing[0]!r}; it holds {', '.join(arrays) or 'nothing'}.")
     return arrays
 
 

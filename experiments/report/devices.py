@@ -16,7 +16,7 @@ from bouquet.experiments.plots.clients import cluster_colours
 from bouquet.experiments.report.curves import chart, spark
 from bouquet.experiments.report.units import ago, human_bytes, human_seconds
 from bouquet.server.monitoring.diagnosis import failures
-from bouquet.server.record.beside import ALONE, OWN, RECEIVED, by_chance, gain, is_known
+from bouquet.server.record.beside import ALONE, OWN, RECEIVED, apart_text, by_chance, gain, is_known
 from bouquet.server.record.overview import (
     AWAY,
     DONE,
@@ -104,7 +104,7 @@ def difference(beside: Mapping[str, float], score: Score) -> str:
     if not is_known(beside):
         return ""
     found = beside[OWN] - beside[ALONE]
-    by = f"{100 * abs(found):.1f} points" if score.key == ACCURACY.key else score.text(abs(found))
+    by = apart_text(found, score)
     return by if not found else f"{'+' if found > 0 else '−'}{by}"
 
 

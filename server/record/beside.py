@@ -39,13 +39,17 @@ def cells(found: Mapping[str, float], score: Score) -> list[str]:
     return [score.number(found[name]) if name in found else "–" for name in (OWN, ALONE, RECEIVED)]
 
 
+def apart_text(difference: float, score: Score) -> str:
+    """How far two scores are apart: ``5.9 points`` of an accuracy, else in the unit of the error."""
+    return f"{100 * abs(difference):.1f} points" if score.key == ACCURACY.key else score.text(abs(difference))
+
+
 def gain(found: Mapping[str, float], score: Score) -> str:
     """What is in use against alone, in words: ``5.9 points better than alone``; empty where it is not known."""
     if not is_known(found):
         return ""
-    difference = abs(found[OWN] - found[ALONE])
-    share = score.key == ACCURACY.key
-    by = f"{100 * difference:.1f} points" if share else score.text(difference)
+    difference = found[OWN] - found[ALONE]
+    by = apart_text(difference, score)
     if by == "0.0 points" or not difference:
         return "as good as alone"
     return f"{by} {'better' if score.is_better(found[OWN], found[ALONE]) else 'worse'} than alone"

@@ -19,16 +19,16 @@ from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 
+from bouquet.common.metrics import adjusted_rand_index
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.strategies.base.options import Allowed, is_count
 from bouquet.strategies.base.replies import Matrix, Replies
 from bouquet.strategies.mathematics.aggregation import Assignment
-from bouquet.strategies.mathematics.clustering import canonical_labels
-from bouquet.strategies.mathematics.groups import WIDTH, agreement, deviations, find_groups, sketch
+from bouquet.strategies.mathematics.groups import WIDTH, deviations, find_groups, sketch
 from bouquet.strategies.mathematics.similarity import euclidean_distances
 
 MEMORY = 5  # rounds that a client's direction is the mean of, about
-SAME = 0.65  # agreement of the groups of two rounds, from which on they are the same
+SAME = 0.65  # adjusted Rand index of the groups of two rounds, from which on they are the same
 FEWEST = 4  # clients that can be several groups
 PULL = 4.0  # robust deviations from which on a client is pulled to another cluster
 
@@ -165,7 +165,8 @@ class Groups:
         if len(both) < max(2, len(groups) / 2):
             return False
         now, then = ([known[client] for client in both] for known in (groups, self.proposed))
-        return agreement(canonical_labels(now), canonical_labels(then)) >= SAME
+        agreement = adjusted_rand_index(now, then)
+        return agreement is not None and agreement >= SAME
 
 
 def _pulled(

@@ -115,7 +115,8 @@ class MethodStrategy(Receiver[State], Strategy):
         clients = sample_clients(
             list(nodes), self.fraction_train, self.min_train_nodes, self.seed, server_round, TRAIN_STREAM
         )
-        clients = [client for client in clients if client not in self.late.clients]
+        at_work = self.late.clients
+        clients = [client for client in clients if client not in at_work]
         now.sampled = len(clients)
 
         def ask(instructions: Mapping[str, Instruction]) -> Replies:

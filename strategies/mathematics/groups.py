@@ -121,19 +121,6 @@ def log_probability(n: int, k: int, left: float) -> float:
     return math.log(0.01) - slope * (null.percentile - value)
 
 
-def agreement(first: Assignment, second: Assignment) -> float:
-    """The adjusted Rand index of two groupings (n,): 1 where they are the same, about 0 where they are unrelated.
-
-    Hubert, Arabie: Comparing Partitions. Journal of Classification 2, 1985.
-    """
-    table = np.zeros((int(first.max()) + 1, int(second.max()) + 1))
-    np.add.at(table, (first, second), 1)
-    pairs, rows, columns = (float((m * (m - 1) / 2).sum()) for m in (table, table.sum(axis=1), table.sum(axis=0)))
-    expected = rows * columns / max(len(first) * (len(first) - 1) / 2, 1)
-    highest = (rows + columns) / 2
-    return 1.0 if highest == expected else (pairs - expected) / (highest - expected)
-
-
 def _joined(gram: Stack, labels: Assignment, generator: np.random.Generator) -> Assignment:
     """Groups of which two would pass for one cloud are joined, the likeliest first, each at most once."""
     found = []

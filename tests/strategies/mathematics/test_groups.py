@@ -3,7 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from bouquet.strategies.mathematics.groups import WIDTH, agreement, deviations, find_groups, log_probability, sketch
+from bouquet.common.metrics import adjusted_rand_index
+from bouquet.strategies.mathematics.groups import WIDTH, deviations, find_groups, log_probability, sketch
 
 
 def cloud(n, p, generator, power=0.0):
@@ -54,7 +55,7 @@ def test_the_scale_and_the_order_of_clients_do_not_matter():
     rows, order = grouped(18, 3, generator), np.random.default_rng(0).permutation(18)
     plain, scaled = find_groups([rows], 0), find_groups([1000 * rows], 0)
     assert plain.labels.tolist() == scaled.labels.tolist()
-    assert agreement(find_groups([rows[order]], 0).labels, plain.labels[order]) == 1
+    assert adjusted_rand_index(find_groups([rows[order]], 0).labels, plain.labels[order]) == 1
 
 
 @pytest.mark.parametrize("factor", [10.0, 1e6])
@@ -63,7 +64,7 @@ def test_one_client_that_is_far_off_does_not_move_the_others_groups(factor):
     rows = grouped(20, 4, generator)
     rows[0] = factor * generator.standard_normal(300)
     others = find_groups([rows], 0).labels[1:]
-    assert agreement(others, np.arange(1, 20) % 4) == 1
+    assert adjusted_rand_index(others, np.arange(1, 20) % 4) == 1
 
 
 def test_one_client_that_is_far_off_makes_no_groups_of_one_cloud():
@@ -94,10 +95,10 @@ def test_the_probability_falls_with_what_is_left_and_never_leaves_its_bounds():
 
 
 def test_agreement_by_hand():
-    assert agreement(np.array([0, 0, 1, 1]), np.array([0, 0, 1, 1])) == 1
+    assert adjusted_rand_index(np.array([0, 0, 1, 1]), np.array([0, 0, 1, 1])) == 1
     # Pairs together in both 0, in either 2 and 2, of 6: (0 − 2/3) / (2 − 2/3).
-    assert agreement(np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])) == pytest.approx(-0.5)
-    assert agreement(np.zeros(4, dtype=np.int64), np.zeros(4, dtype=np.int64)) == 1
+    assert adjusted_rand_index(np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])) == pytest.approx(-0.5)
+    assert adjusted_rand_index(np.zeros(4, dtype=np.int64), np.zeros(4, dtype=np.int64)) == 1
 
 
 def test_a_sketch_keeps_inner_products():
