@@ -44,7 +44,9 @@ class Patience:
         """Seconds after the start until a node is given up; ``half_after`` is when half had replied, if they have."""
         if half_after is None:
             return self.timeout
-        whole = min(self.timeout, max(self.straggler_grace, self.straggler_factor * half_after))
+        whole = self.timeout
+        if self.straggler_factor != float("inf"):  # which times 0, of replies that are there at once, is no number
+            whole = min(whole, max(self.straggler_grace, self.straggler_factor * half_after))
         return whole if node not in self.shares else half_after + self.shares[node] * (whole - half_after)
 
     def is_late(self, seconds: float, others: float | None) -> bool:
@@ -139,13 +141,12 @@ def replies_to(
         if not waiting:
             break
         limit = patience.deadline(half_after) if enough is None else patience.timeout
-        if enough is not None and now - started >= limit:
-            break
-        for identifier, node in list(waiting.items()) if patience.shares or now - started >= limit else ():
-            if enough is None and now - started >= (its_limit := patience.deadline(half_after, node)):
+        is_over = now - started >= limit
+        for identifier, node in list(waiting.items()) if enough is None and (patience.shares or is_over) else ():
+            if now - started >= (its_limit := patience.deadline(half_after, node)):
                 silent[waiting.pop(identifier)] = f"No reply within {its_limit:.0f} s."
                 patience.waited_for.add(node)
-        if not waiting:
+        if not waiting or is_over:
             break
         if now - last_presence >= PRESENCE_CHECK:
             # Two looks in a row, because a node may be between two heartbeats.

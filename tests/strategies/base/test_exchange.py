@@ -80,6 +80,10 @@ def test_the_deadline(half_after, expected):
     assert patience.deadline(half_after) == expected
 
 
+def test_without_a_factor_who_is_there_at_once_does_not_shorten_it():
+    assert Patience(timeout=600).deadline(0.0) == 600
+
+
 def test_a_node_that_is_not_there_is_named_at_once():
     replies, silent = exchange(InlineGrid({1: echo}), messages(1, 9), Patience(timeout=3600))
     assert len(replies) == 1
