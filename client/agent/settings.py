@@ -22,10 +22,9 @@ class DeviceSettings:
     ``certificate`` and ``private_key`` are PEM files for mutual TLS, all or, with ``insecure``, none. ``health``
     (``host:port``) serves gRPC's health protocol. ``trust`` says which code the server may have this device run.
     ``wait`` is how many seconds to look for the server at first; None for ever. ``most_hours`` is how long one task may
-    take. ``cold`` starts a fresh Python for each
-    task, in place of a fork of a process that stays: slower, for devices with little memory. ``trainer`` is a
-    descriptor that leads to a `bouquet.client.agent.trainer` which somebody else has started; ``with_parent`` ends the
-    device with whoever started it.
+    take. ``cold`` starts a fresh Python for each task, in place of a fork of a process that stays: slower, for devices
+    with little memory. ``trainer`` is a descriptor that leads to a `bouquet.client.agent.trainer` which somebody else
+    has started; ``with_parent`` ends the device with whoever started it.
     """
 
     server: str

@@ -31,6 +31,7 @@ class FleetVote(Filter):
     def __init__(self, count_clusters: Callable[[], int] = lambda: 1) -> None:
         self.count_clusters, self.clusters, self.round = count_clusters, 0, 0
         self.sums: dict[str, float] = {}
+        self._told: str | None = None  # the choice, until somebody counts again
 
     @property
     def choice(self) -> str:
@@ -40,7 +41,7 @@ class FleetVote(Filter):
 
     def begin(self, round_: int) -> None:
         """What was counted before weighs less."""
-        self.round = round_
+        self.round, self._told = round_, None
         before, self.clusters = self.clusters, self.count_clusters()
         aged = {client: KEPT_OF_ROUND * one for client, one in self.sums.items() if self.clusters == before}
         # A sum of 0 is a vote, too: it says that the models do as well.
@@ -50,7 +51,8 @@ class FleetVote(Filter):
         """With what the fleet is to serve; not to train in the first round, whose model is untrained."""
         if self.round < 2 and message.is_train:
             return message
-        config = {**message.instruction.config, SERVE: self.choice}
+        self._told = self._told or self.choice
+        config = {**message.instruction.config, SERVE: self._told}
         return replace(message, instruction=replace(message.instruction, config=config))
 
     def incoming(self, reply: ClientReply) -> ClientReply:
@@ -58,6 +60,7 @@ class FleetVote(Filter):
         if (found := reported(reply.config)) is not None:
             found = max(-_MOST_AT_ONCE, min(_MOST_AT_ONCE, found))
             self.sums[reply.client] = self.sums.get(reply.client, 0.0) + found
+            self._told = None
         return reply
 
     def dump(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -66,4 +69,4 @@ class FleetVote(Filter):
 
     def load(self, arrays: Mapping[str, Any], rest: Mapping[str, Any]) -> None:
         """Continue from what `dump` gave."""
-        self.clusters, self.sums = rest["clusters"], dict(rest["sums"])
+        self.clusters, self.sums, self._told = rest["clusters"], dict(rest["sums"]), None

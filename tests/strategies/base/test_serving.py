@@ -69,3 +69,10 @@ def test_what_was_counted_of_other_clusters_is_forgotten():
     assert vote.sums == {"a": 1.0}
     vote.begin(4)
     assert vote.sums == {"a": 0.9}
+
+
+def test_a_count_changes_what_the_next_message_says():
+    vote = heard({}, {"a": 1})
+    assert told(vote)["serve"] == "received"
+    vote.incoming(reply("a", -3))
+    assert told(vote)["serve"] == "mixture"
