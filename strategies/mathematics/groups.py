@@ -194,15 +194,20 @@ def _k_means(points: Stack, k: int, restarts: int, generator: np.random.Generato
         centers[:, j] = x[every, drawn]
         nearest = np.minimum(nearest, np.square(x - centers[:, j : j + 1]).sum(axis=2))
     squares = np.square(x).sum(axis=2)
-    labels = np.full((len(x), n), -1)
+    labels, counts, sums = np.full((len(x), n), -1), np.empty((len(x), k)), np.empty_like(centers)
+    moving = every  # those whose labels still change
     for _ in range(50):
-        before = labels
-        labels = (np.square(centers).sum(axis=2)[:, None] - 2 * x @ centers.swapaxes(1, 2)).argmin(axis=2)
-        members = (labels[:, :, None] == np.arange(k)).astype(np.float64)
-        counts, sums = members.sum(axis=1), members.swapaxes(1, 2) @ x
-        if (labels == before).all():
+        own, there = x[moving], centers[moving]
+        found = (np.square(there).sum(axis=2)[:, None] - 2 * own @ there.swapaxes(1, 2)).argmin(axis=2)
+        members = (found[:, :, None] == np.arange(k)).astype(np.float64)
+        counts[moving], sums[moving] = members.sum(axis=1), members.swapaxes(1, 2) @ own
+        changed = (found != labels[moving]).any(axis=1)
+        labels[moving] = found
+        moving = moving[changed]
+        if not len(moving):
             break
-        centers = np.where(counts[:, :, None] > 0, sums / np.maximum(counts, 1)[:, :, None], centers)
+        means = sums[moving] / np.maximum(counts[moving], 1)[:, :, None]
+        centers[moving] = np.where(counts[moving][:, :, None] > 0, means, centers[moving])
     inertia = squares.sum(axis=1) - (np.square(sums).sum(axis=2) / np.maximum(counts, 1)).sum(axis=1)
     best = np.arange(b) * restarts + inertia.reshape(b, restarts).argmin(axis=1)
     return inertia[best], labels[best]
