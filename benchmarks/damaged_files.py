@@ -41,21 +41,26 @@ HEAD = 300
 Damage = Callable[[np.random.Generator], bytes]
 
 
-def exif() -> bytes:
-    """Orientation, a resolution of −1/0, text where numbers are due, a date, and a directory of the camera's own."""
-    entries = [
-        (0x0112, 3, 1, struct.pack("<I", 6)),
-        (0x011A, 10, 1, struct.pack("<ii", -1, 0)),
-        (0x0111, 2, 2, b"a\0"),
-        (0x0132, 2, 20, b"2026:10:14 08:00:00\0"),
-        (0x8769, 4, 1, struct.pack("<I", 8)),
-    ]
+Entry = tuple[int, int, int, bytes]  # tag, type, count, and a value of at most 4 bytes or more
+
+
+def exif(*entries: Entry) -> bytes:
+    """A TIFF header with one directory of these entries."""
     head, extra, start = b"II*\0" + struct.pack("<IH", 8, len(entries)), b"", 14 + 12 * len(entries)
     for tag, kind, count, value in entries:
         head += struct.pack("<HHI", tag, kind, count)
         head += struct.pack("<I", start + len(extra)) if len(value) > 4 else value.ljust(4, b"\0")
         extra += value if len(value) > 4 else b""
     return b"Exif\0\0" + head + struct.pack("<I", 0) + extra
+
+
+ODD_EXIF = exif(
+    (0x0112, 3, 1, struct.pack("<I", 6)),  # orientation
+    (0x011A, 10, 1, struct.pack("<ii", -1, 0)),  # a resolution of −1/0
+    (0x0111, 2, 2, b"a\0"),  # text where numbers are due
+    (0x0132, 2, 20, b"2026:10:14 08:00:00\0"),
+    (0x8769, 4, 1, struct.pack("<I", 8)),  # a directory of the camera's own
+)
 
 
 def photo(kind: str, mode: str = "RGB", **how: object) -> bytes:
@@ -76,7 +81,7 @@ def arrays(compressed: bool) -> bytes:
 
 def exif_in(kind: str) -> Damage:
     """A photo whose EXIF data are damaged before they are put in: a PNG's checksums fit."""
-    return lambda rng: photo(kind, exif=b"Exif\0\0" + damaged(exif()[6:], rng))
+    return lambda rng: photo(kind, exif=b"Exif\0\0" + damaged(ODD_EXIF[6:], rng))
 
 
 def arrays_in_npz(rng: np.random.Generator) -> bytes:
@@ -96,10 +101,10 @@ def table(stamp: str = "2026-10-{}T{:02}:00:00", separator: str = ",", point: st
 
 
 KINDS: dict[str, tuple[str, bytes | Damage]] = {
-    "JPEG": (".jpg", photo("JPEG", exif=exif())),
-    "progressive JPEG": (".jpg", photo("JPEG", exif=exif(), progressive=True)),
-    "PNG": (".png", photo("PNG", "RGBA", exif=exif())),
-    "WebP": (".webp", photo("WEBP", exif=exif())),
+    "JPEG": (".jpg", photo("JPEG", exif=ODD_EXIF)),
+    "progressive JPEG": (".jpg", photo("JPEG", exif=ODD_EXIF, progressive=True)),
+    "PNG": (".png", photo("PNG", "RGBA", exif=ODD_EXIF)),
+    "WebP": (".webp", photo("WEBP", exif=ODD_EXIF)),
     "GIF": (".gif", photo("GIF", "P")),
     "TIFF": (".tif", photo("TIFF")),
     "BMP": (".bmp", photo("BMP")),

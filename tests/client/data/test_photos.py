@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from benchmarks.damaged_files import exif
 from bouquet.client.data.own import load_folder
 from bouquet.common.data.images import IMAGE_SUFFIXES, files_below, read_image, read_photo
 from bouquet.common.errors import BouquetError
@@ -21,16 +22,6 @@ from bouquet.common.settings import load_settings
 CLASSES = ("healthy", "Möhrenfäule", "rust")
 SHAPE = (3, 8, 8)
 SIDEWAYS = (0x0112, 3, 1, struct.pack("<I", 6))
-
-
-def exif(*entries):
-    """A TIFF header with one directory of (tag, type, count, value of at most 4 bytes, or more)."""
-    head, extra, start = b"II*\0" + struct.pack("<IH", 8, len(entries)), b"", 14 + 12 * len(entries)
-    for tag, kind, count, value in entries:
-        head += struct.pack("<HHI", tag, kind, count)
-        head += struct.pack("<I", start + len(extra)) if len(value) > 4 else value.ljust(4, b"\0")
-        extra += value if len(value) > 4 else b""
-    return b"Exif\0\0" + head + struct.pack("<I", 0) + extra
 
 
 def scene(seed):
