@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import multiprocessing
 import os
 import signal
@@ -161,6 +162,8 @@ def _run_cell(run: Simulate | None, settings: Path, out: Path, resume: bool, log
     with log.open("ab", buffering=0) as output:
         for stream in (1, 2):
             os.dup2(output.fileno(), stream)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # else an error stands before what was printed before it
     from bouquet.experiments.simulation.run import simulate  # preloaded
 
     try:
