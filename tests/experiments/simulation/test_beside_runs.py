@@ -51,7 +51,6 @@ def plain(found):
         ["strategy.name=fedavg"],
         ["strategy.name=ditto"],
         ["strategy.name=fedper"],
-        ["strategy.name=feddane"],
         ["strategy.name=fedavg", "personal.serve=mixture"],
         ["strategy.name=fedper", "personal.serve=mixture"],
     ],

@@ -37,7 +37,6 @@ KINDS = {
     "dc-pfl": {"alone", "received", "trained"},
     "ifca": {"alone", "received", "trained"},
     "fedtsdp": {"alone", "received", "trained"},
-    "feddane": {"alone", "received", "trained"},
 }
 
 

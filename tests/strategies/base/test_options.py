@@ -5,7 +5,7 @@ import math
 import pytest
 
 from bouquet.common.errors import BouquetError
-from bouquet.strategies import CFL, DCPFL, FedAC, FedAvg, FedDist, FedTSDP, FeSEM, GradientLoss
+from bouquet.strategies import CFL, DCPFL, FedAC, FedAvg, FedTSDP, FeSEM, GradientLoss
 from bouquet.strategies.base.options import (
     Above0,
     Above0To1,
@@ -55,7 +55,6 @@ def test_a_text_that_is_none_of_those_allowed_is_named_with_them():
     [
         (FeSEM, {"weighting": "samples"}),
         (FeSEM, {"num_clusters": "four"}),
-        (FedDist, {"weighting": "samples"}),
         (FedTSDP, {"stages": "three"}),
         (DCPFL, {"scaling": "none"}),
         (DCPFL, {"discrepancy": "l2"}),
