@@ -117,7 +117,7 @@ def test_nor_the_direction_that_newcomers_find_a_cluster_by(rule):
 
 METHODS = [
     FedAvg(identify=True),
-    FeSEM(num_clusters=1, weighting="examples", identify=True),
+    FeSEM(num_clusters=1, identify=True),
     CFL(identify=True),
     FedPer(identify=True),
     FLHC(num_clusters=1, warmup_rounds=1, identify=True),
