@@ -23,8 +23,6 @@ from bouquet.strategies.hypocluster import CENTER
 from tests.helpers.real_devices import Federation
 from tests.helpers.scripted_server import NOISE, Device, said, samples
 
-GRADIENT = "tests.helpers.gradient_device"
-ALLOWED = {"allowed-procedures": GRADIENT}
 OFF = {"privacy.clip_norm": None}
 
 
@@ -63,7 +61,7 @@ def test_a_gradient_that_overflows_does_not_show_the_mean_picture(tmp_path, with
     """Where it overflowed was read off the values that were no numbers: the device's mean picture, at a threshold."""
     own = samples()
     own["x"] *= np.linspace(0, 4, 16, dtype=np.float32).reshape(4, 4)
-    device = Device(tmp_path, {**NOISE, **ALLOWED}, own, **{"model.hidden": [8, 8]})
+    device = Device(tmp_path, NOISE, own, **{"model.hidden": [8, 8]})
     layout, initial = device.model()
     bright = overflowing(layout, initial)
     with np.errstate(over="ignore"):
@@ -71,20 +69,20 @@ def test_a_gradient_that_overflows_does_not_show_the_mean_picture(tmp_path, with
     assert (
         0 < np.isfinite(found).all(axis=0).mean() < 1
     )  # the attack: some pixels' weights overflow, and others' do not
-    reply = device.ask(whole(bright, procedure=GRADIENT))
+    reply = device.ask(whole(bright, procedure="feddane"))
     assert all((array == 0).all() for array in uploaded(reply).values())
     assert protocol.about(reply)[RELEASES] == 1  # and it is counted
 
 
 def gradient(folder, own, model):
     """The first layer's gradient, as it is before it is clipped."""
-    device = Device(folder, ALLOWED, own, **{"model.hidden": [8, 8]})
+    device = Device(folder, (), own, **{"model.hidden": [8, 8]})
     seen = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             privacy.PrivateUploads, "release", lambda self, trained, *_, **__: seen.append(trained) or trained
         )
-        device.ask(whole(model, procedure=GRADIENT))
+        device.ask(whole(model, procedure="feddane"))
     return device.model()[0].unflatten(seen[0])["fc1.weight"]
 
 
@@ -171,6 +169,8 @@ PRIVATE = ("privacy.clip_norm=0.05", "privacy.noise_multiplier=1.0")
 METHODS = {
     "fedavg": (),
     "fedprox": (),
+    "fedsgd": (),
+    "feddane": (),
     "per-fedavg": (),
     "ditto": (),
     "fedper": (),

@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 
 from bouquet.common.errors import BouquetError
-from bouquet.strategies import DCPFL, FedAC, FedAvg, FedTSDP, FeSEM, GradientLoss
+from bouquet.strategies import CFL, DCPFL, FedAC, FedAvg, FedDist, FedTSDP, FeSEM, GradientLoss
 from bouquet.strategies.base.options import (
     Above0,
     Above0To1,
@@ -54,6 +54,7 @@ def test_a_text_that_is_none_of_those_allowed_is_named_with_them():
     ("kind", "option"),
     [
         (FeSEM, {"num_clusters": "four"}),
+        (FedDist, {"weighting": "samples"}),
         (FedTSDP, {"stages": "three"}),
         (DCPFL, {"scaling": "none"}),
         (DCPFL, {"discrepancy": "l2"}),
