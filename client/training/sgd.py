@@ -15,7 +15,6 @@ from torch.optim.sgd import sgd
 
 from bouquet.client.training.objective import Term, objective
 from bouquet.client.training.pauses import pause
-from bouquet.client.training.precision import FULL, Precision
 from bouquet.common.errors import BouquetError
 from bouquet.common.model.freezing import training_mode
 from bouquet.common.settings.sections import TrainSettings
@@ -29,7 +28,6 @@ class SGDOptions:
     batch_size: int
     learning_rate: float
     momentum: float = 0.0
-    weight_decay: float = 0.0
     max_gradient_norm: float | None = None
 
 
@@ -45,7 +43,6 @@ def sgd_options(config: Mapping[str, Any], defaults: TrainSettings) -> SGDOption
         batch_size=int(value("batch_size")),
         learning_rate=float(value("learning_rate")),
         momentum=float(value("momentum")),
-        weight_decay=float(value("weight_decay")),
         max_gradient_norm=None if limit is None else float(limit),
     )
 
@@ -112,7 +109,6 @@ def train(
     generator: torch.Generator,
     trained: Collection[str] | None = None,
     loss_of: TrainingLoss = PLAIN,
-    precision: Precision = FULL,
 ) -> float:
     """Train in place for ``local_epochs`` epochs; returns the mean loss on the data over the last of them.
 
@@ -122,20 +118,16 @@ def train(
     # Listed once: a walk through the modules at each step takes as long as a small layer's product.
     parameters = list(model.parameters())
     momentum = no_momentum(parameters)
-    mean, scaling = float("nan"), precision.scaling()
+    mean = float("nan")
     with only(model, trained):
         for _ in range(options.local_epochs):
             total = 0.0
             for batch in mini_batches(len(y), options.batch_size, generator):
-                with precision.forward():
-                    loss = loss_of(model, x[batch], y[batch])
+                loss = loss_of(model, x[batch], y[batch])
                 for parameter in parameters:
                     parameter.grad = None
-                total_loss = objective(model, loss, terms)
-                if scaling is None:
-                    total_loss.backward()
-                if scaling is None or scaling.backward(total_loss, parameters):
-                    sgd_step(parameters, momentum, options)
+                objective(model, loss, terms).backward()
+                sgd_step(parameters, momentum, options)
                 total += loss.item() * len(batch)
             mean = total / len(y)
             check_finite(mean, options)
@@ -218,7 +210,7 @@ def sgd_step(parameters: Sequence[Tensor], momentum: list[Tensor | None], option
         buffers,
         lr=options.learning_rate,
         momentum=options.momentum,
-        weight_decay=options.weight_decay,
+        weight_decay=0.0,
         dampening=0.0,
         nesterov=False,
         maximize=False,

@@ -64,9 +64,9 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
     ----------
     hopkins_threshold : float, default 0.65
         h_th; the clients are clustered anew when H is above it.
-    eps_outputs, eps_weights
-        ε₁ and ε₂, the radius of DBSCAN in Jensen–Shannon divergence and in ‖w_i − w_j‖₂. The second depends on the size
-        of the model and on the training; the record has the quantiles of both.
+    eps_weights : float, default 3.5
+        ε₂, the radius of DBSCAN in ‖w_i − w_j‖₂. It depends on the size of the model and on the training; the record
+        has the quantiles of the distances.
     dampening : float, default 0.98
         ψ of Eq. 11, by which the number of shared layers L_s is multiplied at every clustering, for the whole fleet
         (docs/decisions.md).
@@ -85,7 +85,7 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
     clusters_chosen_on = "outputs on public data, then uploaded models"
 
     hopkins_threshold: Share = 0.65
-    eps_outputs: Above0 = 0.15
+    eps_outputs: ClassVar[float] = 0.15  # ε₁, the radius of DBSCAN in Jensen–Shannon divergence
     eps_weights: Above0 = 3.5
     dampening: Above0To1 = 0.98
     stages: Stages = "both"
