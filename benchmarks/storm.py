@@ -6,12 +6,13 @@ Strangers come from 16 addresses of loopback, with no certificate or a removed d
 half of them in the middle of TLS; the others, a thread for each of `ATTACKS`, reset
 streams, leave answers unread, give no window, send headers or pings without end. Printed: seconds a round before and
 in the storm (median), replies that were missing, the most memory of the server in each, and the cores that it used.
-All of it shares one machine: what the strangers themselves compute slows the devices down, too.
+Server and devices are on one processor, the strangers on another, so that what these compute slows nobody down.
 """
 
 import argparse
 import contextlib
 import itertools
+import os
 import shutil
 import socket
 import ssl
@@ -135,6 +136,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120, help="of the storm, and of the calm before it")
     parser.set_defaults(set=["server.straggler_grace=1800"], processes=1)
     options = parser.parse_args()
+    theirs, ours = sorted(os.sched_getaffinity(0))[:2]
+    os.sched_setaffinity(0, {ours})
     with ending_in_order(), federation("scripted", options.devices, ENDLESS, options) as running:
         record, keys = running.folder / "run", running.folder / "keys"
         running.wait(lambda: len(written_lines(record)) >= WARM, "the first rounds")
@@ -142,6 +145,7 @@ def main() -> None:
         remove_device(keys, "former")
         port = int(running.server.args[running.server.args.index("--port") + 1])
         calm = _rounds_in(running, record, options.seconds)
+        os.sched_setaffinity(0, {theirs})
         strangers = Strangers(port, running.folder / "former")
         try:
             for thread in strangers.threads:
