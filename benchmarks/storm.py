@@ -4,14 +4,16 @@
 
 Strangers come from 16 addresses of loopback, with no certificate or a removed device's. Most hold connections open,
 half of them in the middle of TLS; the others, a thread for each of `ATTACKS`, reset
-streams, leave answers unread, give no window, send headers or pings without end. Printed: seconds a round before and
-in the storm (median), replies that were missing, the most memory of the server in each, and the cores that it used.
-All of it shares one machine: what the strangers themselves compute slows the devices down, too.
+streams, leave answers unread, give no window, send headers or pings without end. Printed, for each storm and the calm
+before it: seconds a round (median), replies that were missing, the most memory of the server so far, and the cores
+that it used.
+Server and devices are on one processor, the strangers on another, so that what these compute slows nobody down.
 """
 
 import argparse
 import contextlib
 import itertools
+import os
 import shutil
 import socket
 import ssl
@@ -28,6 +30,7 @@ from bouquet.keys.store import add_device, remove_device
 
 ENDLESS = 10**6  # rounds
 STRANGERS = 1000
+PAIRS = 4  # of a calm and a storm
 WARM = 10  # rounds that are not counted
 ADDRESSES = [f"127.0.0.{number}" for number in range(2, 18)]
 MOST_BYTES = 2**22  # of one attack; most are cut off before
@@ -132,40 +135,45 @@ class Strangers:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--devices", type=int, default=20)
-    parser.add_argument("--seconds", type=float, default=120, help="of the storm, and of the calm before it")
+    parser.add_argument("--seconds", type=float, default=120, help="of the storms, and of the calm between them")
     parser.set_defaults(set=["server.straggler_grace=1800"], processes=1)
     options = parser.parse_args()
+    theirs, ours = sorted(os.sched_getaffinity(0))[:2]
+    os.sched_setaffinity(0, {ours})
     with ending_in_order(), federation("scripted", options.devices, ENDLESS, options) as running:
         record, keys = running.folder / "run", running.folder / "keys"
         running.wait(lambda: len(written_lines(record)) >= WARM, "the first rounds")
         shutil.copytree(add_device(keys, "former"), running.folder / "former")
         remove_device(keys, "former")
         port = int(running.server.args[running.server.args.index("--port") + 1])
-        calm = _rounds_in(running, record, options.seconds)
-        strangers = Strangers(port, running.folder / "former")
-        try:
-            for thread in strangers.threads:
-                thread.start()
-            held = STRANGERS - len(strangers.threads)
-            strangers.hold(held // 2)
-            strangers.hold(held // 2, begin=HALF_OPEN)
-            storm = _rounds_in(running, record, options.seconds)
-        finally:
-            strangers.leave()
-    for name, (lines, memory, cores) in (("calm", calm), ("storm", storm)):
-        seconds = median(line["seconds"] for line in lines)
-        missing = sum(options.devices - line["replies"] for line in lines)
-        told = f"{missing} replies missing, {memory / 1e6:.0f} MB at most, {cores:.2f} cores"
-        print(f"{name}: {len(lines)} rounds of {seconds:.3g} s, {told}")
+        os.sched_setaffinity(0, {theirs})
+        for _ in range(PAIRS):  # one after the other, so that both see what else the machine does
+            said = {"calm": _rounds_in(running, record, options)}
+            strangers = Strangers(port, running.folder / "former")
+            try:
+                for thread in strangers.threads:
+                    thread.start()
+                held = STRANGERS - len(strangers.threads)
+                strangers.hold(held // 2)
+                strangers.hold(held // 2, begin=HALF_OPEN)
+                said["storm"] = _rounds_in(running, record, options)
+            finally:
+                strangers.leave()
+            print("; ".join(f"{name}: {told}" for name, told in said.items()), flush=True)
 
 
-def _rounds_in(running, record, seconds):
-    """The lines of the rounds that end within so many seconds, the most memory so far, and cores that were used."""
+def _rounds_in(running, record, options):
+    """What is to be said of the rounds that end within so many seconds."""
     pid, began = running.server.pid, time.monotonic()
     first, cpu = len(written_lines(record)), cpu_seconds(pid)
-    running.wait(lambda: time.monotonic() > began + seconds and len(written_lines(record)) > first, "rounds")
+    until = began + options.seconds / PAIRS
+    running.wait(lambda: time.monotonic() > until and len(written_lines(record)) > first, "rounds")
     cores = (cpu_seconds(pid) - cpu) / (time.monotonic() - began)
-    return written_lines(record)[first:], most_resident(pid), cores
+    lines = written_lines(record)[first:]
+    missing = sum(options.devices - line["replies"] for line in lines)
+    seconds = median(line["seconds"] for line in lines)
+    told = f"{missing} replies missing, {most_resident(pid) / 1e6:.0f} MB at most, {cores:.2f} cores"
+    return f"{len(lines)} rounds of {seconds:.3g} s, {told}"
 
 
 if __name__ == "__main__":

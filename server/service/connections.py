@@ -26,6 +26,7 @@ STRANGER_SECONDS = 30.0
 NEW_SECONDS = 5.0  # a fleet that comes back all at once has so long for its handshakes
 HANDSHAKE_SECONDS = 15  # from the first packet to the end of TLS and of HTTP/2's settings
 SWEEP_SECONDS = 1.0
+STEP_BACK = 10  # added to the niceness of gRPC's threads
 FEW = 64  # files open beside devices' connections: nothing to look for
 # Below the least after which routers and firewalls forget a connection on which nothing comes.
 KEEPALIVE_SECONDS, KEEPALIVE_ANSWER_SECONDS = 50, 20
@@ -89,6 +90,7 @@ class Connections:
 
         def sweep() -> None:
             while not over.wait(SWEEP_SECONDS):
+                step_back()
                 with contextlib.suppress(OSError):
                     self.sweep()
 
@@ -109,6 +111,19 @@ class Connections:
                 with socket.socket(fileno=os.dup(int(name))) as one:
                     if one.family in (socket.AF_INET, socket.AF_INET6) and one.getsockname()[1] == self._port:
                         yield name, peer_of(*one.getpeername()[:2]), one
+
+
+def step_back() -> None:
+    """Have gRPC's threads wait for whoever computes a round.
+
+    There are more of them the more strangers there are to serve, and a round's one thread had an equal share of the
+    processor with each: in a storm rounds took four times as long as with this.
+    """
+    nice = min(19, os.getpriority(os.PRIO_PROCESS, 0) + STEP_BACK)
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{thread}/comm") as name:
+            if name.read() == "event_engine\n":
+                os.setpriority(os.PRIO_PROCESS, int(thread), nice)
 
 
 class Refusals:

@@ -40,7 +40,9 @@ class FleetVote(Filter):
         return RECEIVED if votes and math.fsum(votes) >= 0 else MIXTURE  # exact: replies come in any order
 
     def begin(self, round_: int) -> None:
-        """What was counted before weighs less."""
+        """What was counted before weighs less; in a round that is begun again it does so already."""
+        if round_ == self.round:
+            return
         self.round, self._told = round_, None
         before, self.clusters = self.clusters, self.count_clusters()
         aged = {client: KEPT_OF_ROUND * one for client, one in self.sums.items() if self.clusters == before}

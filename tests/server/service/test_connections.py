@@ -4,11 +4,14 @@ import os
 import socket
 import struct
 import threading
+from pathlib import Path
 
 import pytest
 
+from bouquet.common.wire.flower import content_bytes
 from bouquet.server.service import connections, open_files
 from bouquet.server.service.connections import Connections, Refusals, address_of, peer_named, peer_of
+from tests.helpers.served_fleet import content
 from tests.helpers.waiting_for import eventually
 
 SECONDS = 60.0
@@ -36,6 +39,20 @@ def clock(monkeypatch):
     monkeypatch.setattr(connections.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(connections, "FEW", -1000)
     return now
+
+
+def test_threads_that_serve_strangers_come_after_those_that_compute_rounds(fleets):
+    fleet = fleets("garden")
+    garden = fleet.welcome("garden")
+    connections.step_back()
+    threads = {
+        number: Path(f"/proc/self/task/{number}/comm").read_text().strip() for number in os.listdir("/proc/self/task")
+    }
+    nice = {os.getpriority(os.PRIO_PROCESS, int(number)) for number, name in threads.items() if name == "event_engine"}
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert nice == {min(19, own + connections.STEP_BACK)}  # and there are some: gRPC still calls them so
+    garden.deliver(task := fleet.push(garden), content_bytes(content(1000)))
+    assert fleet.pull(task)[0].has_content()
 
 
 @pytest.mark.parametrize("limit", ["STRANGERS", "STRANGERS_OF_AN_ADDRESS"])
