@@ -22,7 +22,10 @@ def init(
         str | None, typer.Option(metavar="COLUMN", help="Of tables, the column that is to be told.")
     ] = None,
     server: Annotated[
-        bool, typer.Option("--server", help="Also make the server's keys, and those of each device, in keys/.")
+        bool,
+        typer.Option(
+            "--server", help="Also make the server's keys, and those of each device, in keys/. A settings file stays."
+        ),
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Write over a settings file that is there.")] = False,
 ) -> None:
@@ -41,7 +44,8 @@ def init(
 
     draft = look(folder, target=target)
     file = file or Path(f"{draft.sections['run']['name']}.toml")
-    if file.exists() and not force:
+    stays = file.exists() and not force
+    if stays and not server:
         raise BouquetError(f"{file} is there already and is not overwritten: --force, or another --out.")
 
     def say(what: str, lines: list[str]) -> None:
@@ -50,8 +54,11 @@ def init(
 
     say("seen", draft.seen)
     say("assumed", draft.assumed)
-    write_atomically(file, draft_text(draft, f"bouquet init {folder}").encode())
-    say("written", [str(file)])
+    if stays:
+        say("kept", [f"{file}, as it is"])
+    else:
+        write_atomically(file, draft_text(draft, f"bouquet init {folder}").encode())
+        say("written", [str(file)])
     settings_of(draft)
     if server:
         say("made", server_files(draft))
