@@ -168,8 +168,12 @@ def advice(found: Sequence[Outcome], score: Score) -> str:
     by_gain = sorted(best.by_device.items(), key=lambda item: -item[1])
     most = ", ".join(f"{name} (+{amount(score, gain)})" for name, gain in by_gain[:MOST_NAMED] if gain > 0)
     worse = [f"{name} (−{amount(score, -gain)})" for name, gain in by_gain if gain < 0]
-    strategy = "" if best is found[-1] else f'strategy.name = "{best.strategy}", '
-    return (
-        f"Take {best.row} ({strategy}train.learning_rate = {best.learning_rate:g}): {gain} over each device alone. "
-        f"Most gain {most}; worse off: {', '.join(worse) or 'none'}."
-    )
+    return f"Take {best.row}: {gain} over each device alone. Most gain {most}; worse off: {', '.join(worse) or 'none'}."
+
+
+def lines_to_put(found: Sequence[Outcome]) -> str:
+    """The lines of the settings file for what is advised; where nothing is, the learning rate of the settings' row."""
+    best = candidate(found)
+    best = best if best.claimed and best.mean > 0 else found[-1]
+    strategy = "" if best is found[-1] else f'[strategy]\nname = "{best.strategy}"\n'
+    return f"{strategy}[train]\nlearning_rate = {best.learning_rate:g}"

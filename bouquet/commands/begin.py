@@ -22,7 +22,10 @@ def init(
         str | None, typer.Option(metavar="COLUMN", help="Of tables, the column that is to be told.")
     ] = None,
     server: Annotated[
-        bool, typer.Option("--server", help="Also make the server's keys, and those of each device, in keys/.")
+        bool,
+        typer.Option(
+            "--server", help="Also make the server's keys, and those of each device, in keys/. A settings file stays."
+        ),
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Write over a settings file that is there.")] = False,
 ) -> None:
@@ -41,7 +44,8 @@ def init(
 
     draft = look(folder, target=target)
     file = file or Path(f"{draft.sections['run']['name']}.toml")
-    if file.exists() and not force:
+    stays = file.exists() and not force
+    if stays and not server:
         raise BouquetError(f"{file} is there already and is not overwritten: --force, or another --out.")
 
     def say(what: str, lines: list[str]) -> None:
@@ -50,8 +54,11 @@ def init(
 
     say("seen", draft.seen)
     say("assumed", draft.assumed)
-    write_atomically(file, draft_text(draft, f"bouquet init {folder}").encode())
-    say("written", [str(file)])
+    if stays:
+        say("kept", [f"{file}, as it is"])
+    else:
+        write_atomically(file, draft_text(draft, f"bouquet init {folder}").encode())
+        say("written", [str(file)])
     settings_of(draft)
     if server:
         say("made", server_files(draft))
@@ -96,7 +103,7 @@ def try_(
 
     from bouquet.begin.look import devices_in, look
     from bouquet.begin.parts import digest, read_devices
-    from bouquet.begin.trial import advice, gain_text, outcomes, trial_table, unit_of
+    from bouquet.begin.trial import advice, gain_text, lines_to_put, outcomes, trial_table, unit_of
     from bouquet.common.errors import BouquetError
     from bouquet.common.settings import load_settings, parse_settings
     from bouquet.experiments.comparison.cell_process import ForkRunner
@@ -133,4 +140,8 @@ def try_(
     console.print(shown)
     console.print(f"± is of 95 % over {len(table.seeds)} seeds; ≈: may be chance.")
     console.print(advice(found, score), soft_wrap=True, highlight=False)
+    file = settings or (f"{chosen.run.name}.toml" if len(folders) == 1 else "the settings file")
+    console.print(
+        f"What was best here, for {file}:\n{lines_to_put(found)}", soft_wrap=True, highlight=False, markup=False
+    )
     console.print(f"All of it: {out}/compare.html", soft_wrap=True, highlight=False)

@@ -40,7 +40,10 @@ def test_a_fleet_of_photos_is_seen_written_checked_and_simulated(tmp_path):
     again = bouquet(tmp_path, "init", "plants")
     assert (again.returncode, "is not overwritten" in again.stderr) == (2, True)
     key = (tmp_path / "keys" / "ca.key").read_bytes()
-    assert bouquet(tmp_path, "init", "plants", "--server", "--force").returncode == 0
+    with (tmp_path / "plants.toml").open("a") as file:
+        file.write("[train]\nlearning_rate = 0.1\n")
+    assert bouquet(tmp_path, "init", "plants", "--server").returncode == 0
+    assert "learning_rate = 0.1" in (tmp_path / "plants.toml").read_text()
     assert (tmp_path / "keys" / "ca.key").read_bytes() == key
     ran = bouquet(tmp_path, "simulate", "--settings", "plants.toml", "--rounds", "1")
     assert ran.returncode == 0, ran.stderr

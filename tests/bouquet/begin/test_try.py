@@ -8,7 +8,7 @@ import pytest
 from bouquet.begin import trial
 from bouquet.begin.look import look
 from bouquet.begin.parts import MOST, Samples, digest, read_devices, settings_of_parts, write_parts
-from bouquet.begin.trial import Outcome, advice, candidate, outcomes, trial_table
+from bouquet.begin.trial import Outcome, advice, candidate, lines_to_put, outcomes, trial_table
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings import parse_settings
 from bouquet.common.task.score import ACCURACY, Score
@@ -146,7 +146,8 @@ def test_a_gain_beyond_the_noise_is_advised_with_who_has_it(table):
     assert {one.row for one in found if one.claimed} == {"Ditto", "yours"}
     assert candidate(found).row == "Ditto"  # by its promise, though yours came out ahead
     said = advice(found, ACCURACY)
-    assert said.startswith('Take Ditto (strategy.name = "ditto", train.learning_rate = 0.1): +10.0 ± 0.')
+    assert said.startswith("Take Ditto: +10.0 ± 0.")
+    assert lines_to_put(found) == '[strategy]\nname = "ditto"\n[train]\nlearning_rate = 0.1'
     assert said.endswith("points over each device alone. Most gain a (+15.0), b (+5.0); worse off: none.")
 
 
@@ -156,13 +157,15 @@ def test_within_the_noise_nothing_is_advised(table):
     assert said.startswith(
         "Do not federate on the strength of this: FeSEM, the best row on the samples to choose on, may"
     )
+    assert lines_to_put(outcomes(made, False)) == "[train]\nlearning_rate = 0.1"
     lower = results(table, lambda r, s, c: 0.7 - (r != trial.ALONE) * (0.1 + jitter(s)), {})
     assert "yours, the best row on the samples to choose on, is no better" in advice(outcomes(lower, False), ACCURACY)
 
 
 def test_of_rows_that_promise_the_same_the_settings_are_taken(table):
     found = outcomes(results(table, lambda r, s, c: 0.7 + (r != trial.ALONE) * 0.1 * (1 + jitter(s)), {}), False)
-    assert "Take yours (train.learning_rate = 0.1): +10.0" in advice(found, ACCURACY)
+    assert "Take yours: +10.0" in advice(found, ACCURACY)
+    assert lines_to_put(found) == "[train]\nlearning_rate = 0.1"
 
 
 def test_where_seeds_test_the_same_part_the_devices_have_to_agree(table):
@@ -192,6 +195,7 @@ def test_the_command_ends_with_one_table_and_a_sentence(tmp_path, monkeypatch):
     assert "over each device alone" in done.stdout or "Do not federate" in done.stdout
     (report,) = tmp_path.glob("runs/try/*/compare.html")
     assert str(report.relative_to(tmp_path)) in done.stdout
+    assert "for the settings file:\n[train]\nlearning_rate = 0.1\n" in done.stdout
     (tmp_path / "plants" / "door-pi" / "rust" / "000.png").unlink()
     assert bouquet(tmp_path, "try", "plants/door-pi", "plants/roof-pi", "--rounds", "2").returncode == 0
     assert len(list(tmp_path.glob("runs/try/*/compare.html"))) == 2  # other photos are another comparison
