@@ -6,10 +6,9 @@ import io
 import os
 import signal
 import sys
-from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 from rich.text import Text
@@ -60,30 +59,20 @@ def simulate(
     chosen: Settings,
     out: options.Out = None,
     resume: options.Resume = False,
-    track: options.Track = None,
 ) -> None:
     """Run a federation of simulated devices on this machine and leave its record in the run folder.
 
     Example: bouquet simulate --strategy fesem --dataset digits --partition rotated --clients 20 --groups 4 --rounds 15
     """
     from bouquet.experiments.report.run_report import report_line
-    from bouquet.experiments.report.tracking import TensorBoard
     from bouquet.experiments.simulation.run import simulate as run
     from bouquet.monitor.round_table import RoundTable, print_summary
     from bouquet.server.record.reader import run_title
 
     folder = out or Path("runs") / chosen.run.name
     title = run_title(chosen)
-    with ExitStack() as stack:
-        tracker = stack.enter_context(TensorBoard(folder)) if track else None
-        table = stack.enter_context(RoundTable(console, chosen.run.rounds, title, task_of(chosen).score))
-
-        def follow(line: dict[str, Any]) -> None:
-            table(line)
-            if tracker:
-                tracker(line)
-
-        summary = run(chosen, folder, resume, follow)
+    with RoundTable(console, chosen.run.rounds, title, task_of(chosen).score) as table:
+        summary = run(chosen, folder, resume, table)
     print_summary(console, summary)
     console.print(report_line(folder), soft_wrap=True)
 

@@ -42,19 +42,18 @@ class Method:
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _own(folder: str, name: str, class_name: str, device: bool = False, plots: bool = False, **presets: Any) -> Method:
+def _own(folder: str, name: str, class_name: str, device: bool = False, **presets: Any) -> Method:
     package = f"bouquet.strategies.{folder}"
     return Method(
         strategy=f"{package}.strategy:{class_name}",
         procedures={name: f"{package}.device"} if device else {},
-        plots=f"bouquet.experiments.plots.methods.{folder}" if plots else "",
         presets=presets,
     )
 
 
 # The paper's one step a round needs many more rounds than anything else here (docs/defaults.md).
 _CHOICE = replace(
-    _own("gradient_loss", "gradient-loss", "GradientLoss", device=True, plots=True), defaults={"local_update": "epochs"}
+    _own("gradient_loss", "gradient-loss", "GradientLoss", device=True), defaults={"local_update": "epochs"}
 )
 
 METHODS: dict[str, Method] = {
@@ -63,9 +62,9 @@ METHODS: dict[str, Method] = {
     "gradient-loss": _CHOICE,
     # As its authors' code: by the loss on all local data.
     "ifca": replace(_CHOICE, presets={"gradient_weight": 0.0}, defaults={**_CHOICE.defaults, "choice_batches": "all"}),
-    "fedtsdp": _own("fedtsdp", "fedtsdp", "FedTSDP", plots=True),
-    "fedac": _own("fedac", "fedac", "FedAC", plots=True),
-    "dc-pfl": _own("dcpfl", "dc-pfl", "DCPFL", device=True, plots=True),
+    "fedtsdp": _own("fedtsdp", "fedtsdp", "FedTSDP"),
+    "fedac": _own("fedac", "fedac", "FedAC"),
+    "dc-pfl": _own("dcpfl", "dc-pfl", "DCPFL", device=True),
     "cfl": Method("bouquet.strategies.baselines.cfl:CFL"),
     "fl-hc": Method("bouquet.strategies.baselines.fl_hc:FLHC"),
     "fedgroup": Method("bouquet.strategies.baselines.fedgroup:FedGroup"),

@@ -74,36 +74,18 @@ def export(
     run: Run = None,
     cluster: Cluster = None,
     allow_model: Allow = None,
-    distil: Annotated[
-        bool, typer.Option("--distil", help="Of a mixture: one model, trained here to say what the mixture says.")
-    ] = False,
 ) -> None:
     """Write this device's own model as ONNX or TorchScript, for a program without Python.
 
     Class names, input shape and preparation of images go into the file. ONNX needs the packages onnx and onnxscript
     (the extra 'export').
     """
-    if distil and run is not None:
-        raise BouquetError("--distil trains on a device's own data, which a run's folder has not: use --state-dir.")
-    kept = _model(state_dir, run, cluster, allow_model or ())
-    if distil:
-        _distil(kept, file)
-    else:
-        from bouquet.models.export import export as write
+    from bouquet.models.export import export as write
 
-        write(kept, file)
+    kept = _model(state_dir, run, cluster, allow_model or ())
+    write(kept, file)
     what = f"{len(kept.card.classes)} classes" if kept.card.classes else ", ".join(kept.card.outputs)
     _say(f"written  {file} ({kept.card.model.name}, {what}, from {kept.origin})")
-
-
-def _distil(kept: KeptModel, file: Path) -> None:
-    from bouquet.models.distil import export_one
-
-    mixture, one, samples = export_one(kept, file)
-    score = kept.task.score
-    for name, cost in (("mixture", mixture), ("one model", one)):
-        worth = f"{score.label} {score.text(cost.score)} over {samples} test samples"
-        _say(f"{name:9}  {worth}, {cost.size / 1000:.0f} kB, {cost.milliseconds:.3f} ms a sample in PyTorch")
 
 
 def _say(text: str, err: bool = False) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -81,10 +81,6 @@ NoCompare = Annotated[
     ),
 ]
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Run folder; runs/NAME by default.")]
-Track = Annotated[
-    Literal["tensorboard"] | None,
-    typer.Option(help="Also write the record for TensorBoard, into RUN/tensorboard; needs the extra of that name."),
-]
 # Of a device: what ``client`` and ``check`` are given alike.
 SERVER_ADDRESS = typer.Option("--server", metavar="HOST:PORT", help="Where the server listens.", rich_help_panel=WHO)
 DeviceData = Annotated[

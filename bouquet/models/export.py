@@ -37,11 +37,6 @@ def export(kept: KeptModel, file: Path) -> None:
     It maps ``x`` (n, *input_shape) float32, prepared as the description says, to ``logits`` (n, classes). Raises
     `BouquetError` for another suffix, a missing package, or a model that does not give the same outputs once exported.
     """
-    write_atomically(file, exported(kept, file))
-
-
-def exported(kept: KeptModel, file: Path) -> bytes:
-    """What `export` writes to ``file``. Raises `BouquetError` as it does."""
     writers = {".onnx": _onnx, ".pt": _torchscript}
     if file.suffix not in writers:
         raise BouquetError(f"{file} ends in neither {' nor '.join(writers)}; the suffix says what to export.")
@@ -49,7 +44,7 @@ def exported(kept: KeptModel, file: Path) -> bytes:
         raise BouquetError("A model of task.kind = 'anomaly' is not exported: bouquet predict says which rows are odd.")
     content, run = writers[file.suffix](kept)
     _check_same(kept, run, file.suffix)
-    return content
+    write_atomically(file, content)
 
 
 def description(kept: KeptModel) -> str:

@@ -49,10 +49,6 @@ class Task:
         """What several models (each n, outputs) say as one."""
         raise NotImplementedError
 
-    def imitation_loss(self, outputs: Tensor, taught: Tensor) -> Tensor:
-        """What a model minimises that is to say what another one says (n, outputs): by default the task's loss."""
-        return self.loss(outputs, taught)
-
 
 class Classification(Task):
     """Labels (n,) from 0, outputs are logits; the cross-entropy, the share of samples whose class is the likeliest."""
@@ -79,10 +75,6 @@ class Classification(Task):
         import torch
 
         return torch.stack([one.float().softmax(dim=-1) for one in outputs]).mean(dim=0).log()
-
-    def imitation_loss(self, outputs: Tensor, taught: Tensor) -> Tensor:
-        """The cross-entropy with the other model's probabilities."""
-        return self.loss(outputs, taught.softmax(dim=-1))
 
 
 class Regression(Task):

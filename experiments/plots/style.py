@@ -84,24 +84,6 @@ def legend_of(figure: Figure, *axes: Axes) -> None:
     legend_below(figure, [handle for handle, _ in shown], [label for _, label in shown])
 
 
-Curve = tuple[str, NDArray[np.float64], NDArray[np.float64]]
-
-
-def bytes_figure(title: str, curves: Sequence[Curve]) -> Figure:
-    """Bytes in each round and since the start, of two curves: label, rounds and bytes of each."""
-    figure, (each, total) = new_figure(title, 4.6, rows=2)
-    for (label, x, y), style, colour in zip(curves, ("-", "--"), PALETTE[:2], strict=True):
-        each.plot(x, y, style, color=colour, **dots(x), label=label)
-        total.plot(x, np.cumsum(y), style, color=colour, **dots(x))
-    for ax, label in ((each, "in the round"), (total, "since the start")):
-        rounds_axis(ax, "round" if ax is total else "")
-        bytes_axis(ax)
-        ax.set_ylabel(label)
-        ax.set_ylim(bottom=0)
-    legend_of(figure, each)
-    return figure
-
-
 def thinned(count: int, room: float, needed: float = LABEL_HEIGHT) -> range:
     """Which of ``count`` evenly spaced labels to show, so that in ``room`` inches none touches the next."""
     step = max(1, math.ceil(needed * count / room))

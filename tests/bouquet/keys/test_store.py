@@ -6,78 +6,31 @@ import ssl
 import stat
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
-from typer.testing import CliRunner
 
-from bouquet.cli import app
 from bouquet.common.errors import BouquetError
-from bouquet.common.trust.certificates import common_name, expires, fingerprint, read
+from bouquet.common.trust.certificates import common_name, expires, fingerprint
 from bouquet.keys.store import (
     DeviceKeys,
     add_device,
     device_keys,
-    expiring,
     init_keys,
     list_devices,
     remove_device,
     renew_device,
-    renew_server,
-    server_keys,
 )
+from tests.helpers.key_store import check_pair, days_left, key_of, names, run
 
 INVALID_PURPOSE = 26  # OpenSSL's X509_V_ERR_INVALID_PURPOSE
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """A federation's keys, made once."""
-    folder = tmp_path_factory.mktemp("made") / "keys"
-    init_keys(folder, ["server.local", "192.168.1.10"])
-    return folder
-
-
-@pytest.fixture
-def keys(tmp_path, made):
-    return shutil.copytree(made, tmp_path / "keys")
-
-
-def run(*arguments):
-    done = CliRunner().invoke(app, ["keys", *map(str, arguments)], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.output.replace("\n", " ")
-
-
 def mode(path):
     return stat.S_IMODE(path.stat().st_mode)
-
-
-def days_left(pem):
-    return round((expires(pem) - datetime.now(UTC)) / timedelta(days=1))
-
-
-def key_of(pem):
-    return x509.load_pem_x509_certificate(pem).public_key()
-
-
-def names(keys):
-    certificate = x509.load_pem_x509_certificate((keys / "server.crt").read_bytes())
-    alternative = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    return [str(name.value) for name in alternative]
-
-
-def check_pair(keys):
-    """OpenSSL accepts the server's certificate and key, and the authority as their authority."""
-    context = ssl.create_default_context(cafile=keys / "ca.crt")
-    context.verify_flags |= ssl.VERIFY_X509_STRICT
-    context.load_cert_chain(keys / "server.crt", keys / "server.key")
-    server = x509.load_pem_x509_certificate((keys / "server.crt").read_bytes())
-    server.verify_directly_issued_by(x509.load_pem_x509_certificate((keys / "ca.crt").read_bytes()))
 
 
 def test_init_names_the_server_as_devices_and_its_own_programs_reach_it(keys):
@@ -88,21 +41,6 @@ def test_init_names_the_server_as_devices_and_its_own_programs_reach_it(keys):
     assert mode(keys) == 0o700
     assert key_of((keys / "ca.crt").read_bytes()).curve.name == "secp384r1"
     assert key_of((keys / "server.crt").read_bytes()).curve.name == "secp256r1"
-
-
-def test_init_overwrites_nothing_and_server_renews_from_the_same_authority(keys):
-    authority = (keys / "ca.crt").read_bytes()
-    with pytest.raises(BouquetError, match=r"is there already and is not overwritten.*bouquet keys server"):
-        init_keys(keys, ["other"])
-    done = run("server", "--dir", keys, "--host", "fd00::1", "--days", "30")
-    # what it held stays, and it says what it holds
-    assert names(keys) == ["server.local", "192.168.1.10", "localhost", "127.0.0.1", "fd00::1"]
-    assert "holds    server.local, 192.168.1.10, localhost, 127.0.0.1, fd00::1" in done
-    assert (keys / "ca.crt").read_bytes() == authority
-    check_pair(keys)
-    (keys / "ca.key").write_bytes((keys / "server.key").read_bytes())
-    with pytest.raises(BouquetError, match=r"is not that of its certificate"):
-        renew_server(keys, ["server.local"])
 
 
 def test_names_leave_the_servers_certificate_only_when_asked_to(keys):
@@ -207,59 +145,10 @@ def test_a_request_that_is_none(keys, tmp_path):
     assert not (keys / "devices").exists()
 
 
-def test_a_renewed_certificate_is_for_the_same_key_and_stands_before_the_old_one(keys):
-    folder, file = add_device(keys, "pi", days=100), keys / "registered" / "pi.crt"
-    gone = add_device(keys, "gone", days=100)
-    shutil.rmtree(gone)
-    (first,) = read(file)
-    done = run("renew", "pi", "gone", "--dir", keys, "--days", "200")
-    assert f"renewed  pi: until {expires(read(file)[0]):%Y-%m-%d} renewed  gone: until" in done
-    second, old = read(file)
-    assert old == first
-    assert (folder / "device.crt").read_bytes() == second
-    assert (days_left(second), common_name(second)) == (200, "pi")
-    assert key_of(second) == key_of(first)
-    assert device_keys(folder, insecure=False).name == "pi"
-    assert not gone.exists()
-    renew_device(keys, "pi", 300)
-    third, *before = read(file)
-    assert before == [second]
-    assert [device.fingerprint for device in list_devices(keys) if device.name == "pi"] == [fingerprint(third)]
-
-
-def test_an_expired_certificate_is_renewed_and_dropped(keys):
-    add_device(keys, "pi", days=-1)
-    add_device(keys, "b")
-    run("renew", "--all", "--dir", keys)
-    assert [days_left(pem) for pem in read(keys / "registered" / "pi.crt")] == [3650]
-    assert [days_left(pem) for pem in read(keys / "registered" / "b.crt")] == [3650, 3650]
-
-
-def test_a_renewal_that_is_refused_changes_nothing(keys, tmp_path):
-    add_device(keys, "pi")
-    before = (keys / "registered" / "pi.crt").read_bytes()
-    with pytest.raises(BouquetError, match=r"pi cannot be given a new certificate\. .* earlier than the one that"):
-        renew_device(keys, "pi", 30)
-    init_keys(tmp_path / "other", ["x"])
-    shutil.copy(keys / "registered" / "pi.crt", tmp_path / "other" / "registered")
-    with pytest.raises(BouquetError, match=r"pi cannot be given a new certificate\. .* not of this authority"):
-        renew_device(tmp_path / "other", "pi")
-    assert (tmp_path / "other" / "registered" / "pi.crt").read_bytes() == before
-    with pytest.raises(BouquetError, match=r"No device 'nobody' is registered .*; registered: pi\."):
-        renew_device(keys, "nobody")
-    (keys / "ca.key").unlink()
-    for act in (renew_device, lambda keys, name: add_device(keys, "new")):
-        with pytest.raises(BouquetError, match=r"ca\.key cannot be read .*it makes certificates: give the folder"):
-            act(keys, "pi")
-    assert (keys / "registered" / "pi.crt").read_bytes() == before
-    for arguments in ((), ("pi", "--all")):
-        with pytest.raises(BouquetError, match="Name the devices, or give --all"):
-            run("renew", *arguments, "--dir", keys)
-
-
 def test_a_folder_that_is_wider_stays_and_what_is_secret_in_it_is_narrow(tmp_path):
     for folder in ("keys", "keys/devices"):
-        (tmp_path / folder).mkdir(mode=0o755)
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder).chmod(0o755)  # whatever the umask
     keys = tmp_path / "keys"
     init_keys(keys, ["x"])
     folder = add_device(keys, "pi")
@@ -353,44 +242,6 @@ def test_a_devices_files_belong_together(keys):
             device_keys(folder, insecure=False)
 
 
-def test_what_expires_is_said_with_the_command_to_give(keys):
-    now = datetime.now(UTC)
-    assert expiring(keys, now) == []
-    renew_server(keys, days=20)
-    add_device(keys, "a", days=-1)
-    add_device(keys, "b", days=40)
-    add_device(keys, "c", days=10)
-    renew_device(keys, "c", days=100)
-    (keys / "registered" / "torn.crt").write_text("garbage")
-    ends = f"{expires((keys / 'server.crt').read_bytes()):%Y-%m-%d}"
-    lines = expiring(keys, now)
-    assert lines[0] == (
-        f"The certificate of the server expires on {ends}; make a new one and start the server again: "
-        f"bouquet keys server --dir {keys}"
-    )
-    assert [line.split(" on ")[0] for line in lines[1:]] == ["The certificate of a expired"]
-    assert lines[1].endswith(f"; make a new one: bouquet keys renew a --dir {keys}")
-    later = expiring(keys, now, days=60)
-    assert [line.split(" on ")[0] for line in later[2:]] == ["The certificate of b expires"]
-    last = expiring(keys, now + timedelta(days=4000))
-    assert last[0].startswith("The certificate of the authority expired on ")
-    assert last[0].endswith("copy each its folder: bouquet keys init --dir NEW --host NAME_OR_IP")
-    assert [line.split()[3] for line in last[2:]] == ["a", "b", "c"]
-
-
-def test_a_server_does_not_start_with_what_has_expired(keys, tmp_path):
-    renew_server(keys, days=-1)
-    with pytest.raises(BouquetError, match=r"of the server expired on .*: bouquet keys server --dir .*/keys$"):
-        server_keys(keys, insecure=False)
-    init_keys(tmp_path / "old", ["x"], days=-1)
-    renew_server(tmp_path / "old")
-    with pytest.raises(BouquetError, match=r"of the authority expired on .*: bouquet keys init --dir NEW --host"):
-        server_keys(tmp_path / "old", insecure=False)
-    (keys / "server.crt").write_text("garbage")
-    with pytest.raises(BouquetError, match=r"server\.crt is no certificate"):
-        server_keys(keys, insecure=False)
-
-
 def test_a_name_twice_and_a_folder_without_keys(keys, tmp_path):
     add_device(keys, "pi")
     with pytest.raises(BouquetError, match=r"No device '\.\./registered/pi' is registered"):
@@ -413,22 +264,3 @@ def test_a_name_twice_and_a_folder_without_keys(keys, tmp_path):
         list_devices(keys)
     remove_device(keys, "torn")
     assert list_devices(keys) == []
-
-
-def test_secure_unless_told_otherwise(keys, tmp_path):
-    secure = server_keys(keys, insecure=False)
-    assert secure is not None
-    assert secure.registered == keys / "registered"
-    assert server_keys(None, insecure=True) is None
-    assert device_keys(None, insecure=True) is None
-    with pytest.raises(BouquetError, match=r"no none/ca\.crt: .*bouquet keys init --dir none --host .*--insecure"):
-        server_keys(tmp_path.relative_to(tmp_path) / "none", insecure=False)
-    with pytest.raises(BouquetError, match=r"device\.key: .*bouquet keys add DEVICE, copy .* --keys"):
-        device_keys(keys, insecure=False)
-    folder = add_device(keys, "pi")
-    for name in ("ca.crt", "device.crt"):
-        (folder / name).unlink()
-        with pytest.raises(BouquetError, match=rf"There is no .*devices/pi/{name}: a device needs"):
-            device_keys(folder, insecure=False)
-    with pytest.raises(BouquetError, match="either --keys"):
-        server_keys(keys, insecure=True)

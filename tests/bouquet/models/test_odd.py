@@ -11,7 +11,7 @@ from bouquet.client.data.own import load_table
 from bouquet.common.errors import BouquetError
 from bouquet.common.model.card import ModelCard
 from bouquet.common.settings import load_settings
-from bouquet.models.export import exported
+from bouquet.models.export import export
 from bouquet.models.kept import KeptModel, Scaled
 from bouquet.models.odd import Judge, row_errors
 from bouquet.models.predict import predict, score_text
@@ -77,7 +77,7 @@ def test_predict_says_which_minutes_are_odd_and_by_which_column(tmp_path):
     assert "rows." in found[0].notes[-1]
     assert score_text(kept, [path], found) == ""
     with pytest.raises(BouquetError, match="is not exported"):
-        exported(kept, tmp_path / "model.onnx")
+        export(kept, tmp_path / "model.onnx")
 
 
 @pytest.mark.parametrize(

@@ -1,106 +1,19 @@
 """The agent beside a server that a test writes: tasks, transfers, cuts, hostile frames, the owner's word, keys."""
 
 import asyncio
-import contextlib
-import json
 import os
-from dataclasses import asdict
 from datetime import datetime
-from unittest import mock
 
-import pytest
-
-from bouquet.client.agent.agent import Agent
-from bouquet.client.agent.settings import DeviceSettings
 from bouquet.client.agent.store import TaskStore
 from bouquet.client.agent.tasks import MOST_TASKS
 from bouquet.client.node_config import WHEN
 from bouquet.client.trust.policy import CodeTrust
 from bouquet.common.trust.code import archive, digest_of, own_code
-from bouquet.common.wire.content_size import Room
-from bouquet.common.wire.fleet_pb2 import Content, Refused
+from bouquet.common.wire.fleet_pb2 import Refused
 from bouquet.common.wire.transfer import content_of
 from bouquet.keys.store import add_device, init_keys, renew_device
+from tests.helpers.agent_and_server import LARGE, count, device, scripted, until
 from tests.helpers.wire_server import SECONDS, WireServer, a_run, a_task
-
-LARGE = os.urandom(1_500_000)
-
-
-class Doing:
-    """Stands for the trainer: answers with ``answer(content)`` once it ``may``; None leaves no answer."""
-
-    def __init__(self, folder):
-        self.store, self.begun, self.codes = TaskStore(folder), asyncio.Queue(), []
-        self.may, self.ended, self.why = asyncio.Event(), [], ""
-        self.room = Room(2**22, 2**20, 100)
-        self.may.set()
-        self.answer = bytes
-
-    async def start(self):
-        pass
-
-    async def do(self, identifier, code, torchvision):
-        if not (content := self.store.content(identifier)).exists():  # it is to be measured
-            if self.room is not None:
-                self.store.room_file(7).write_text(json.dumps(asdict(self.room)))
-            return self.why
-        self.begun.put_nowait(identifier)
-        self.codes.append(code)
-        try:
-            await self.may.wait()
-        except asyncio.CancelledError:
-            self.ended.append(identifier)
-            raise
-        if (answer := self.answer(content.read_bytes())) is not None:
-            self.store.succeed(identifier, answer)
-        return self.why
-
-    async def close(self):
-        pass
-
-
-@contextlib.asynccontextmanager
-async def device(server, folder, **changes):
-    """An agent in this process, whose lines are in ``said``."""
-    settings = DeviceSettings(server.address, folder, insecure=server.certificates is None, **changes)
-    said = []
-    agent = Agent(settings, said.append)
-    agent.said = said
-    agent.tasks.worker = Doing(agent.tasks.store.folder)
-    running = asyncio.ensure_future(agent.run())
-    try:
-        yield agent
-        assert not running.done(), running.exception()
-    finally:
-        agent.goodbye()
-        running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
-
-
-def scripted(test):
-    """Run an async test."""
-
-    def runs(tmp_path):
-        asyncio.run(asyncio.wait_for(test(tmp_path), 3 * SECONDS))
-
-    runs.__name__ = test.__name__
-    return runs
-
-
-async def until(true, what):
-    for _ in range(int(20 * SECONDS)):
-        if true():
-            return
-        await asyncio.sleep(0.05)
-    raise AssertionError(f"not yet: {what}")
-
-
-def count(agent, text):
-    return sum(text in line for line in agent.said)
-
-
-# --- tasks, and what becomes of them on a line that breaks -----------------------------------------------------------
 
 
 @scripted
@@ -235,198 +148,6 @@ async def test_a_content_that_a_power_cut_spoilt_is_not_worked_on(tmp_path):
         assert (await link.reply())[1] == b"whole"
 
 
-# --- a server that is somebody else's --------------------------------------------------------------------------------
-
-HOSTILE = {
-    "garbage": [b"\xff" * 50],
-    "no UTF-8": [b"\x4a\x03\x0a\x01\xff"],  # a notice
-    "a frame that is none": [b""] * 100 + [b"\xff"],
-    "a run without settings": [{"run": a_run(settings="")}],
-    "settings that are a list": [{"run": a_run(settings="[]")}],
-    "settings without a bottom": [{"run": a_run(settings="[" * 100_000)}],
-    "a code that climbs": [{"run": a_run(code="../../etc/cron.d/x" + "0" * 46)}],
-    "a task of no run": [{"task": a_task()}],
-    "an id that climbs": [{"run": a_run()}, {"task": a_task(id="../../../../tmp/climbed")}],
-    "a task of another content": [
-        {"run": a_run()},
-        {"task": a_task(Content(size=5, sha256=bytes(32), data=b"other"))},
-    ],
-    "a content without a digest": [{"run": a_run()}, {"task": a_task(Content(size=10**6))}],
-    "a credit for nothing": [
-        {"run": a_run()},
-        {"task": (waiting := a_task(LARGE))},
-        {"chunk": {"id": waiting.id, "offset": 0, "data": bytes(1000)}},
-        {"chunk": {"id": waiting.id, "offset": 10**12, "data": b"x"}},
-    ],
-    "chunks without credit": [{"run": a_run()}, {"task": waiting}]
-    + [{"chunk": {"id": waiting.id, "offset": at, "data": bytes(100_000)}} for at in range(0, 2_000_000, 100_000)],
-    "too many tasks": [{"run": a_run()}] + [{"task": a_task(LARGE)} for _ in range(200)],
-    "a frame that is too large": [{"notice": {"text": "x" * 10**6}}],
-}
-
-
-@pytest.mark.parametrize("frames", HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_server_loses_its_connection_and_nothing_else_happens(tmp_path, frames):
-    async def run():
-        async with WireServer() as server, device(server, tmp_path / "state") as agent:
-            agent.tasks.worker.may.clear()
-            for _ in range(2):  # the second time finds what the first one left
-                link = await server.link()
-                with contextlib.suppress(Exception):  # it may be cut off before the last
-                    for frame in frames:
-                        await (link.say(frame) if isinstance(frame, bytes) else link.say(**frame))
-                await asyncio.wait_for(link.over.wait(), SECONDS)
-            agent.tasks.worker.may.set()
-            link = await server.link()
-            await link.give(task := a_task(b"honest"))
-            while (reply := (await link.reply())[0]).id != task.id:
-                pass
-            assert reply.content.data == b"honest"
-            assert count(agent, "is lost; trying again until it is back (") in (1, 2)
-            assert sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file()) < 30 * 10**6
-
-    asyncio.run(run())
-
-
-@scripted
-async def test_what_is_too_large_for_disk_or_memory_is_refused_before_it_comes(tmp_path):
-    async with WireServer() as server, device(server, tmp_path) as agent:
-        link = await server.link()
-        for size in (10**15, 2**63):
-            await link.give(a_task(Content(size=size, sha256=bytes(32))))
-            reply, _ = await link.reply()
-            assert reply.error.reason.startswith(f"The task takes {size} bytes, and ")
-        with mock.patch("bouquet.client.agent.store.available_bytes", return_value=100 * 2**20):
-            await link.give(a_task(Content(size=60 * 2**20, sha256=bytes(32))))
-            reply, _ = await link.reply()
-        assert f"2 times {60 * 2**20} bytes of memory, and {100 * 2**20} are free" in reply.error.reason
-        assert not list(agent.tasks.store.folder.glob("*.part"))
-
-
-@scripted
-async def test_what_is_larger_than_the_devices_own_model_can_be_is_refused_before_it_comes(tmp_path):
-    async with WireServer() as server, device(server, tmp_path) as agent:
-        agent.tasks.worker.room = Room(10**6, 10**5, 4)
-        link = await server.link()
-        for _ in range(2):  # the second time it is known
-            await link.give(a_task(Content(size=2**31, sha256=bytes(32))))
-            reply, _ = await link.reply()
-            assert reply.error.reason == f"It takes {2**31} bytes; here it may take 1100000."
-        await link.give(task := a_task(LARGE[:1_100_000]), LARGE[:1_100_000])
-        assert (await link.reply())[0].id == task.id
-        agent.tasks.worker.room = None  # the run has another model, and it cannot be built
-        agent.tasks.worker.why = "ended"
-        await link.give(a_task(LARGE), run=a_run(settings='{"model": {}}'))
-        reply, _ = await link.reply()
-        assert reply.error.reason.startswith("The content is not asked for: what the model takes is not known. ")
-        assert not list(agent.tasks.store.folder.glob("*.part"))
-
-
-@scripted
-async def test_a_content_that_is_damaged_again_and_again_is_refused(tmp_path):
-    async with WireServer() as server, device(server, tmp_path) as agent:
-        link = await server.link()
-        await link.say(run=a_run())
-        await link.say(task=(task := a_task(LARGE)))
-        for _ in range(2):
-            await link.send(task.id, bytes(len(LARGE)))
-        reply, _ = await link.reply()
-        assert "is twice a content that is not what its SHA-256 says" in reply.error.reason
-        assert not list(agent.tasks.store.folder.glob(f"{task.id}*"))
-
-
-@scripted
-async def test_no_task_takes_longer_than_the_owner_lets_it(tmp_path):
-    async with WireServer() as server, device(server, tmp_path, most_hours=1e-5) as agent:
-        agent.tasks.worker.may.clear()
-        link = await server.link()
-        await link.give(task := a_task(b"local-epochs = 10**9", seconds=1e300))
-        reply, _ = await link.reply()
-        assert (reply.id, agent.tasks.worker.ended) == (task.id, [task.id])
-        assert reply.error.reason.endswith("(--most-hours).")
-        agent.tasks.worker.may.set()
-        agent.tasks._most_seconds = SECONDS
-        await link.give(task := a_task(b"next"))
-        assert (await link.reply())[1] == b"next"
-
-
-@scripted
-async def test_what_is_sent_again_and_again_costs_no_descriptors_and_no_log(tmp_path):
-    async with WireServer() as server, device(server, tmp_path, trust=CodeTrust(anything=True)) as agent:
-        link = await server.link()
-        open_before = len(os.listdir("/proc/self/fd"))
-        task = a_task(LARGE)
-        bundle = Content(size=10**6, sha256=bytes(32))
-        for number in range(300):
-            await link.say(run=a_run(code=f"{number:064x}", bundle=bundle))
-            await link.say(task=task)
-            await link.say(notice={"text": f"\x1b[2J{number}\n\x9b31m" + "x" * 5000})
-        await link.say(ping={})
-        await link.hear("pong")
-        assert len(os.listdir("/proc/self/fd")) < open_before + 20
-        assert len(agent.said) <= 40
-        assert not any(char in line for line in agent.said for char in "\x1b\x9b\n")
-        assert all(len(line) < 600 for line in agent.said)
-        assert len(list((tmp_path / "code").iterdir())) <= 3
-        await link.say(run=a_run(code="1" * 64, bundle=Content(size=10**12, sha256=bytes(32))))
-        await link.say(task=(refused := a_task()))
-        replies = {(reply := await link.hear("reply")).id: reply.error.reason}
-        if refused.id not in replies:  # the task before it, which waited for code too, may be answered first
-            replies |= {(reply := await link.hear("reply")).id: reply.error.reason}
-        assert replies[refused.id] == "Its archive cannot have 1000000000000 bytes."
-
-
-@pytest.fixture
-def pauses():
-    """Those between connections, which take no time."""
-    noted, sleep = [], asyncio.sleep
-
-    async def note(seconds, *rest):
-        if seconds > 0.06:
-            noted.append(seconds)
-        await sleep(0 if seconds > 0.06 else seconds, *rest)
-
-    with mock.patch("asyncio.sleep", note):
-        yield noted
-
-
-def test_a_server_that_welcomes_and_breaks_is_not_called_in_a_loop(tmp_path, pauses):
-    async def run():
-        async with WireServer() as server, device(server, tmp_path) as agent:
-            for _ in range(40):
-                (await server.link()).cut()
-            assert len(pauses) >= 39
-            assert max(pauses) > 30
-            assert len(agent.said) <= 32  # lost and found, but not for ever
-
-    asyncio.run(run())
-
-
-def test_connections_on_which_content_came_further_lengthen_no_pause(tmp_path, pauses):
-    async def run():
-        async with WireServer() as server, device(server, tmp_path) as agent:
-            task = a_task(LARGE)
-            for upto in range(200_000, 1_400_000, 200_000):
-                link = await server.link()
-                await link.give(task, LARGE, upto=upto)
-                await until(lambda at=upto: agent.tasks._coming[task.id].at == at, "it has what was sent")
-                link.cut()
-            link = await server.link()
-            await link.give(task, LARGE)
-            has = b""
-            for upto in range(600_000, 1_400_000, 200_000):
-                _, has = await link.reply(has=has, upto=upto)
-                link.cut()
-                link = await server.link()
-                await link.give(task)
-            assert len(pauses) == 10
-            assert max(pauses) <= 0.5
-
-    asyncio.run(run())
-
-
-# --- code of other releases ------------------------------------------------------------------------------------------
-
 OTHER = {"client/app.py": b"app = None\n", "RELEASE": b"bouquet-fl 9\n"}
 
 
@@ -474,9 +195,6 @@ async def test_a_bundle_of_another_digest_is_refused_and_nothing_of_it_stays(tmp
         assert "its files are others than its digest says" in reply.error.reason
         assert agent.tasks.worker.begun.empty()
         assert not [file for file in (tmp_path / "code").rglob("*") if file.is_file()]
-
-
-# --- the owner's word, keys, and the way out -------------------------------------------------------------------------
 
 
 @scripted

@@ -13,7 +13,6 @@ from bouquet.common import methods
 from bouquet.common.settings import parse_settings
 from bouquet.experiments.plots import run as plots
 from bouquet.experiments.plots.clients import identity_by_round, similarity_map
-from bouquet.experiments.plots.methods import dcpfl, fedac, fedtsdp, gradient_loss
 from bouquet.experiments.plots.style import blocks, colours, new_figure, svg, thinned
 from bouquet.server.record.reader import read_run
 
@@ -65,22 +64,6 @@ def test_a_strategy_adds_its_own_plots(write_run, monkeypatch):
     assert plots.plots_of(read_run(write_run("fesem")))[-1] is own
     titles = [figure.get_suptitle() for figure in plots.plots_of(read_run(write_run("fedavg", other)))]
     assert "Dendrogram" not in titles
-
-
-@pytest.mark.parametrize(
-    ("name", "drawn"),
-    [
-        ("gradient-loss", (gradient_loss.gaps_by_round, gradient_loss.identities_by_round)),
-        ("ifca", (gradient_loss.gaps_by_round, gradient_loss.identities_by_round)),
-        ("fedtsdp", (fedtsdp.hopkins_by_round,)),
-        ("fedac", (fedac.number_of_clusters_by_round,)),
-        ("dc-pfl", (dcpfl.periods_by_round, dcpfl.group_graph, dcpfl.bytes_against_fedavg)),
-    ],
-)
-def test_a_method_has_its_own_plots_and_a_run_that_recorded_nothing_for_them_none(name, drawn, write_run):
-    assert plots.plots_of_method(name) == drawn
-    run = read_run(write_run())
-    assert all(plot(run) is None for plot in drawn if plot is not dcpfl.bytes_against_fedavg)
 
 
 def test_seeds_are_compared_by_their_mean_and_sample_deviation(write_run):

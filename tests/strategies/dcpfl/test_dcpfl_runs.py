@@ -6,9 +6,7 @@ import shutil
 import pytest
 
 from bouquet.common.settings import load_settings
-from bouquet.experiments.plots.run import plots_of
 from bouquet.experiments.simulation.run import STATE_FOLDER, simulate
-from bouquet.server.record.reader import read_run
 from tests.helpers.stopped_runs import cut_after, lines_of
 
 SETTINGS = [
@@ -58,15 +56,6 @@ def test_slow_layers_are_in_no_bytes_and_trials_split_the_groups(finished):
     summary = json.loads((finished / "summary.json").read_text())
     found = {(group, summary["assignment"][client]) for client, group in summary["groups"].items()}
     assert len(found) == 3
-
-
-def test_the_report_draws_periods_graph_and_bytes(finished):
-    titles = [figure._suptitle.get_text() for figure in plots_of(read_run(finished))]
-    assert titles[-3:] == [
-        "Rapid decrease periods",
-        "Hierarchical group graph, and where it was cut",
-        "Bytes by round, against FedAvg",
-    ]
 
 
 @pytest.mark.parametrize(("after", "is_lost"), [(3, False), (5, True), (6, True), (8, False)])

@@ -1,1 +1,0 @@
-"""Plots of what single methods record, a file a method."""
