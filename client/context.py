@@ -195,6 +195,16 @@ class ClientContext:
         root, below = settings.data_dir or os.environ.get(DATA_DIR_VARIABLE), dataset_info(settings.dataset).folder
         return self._kept([Path(root, below)] if root and below else [], _part, *part)
 
+    def data_in(self, round_: int) -> ClientData:
+        """The data that the device has in a round: another part of the data set where `data.drift` says so."""
+        drift = self.settings.data.drift
+        if not drift or self._own or PARTITION_ID not in self.config:
+            return self.data
+        from bouquet.common.data.partitions import part_in_round
+
+        part = part_in_round(round_, int(self.config[PARTITION_ID]), self.num_partitions, drift)
+        return _part(self.settings, part, self.num_partitions)
+
     @cached_property
     def data_warnings(self) -> tuple[str, ...]:
         """What is odd about the device's data, also against its own last rounds; there are no values in it."""

@@ -18,6 +18,7 @@ from bouquet.common.errors import SAYS_MORE, BouquetError
 from bouquet.common.methods import outside_procedure, procedure_modules
 from bouquet.common.protocol import STANDARD, ProtocolError, Received
 from bouquet.common.protocol.error_replies import OwnerRefusal
+from bouquet.common.protocol.names import CHOOSE
 
 
 def check_measured(module: ModuleType, received: Received) -> None:
@@ -41,7 +42,8 @@ def procedure(name: str, allowed: Container[str] | None = ()) -> ModuleType:
     Raises `ProtocolError` for one that this device does not know or may not run, and `BouquetError` for one that
     cannot be imported.
     """
-    known = {STANDARD: "bouquet.client.procedures.standard", **procedure_modules()}
+    own = {name: f"bouquet.client.procedures.{name}" for name in (STANDARD, CHOOSE)}
+    known = {**own, **procedure_modules()}
     if name in known:
         return importlib.import_module(known[name])
     # What to do comes first: the server takes 300 characters of it.

@@ -90,7 +90,7 @@ class Session:
     @cached_property
     def samples(self) -> RoundSamples:
         """The device's samples, loaded when they are first asked for."""
-        data = self.node.data
+        data = self.node.data_in(self.received.round)
         self.metrics[protocol.GROUP] = -1 if data.group is None else data.group
         if data.left_out:
             self.metrics[protocol.LEFT_OUT] = data.left_out

@@ -179,6 +179,18 @@ def partition(
     ]
 
 
+def part_in_round(round_: int, part: int, num_parts: int, drift: Sequence[tuple[int, float]]) -> int:
+    """The part of the data that client ``part`` has in a round, where data drift.
+
+    ``drift`` are pairs (r, share), in order: from round r on the first ``share`` of the clients each have the next
+    one's part, the last of them the first's. So nobody shares samples with anybody, and in a partition with groups they
+    have another group's.
+    """
+    share = next((share for start, share in reversed(drift) if round_ >= start), 0.0)
+    changed = round(share * num_parts)
+    return (part + 1) % changed if part < changed else part
+
+
 def split_train_test(
     indices: Indices,
     labels: NDArray[Any],

@@ -51,7 +51,13 @@ TEMPERATURE = "temperature"  # °C of the device's hottest thermal zone
 BATTERY = "battery"  # share of its charge, from 0 to 1
 VALIDATION_EXAMPLES = "validation-examples"
 
+# Of a device that chooses among the models of all clusters: how their records' names begin, and what it reports.
+CENTER = "center-"
+CHOSEN = "cluster"  # metric: the cluster that it chose
+LOSS_GAP = "loss-gap"  # metric: between the worst and the best of the models that it compared
+
 STANDARD = "standard"  # the procedure that most methods need
+CHOOSE = "choose"  # the one of a device that is to say which cluster's model fits it
 BACKBONE = (
     "backbone"  # record with what the device keeps of the model beside what travels (`bouquet.strategies.base.filters`)
 )

@@ -92,6 +92,11 @@ class DataSettings(Section):
         description="Part, of each owner's samples where they are known, that no client gets whatever the seed: "
         "test_samples are taken from it.",
     )
+    drift: tuple[tuple[Annotated[int, Field(ge=1)], Annotated[float, Field(ge=0, le=1)]], ...] = Field(
+        (),
+        description="In simulation, e.g. [[8, 0.5], [16, 0.0]]: from round 8 on half of the devices have each other's "
+        "parts of the data, where there are groups of another one; from round 16 on their own again.",
+    )
     classes: tuple[str, ...] = Field(
         (), description="Names of the classes of the devices' own data, or of a folder of images, in label order."
     )
@@ -120,6 +125,17 @@ class DataSettings(Section):
     def _classes_differ(self) -> DataSettings:
         if twice := sorted({name for name in self.classes if self.classes.count(name) > 1}):
             raise ValueError(f"data.classes names {', '.join(twice)} twice; every class needs a name of its own")
+        return self
+
+    @model_validator(mode="after")
+    def _drift_is_in_order(self) -> DataSettings:
+        rounds = [start for start, _ in self.drift]
+        if rounds != sorted({*rounds}):
+            raise ValueError(
+                f"data.drift has rounds {', '.join(map(str, rounds))}; each is to come after the one before"
+            )
+        if self.drift and self.dataset == OWN_DATA:
+            raise ValueError("data.drift deals out parts of a data set, and dataset 'own' has none: leave it out")
         return self
 
     @model_validator(mode="after")

@@ -13,6 +13,7 @@ from bouquet.common.task.task import task_of
 from bouquet.server.monitoring.diagnosis import Expected
 from bouquet.strategies.base.exchange import Patience
 from bouquet.strategies.base.filters.compression import Compression
+from bouquet.strategies.base.filters.placing import Placing
 from bouquet.strategies.base.filters.privacy import PrivacyLedger
 from bouquet.strategies.base.filters.serving import FleetVote
 from bouquet.strategies.base.late_replies import LateReplies
@@ -64,6 +65,8 @@ def build_strategy(settings: Settings, start: Start | PlainStart | None = None) 
     if settings.privacy.is_on:
         check_private(strategy, settings, start.layout)
         strategy.filters.append(PrivacyLedger(settings.privacy))
+    elif strategy.places_by_loss:
+        strategy.filters.append(Placing())
     if settings.personal.serve == "auto":
         strategy.filters.append(
             FleetVote(lambda: 0 if strategy.state is None else len(strategy.centers(strategy.state)))

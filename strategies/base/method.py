@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -69,6 +69,8 @@ class MethodHooks(ABC, Generic[State]):
     wants_public_data: ClassVar[bool] = False
     # Whether a reply may be taken into a later round than its own: a model trained from what its client was sent then.
     takes_late_replies: ClassVar[bool] = False
+    # Whether a device that is new, or whose data have changed, says by its losses which cluster it is in.
+    places_by_loss: ClassVar[bool] = False
     # Whether the server has none of the layers that make a device's model work.
     models_on_devices_only: ClassVar[bool] = False
     # For the notes of a table: the model that a device is tested with after the last round; what decides a device's
@@ -117,6 +119,10 @@ class MethodHooks(ABC, Generic[State]):
     def assignment(self, state: State) -> dict[str, int]:
         """The cluster of every client that has one: the state's ``assignment``; nobody's, where it has none."""
         return getattr(state, "assignment", {})
+
+    def placed(self, state: State, chosen: Mapping[str, int]) -> State:
+        """With the clusters that clients chose, of a method that `places_by_loss`."""
+        return replace(state, assignment={**self.assignment(state), **chosen})  # type: ignore[type-var]
 
     def prepare(self, state: State, round_: int, clients: Sequence[str], ask: Ask) -> State:
         """A preliminary exchange inside a round: ``ask`` sends instructions and returns the replies."""

@@ -16,7 +16,7 @@ from bouquet.common import protocol
 from bouquet.common.errors import BouquetError
 from bouquet.common.protocol.arrival import Arrival
 from bouquet.common.protocol.error_replies import has_crashed, refuses_app
-from bouquet.common.protocol.offers import MEANING, meaning, offered
+from bouquet.common.protocol.offers import LOSS, MEANING, meaning, offered
 from bouquet.common.texts import plain, tags_of
 from bouquet.strategies.base import reply_checks
 from bouquet.strategies.base.exchange import Patience, exchange
@@ -107,6 +107,7 @@ class Nodes:
     inside: set[int] = field(default_factory=set)
     outside: dict[int, Outside] = field(default_factory=dict)
     borrowing: set[str] = field(default_factory=set)  # clients whose ClientApp is another's inside Bouquet's
+    judging: set[str] = field(default_factory=set)  # clients that can tell the loss of a model
 
     def to_ask(self, connected: Sequence[int], who_can: bool = False, again: bool = False) -> list[int]:
         """Those that are to be asked who they are, now; with ``who_can`` also those that may not be able to work.
@@ -226,6 +227,8 @@ class Nodes:
         answer, offers = arrival.message, offered(arrival)
         if answer.has_content() and offers != frozenset(MEANING):
             self.borrowing.add(self.clients[node])
+        if LOSS in offers:
+            self.judging.add(self.clients[node])
         if lacking := self.needs - offers:
             said = f" ({reply_checks.reported(answer)})" if answer.has_error() else ""
             reason = f"Its ClientApp does not offer what the method needs: {meaning(lacking)}{said}."

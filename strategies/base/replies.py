@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from bouquet.common.parameters.layout import ParameterLayout
 from bouquet.common.protocol import ARRAYS, STATE_LOST, ClientReply, Instruction
+from bouquet.common.protocol.names import CHOSEN
 
 Matrix = NDArray[np.float32]
 Columns = slice | NDArray[np.int64]
@@ -130,6 +131,11 @@ class Replies:
     def metric(self, name: str) -> NDArray[np.float64]:
         """A metric of each client, (n,); NaN where a client did not report it."""
         return np.array([reply.metrics.get(name, np.nan) for reply in self.received], dtype=np.float64)
+
+    def choices(self, count: int) -> dict[str, int]:
+        """Client → the cluster that it chose, of so many; without those that say none."""
+        chosen = zip(self.clients, self.metric(CHOSEN).tolist(), strict=True)
+        return {client: int(k) for client, k in chosen if k in range(count)}
 
     def __len__(self) -> int:
         return len(self.received)

@@ -52,6 +52,13 @@ class Round:
         """The clients whose replies to the training counted."""
         return set(self.replies.clients if self.replies else ()) - self.refused
 
+    def forget(self, clients: Iterable[str]) -> None:
+        """Whatever these could not answer: they are asked to train all the same."""
+        for noted in (self.refused, self.failing):
+            noted.difference_update(clients)
+        for client in clients:
+            self.failures.pop(client, None)
+
     def refuse(self, reasons: Mapping[str, str]) -> None:
         """Note the clients whose replies the server's checks did not take, and why."""
         self.failures |= reasons

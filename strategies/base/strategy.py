@@ -10,6 +10,7 @@ client, an unmodified Flower ClientApp works with it: ``arrays`` and ``config`` 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from logging import INFO, WARNING
@@ -29,9 +30,10 @@ from bouquet.common.protocol.arrival import Arrival
 from bouquet.strategies.base.exchange import exchange
 from bouquet.strategies.base.filters.filter import Filter, Outgoing
 from bouquet.strategies.base.filters.initial import InitialModel
+from bouquet.strategies.base.filters.placing import Placing
 from bouquet.strategies.base.method import Outcome, State
 from bouquet.strategies.base.needs import cannot_work, undeclared
-from bouquet.strategies.base.nodes import wait_for_nodes
+from bouquet.strategies.base.nodes import IDENTIFY_TIMEOUT, wait_for_nodes
 from bouquet.strategies.base.protection import Protection
 from bouquet.strategies.base.replies import Replies, mean_metrics
 from bouquet.strategies.base.reply_checks import read_metrics, refused
@@ -119,15 +121,24 @@ class MethodStrategy(Receiver[State], Strategy):
         clients = [client for client in clients if client not in at_work]
         now.sampled = len(clients)
 
-        def ask(instructions: Mapping[str, Instruction]) -> Replies:
+        def ask(instructions: Mapping[str, Instruction], most: float = math.inf) -> Replies:
             messages = self._messages(layout, nodes, instructions, server_round, config, MessageType.TRAIN)
-            answers, silent = exchange(grid, messages, self.round_patience)
-            now.preliminary += [*messages, *answers]
+            patience = replace(self.round_patience, timeout=min(most, self.round_patience.timeout))
+            replies, silent = exchange(grid, messages, patience)
+            now.preliminary += [*messages, *replies]
             self.give_up(silent)
-            return self._read(layout, answers)
+            return self._read(layout, replies)
 
+        known, new = self.assignment(state), set[str]()
+        if placing := self.filter_of(Placing):
+            able = [client for client in clients if client in self._nodes.judging]
+            if asked := placing.questions(able, known, self.centers(state)):
+                said = ask(asked, IDENTIFY_TIMEOUT).choices(len(self.centers(state)))
+                state, new = self.placed(state, said), {*said} - {*known}
+                now.forget(asked)
         self.state = state = self.prepare(state, server_round, clients, ask)
-        instructions = self.plan(state, server_round, clients)
+        planned = self.plan(state, server_round, clients)
+        instructions = {c: replace(one, newcomer=True) if c in new else one for c, one in planned.items()}
         log(INFO, "configure_train: %s of %s clients", len(instructions), len(nodes))
         return self._messages(layout, nodes, instructions, server_round, config, MessageType.TRAIN)
 
@@ -154,7 +165,13 @@ class MethodStrategy(Receiver[State], Strategy):
                 )
             self._note_refusals(server_round)
             return None, None
-        outcome = self.update(self.state, server_round, usable)
+        counted = usable
+        if placing := self.filter_of(Placing):
+            count, said = placing.judge(usable.clients, self.centers(self.state))
+            if said:
+                self.warn(said)
+            counted = usable if all(count) else usable.only(count)
+        outcome = self.update(self.state, server_round, counted) if len(counted) else self.state
         if isinstance(outcome, Outcome):
             now.refuse(outcome.refused)
             outcome = outcome.state

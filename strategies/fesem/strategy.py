@@ -59,6 +59,7 @@ class FeSEM(MethodStrategy[FeSEMState]):
 
     state_class = FeSEMState
     takes_late_replies = True
+    places_by_loss = True
     clusters_chosen_on = "uploaded models"
 
     num_clusters: NumClusters = "auto"
@@ -107,6 +108,11 @@ class FeSEM(MethodStrategy[FeSEMState]):
             intra_distance=mean_distance(replies.layout, rows, centers, labels),
             groups=found.groups,
         )
+
+    def placed(self, state: FeSEMState, chosen: Mapping[str, int]) -> FeSEMState:
+        """Where the data of these clients pulled before says nothing of where they do now."""
+        others = state.groups.directions.keys() - chosen.keys()
+        return super().placed(replace(state, groups=state.groups.only(others)), chosen)
 
     def wants_late(self, state: FeSEMState) -> bool:
         """Not before the first clustering where K is given: those models come from one common start."""

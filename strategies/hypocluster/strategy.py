@@ -24,12 +24,13 @@ import numpy as np
 
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import Instruction, Payload
+from bouquet.common.protocol.names import CENTER, CHOSEN, LOSS_GAP
 from bouquet.common.protocol.offers import LOSS
 from bouquet.strategies.base.method import Outcome, count_moved
 from bouquet.strategies.base.options import Count
 from bouquet.strategies.base.replies import Matrix, Replies
 from bouquet.strategies.base.strategy import MethodStrategy
-from bouquet.strategies.hypocluster import CENTER, CHOSEN, LOSS_GAP, PROCEDURE
+from bouquet.strategies.hypocluster import PROCEDURE
 from bouquet.strategies.mathematics.initialisation import random_models
 
 

@@ -16,8 +16,8 @@ from bouquet.common.privacy_accounting import RELEASES
 from bouquet.common.protocol import ARRAYS, Instruction, Payload
 from bouquet.common.protocol.arrival import Arrival
 from bouquet.common.protocol.error_replies import OwnerRefusal, owners_refusal
+from bouquet.common.protocol.names import CENTER
 from bouquet.strategies.dcpfl import NEW, TAKE
-from bouquet.strategies.hypocluster import CENTER
 from tests.helpers.real_devices import Federation
 from tests.helpers.scripted_server import NOISE, Device, said, samples
 

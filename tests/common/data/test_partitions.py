@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from bouquet.common.data import partition_rules
 from bouquet.common.data.heterogeneity import draw_at_level, heterogeneity_of_counts, label_counts, label_kld_matrix
 from bouquet.common.data.partition_rules import apportion, label_permutations, systematic
-from bouquet.common.data.partitions import ALWAYS_GROUPED, PARTITIONS, partition, split_train_test
+from bouquet.common.data.partitions import (
+    ALWAYS_GROUPED,
+    PARTITIONS,
+    part_in_round,
+    partition,
+    split_train_test,
+)
 from bouquet.common.errors import BouquetError
 
 LABELS = np.random.default_rng(0).permutation(np.arange(600) % 10)
@@ -344,3 +350,11 @@ def test_segments_are_shared_out_by_label() -> None:
 def test_a_split_that_cannot_be_is_refused(options: dict, said: str) -> None:
     with pytest.raises(BouquetError, match=said):
         split_train_test(**{"indices": np.arange(9), "labels": np.zeros(9, dtype=int), "seed": 0, **options})
+
+
+def test_where_data_drift_the_first_devices_have_each_others_parts() -> None:
+    drift = [(3, 0.5), (5, 1.0), (6, 0.0)]
+    dealt = {round_: [part_in_round(round_, part, 6, drift) for part in range(6)] for round_ in (1, 3, 4, 5, 6, 9)}
+    assert dealt[1] == dealt[6] == dealt[9] == [0, 1, 2, 3, 4, 5]
+    assert dealt[3] == dealt[4] == [1, 2, 0, 3, 4, 5]
+    assert dealt[5] == [1, 2, 3, 4, 5, 0]

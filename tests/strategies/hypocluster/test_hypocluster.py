@@ -13,12 +13,13 @@ from bouquet.client.app import make_client_app
 from bouquet.common.errors import BouquetError
 from bouquet.common.model.build import initial_model, state_vector
 from bouquet.common.protocol import ClientReply, Encoder, Instruction, Payload
+from bouquet.common.protocol.names import CENTER, CHOSEN, LOSS_GAP
 from bouquet.common.settings import load_settings
 from bouquet.experiments.simulation.inline_grid import InlineGrid
 from bouquet.strategies.base import reply_checks
 from bouquet.strategies.base.replies import Replies
 from bouquet.strategies.base.state_io import dump_state, load_state
-from bouquet.strategies.hypocluster import CENTER, CHOSEN, LOSS_GAP, PROCEDURE
+from bouquet.strategies.hypocluster import PROCEDURE
 from bouquet.strategies.hypocluster.strategy import HypoCluster
 
 InlineGrid({})  # gives Flower's Message its sender

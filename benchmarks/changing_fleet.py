@@ -1,0 +1,161 @@
+"""What becomes of a fleet that changes: devices whose data turn in mid-run, and devices that join late.
+
+    python benchmarks/changing_fleet.py RUNS.csv --seeds 3001 3002      # what RUNS.csv has already is not run again
+
+From the repository's root; a line a run and round in ``RUNS.csv``, the summary on standard output. Twenty devices with
+digits in four rotations, 20 rounds, default settings but for ``personal``, so that figures are the method's own.
+``half turn``: from round 11 on half of the devices have another rotation. ``back``: and from round 16 on their first
+one again. ``join``: every fifth device is there from round 11 on only.
+"""
+
+import argparse
+import csv
+import json
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import product
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from bouquet.common.data.partitions import part_in_round
+from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation import run as simulation
+from bouquet.experiments.simulation.inline_grid import InlineGrid
+
+ROUNDS, CHANGE, BACK, DEVICES, GROUPS = 20, 11, 16, 20, 4
+DRIFT: dict[str, list[tuple[int, float]]] = {
+    "half turn": [(CHANGE, 0.5)],
+    "back": [(CHANGE, 0.5), (BACK, 0.0)],
+    "join": [],
+}
+METHODS = ("fesem", "fesem:4", "anchored", "ifca", "ifca:4", "fedac:4", "fedavg", "ditto", "standalone")
+COLUMNS = ("change", "method", "seed", "round", "changed", "trained", "others", "clusters", "right")
+
+
+class Joining(InlineGrid):
+    """A grid on which some nodes are not there before a round."""
+
+    late: frozenset[int] = frozenset()
+    round = 1
+
+    def get_node_ids(self) -> Iterable[int]:
+        return [node for node in self.handlers if self.round >= CHANGE or node not in self.late]
+
+
+def measured(change: str, method: str, seed: int) -> Iterator[dict[str, Any]]:
+    """A line a round: mean accuracy of what devices start it from, and of those that changed after their training."""
+    name, _, given = method.partition(":")
+    options = [f"strategy.name={name}", f"run.seed={seed}", f"run.rounds={ROUNDS}", f"data.clients={DEVICES}"]
+    options += [f"strategy.num_clusters={given}"] if given else []
+    options += ["data.partition=rotated", f"data.groups={GROUPS}", "personal.serve=own", "personal.compare=false"]
+    options += ["simulation.engine=batched", f"data.drift={json.dumps(DRIFT[change])}"]
+    changed = {f"client-{i:02}" for i in range(DEVICES) if (i % 5 == 4 if change == "join" else i < DEVICES // 2)}
+    lines: list[dict[str, Any]] = []
+    grids: list[Joining] = []
+
+    def grid(*given: Any, **more: Any) -> Joining:
+        grids.append(Joining(*given, **more))
+        if change == "join":
+            grids[0].late = frozenset(simulation.FIRST_NODE + int(client[-2:]) for client in changed)
+        return grids[0]
+
+    def follow(line: dict[str, Any]) -> None:
+        lines.append(line)
+        grids[0].round = line["round"] + 1
+
+    with tempfile.TemporaryDirectory() as folder:
+        simulation.InlineGrid, before = grid, simulation.InlineGrid  # type: ignore[assignment,misc]
+        try:
+            simulation.simulate(load_settings(None, options), Path(folder) / "run", follow=follow)
+        finally:
+            simulation.InlineGrid = before  # type: ignore[misc]
+    for line in lines:
+        yield {"change": change, "method": method, "seed": seed, **seen(line, changed, DRIFT[change])}
+
+
+def seen(line: dict[str, Any], changed: set[str], drift: list[tuple[int, float]]) -> dict[str, Any]:
+    """The figures of a round; ``right`` is the share of the changed that are where most of their group are."""
+    by_client, clusters = line["by_client"], line["assignment"]
+    there, others = sorted(changed & set(by_client)), sorted(set(by_client) - changed)
+    home = {
+        group: Counter(clusters.get(c) for c in others if int(c[-2:]) % GROUPS == group).most_common(1)[0][0]
+        for group in range(GROUPS)
+    }
+    group_of = {c: part_in_round(line["round"], int(c[-2:]), DEVICES, drift) % GROUPS for c in there}
+
+    def of(clients: Iterable[str], key: str) -> float | str:
+        values = [by_client[client][key] for client in clients if key in by_client[client]]
+        return round(mean(values), 4) if values else ""
+
+    return {
+        "round": line["round"],
+        "changed": of(there, "accuracy"),
+        "trained": of(there, "accuracy_trained"),
+        "others": of(others, "accuracy"),
+        "clusters": line["clusters"],
+        "right": round(mean(clusters.get(c) == home[group_of[c]] for c in there), 3) if there else "",
+    }
+
+
+def main(arguments: Iterable[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("--seeds", type=int, nargs="*", default=[3001])
+    parser.add_argument("--methods", nargs="*", default=METHODS)
+    parser.add_argument("--changes", nargs="*", default=list(DRIFT))
+    options = parser.parse_args(arguments if arguments is None else list(arguments))
+    lines: list[dict[str, Any]] = []
+    if options.runs.exists():
+        with options.runs.open(encoding="utf-8", newline="") as file:
+            lines = [*csv.DictReader(file)]
+    done = {(line["change"], line["method"], line["seed"]) for line in lines}
+    for seed, change, method in product(options.seeds, options.changes, options.methods):
+        if (change, method, str(seed)) in done:
+            continue
+        fresh, found = not options.runs.exists(), [*measured(change, method, seed)]
+        with options.runs.open("a", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            if fresh:
+                writer.writeheader()
+            writer.writerows(found)
+        lines += found
+    csv.writer(sys.stdout, lineterminator="\n").writerows(summary(lines))
+
+
+def summary(lines: list[dict[str, Any]]) -> Iterator[list[str]]:
+    """A line for each change and method: the mean over seeds by round."""
+    shown = (CHANGE - 1, CHANGE, CHANGE + 1, CHANGE + 2, CHANGE + 4, ROUNDS)
+    yield [
+        "change",
+        "method",
+        "seeds",
+        *(f"round {r}" for r in shown),
+        *(f"right {r}" for r in shown[1:]),
+        "others",
+        "K",
+    ]
+    for change, method in product(DRIFT, METHODS):
+        own = [line for line in lines if (line["change"], line["method"]) == (change, method)]
+        if not own:
+            continue
+
+        def of(key: str, round_: int, own: list[dict[str, Any]] = own) -> str:
+            values = [float(line[key]) for line in own if int(line["round"]) == round_ and line[key] != ""]
+            return f"{mean(values):.3f}".removeprefix("0") if values else "–"
+
+        yield [
+            change,
+            method,
+            str(len({line["seed"] for line in own})),
+            *(of("changed", r) for r in shown),
+            *(of("right", r) for r in shown[1:]),
+            of("others", ROUNDS),
+            of("clusters", ROUNDS),
+        ]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""Devices that are new, or whose data have changed, are asked which cluster's model fits them."""
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord
+
+from bouquet.client.context import ClientContext
+from bouquet.common import protocol
+from bouquet.common.protocol import ClientReply
+from bouquet.experiments.simulation.inline_grid import InlineGrid, scripted_client
+from bouquet.strategies.base.exchange import Patience, exchange
+from bouquet.strategies.base.filters.placing import Placing
+from bouquet.strategies.fesem.strategy import FeSEM
+from tests.helpers.points import POINT
+from tests.helpers.real_devices import Federation
+
+DATA = ("data.partition=label-permuted", "data.groups=2", "data.clients=6", "data.samples_per_client=60")
+TRAINING = ("model.hidden=[64]", "train.local_epochs=3", "train.momentum=0.9", "strategy.num_clusters=2")
+NEW = 7  # the node of client-5
+
+
+def heard(losses, *rounds):
+    """The filter after rounds of what each device lost; who jumped in the last one."""
+    for number, values in enumerate(rounds, 1):
+        losses.begin(number)
+        for client, loss in values.items():
+            metrics = {} if loss is None else {"loss": loss}
+            losses.incoming(ClientReply(client, 1, np.zeros(2, np.float32), (), 1, metrics, {}))
+    return losses.jumped
+
+
+@pytest.mark.parametrize(
+    ("before", "loss", "jumps"),
+    [
+        ([2.3, 1.0], 2.8, False),  # against the largest of the last three
+        ([2.3, 1.0], 3.0, True),
+        ([9.0, 1.0, 0.8, 0.6], 1.4, True),  # of which the 9 is none
+        ([1e-6], 1e-3, False),
+        ([], 5.0, False),
+        ([0.5, None], 2.0, True),  # one that does not say it, or was away
+    ],
+)
+def test_a_loss_jumps_where_it_is_far_above_its_own_last_ones(before, loss, jumps):
+    losses = Placing()
+    jumped = heard(losses, *({"a": one, "b": 1.0} for one in [*before, loss]))
+    assert set(jumped) == ({"a"} if jumps else set()) == losses.changed
+
+
+def test_after_a_jump_the_losses_before_count_no_more_and_a_checkpoint_has_them():
+    losses = Placing()
+    heard(losses, {"a": 0.5}, {"a": 3.0}, {"a": 0.4})
+    again = Placing()
+    again.load(*losses.dump())
+    assert again.changed == {"a"}
+    assert heard(again, {"a": 1.0}) == {"a": (0.4, 1.0)}
+
+
+class Fleet(Federation):
+    """Two groups of three devices with other labels, of which some are there."""
+
+    def __init__(self, folder, *changes):
+        super().__init__(folder, *DATA, *TRAINING, "strategy.name=fesem", *changes)
+        self.handlers = dict(self.grid.handlers)
+
+    def there(self, *without):
+        self.grid.handlers = {node: handler for node, handler in self.handlers.items() if node not in without}
+
+    def accuracy(self, client):
+        """Of what the client was sent in the last round."""
+        replies = self.strategy.train_round.replies
+        return next(one.metrics["accuracy"] for one in replies.received if one.client == client)
+
+
+def test_a_newcomer_has_its_cluster_and_a_model_that_fits_before_its_first_training(tmp_path):
+    fleet = Fleet(tmp_path)
+    fleet.there(NEW)
+    fleet.play(*range(1, 9))
+    sent = len(fleet.strategy.train_round.preliminary)
+    fleet.there()
+    fleet.play(9)
+    now, clusters = fleet.strategy.train_round, fleet.strategy.assignment(fleet.strategy.state)
+    assert (sent, len(now.preliminary)) == (0, 2)  # one question and its answer: nobody else was asked
+    assert clusters["client-5"] == clusters["client-1"] != clusters["client-0"]
+    assert fleet.accuracy("client-5") >= 0.5
+    assert now.failures == {}
+
+
+def test_devices_whose_data_change_move_after_one_round_which_does_not_count(tmp_path):
+    fleet = Fleet(tmp_path, "data.drift=[[9, 0.67]]")
+    fleet.play(*range(1, 9))
+    before = fleet.strategy.assignment(fleet.strategy.state)
+    fleet.play(9)
+    said = fleet.strategy.train_round.warnings
+    assert len(said) == 1
+    assert all(f"client-{i} (" in said[0] for i in range(4)), said
+    assert not any(f"client-{i} (" in said[0] for i in (4, 5)), said
+    state = fleet.strategy.state
+    assert fleet.strategy.assignment(state) == before
+    trained = {reply.client: reply.vector for reply in fleet.strategy.train_round.replies.received}
+    for same in ("client-4", "client-5"):  # the only ones left of their clusters
+        np.testing.assert_allclose(state.centers[before[same]], trained[same], rtol=1e-6)
+    fleet.play(10)
+    moved = fleet.strategy.assignment(fleet.strategy.state)
+    assert {client for client in before if moved[client] != before[client]} == {f"client-{i}" for i in range(4)}
+    assert min(fleet.accuracy(client) for client in before) >= 0.5
+    assert len(fleet.strategy.train_round.preliminary) == 8
+    fleet.play(11)
+    assert fleet.strategy.assignment(fleet.strategy.state) == moved
+    assert fleet.strategy.train_round.preliminary == []
+
+
+def test_the_data_of_a_round_are_another_part_and_the_name_stays(tmp_path):
+    fleet = Fleet(tmp_path, "data.drift=[[2, 0.5]]")
+    node = ClientContext(fleet.settings, fleet.contexts[2], tmp_path)
+    next_one = ClientContext(fleet.settings, fleet.contexts[3], tmp_path)
+    assert node.client == "client-0"
+    assert node.data_in(1) is node.data
+    assert node.data_in(2) is next_one.data
+    assert node.data_in(2).group != node.data.group
+
+
+def test_one_that_cannot_say_it_is_sent_the_mean_as_before_and_fails_nothing():
+    strategy = FeSEM(num_clusters=2, identify=True, min_train_nodes=1, min_available_nodes=1)
+    strategy.round_patience = Patience(0.3)
+    strategy.filters.append(Placing())
+    seen = []
+    goals = {"a": (0, 0), "b": (0, 2), "c": (10, 0), "new": (10, 2)}
+    handlers = {
+        node: scripted_client(
+            name, POINT, lambda w, received, goal=goal: (w + goal) / 2, seen=seen if node == 5 else None
+        )
+        for node, (name, goal) in enumerate(goals.items(), 2)
+    }
+    grid = InlineGrid({node: handler for node, handler in handlers.items() if node != 5})
+    initial = protocol.to_record(POINT, np.zeros(2, np.float32))
+    for round_ in range(1, 6):
+        if round_ == 5:
+            grid.handlers = handlers
+        messages = list(strategy.configure_train(round_, initial, ConfigRecord(), grid))
+        replies, _ = exchange(grid, messages, strategy.round_patience)
+        strategy.aggregate_train(round_, replies)
+    assert [received.procedure for received in seen] == ["choose", "standard"]
+    assert strategy.train_round.failures == {}
+    assert strategy.state.assignment["new"] == strategy.state.assignment["c"]
