@@ -25,6 +25,7 @@ from bouquet.common.errors import BouquetError
 from bouquet.common.system.files import replacing
 
 CACHE = "bouquet"
+MOST_TIMES = 4  # as large as an archive are its files together
 PARTS = {"train": ("x", "y"), "test": ("test_x", "test_y")}
 
 
@@ -75,9 +76,9 @@ def _read_archive(archive: Path, below: str, info: DatasetInfo) -> Arrays:
     """What is in the archive's folder of its own name."""
     with tempfile.TemporaryDirectory(prefix="bouquet-images-") as folder:
         try:
-            with tarfile.open(archive) as tar:
-                _unpack(tar, Path(folder).resolve())
-        except (tarfile.TarError, OSError, KeyError) as error:
+            with tarfile.open(archive, "r:") as tar:
+                _unpack(tar, Path(folder).resolve(), MOST_TIMES * archive.stat().st_size)
+        except (tarfile.TarError, OSError, KeyError, RecursionError) as error:
             raise DatasetFileError(f"{archive} cannot be unpacked ({error}).") from error
         try:
             return _read(Path(folder, below), info)
@@ -85,8 +86,11 @@ def _read_archive(archive: Path, below: str, info: DatasetInfo) -> Arrays:
             raise DatasetFileError(f"in {archive}: {error}".replace(f"{folder}{os.sep}", "")) from error
 
 
-def _unpack(tar: tarfile.TarFile, folder: Path) -> None:
-    """The archive's files, none outside ``folder``. tarfile's own filter for that begins with Python 3.11.4."""
+def _unpack(tar: tarfile.TarFile, folder: Path, room: int) -> None:
+    """The archive's files, none outside ``folder``. tarfile's own filter for that begins with Python 3.11.4.
+
+    Sparse files and links take no bytes of an archive and any number of the disk's: they have ``room`` for so many.
+    """
     for member in tar:
         place = Path(folder, member.name).resolve()
         if not place.is_relative_to(folder):
@@ -94,6 +98,10 @@ def _unpack(tar: tarfile.TarFile, folder: Path) -> None:
         if member.isdir():
             place.mkdir(parents=True, exist_ok=True)
         elif (content := tar.extractfile(member)) is not None:  # also of a link to a file of the archive
+            room -= content.seek(0, os.SEEK_END)
+            if room < 0:
+                raise tarfile.TarError(f"its files are more than {MOST_TIMES} times as large as the archive")
+            content.seek(0)
             place.parent.mkdir(parents=True, exist_ok=True)
             with place.open("wb") as file:
                 shutil.copyfileobj(content, file)

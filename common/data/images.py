@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 HEIF, HEIF_SUFFIXES = "pillow_heif", (".heic", ".heif")  # read where that package is installed
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
+# Pillow goes by what is in a file, and has others do some of it: an EPS that is called .jpg started Ghostscript.
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "PPM", "TIFF")
 CLUTTER = ("__MACOSX", "lost+found", "System Volume Information", "Thumbs.db", "desktop.ini")
 IMAGE_MODES = {1: "L", 3: "RGB"}  # Pillow's mode for each number of channels that an image can have
 COPIES = 16  # bytes of a pixel: four copies, as it is decoded, composited, turned and converted
@@ -124,14 +126,16 @@ def read_photo(file: Path, input_shape: tuple[int, ...]) -> Photo:
 def _decoded(file: Path, input_shape: tuple[int, ...], changed: float) -> Photo:
     from PIL import Image, UnidentifiedImageError
 
+    formats = FORMATS
     if file.suffix.lower() in HEIF_SUFFIXES:
+        formats = ("HEIF", *FORMATS)
         if find_spec(HEIF) is None:
             raise OSError(0, "this takes pillow-heif: pip install pillow-heif")
         import_module(HEIF).register_heif_opener()
     channels, height, width = input_shape
     mode, longer = IMAGE_MODES[channels], max(height, width)
     try:
-        opened = Image.open(file)
+        opened = Image.open(file, formats=formats)
     except UnidentifiedImageError:
         raise OSError(0, "it is no image that Pillow knows") from None
     with opened as image:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from bouquet.common.data.left_out import named
 from bouquet.common.errors import BouquetError
+from bouquet.common.system.resources import available_bytes
 from bouquet.common.torchvision_compat import import_torchvision
 
 _IDX_TYPES = {0x08: ">u1", 0x0C: ">i4"}
@@ -63,6 +64,9 @@ def read_arrays(path: Path) -> Arrays:
     require_file(path)
     try:
         with named(str(path), how=" as an .npz of plain arrays"), np.load(path, allow_pickle=False) as archive:
+            needed, free = sum(one.file_size for one in archive.zip.infolist()), available_bytes()
+            if free is not None and needed > free:
+                raise ValueError(f"its arrays take {needed // 10**6} MB, and {free // 10**6} MB are free")
             arrays: dict[str, Any] = {key: archive[key] for key in archive.files}
             if other := [key for key, array in arrays.items() if not isinstance(array, np.ndarray)]:
                 raise ValueError(f"{other[0]!r} is none")  # NumPy gives its bytes

@@ -117,6 +117,19 @@ def test_colours_of_print_are_read(tmp_path):
     assert blue < 60
 
 
+def test_a_photo_starts_no_other_program(tmp_path, monkeypatch):
+    """Pillow has Ghostscript run the PostScript of an EPS, whatever its file is called."""
+    ghostscript = tmp_path / "gs"
+    ghostscript.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    ghostscript.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    postscript = "%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
+    (tmp_path / "a.jpg").write_text(postscript)
+    with pytest.raises(BouquetError, match="it is no image that Pillow knows"):
+        read_image(tmp_path / "a.jpg", SHAPE)
+    assert not (tmp_path / "ran").exists()
+
+
 def test_heic_is_passed_over_with_the_way_to_read_it(tmp_path, monkeypatch):
     save(tmp_path)
     (tmp_path / "healthy" / "phone.HEIC").write_bytes(b"")

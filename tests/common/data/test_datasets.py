@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bouquet.common.data import readers
 from bouquet.common.data.catalog import DATASETS, dataset_info
 from bouquet.common.data.datasets import hold_out, load_dataset, standardise
-from bouquet.common.data.readers import DatasetFileError, map_idx
+from bouquet.common.data.readers import DatasetFileError, map_idx, read_arrays
 from bouquet.common.errors import BouquetError
 from bouquet.common.model.card import ModelCard
 from bouquet.common.settings import load_settings
@@ -227,6 +228,16 @@ def test_a_damaged_idx_file_is_refused(tmp_path: Path, content: bytes, said: str
     (tmp_path / "f").write_bytes(content)
     with pytest.raises(DatasetFileError, match=said):
         map_idx(tmp_path / "f")
+
+
+def test_an_archive_of_arrays_is_refused_where_there_is_no_memory_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2 kB that become 10 MB."""
+    np.savez_compressed(tmp_path / "a.npz", x=np.zeros(10**7, dtype=np.uint8))
+    monkeypatch.setattr(readers, "available_bytes", lambda: 10**6)
+    with pytest.raises(DatasetFileError, match="its arrays take 10 MB, and 1 MB are free"):
+        read_arrays(tmp_path / "a.npz")
 
 
 def test_files_that_contradict_each_other_are_refused(tmp_path: Path) -> None:

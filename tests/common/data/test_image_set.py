@@ -86,6 +86,41 @@ def test_an_archive_writes_nowhere_but_into_its_own_folder(tmp_path: Path) -> No
         load_dataset("images/pets", tmp_path / "data", classes=CLASSES, input_shape=SHAPE)
 
 
+def _sparse(tar: tarfile.TarFile) -> None:
+    """The header of GNU's sparse file of a terabyte, and no byte of it."""
+    hole = tarfile.TarInfo("pets/train/dog/hole.png")
+    hole.pax_headers = {"GNU.sparse.map": "0,0", "GNU.sparse.size": str(2**40), "GNU.sparse.numblocks": "1"}
+    tar.addfile(hole)
+
+
+def _links(tar: tarfile.TarFile) -> None:
+    """A thousand files that are one."""
+    for number in range(1000):
+        link = tarfile.TarInfo(f"pets/train/dog/{number}.png")
+        link.type, link.linkname = tarfile.LNKTYPE, "pets/train/dog/large"
+        tar.addfile(link)
+
+
+def _circle(tar: tarfile.TarFile) -> None:
+    link = tarfile.TarInfo("pets/link")
+    link.type, link.linkname = tarfile.SYMTYPE, "link"
+    tar.addfile(link)
+
+
+@pytest.mark.parametrize(
+    ("attack", "said"), [(_sparse, "4 times as large"), (_links, "4 times as large"), (_circle, "recursion")]
+)
+def test_an_archive_fills_no_disk(tmp_path: Path, attack: Callable[[tarfile.TarFile], None], said: str) -> None:
+    folder = pets(tmp_path / "pets")
+    (folder / "train" / "dog" / "large").write_bytes(bytes(10**6))
+    (tmp_path / "data").mkdir()
+    with tarfile.open(tmp_path / "data" / "pets.tar", "w") as tar:
+        tar.add(folder, "pets")
+        attack(tar)
+    with pytest.raises(BouquetError, match=rf"pets\.tar cannot be unpacked .*{said}"):
+        load_dataset("images/pets", tmp_path / "data", classes=CLASSES, input_shape=SHAPE)
+
+
 def test_images_are_decoded_once_and_again_when_one_has_changed(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
