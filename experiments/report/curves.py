@@ -14,6 +14,7 @@ from bouquet.server.record.reader import Points
 
 MOST_BANDS = 150  # of rounds whose values are shown under the pointer
 FEW_DOTS = 30
+OVER = 3.0  # times the range of the later rounds that a first value widens the axis to
 
 Series = tuple[str, str, Points]  # label, colour as CSS has it, rounds and values
 
@@ -27,7 +28,12 @@ def chart(
     if len(rounds) < 2:
         return None
     values = [value for *_, y in present for value in y] + ([0.0] if zero else [])
-    ticks = [float(tick) for tick in MaxNLocator(4).tick_values(min(values), max(values))]
+    low, high = min(values), max(values)
+    # An untrained model's error would press all later ones into a line: the axis ends below it, its value is told.
+    later = max(value for *_, x, y in present for at, value in zip(x, y, strict=True) if at > rounds[0])
+    if later > low:
+        high = min(high, low + OVER * (later - low))
+    ticks = [float(tick) for tick in MaxNLocator(4).tick_values(low, high)]
     low, high = ticks[0], ticks[-1]
     first, last = rounds[0], rounds[-1]
 
@@ -35,7 +41,7 @@ def chart(
         return round(100 * (at - first) / (last - first), 2)
 
     def up(value: float) -> float:
-        return round(100 * (value - low) / (high - low), 2)
+        return round(min(100.0, 100 * (value - low) / (high - low)), 2)
 
     step = -(-len(rounds) // MOST_BANDS)
     shown = rounds[::step]

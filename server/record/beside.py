@@ -40,8 +40,9 @@ def cells(found: Mapping[str, float], score: Score) -> list[str]:
 
 
 def apart_text(difference: float, score: Score) -> str:
-    """How far two scores are apart: ``5.9 points`` of an accuracy, else in the unit of the error."""
-    return f"{100 * abs(difference):.1f} points" if score.key == ACCURACY.key else score.text(abs(difference))
+    """How far two scores are apart: ``5.9 points`` of an accuracy, else in the unit of the error, in two digits."""
+    apart = abs(difference)
+    return f"{100 * apart:.1f} points" if score.key == ACCURACY.key else score.text(float(f"{apart:.2g}"))
 
 
 def gain(found: Mapping[str, float], score: Score) -> str:

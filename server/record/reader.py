@@ -243,13 +243,17 @@ def read_run(folder: Path | str) -> Run:
     (2, 4)
     """
     folder = Path(folder)
+    meant = Path("runs") / folder
+    hint = f" {meant} is one." if (meant / SETTINGS).is_file() else ""
     if not folder.is_dir():
-        raise RecordError(f"The run folder {folder} does not exist; 'bouquet simulate --out DIR' leaves one in DIR.")
+        raise RecordError(
+            f"The run folder {folder} does not exist; 'bouquet simulate --out DIR' leaves one in DIR.{hint}"
+        )
     if not (folder / SETTINGS).is_file():
         if is_locked(folder):
             raise RecordError(f"The server of {folder} is starting: its record is not there yet. Look again soon.")
         raise RecordError(
-            f"{folder} is not a run folder: it has no settings.json. Name the folder that was given to --out."
+            f"{folder} is not a run folder: it has no settings.json. Name the folder that was given to --out.{hint}"
         )
     content = read_object(folder / SETTINGS)
     try:

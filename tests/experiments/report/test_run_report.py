@@ -4,12 +4,14 @@ import shlex
 from collections import Counter
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings import load_settings, parse_settings
+from bouquet.experiments.report.curves import chart
 from bouquet.experiments.report.devices import cards
 from bouquet.experiments.report.reproduce import SHORT_OPTIONS, arguments, reproduce
 from bouquet.experiments.report.run_report import filters, headline, render_report, write_report
@@ -322,3 +324,12 @@ def test_bytes_are_written_in_powers_of_ten(count, text):
 )
 def test_durations_are_written_for_people(seconds, text):
     assert human_seconds(seconds) == text
+
+
+def test_an_untrained_models_error_does_not_press_the_later_ones_into_a_line():
+    drawn = chart("MAE", [("a", "red", (np.arange(4), np.array([9.0, 0.5, 0.3, 0.4])))], str)
+    assert max(float(text) for _, text in drawn["ticks"]) < 1.5
+    assert drawn["lines"][0][1].startswith("0.0,0 ")  # at the top
+    assert drawn["bands"][0]["values"][0][2] == "9.0"
+    whole = chart("accuracy", [("a", "red", (np.arange(4), np.array([0.1, 0.8, 0.9, 0.9])))], str)
+    assert max(float(text) for _, text in whole["ticks"]) >= 0.9

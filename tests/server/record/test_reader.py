@@ -103,11 +103,16 @@ def test_a_round_that_was_run_again_counts_as_it_was_recorded_last(write_run):
     np.testing.assert_array_equal(read_run(file.parent).series("purity")[1], [0.5, 0.25])
 
 
-def test_what_is_not_a_run_folder_is_refused(tmp_path):
+def test_what_is_not_a_run_folder_is_refused(tmp_path, monkeypatch):
     with pytest.raises(RecordError, match="does not exist; 'bouquet simulate --out DIR'"):
         read_run(tmp_path / "absent")
     with pytest.raises(RecordError, match=r"is not a run folder: it has no settings\.json"):
         read_run(tmp_path)
+    (tmp_path / "runs" / "plants").mkdir(parents=True)
+    (tmp_path / "runs" / "plants" / "settings.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RecordError, match=r"plants does not exist.* runs/plants is one\."):
+        read_run("plants")
 
 
 @pytest.mark.parametrize(
