@@ -21,6 +21,7 @@ import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,7 @@ from PIL import Image
 
 from bouquet.client.data.arrays import read_npz
 from bouquet.client.data.own import load_table
+from bouquet.client.data.table_text import table_files
 from bouquet.common.data.images import read_photo
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings import Settings
@@ -100,6 +102,18 @@ def table(stamp: str = "2026-10-{}T{:02}:00:00", separator: str = ",", point: st
     return "\n".join([above, *rows, ""]).lstrip().encode()
 
 
+def parquet(**how: object) -> bytes:
+    """The same by pyarrow."""
+    import pyarrow
+    from pyarrow import csv as arrow_csv
+    from pyarrow import parquet as arrow_parquet
+
+    buffer = io.BytesIO()
+    found = arrow_csv.read_csv(pyarrow.py_buffer(table()))
+    arrow_parquet.write_table(found, buffer, row_group_size=20, **how)
+    return buffer.getvalue()
+
+
 KINDS: dict[str, tuple[str, bytes | Damage]] = {
     "JPEG": (".jpg", photo("JPEG", exif=ODD_EXIF)),
     "progressive JPEG": (".jpg", photo("JPEG", exif=ODD_EXIF, progressive=True)),
@@ -125,15 +139,18 @@ KINDS: dict[str, tuple[str, bytes | Damage]] = {
         lambda rng: lzma.compress(damaged(table("{}-Oct-2026 {:02}:00", "\t"), rng)),
     ),
 }
+if find_spec("pyarrow"):
+    KINDS |= {
+        "Parquet": (".parquet", parquet(compression="snappy")),
+        "plain Parquet": (".parquet", parquet(compression="none", use_dictionary=False)),
+    }
 
 
 def read(file: Path) -> object:
     """What a device makes of a file."""
-    readers: dict[str, Callable[[], object]] = {
-        ".npz": lambda: read_npz(file, SHAPE, CLASSES, TABLE, by_time=False),
-        ".csv": lambda: load_table(file, SETTINGS),
-    }
-    return readers.get("".join(file.suffixes[:1]), lambda: read_photo(file, SHAPE))()
+    if file.suffix == ".npz":
+        return read_npz(file, SHAPE, CLASSES, TABLE, by_time=False)
+    return load_table(file, SETTINGS) if table_files(file) else read_photo(file, SHAPE)
 
 
 def damaged(whole: bytes, rng: np.random.Generator) -> bytes:

@@ -26,8 +26,9 @@ class OwnData:
 
     ``y`` are labels (n,), or numbers (n, targets). ``segments`` (n,) names the contiguous recording, or the scene,
     that each sample is from, where samples overlap. ``times`` (n,) and ``starts`` (n,) are in seconds, with samples in
-    the order of ``times``, where they are divided by time. ``notes`` are for the owner, ``left_out`` counts what
-    could not be read, ``files`` and ``test_files`` are where photos lie, ``unknown`` names their folders of no class.
+    the order of ``times``, where they are divided by time. ``notes`` are for the owner, ``warnings`` for the server's,
+    too, ``left_out`` counts what could not be read, ``files`` and ``test_files`` are where photos lie, ``unknown``
+    names their folders of no class.
     """
 
     x: NDArray[Any]
@@ -36,6 +37,7 @@ class OwnData:
     test_x: NDArray[Any] | None = None
     test_y: NDArray[Any] | None = None
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     left_out: int = 0
     files: tuple[Path, ...] = ()
     test_files: tuple[Path, ...] = ()

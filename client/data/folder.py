@@ -11,9 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bouquet.client.data.arrays import OwnData, read_npz
-from bouquet.client.data.scenes import in_two_classes, scenes
+from bouquet.client.data.arrays import BY_TIME, OwnData, read_npz
+from bouquet.client.data.scenes import in_time, in_two_classes, scenes
 from bouquet.client.data.table_text import table_files
+from bouquet.client.data.table_times import seconds_of
 from bouquet.common.data.class_folders import Photos, ReadPhotos, Report, find_photos, read_photos
 from bouquet.common.data.images import IMAGE_MODES, IMAGE_SUFFIXES
 from bouquet.common.data.left_out import LeftOut
@@ -21,6 +22,10 @@ from bouquet.common.errors import BouquetError
 from bouquet.common.settings.sections import TableSettings
 
 NO_TABLE = TableSettings()
+NO_TIMES = (
+    f"{BY_TIME}, and the photos have no times: EXIF has none, and most of the files were written in one go, as by a "
+    "copy. A random part is tested."
+)
 
 
 def read_folder(
@@ -41,7 +46,8 @@ def read_folder(
     A folder of images has a subfolder for each class, named like it, which may be missing where the device has none;
     or ``train`` and ``test``, each with such subfolders. Images are turned as their EXIF data say, converted to the
     channels and scaled to the height and width of ``input_shape``. Those that cannot be read
-    are left out and counted where they are few; with ``strict`` one is an error.
+    are left out and counted where they are few; with ``strict`` one is an error. With ``by_time`` they are in the order
+    of the time that `bouquet.client.data.scenes.in_time` knows.
 
     Raises `BouquetError`, naming the file, what was found and what is allowed.
     """
@@ -53,10 +59,9 @@ def read_folder(
         return read_npz(file, input_shape, classes, about, by_time, strict)
     if not path.is_dir():
         raise BouquetError(f"{path} is neither an .npz file nor a folder; give one of them as the device's own data.")
-    if not classes or by_time:
-        what = "numbers" if not classes else "times"
-        raise BouquetError(f"{path} holds no data.npz, and a folder of images has no {what}: give an .npz file.")
-    return _read_images(path, input_shape, classes, report, strict)
+    if not classes:
+        raise BouquetError(f"{path} holds no data.npz, and a folder of images has no numbers: give an .npz file.")
+    return _read_images(path, input_shape, classes, report, strict, about.until if by_time else None)
 
 
 def npz_of(path: Path) -> Path | None:
@@ -89,23 +94,32 @@ def client_folders(data_dir: str) -> list[Path]:
 
 
 def _read_images(
-    folder: Path, input_shape: tuple[int, ...], classes: tuple[str, ...], report: Report | None, strict: bool
+    folder: Path,
+    input_shape: tuple[int, ...],
+    classes: tuple[str, ...],
+    report: Report | None,
+    strict: bool,
+    until: str | None,
 ) -> OwnData:
+    """``until`` is the time that photos are before, '' without; None where they are not divided by time."""
     if len(input_shape) != 3 or input_shape[0] not in IMAGE_MODES:
         raise BouquetError(
             f"{folder} is a folder of images, which cannot have shape {input_shape}; images have (1 or 3, height, "
             "width), other data go into an .npz file."
         )
     if (folder / "train").is_dir() and "train" not in classes:
-        divided = (folder / "test").is_dir()
-        own = _read_class_folders(folder / "train", input_shape, classes, report, strict, divided)
-        if not divided:
-            return own
-        test = _read_class_folders(folder / "test", input_shape, classes, report, strict, divided)
+        if not (folder / "test").is_dir():
+            return _read_class_folders(folder / "train", input_shape, classes, report, strict, until)
+        if until is not None:
+            raise BouquetError(f"{folder} holds train and test, and {BY_TIME} tests the newest: put all into train.")
+        own, test = (
+            _read_class_folders(folder / part, input_shape, classes, report, strict, None, divided=True)
+            for part in ("train", "test")
+        )
         parts: dict[str, Any] = {"test_x": test.x, "test_y": test.y, "test_files": test.files}
         told: dict[str, Any] = {"notes": own.notes + test.notes, "left_out": own.left_out + test.left_out}
         return replace(own, **parts, **told, unknown=tuple(dict.fromkeys(own.unknown + test.unknown)))
-    return _read_class_folders(folder, input_shape, classes, report, strict)
+    return _read_class_folders(folder, input_shape, classes, report, strict, until)
 
 
 def _read_class_folders(
@@ -114,6 +128,7 @@ def _read_class_folders(
     classes: tuple[str, ...],
     report: Report | None,
     strict: bool,
+    until: str | None,
     divided: bool = False,
 ) -> OwnData:
     found = find_photos(folder, classes)
@@ -128,8 +143,14 @@ def _read_class_folders(
     photos = read_photos(found, input_shape, report, left_out)
     left_out.check(len(found.photos))
     notes = notes_on(found, photos, left_out)
-    scene, said = (None, ()) if divided else scenes(photos)
     more: dict[str, Any] = {"left_out": left_out.count, "files": photos.files, "unknown": found.unknown_classes}
+    if until is not None:
+        if (timed := in_time(photos)) is not None:
+            order, times, starts = (part[timed[1] < seconds_of(until)] if until else part for part in timed)
+            more |= {"files": tuple(photos.files[i] for i in order), "times": times, "starts": starts}
+            return OwnData(photos.x[order], photos.y[order], notes=notes, **more)
+        more["warnings"] = (NO_TIMES,)
+    scene, said = (None, ()) if divided else scenes(photos)
     return OwnData(photos.x, photos.y, scene, notes=notes + said, **more)
 
 

@@ -73,7 +73,7 @@ def load_folder(
     notes, x, y = own.notes, own.x, own.y
     if not as_bytes:
         x = standardise_bytes(x, mean, std)
-    rest: dict[str, Any] = {"left_out": own.left_out, "unknown_classes": own.unknown}
+    rest: dict[str, Any] = {"left_out": own.left_out, "unknown_classes": own.unknown, "warnings": own.warnings}
     if own.test_x is not None and own.test_y is not None:
         test_x, test_y = own.test_x if as_bytes else standardise_bytes(own.test_x, mean, std), own.test_y
         check_enough(str(path), len(y), len(test_y))

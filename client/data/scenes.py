@@ -30,15 +30,13 @@ def scenes(photos: ReadPhotos) -> tuple[NDArray[np.int64] | None, tuple[str, ...
     By the file's time where EXIF has none. When all files of a class were written in one go, as by a copy, their times
     say nothing. A class of which the camera took more than half in one go is cut into tenths.
     """
-    by_camera = np.isfinite(photos.taken).mean() > 0.9 if len(photos.y) else False
-    times = photos.taken if by_camera else photos.changed
+    times, by_camera = _times(photos)
     scene = np.empty(len(times), dtype=np.int64)
     count = 0
     for label in np.unique(photos.y):
         of_class = np.flatnonzero(photos.y == label)
         order = of_class[np.argsort(times[of_class], kind="stable")]
-        begins = ~(np.diff(times[order], prepend=np.nan) <= BURST)
-        runs = np.split(order, np.flatnonzero(begins)[1:])
+        runs = _runs(order, times)
         if max(map(len, runs)) > max(2, len(order) / 2):
             if not by_camera:
                 return None, ()
@@ -52,6 +50,36 @@ def scenes(photos: ReadPhotos) -> tuple[NDArray[np.int64] | None, tuple[str, ...
     whose = "EXIF" if by_camera else "the files' times"
     said = f"Scenes: {len(times)} photos are {count} scenes by {whose}; each is trained on as a whole, or tested."
     return scene, (said,)
+
+
+def in_time(photos: ReadPhotos) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]] | None:
+    """The order of the photos by the time they were taken (n,), and in it the times and those their bursts began at.
+
+    By EXIF where nine in ten have it, by the file's time where one has none. None where that is all there is, and most
+    files were written in one go. Of a camera that never pauses each photo is a burst.
+    """
+    times, by_camera = _times(photos)
+    times = np.where(np.isfinite(times), times, photos.changed)
+    order = np.argsort(times, kind="stable")
+    starts = times.copy()
+    for run in _runs(order, times):
+        if len(run) <= len(order) / 2:
+            starts[run] = times[run[0]]
+        elif not by_camera:
+            return None
+    return order, times[order], starts[order]
+
+
+def _times(photos: ReadPhotos) -> tuple[NDArray[np.float64], bool]:
+    """When each was taken (n,), and whether that is by EXIF, and NaN where one has none, or by the files' times."""
+    by_camera = bool(len(photos.y)) and bool(np.isfinite(photos.taken).mean() > 0.9)
+    return (photos.taken if by_camera else photos.changed), by_camera
+
+
+def _runs(order: NDArray[np.intp], times: NDArray[np.float64]) -> list[NDArray[np.intp]]:
+    """Places in the order of their times, in bursts."""
+    begins = ~(np.diff(times[order], prepend=np.nan) <= BURST)
+    return np.split(order, np.flatnonzero(begins)[1:])
 
 
 def in_two_classes(photos: ReadPhotos) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""CSV files on a device, read into columns of numbers: Python's csv and NumPy, a part of the rows at a time.
+"""Tables on a device, read into columns of numbers: Python's csv and NumPy, a part of the rows at a time.
 
 pandas would take 89 MB on the disk and 42 MB of memory (docs/decisions.md). How a file is written is recognised:
 `table_text` (lines, header, cells), `table_numbers` and `table_times`.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -24,7 +24,6 @@ from bouquet.common.data.left_out import LeftOut
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings.sections import TableSettings
 
-OTHERS = {".parquet": "pandas.read_parquet(FILE).to_csv('data.csv', index=False)"}
 ROWS = 10_000  # that are held as text at once
 UNITS = 3  # lines of units and the like that may follow a header
 VALUE = re.compile(r"[-+−.,]*\d")
@@ -78,16 +77,21 @@ def read_table(
     """
     files = table_files(path)
     if not files:
-        raise BouquetError(_no_table(path))
+        raise BouquetError(f"{path} is no table; give a CSV file ({', '.join(SUFFIXES)}), or a folder with some.")
     reading = _Reading(files, about, about.targets if with_targets else (), classes, LeftOut("rows", strict))
     bad = LeftOut("files")
     for number, file in enumerate(files):
+        whole = [(parts, len(parts)) for parts in vars(reading.found).values()]
+        damage = replace(reading.damage, reasons=[*reading.damage.reasons])
         try:
             reading.read(number, file)
         except BouquetError as error:
             if len(files) == 1 or strict:
                 raise
             bad.add(error)
+            reading.damage = damage
+            for parts, length in whole:  # not the half of it
+                del parts[length:]
     bad.check(len(files))
     found, damage = reading.found, reading.damage
     total = sum(map(len, found.lines)) + damage.count
@@ -120,13 +124,6 @@ def read_table(
     gaps = _gaps(about, inputs, reading.targets, goals, labels)
     lines, of_files = taken(found.lines), taken(found.files)
     return Table(inputs, goals, labels, times, lines, of_files, gaps, tuple(notes), damage.count)
-
-
-def _no_table(path: Path) -> str:
-    for suffix, command in OTHERS.items():
-        if path.suffix.lower() == suffix or (path.is_dir() and any(path.glob(f"*{suffix}"))):
-            return f"{path}: tables are read as CSV, not as {suffix}. Where pandas is installed: {command}"
-    return f"{path} is no table; give a CSV file ({', '.join(SUFFIXES)}), or a folder with some."
 
 
 def _in_order(times: Floats, wrong: NDArray[np.bool_], about: TableSettings) -> tuple[NDArray[np.intp] | slice, int]:

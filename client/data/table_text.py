@@ -1,5 +1,7 @@
 """CSV files as loggers write them, taken apart into rows of cells: encoding, lines, separator, and where the header is.
 
+Parquet is read by pyarrow, where that is installed, and goes on as the lines of a CSV.
+
 All of it is recognised. The header is the first line that has every column that the settings name, whatever its cells
 are apart by: so a preamble and the separator need no setting.
 """
@@ -24,8 +26,10 @@ from bouquet.common.data.left_out import LeftOut, named
 from bouquet.common.errors import BouquetError
 from bouquet.common.texts import plain
 
-SUFFIXES = (".csv", ".csv.gz", ".csv.xz")
+PARQUET = ".parquet"
+SUFFIXES = (".csv", ".csv.gz", ".csv.xz", PARQUET)
 SEPARATORS = (",", ";", "\t", "|", " ")  # the last of them stands for any white space
+PARTS = 10_000  # rows of Parquet that are in memory as text at once
 PREAMBLE = 100  # lines that a header may come after
 QUOTED = 20  # lines that a cell in quotation marks may go over
 SNIFFED = 4096  # bytes, to see whether each character is two
@@ -163,6 +167,9 @@ class Sheet:
         except OSError as error:
             raise BouquetError(f"The table {self.file} cannot be read: {error.strerror or error}.") from None
         name = self.file.name.lower()
+        if name.endswith(PARQUET):
+            yield from ((number, self._decoded(line)) for number, line in enumerate(self._of_parquet(content), 1))
+            return
         with named(f"The table {self.file}"):
             if name.endswith(".gz"):
                 content = gzip.GzipFile(fileobj=content)
@@ -185,6 +192,29 @@ class Sheet:
             self.notes.append(f"{self.file.name} breaks off after line {number}: what is before that is read.")
         except (OSError, lzma.LZMAError, zlib.error) as error:
             raise BouquetError(f"The table {self.file} cannot be unpacked: {error}.") from None
+
+    def _of_parquet(self, content: io.BytesIO) -> Iterator[str]:
+        """Lines of a CSV with the wanted columns; the header alone where none is wanted, or one is not there."""
+        with named(f"The table {self.file}"):
+            try:
+                from pyarrow import csv as arrow_csv
+                from pyarrow import parquet, types
+            except ImportError:
+                raise OSError(0, "this takes pyarrow: pip install pyarrow; or convert it to CSV") from None
+            whole = parquet.ParquetFile(content)
+            there = [column.name for column in whole.schema_arrow if not types.is_nested(column.type)]
+            names = [unicodedata.normalize("NFC", name) for name in _names(there)]
+            if not self.wanted or not {*self.wanted} <= {*names}:
+                text = io.StringIO()
+                csv.writer(text).writerow(there)
+                yield text.getvalue()
+                return
+            columns = [column for column, name in zip(there, names, strict=True) if name in self.wanted]
+            for number, batch in enumerate(whole.iter_batches(PARTS, columns=columns)):
+                part = io.BytesIO()
+                arrow_csv.write_csv(batch, part, arrow_csv.WriteOptions(include_header=not number))
+                part.seek(0)
+                yield from io.TextIOWrapper(part, "utf-8", "replace", "\n")
 
     def _decoded(self, line: str) -> str:
         if "\0" in line:

@@ -73,8 +73,8 @@ class DataSettings(Section):
     test_fraction: float = Field(0.2, gt=0, lt=1, description="Part of a client's samples that it tests on.")
     split: Literal["random", "time"] = Field(
         "random",
-        description="How a device's own .npz is divided: 'random', by segments where it has some; 'time': the newest "
-        "part, by its array 'time', is tested. Tables are divided by table.time.",
+        description="How a device's own photos or .npz are divided: 'random', by bursts or segments as wholes; 'time': "
+        "the newest part, by EXIF or file time, or the array 'time', is tested. Tables are divided by table.time.",
     )
     test_samples: int | None = Field(
         None,

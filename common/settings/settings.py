@@ -170,11 +170,11 @@ def _misfits(settings: Settings) -> Iterator[str]:
     if table.inputs and not is_own:
         yield f"Setting table.inputs is of devices' own tables: it needs data.dataset = 'own', not {data.dataset!r}."
     if data.split == "time" and not is_own:
-        yield f"Setting data.split = 'time' needs data.dataset = 'own', an .npz with times; not {data.dataset!r}."
+        yield f"Setting data.split = 'time' needs data.dataset = 'own', photos or an .npz; not {data.dataset!r}."
     if data.split == "time" and table.inputs and not table.time:
         yield "Setting data.split = 'time' needs table.time, the column with a row's time."
     if (table.cut or table.until) and not (table.time or data.split == "time"):
-        yield "Setting table.cut or table.until needs table.time, or of an .npz data.split = 'time'."
+        yield "Setting table.cut or table.until needs table.time, or of photos and .npz data.split = 'time'."
     both = [column for column in table.targets if column in table.inputs]
     if both and kind in ("classification", "regression"):
         yield f"Setting table.targets: {both[0]!r} is in table.inputs, too: the model would see what it is to tell."

@@ -103,7 +103,7 @@ def test_warm_and_cold_devices_do_as_simulated_and_get_again_what_they_lost(comm
         assert not any(prediction.error for prediction in found)
 
 
-def test_a_bad_photo_and_a_new_class_between_rounds_cost_nobody_a_round(commands, photos, tmp_path):
+def test_a_bad_photo_a_new_class_and_a_dark_camera_cost_nobody_a_round(commands, photos, tmp_path):
     (photos / "c").mkdir()
     for name in ("dark", "light"):
         shutil.copytree(photos / "a" / name, photos / "c" / name)
@@ -112,7 +112,8 @@ def test_a_bad_photo_and_a_new_class_between_rounds_cost_nobody_a_round(commands
     as_they_were = load_settings(None, [*changes, f"data.data_dir={photos}", "simulation.engine=inline"])
     simulate(as_they_were, tmp_path / "simulated")
 
-    server = commands.server("--out", "run", "--insecure", *(text for value in changes for text in ("--set", value)))
+    sets = [text for value in changes for text in ("--set", value)]
+    server = commands.server("--out", "run", "--insecure", *sets)
     devices = {}
     for name in "abc":
         where = ("--server", f"127.0.0.1:{commands.port}", "--insecure", "--state-dir", f"state-{name}", "--name", name)
@@ -149,3 +150,17 @@ def test_a_bad_photo_and_a_new_class_between_rounds_cost_nobody_a_round(commands
     status = collect(tmp_path / "run")
     assert [(d["left_out"], d["unknown_classes"]) for d in status["devices"]] == [(0, []), (1, ["blight"]), (0, [])]
     assert any("blight" in warning for warning in status["run"]["warnings"])
+
+    for number in range(5):  # the camera of another device is covered now
+        Image.new("RGB", (12, 10), (2, 3, 2)).save(photos / "c" / "dark" / f"night-{number}.png")
+    server = commands.server("--out", "run", "--insecure", *sets, "--set", "run.rounds=10", "--resume")
+    commands.wait_for(lambda: server.poll() is not None, seconds=700)
+    assert server.returncode == 0, commands.log("server")
+    later = lines(tmp_path / "run")[8:]
+    dark = "Most of the newest photos show nothing: is the camera dark, or covered?"
+    assert [(line["failed"], sorted(line["by_client"])) for line in later] == [({}, ["a", "b", "c"])] * 2
+    assert ["warnings" in line["by_client"]["c"] for line in done] == [False] * 8
+    assert [later[-1]["by_client"][name].get("warnings", []) for name in "abc"] == [[], [], [dark]]
+    assert dark in commands.log("c")
+    assert f"c: {dark}" in commands.log("server").removeprefix(said)
+    assert f"c: {dark}" in collect(tmp_path / "run")["run"]["warnings"]

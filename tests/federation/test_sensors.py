@@ -66,6 +66,12 @@ def test_the_page_is_followed_with_its_own_task_on_a_table_that_grows(commands, 
         after[0]["by_client"]["drained-1"]["samples"]
     }
     assert "pinball loss" in commands.log("server")
+    # All of the hundred are the same.
+    stuck = "The newest values of 'level' are all the same, longer than ever before: is the sensor stuck?"
+    assert [line["by_client"]["filled-1"].get("warnings", []) for line in after] == [[], [], [stuck], [stuck]]
+    assert stuck in commands.log("filled-1")
+    assert f"filled-1: {stuck}" in commands.log("server")
+    assert any(f"filled-1: {stuck}" in warning for warning in collect(tmp_path / "run")["run"]["warnings"])
 
 
 def test_a_bad_row_and_a_wrong_clock_between_rounds_cost_nobody_a_round(commands, tmp_path):

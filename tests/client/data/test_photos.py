@@ -18,6 +18,7 @@ from bouquet.client.data.own import load_folder
 from bouquet.common.data.images import IMAGE_SUFFIXES, files_below, read_image, read_photo
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings import load_settings
+from bouquet.common.settings.sections import TableSettings
 
 CLASSES = ("healthy", "Möhrenfäule", "rust")
 SHAPE = (3, 8, 8)
@@ -308,6 +309,41 @@ def test_where_times_say_nothing_near_duplicates_are_said(tmp_path):
     alike = sides(own)
     assert alike > 25
     assert note.startswith(f"Look alike: {alike} of 30 tested photos are almost one that is trained on, such as ")
+
+
+@pytest.mark.parametrize("by_exif", [True, False])
+def test_by_time_the_newest_are_tested_and_no_burst_is_on_both_sides(by_exif, tmp_path):
+    for when, name in enumerate(CLASSES):
+        burst(tmp_path, name, scenes=10, frames=5, when=when, by_exif=by_exif)
+    own = load(tmp_path, by_time=True)
+    assert (count(own), len(own.test_y), sides(own), own.in_order) == (150, 30, 0, True)
+    day = "2026-10-14 " if by_exif else "2023-11-1"
+    assert [text[: len(day)] for text in own.span.split("Trained on: ")[1].split(" to ")] == [day] * 3
+    across = load(tmp_path, by_time=True, test_fraction=0.18)  # the cut goes through a burst
+    assert (len(across.train_y), len(across.test_y), sides(across)) == (123, 15, 0)
+    first = "2026-10-14T01:00" if by_exif else "2023-11-14T23:13"  # the seventh scene
+    about = TableSettings(cut=first, until="2026-10-14T01:20" if by_exif else "2023-11-14T23:33")
+    cut = load(tmp_path, by_time=True, about=about)
+    assert (len(cut.train_y), len(cut.test_y)) == (90, 30)
+    (tmp_path / "train").mkdir()
+    for name in CLASSES:
+        (tmp_path / name).rename(tmp_path / "train" / name)
+    assert len(load(tmp_path, by_time=True).test_y) == 30
+    (tmp_path / "test").mkdir()
+    with pytest.raises(BouquetError, match=r"holds train and test, and data\.split = 'time' tests the newest"):
+        load(tmp_path, by_time=True)
+
+
+def test_photos_without_times_are_divided_at_random_and_the_server_is_told(tmp_path):
+    for file in save(tmp_path, count=20):
+        os.utime(file, (1.7e9, 1.7e9))
+    own = load(tmp_path, by_time=True)
+    assert (len(own.train_y), len(own.test_y), own.in_order) == (16, 4, False)
+    (said,) = own.warnings
+    assert "the photos have no times" in said
+    for number, file in enumerate(sorted((tmp_path / "healthy").iterdir())):
+        os.utime(file, (1.7e9 + 60 * number, 1.7e9 + 60 * number))
+    assert load(tmp_path, by_time=True).warnings == ()
 
 
 def test_one_long_burst_is_cut_by_time(tmp_path):

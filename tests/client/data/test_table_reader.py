@@ -1,5 +1,6 @@
-"""CSV files as loggers write them: what is read all the same, what is named, and what may be left out."""
+"""Tables as loggers write them: what is read all the same, what is named, and what may be left out."""
 
+import sys
 import tracemalloc
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from bouquet.client.data.own import load_table
 from bouquet.client.data.table import samples_of
 from bouquet.client.data.table_reader import read_table
-from bouquet.client.data.table_text import table_files
+from bouquet.client.data.table_text import columns_of, table_files
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings import load_settings
 from bouquet.common.settings.sections import TableSettings
@@ -87,11 +88,66 @@ def test_what_is_no_such_table_is_named(content, said, tmp_path):
         read_table(file(tmp_path, content), ONE, strict=True)
 
 
-def test_a_parquet_file_is_refused_with_the_way_out(tmp_path):
+def test_parquet_takes_pyarrow_and_names_it(tmp_path, monkeypatch):
     path = file(tmp_path, b"PAR1", "data.parquet")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     for given in (path, tmp_path):
-        with pytest.raises(BouquetError, match=r"read as CSV, not as \.parquet.*read_parquet"):
+        with pytest.raises(
+            BouquetError, match=r"data\.parquet cannot be read \(this takes pyarrow: pip install pyarrow"
+        ):
             read_table(given, ONE)
+    file(tmp_path, "a,t\n1,10\n")
+    assert any("data.parquet cannot be read" in note for note in read_table(tmp_path, ONE).notes)
+
+
+def parquet(folder, **columns):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet as arrow_parquet
+
+    arrow_parquet.write_table(pyarrow.table(columns), folder / "data.parquet")
+    return folder / "data.parquet"
+
+
+HOURS = np.datetime64("2026-10-14T00") + np.arange(25_000)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        *(HOURS.astype(f"datetime64[{unit}]") for unit in ("s", "ms", "us", "ns")),
+        HOURS.astype("datetime64[s]").astype(int),
+        HOURS.astype(str),
+    ],
+)
+def test_parquet_gives_what_the_same_csv_gives(times, tmp_path):
+    values, more = np.random.default_rng(0).normal(size=(2, len(HOURS)))
+    wind = ["N", "S", None, "O\u2028E"] * (len(HOURS) // 4)
+    about = TableSettings(
+        inputs=("PM2.5", "Wörd, x", "wind"), targets=("y",), time=("t",), categories=["wind=N,S,O\u2028E"]
+    )
+    path = parquet(
+        tmp_path, **{"t": times, "PM2.5": values, "Wo\u0308rd, x": more.astype(np.float32), "wind": wind, "y": wind}
+    )
+    read = read_table(path, about, ("N", "S", "O\u2028E"))
+    np.testing.assert_array_equal(read.inputs[:, 0], values)
+    np.testing.assert_array_equal(read.inputs[:, 1].astype(np.float32), more.astype(np.float32))
+    np.testing.assert_array_equal(read.inputs[2:5, 2:], [[np.nan] * 3, [0, 0, 1], [1, 0, 0]])
+    assert read.classes[:4].tolist() == [0, 1, -1, 2]
+    np.testing.assert_array_equal(read.times, HOURS.astype("datetime64[s]").astype(float))
+    assert read.gaps == {"wind": 6250, "y": 6250}
+
+
+def test_parquet_that_is_no_such_table_is_named(tmp_path):
+    path = parquet(tmp_path, a=[1.0, 2.0], t=[10, 20], several=[[1], [2]], words=["x", "y"])
+    assert columns_of(path) == ["a", "t", "words"]
+    for column, said in (("b", "no column 'b'; its header has a, t, words"), ("several", "no column 'several'")):
+        with pytest.raises(BouquetError, match=said):
+            read_table(path, TableSettings(inputs=(column,), time=("t",)))
+    with pytest.raises(BouquetError, match=r"line 2, column 'words' holds 'x'; it must be a number"):
+        read_table(path, TableSettings(inputs=("words",), time=("t",)))
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(BouquetError, match=r"The table .*data\.parquet cannot be read \("):
+        read_table(path, ONE)
 
 
 def test_rows_that_do_not_fit_are_left_out_where_they_are_few(tmp_path):
