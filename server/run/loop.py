@@ -149,6 +149,9 @@ class _Run:
         seconds = self.clock() - began
         line = round_line(round_, self.strategy, self.remembered.groups, traffic, seconds, self.score)
         line |= self.beside(times)
+        before = self.lines[-1].get("assignment") or {} if self.lines else {}
+        if moved := {c: before[c] for c, k in line["assignment"].items() if before.get(c, k) != k}:
+            line["moved"] = moved  # client → the cluster that it was in
         if evaluation is not None:
             line["evaluation"] = evaluation
         self.judge(line)
