@@ -126,35 +126,30 @@ def main(arguments: Iterable[str] | None = None) -> None:
 
 
 def summary(lines: list[dict[str, Any]]) -> Iterator[list[str]]:
-    """A line for each change and method: the mean over seeds by round."""
-    shown = (CHANGE - 1, CHANGE, CHANGE + 1, CHANGE + 2, CHANGE + 4, ROUNDS)
-    yield [
-        "change",
-        "method",
-        "seeds",
-        *(f"round {r}" for r in shown),
-        *(f"right {r}" for r in shown[1:]),
-        "others",
-        "K",
-    ]
-    for change, method in product(DRIFT, METHODS):
-        own = [line for line in lines if (line["change"], line["method"]) == (change, method)]
-        if not own:
-            continue
-
-        def of(key: str, round_: int, own: list[dict[str, Any]] = own) -> str:
-            values = [float(line[key]) for line in own if int(line["round"]) == round_ and line[key] != ""]
-            return f"{mean(values):.3f}".removeprefix("0") if values else "–"
-
-        yield [
-            change,
-            method,
-            str(len({line["seed"] for line in own})),
-            *(of("changed", r) for r in shown),
-            *(of("right", r) for r in shown[1:]),
-            of("others", ROUNDS),
-            of("clusters", ROUNDS),
-        ]
+    """A line for each method: means over seeds of the devices that changed, by change, figure and round."""
+    shown = {
+        "before": ("half turn", "changed", CHANGE - 1),
+        "turned": ("half turn", "changed", CHANGE),
+        "1 round later": ("half turn", "changed", CHANGE + 1),
+        "2 rounds": ("half turn", "changed", CHANGE + 2),
+        "9 rounds": ("half turn", "changed", ROUNDS),
+        "placed after 1": ("half turn", "right", CHANGE + 1),
+        "the others then": ("half turn", "others", CHANGE + 1),
+        "back, 1 round later": ("back", "changed", BACK + 1),
+        "newcomers": ("join", "changed", CHANGE),
+        "1 round": ("join", "changed", CHANGE + 1),
+        "placed at once": ("join", "right", CHANGE),
+    }
+    yield ["method", "seeds", *shown]
+    for method in METHODS:
+        own = [line for line in lines if line["method"] == method]
+        cells = []
+        for change, key, round_ in shown.values():
+            where = (change, str(round_))
+            values = [float(line[key]) for line in own if (line["change"], str(line["round"])) == where]
+            cells.append(f"{mean(values):.2f}".removeprefix("0") if values else "–")
+        if own:
+            yield [method, str(len({line["seed"] for line in own})), *cells]
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from bouquet.common import protocol
 from bouquet.common.errors import BouquetError
 from bouquet.common.metrics import written
 from bouquet.common.model_selection import served, served_text
+from bouquet.common.protocol.names import CHOSEN
 from bouquet.common.protocol.records import config_of
 from bouquet.common.task.score import Score
 from bouquet.common.texts import plain
@@ -103,6 +104,7 @@ def _numbers(metrics: Mapping[str, Any], score: Score) -> str:
         (score.trained, "{} after training", score.text),
         (score.key if tested else score.own, "{} in use", score.text),
         (score.alone, "{} alone", score.text),
+        (CHOSEN, "the model of cluster {} fits it best", str),
         (protocol.NAIVE, "{} foretold without a model", score.text),
     )
     there = [one for one in named if isinstance(metrics.get(one[0]), int | float)]

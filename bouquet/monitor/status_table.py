@@ -53,6 +53,8 @@ def columns(status: Mapping[str, Any], now: float) -> list[tuple[str, ...]]:
         cells = [
             "–" if value is None else score.number(value) if isinstance(value, float) else str(value) for value in shown
         ]
+        if moved := device.get("moved"):
+            cells[1] += f" (since round {moved['round']}, before {moved['from']})"
         if device["left_out"]:
             cells[-1] += f" (−{device['left_out']})"
         cells[3:3] = beside_cells(device.get("beside") or {}, score) if compared else ()

@@ -16,6 +16,7 @@ from bouquet.common.errors import BouquetError
 MAY_CHANGE = {
     "run.name": "the report's title",
     "run.rounds": "not below the rounds that are done: a finished run goes on for more",
+    "run.patience": "when it ends before that",
     "data.data_dir": "the data were moved",
     "model.weights": "the file was moved: its content may not change, and is kept in the run folder",
     "train.device": "where devices train",

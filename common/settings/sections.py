@@ -41,6 +41,9 @@ class RunSettings(Section):
     )
     seed: int = Field(0, ge=0, description="Everything random derives from it.")
     rounds: int = Field(10, ge=1, description="Rounds of training.")
+    patience: int = Field(
+        0, ge=0, description="End before, when the devices' mean score was not better for so many rounds; 0: do not."
+    )
 
 
 class ModelSettings(Section):

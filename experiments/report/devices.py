@@ -198,7 +198,12 @@ def rounds_of(run: Run, name: str) -> list[dict[str, str]]:
         numbers = (line.get("by_client") or {}).get(name)
         said = [f"failed: {reason}" for client, reason in failures(line) if client == name]
         said += ["absent"] if name in (line.get("absent") or ()) else []
-        for kind, words in (("not_now", "not now: {}"), ("late", "came late: {}"), ("limited", "limited: {}")):
+        for kind, words in (
+            ("not_now", "not now: {}"),
+            ("late", "came late: {}"),
+            ("limited", "limited: {}"),
+            ("moved", "was in cluster {}"),
+        ):
             if name in (found := line.get(kind) or {}):
                 said.append(words.format(found[name]))
         if numbers is None and not said:

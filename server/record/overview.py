@@ -111,6 +111,7 @@ class _Past:
     failures: int = 0
     last_failure: dict[str, Any] | None = None
     absent: int = 0
+    moved: dict[str, int] | None = None  # the last round in which it came to another cluster, and from which
 
 
 def _past(run: Run) -> dict[str, _Past]:
@@ -121,6 +122,8 @@ def _past(run: Run) -> dict[str, _Past]:
         for name, reason in failures(line):
             one = found.setdefault(name, _Past())
             one.failures, one.last_failure = one.failures + 1, {"round": line["round"], "reason": reason}
+        for name, cluster in (line.get("moved") or {}).items():
+            found.setdefault(name, _Past()).moved = {"round": line["round"], "from": cluster}
         for name in line.get("absent") or ():
             found.setdefault(name, _Past()).absent += 1
     return found
@@ -138,6 +141,7 @@ def _device(
         "last_seen": None if connection is None else now if connection.connected and now else connection.seen,
         "round": past.round,
         "cluster": run.assignment.get(name),
+        "moved": past.moved,
         run.score.key: run.score_by_client.get(name, last.get(run.score.key)),
         run.score.of("trained"): last.get(run.score.of("trained")),
         "serves": run.served(name),

@@ -74,6 +74,8 @@ def run_rounds(
     run.wait_for_clients(settings.server.min_clients, remembered.first_round - 1)
     run.recall_lines()
     for round_ in range(remembered.first_round, settings.run.rounds + 1):
+        if run.stands_still():
+            break
         line = run.round(round_)
         if follow:
             follow(line)
@@ -149,6 +151,9 @@ class _Run:
         seconds = self.clock() - began
         line = round_line(round_, self.strategy, self.remembered.groups, traffic, seconds, self.score)
         line |= self.beside(times)
+        before = self.lines[-1].get("assignment") or {} if self.lines else {}
+        if moved := {c: before[c] for c, k in line["assignment"].items() if before.get(c, k) != k}:
+            line["moved"] = moved  # client → the cluster that it was in
         if evaluation is not None:
             line["evaluation"] = evaluation
         self.judge(line)
@@ -215,7 +220,7 @@ class _Run:
 
     def last_evaluation(self) -> dict[str, Any]:
         """Have every device tested after the last round; the summary of the run."""
-        last = self.settings.run.rounds
+        last = self.lines[-1]["round"] if self.lines else self.settings.run.rounds
         self.wait_for_clients(1, last)
         self.wait_for_owners(last)
         self.status.say(TESTING, round=last, **self.look())
@@ -291,6 +296,16 @@ class _Run:
             f"{lines[-1]['round']}. The checkpoint before them is kept: when the clients are well again, --resume goes "
             f"on from there{said}"
         )
+
+    def stands_still(self) -> bool:
+        """Whether the fleet's score was not better in the last ``run.patience`` rounds than before, which is said."""
+        patience = self.settings.run.patience
+        scores = [line[key] for line in self.lines if line.get(key := self.score.of("macro")) is not None]
+        before, lately = scores[:-patience], scores[-patience:]
+        if not patience or not before or self.score.is_better(self.score.best(lately), self.score.best(before)):
+            return False
+        log(WARNING, "The %s was not better in %s rounds: the run ends (run.patience).", self.score.label, patience)
+        return True
 
     def look_around(self) -> dict[str, Any]:
         """Before a round: who is connected, for the status; devices are told what their owners should know."""

@@ -129,16 +129,16 @@ class MethodStrategy(Receiver[State], Strategy):
             self.give_up(silent)
             return self._read(layout, replies)
 
-        known, new = self.assignment(state), set[str]()
+        placed: dict[str, int] = {}
         if placing := self.filter_of(Placing):
             able = [client for client in clients if client in self._nodes.judging]
-            if asked := placing.questions(able, known, self.centers(state)):
-                said = ask(asked, IDENTIFY_TIMEOUT).choices(len(self.centers(state)))
-                state, new = self.placed(state, said), {*said} - {*known}
+            if asked := placing.questions(able, self.assignment(state), self.centers(state)):
+                placed = ask(asked, IDENTIFY_TIMEOUT).choices(len(self.centers(state)))
+                state = self.placed(state, placed)
                 now.forget(asked)
         self.state = state = self.prepare(state, server_round, clients, ask)
         planned = self.plan(state, server_round, clients)
-        instructions = {c: replace(one, newcomer=True) if c in new else one for c, one in planned.items()}
+        instructions = {c: _from_its_center(one) if c in placed else one for c, one in planned.items()}
         log(INFO, "configure_train: %s of %s clients", len(instructions), len(nodes))
         return self._messages(layout, nodes, instructions, server_round, config, MessageType.TRAIN)
 
@@ -379,3 +379,8 @@ class MethodStrategy(Receiver[State], Strategy):
             content = encoder.content(sent.instruction, round_, self.run_id, dict(config), sent.packing, sent.backbone)
             messages.append(Message(content, dst_node_id=nodes[client], message_type=kind, ttl=self.round_timeout))
         return messages
+
+
+def _from_its_center(instruction: Instruction) -> Instruction:
+    """The same of a device that was just placed: it has no model of its own, or one of other data."""
+    return replace(instruction, start="received", newcomer=True)

@@ -33,6 +33,14 @@ def test_what_a_device_serves_has_a_column_where_it_is_not_the_methods_own(run):
     assert "serves" not in columns(status, time.time())[0]
 
 
+def test_who_came_from_which_cluster_and_when(run):
+    lines = [line(1), line(2, moved={"garden-pi": 3}), line(3)]
+    (run.folder / "rounds.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    status = collect(run.folder)
+    assert [device["moved"] for device in status["devices"]] == [None, {"round": 2, "from": 3}, None]
+    assert columns(status, time.time())[2][4] == "0 (since round 2, before 3)"
+
+
 def test_the_devices_by_name_and_the_run(run):
     with locked(run.folder, "the run folder", ""):
         found = collect(run.folder)

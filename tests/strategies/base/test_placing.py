@@ -85,8 +85,9 @@ def test_a_newcomer_has_its_cluster_and_a_model_that_fits_before_its_first_train
     assert now.failures == {}
 
 
-def test_devices_whose_data_change_move_after_one_round_which_does_not_count(tmp_path):
-    fleet = Fleet(tmp_path, "data.drift=[[9, 0.67]]")
+@pytest.mark.parametrize("method", ["fesem", "anchored"])
+def test_devices_whose_data_change_move_after_one_round_which_does_not_count(method, tmp_path):
+    fleet = Fleet(tmp_path, "data.drift=[[9, 0.67]]", f"strategy.name={method}")
     fleet.play(*range(1, 9))
     before = fleet.strategy.assignment(fleet.strategy.state)
     fleet.play(9)
