@@ -75,9 +75,13 @@ METHODS: dict[str, Method] = {
     "ditto": _own("ditto", "ditto", "Ditto", device=True),
     "anchored": _own("anchored", "anchored", "Anchored", device=True),
     "per-fedavg": _own("perfedavg", "per-fedavg", "PerFedAvg", device=True),
+    "feddane": _own("feddane", "feddane", "FedDANE", device=True),
     "fedper": Method("bouquet.strategies.baselines.fedper:FedPer"),
     "fedavg": Method("bouquet.strategies.baselines.fedavg:FedAvg"),
     "fedprox": Method("bouquet.strategies.baselines.fedavg:FedProx"),
+    "fedsgd": Method("bouquet.strategies.baselines.fedavg:FedSGD"),
+    "feddist": Method("bouquet.strategies.baselines.fedavg:FedDist"),
+    "feddws": Method("bouquet.strategies.baselines.fedavg:FedDist", presets={"weighting": "examples"}),
     "standalone": Method("bouquet.strategies.baselines.standalone:Standalone"),
 }
 

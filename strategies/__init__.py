@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from bouquet.strategies.baselines.cfl import CFL as CFL
     from bouquet.strategies.baselines.clusterfl import ClusterFL as ClusterFL
     from bouquet.strategies.baselines.fedavg import FedAvg as FedAvg
+    from bouquet.strategies.baselines.fedavg import FedDist as FedDist
     from bouquet.strategies.baselines.fedavg import FedProx as FedProx
+    from bouquet.strategies.baselines.fedavg import FedSGD as FedSGD
     from bouquet.strategies.baselines.fedgroup import FedGroup as FedGroup
     from bouquet.strategies.baselines.fedper import FedPer as FedPer
     from bouquet.strategies.baselines.fl_hc import FLHC as FLHC
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from bouquet.strategies.dcpfl.strategy import DCPFL as DCPFL
     from bouquet.strategies.ditto.strategy import Ditto as Ditto
     from bouquet.strategies.fedac.strategy import FedAC as FedAC
+    from bouquet.strategies.feddane.strategy import FedDANE as FedDANE
     from bouquet.strategies.fedtsdp.strategy import FedTSDP as FedTSDP
     from bouquet.strategies.fesem.strategy import FeSEM as FeSEM
     from bouquet.strategies.gradient_loss.strategy import GradientLoss as GradientLoss

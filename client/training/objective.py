@@ -29,6 +29,19 @@ class ProximalTerm:
         return 0.5 * self.weight * torch.stack(distances).sum()
 
 
+@dataclass(frozen=True, eq=False)
+class LinearTerm:
+    """The term ⟨direction, w⟩ over the parameters it holds: ``direction`` is added to their gradient (FedDANE)."""
+
+    direction: Mapping[str, Tensor]
+
+    def __call__(self, model: nn.Module) -> Tensor:
+        """The term at the model's parameters."""
+        direction = self.direction
+        products = [(p * direction[name]).sum() for name, p in model.named_parameters() if name in direction]
+        return torch.stack(products).sum()
+
+
 def objective(model: nn.Module, loss: Tensor, terms: Sequence[Term]) -> Tensor:
     """The loss plus every term."""
     total = loss

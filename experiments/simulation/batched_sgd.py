@@ -27,7 +27,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.utils.rnn import pad_sequence
 
 from bouquet.client.training.delegate import LocalTraining, Trained
-from bouquet.client.training.objective import ProximalTerm
+from bouquet.client.training.objective import LinearTerm, ProximalTerm
 from bouquet.client.training.sgd import check_finite, mini_batches
 from bouquet.common.errors import BouquetError
 from bouquet.experiments.simulation.batched_layers import Gradient, Layers, Whole, like
@@ -62,7 +62,7 @@ def why_not(task: LocalTraining) -> str:
 
 def knows_terms(task: LocalTraining) -> bool:
     """Whether the terms of a task's objective are known by their gradient: else that task is trained by itself."""
-    return all(isinstance(term, ProximalTerm) for term in task.terms)
+    return all(isinstance(term, ProximalTerm | LinearTerm) for term in task.terms)
 
 
 def train_many(tasks: Sequence[LocalTraining], threads: int = 1) -> list[Trained | BouquetError]:
@@ -284,6 +284,9 @@ class _Pull:
                 if isinstance(term, ProximalTerm) and name in term.anchor:
                     weights[row] += term.weight
                     offsets[row] -= term.weight * term.anchor[name]
+                    found = True
+                elif isinstance(term, LinearTerm) and name in term.direction:
+                    offsets[row] += term.direction[name]
                     found = True
         return cls(weights, offsets) if found else None
 

@@ -79,7 +79,10 @@ def build_strategy(settings: Settings, start: Start | PlainStart | None = None) 
         strategy.late = LateReplies(server.buffer)
     wire = settings.wire
     if wire.compresses:
-        strategy.filters.append(Compression(wire.up, wire.down, settings.run.seed))
+        if reason := strategy.needs_exact(wire.down):
+            raise BouquetError(f"Setting wire.down = {wire.down!r} does not fit {settings.strategy.name!r}: {reason}")
+        codecs = wire.up, wire.down
+        strategy.filters.append(Compression(*codecs, settings.run.seed))
     strategy.draw_model = start.draw
     return strategy
 

@@ -52,6 +52,8 @@ class Anchored(FeSEM):
         λ; 0 trains every device alone beside FeSEM.
     proximal_weight : float, default 0.001
         FeSEM's λ/m, for the center as a device trains it.
+    weighting
+        See `bouquet.strategies.fesem.strategy.FeSEM`.
     **sampling
         See `bouquet.strategies.base.sampling.Sampling`.
     """

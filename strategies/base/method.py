@@ -126,6 +126,15 @@ class MethodHooks(ABC, Generic[State]):
         """What each client is sent to be tested; by default what it would be sent to train."""
         return self.plan(state, round_ + 1, clients)
 
+    def needs_exact(self, down: str) -> str:
+        """Why a device must be sent exact models, not ones coded by ``down`` (`bouquet.common.compression.codecs`); ''
+        where it need not.
+
+        The device starts from, and compares, what it makes of them; a method whose records are not models marks them
+        as `bouquet.common.protocol.Payload.exact` instead.
+        """
+        return ""
+
     def needs_scores(self) -> str:
         """Why devices must report their losses or what they chose by them, as a sentence; '' where they need not."""
         return ""

@@ -38,6 +38,7 @@ Weight = Annotated[float, Allowed("a number from 0", lambda value: 0 <= value < 
 Share = Annotated[float, Allowed("a number from 0 to 1", lambda value: 0 <= value <= 1)]
 Above0 = Annotated[float, Allowed("a number above 0", lambda value: value > 0)]
 Above0To1 = Annotated[float, Allowed("a number above 0, at most 1", lambda value: 0 < value <= 1)]
+Weighting = Literal["uniform", "examples"]  # of clients in a mean: all alike, or by their numbers of samples
 
 
 def check_options(*rules: Rule) -> None:

@@ -1,9 +1,13 @@
-"""The methods of one global model that need nothing special of a device: FedAvg and FedProx.
+"""The methods of one global model that need nothing special of a device: FedAvg, FedProx, FedSGD, FedDist and FedDWS.
 
-FedAvg: McMahan, Moore, Ramage, Hampson, y Arcas: Communication-Efficient Learning of Deep Networks from
+FedAvg, FedSGD: McMahan, Moore, Ramage, Hampson, y Arcas: Communication-Efficient Learning of Deep Networks from
 Decentralized Data. AISTATS 2017. https://arxiv.org/abs/1602.05629 FedAvg's mean is summed as Flower sums it.
 FedProx: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks. MLSys 2020.
 https://arxiv.org/abs/1812.06127
+FedDist, FedDWS: Reptile's step towards the clients' models, as the FeSEM paper compares with it. Nichol, Achiam,
+Schulman: On First-Order Meta-Learning Algorithms. 2018, Algorithm 2. https://arxiv.org/abs/1803.02999 Long et al.:
+Multi-Center Federated Learning. 2023, section 5 ("FedDist: we adapt a distance based objective function in Reptile
+meta-learning to a federated setting"; FedDWS weighs by data size) and Eq. 3, 4. https://arxiv.org/abs/2108.08647
 """
 
 from __future__ import annotations
@@ -11,13 +15,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import Instruction
-from bouquet.common.protocol.offers import TERMS
+from bouquet.common.protocol.offers import TERMS, TRAINING
 from bouquet.strategies.base.method import one_model
-from bouquet.strategies.base.options import Weight
+from bouquet.strategies.base.options import Above0To1, Weight, Weighting
 from bouquet.strategies.base.replies import Matrix, Replies
 from bouquet.strategies.base.strategy import MethodStrategy
+from bouquet.strategies.mathematics.aggregation import reptile_step
+
+ALL_SAMPLES = 2**31 - 1  # B = ∞, as a batch size that Flower's records can hold
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,66 @@ class FedProx(FedAvg):
         """The global model and μ, under the key of Flower's FedProx."""
         config = {"proximal-mu": self.proximal_mu}
         return {client: one_model(state.centers[0], config=config) for client in clients}
+
+
+class FedSGD(FedAvg):
+    """FedAvg with one epoch (E = 1) of one batch (B = ∞): centralised gradient descent, a step a round.
+
+    ``train.local_epochs``, ``train.batch_size`` and ``train.momentum`` are without effect; ``train.learning_rate`` is
+    η. The paper's devices send their gradients, and the server takes the step. Here they send the model after the step,
+    w_t − η ∇F_k(w_t); the mean of those, weighted by n_k, is the server's step to the last digits. A model with batch
+    normalisation learns its running statistics that way, which a gradient does not hold.
+
+    One step a round is little: give it more rounds, or a larger η, than the methods with local epochs. The batch holds
+    all of a device's samples, and so must its memory.
+
+    Parameters
+    ----------
+    **sampling
+        See `bouquet.strategies.base.sampling.Sampling`.
+    """
+
+    takes_late_replies = False  # a step of the model before would not be one of this model's gradient
+    trainings = "a step on all samples"
+
+    def device_needs(self) -> Mapping[str, str]:
+        """For the one step."""
+        return {TRAINING: "a round is one step on all samples."}
+
+    def plan(self, state: GlobalState, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
+        """The global model, to be trained for one step."""
+        config = {"local-epochs": 1, "batch-size": ALL_SAMPLES, "momentum": 0.0}
+        return {client: one_model(state.centers[0], config=config) for client in clients}
+
+
+@dataclass(eq=False, repr=False)
+class FedDist(FedAvg):
+    """The global model moves by ε of the way to the mean of the clients' models, its nearest point in L2 (Eq. 3).
+
+    The FeSEM paper names no step size. Reptile lets it fall linearly from 1 to 0 over the run; 0.5 is the mean of that,
+    and needs no knowledge of how long the run will be. With 1, FedDWS is FedAvg.
+
+    Parameters
+    ----------
+    step_size : float, default 0.5
+        ε of Reptile, above 0, at most 1.
+    weighting : {"uniform", "examples"}, default "uniform"
+        ``"uniform"`` is FedDist; ``"examples"``, by the clients' numbers of samples, is FedDWS.
+    **sampling
+        See `bouquet.strategies.base.sampling.Sampling`.
+    """
+
+    step_size: Above0To1 = 0.5
+    weighting: Weighting = "uniform"
+
+    def update(self, state: GlobalState, round_: int, replies: Replies) -> GlobalState:
+        """The step towards the mean of the replies; what is no parameter is taken from the mean as it is."""
+        weights = replies.num_examples if self.weighting == "examples" else None
+        mean = self.aggregation.center(replies.W, weights)
+        moved = reptile_step(state.centers[0], mean, self.step_size)
+        # A part of a step would leave a counter between two numbers, and one beyond the mean a variance below 0.
+        center = np.where(replies.layout.parameter_columns, moved, mean[0])
+        return GlobalState(center[None, :], sorted({*state.clients, *replies.clients}))
 
 
 def flower_mean(replies: Replies, weights: Sequence[int]) -> Vector:

@@ -132,18 +132,27 @@ def with_ratios(state: FedACState) -> FedACState:
     return replace(state, ratios=[float(r) if np.isfinite(r) else None for r in rho])
 
 
-def embedding_layers(layout: ParameterLayout) -> tuple[str, ...]:
-    """The layers before the decision, which is the last one.
+def embedding_layers(layout: ParameterLayout, decision_layers: int | tuple[str, ...]) -> tuple[str, ...]:
+    """The layers before the decision, which is the last so many layers, or those of the given names.
 
-    Raises `BouquetError` where the embedding would have no layer.
+    Raises `BouquetError` where the embedding or the decision would have no layer.
     """
     layers = layout.layers
+    if isinstance(decision_layers, int):
+        decision = layers[-decision_layers:] if decision_layers > 0 else ()
+    else:
+        decision = layout.check_layers(decision_layers)
     if len(layers) < 2:
         raise BouquetError(
-            f"Only one layer of the model is trained ({', '.join(layers)}), and FedAC needs two: freeze fewer "
-            "(model.frozen), or take another method."
+            f"Only one layer of the model is trained ({', '.join(layers)}), and decision_layers = {decision_layers!r} "
+            "needs two: freeze fewer (model.frozen), or take another method."
         )
-    return layers[:-1]
+    if not 0 < len(decision) < len(layers):
+        raise BouquetError(
+            f"decision_layers = {decision_layers!r}: from 1 to {len(layers) - 1} of the model's layers "
+            f"{', '.join(layers)}, by number or by name; the others are the embedding."
+        )
+    return tuple(layer for layer in layers if layer not in decision)
 
 
 def only(vector: Vector, layout: ParameterLayout, layers: Sequence[str]) -> Vector:

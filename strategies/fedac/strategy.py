@@ -24,7 +24,7 @@ from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import ARRAYS, Instruction, Payload, Proximal
 from bouquet.common.protocol.offers import LAYERS, TERMS
 from bouquet.strategies.base.method import Similarity, count_moved
-from bouquet.strategies.base.options import Weight, check_options
+from bouquet.strategies.base.options import Count, Weight, check_options
 from bouquet.strategies.base.replies import Replies
 from bouquet.strategies.base.strategy import MethodStrategy
 from bouquet.strategies.fedac.similarity import SIMILARITIES, Measure, ModelSimilarity
@@ -37,7 +37,7 @@ from bouquet.strategies.fedac.state import (
     remembered_centers,
     with_ratios,
 )
-from bouquet.strategies.fedac.tuning import MOST_CLUSTERS, Rule, tune
+from bouquet.strategies.fedac.tuning import Tuner
 from bouquet.strategies.mathematics.aggregation import mean_of_centers
 from bouquet.strategies.mathematics.similarity import cosine_similarity
 
@@ -60,10 +60,16 @@ class FedAC(MethodStrategy[FedACState]):
         λ, the pull of a personal model towards the center of its cluster.
     embedding_weight : float, default 0.1
         μ, the pull of its embedding towards the global one; 0 is without, and nothing of it is sent.
+    decision_layers : int | tuple[str, ...], default 1
+        The layers that are not embedding: so many at the output, or their names.
     similarity : {"low-rank", "l2"}, default "low-rank"
         By which a client finds its cluster: the cosine of reduced models (Eq. 4), or the models' L2 distance.
+    pca_dim : int, default 10
+        p, the numbers of a reduced model. With very few, clients that are all alike look clustered.
     tuning : {"silhouette", "ratio", "off"}, default "silhouette"
         Of K: by the ``"silhouette"``, by the paper's ``"ratio"`` (section 4.5, Algorithm 3), or ``"off"``.
+    max_clusters : int, default 15
+        The greatest K of a tuning.
     tested : {"personal", "center"}, default "personal"
         What a device tests after the last round, its ``"personal"`` model or the ``"center"`` of its cluster.
     **sampling
@@ -76,28 +82,37 @@ class FedAC(MethodStrategy[FedACState]):
     num_clusters: int = 5
     proximal_weight: Weight = 0.1
     embedding_weight: Weight = 0.1
+    decision_layers: int | tuple[str, ...] = 1
     similarity: Measure = "low-rank"
-    pca_dim: ClassVar[int] = 10  # p, the numbers of a reduced model; with very few, equal clients look clustered
+    pca_dim: Count = 10
     tuning: TuningRule = "silhouette"
+    min_clusters: ClassVar[int] = 1  # the least K of a tuning
+    max_clusters: int = 15
+    split_above: ClassVar[float] = 0.5  # of ρ, for "ratio"; the paper gives no values
+    merge_below: ClassVar[float] = 0.02  # likewise
     tested: Tested = "personal"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        most = math.inf if self.tuning == "off" else MOST_CLUSTERS
-        allowed = "a whole number from 1" + (f" to {most}" if self.tuning != "off" else "")
-        check_options(("num_clusters", self.num_clusters, allowed, 1 <= self.num_clusters <= most))
+        tunes = None if self.tuning == "off" else self.tuning
+        least, most = (self.min_clusters, self.max_clusters) if tunes else (1, math.inf)
+        range_ = f"from min_clusters = {least} to max_clusters = {most}" if tunes else "from 1"
+        fits = least <= self.num_clusters <= most
+        check_options(("num_clusters", self.num_clusters, f"a whole number {range_}", fits))
+        bounds = self.min_clusters, self.max_clusters
+        self.tuner = Tuner(tunes, *bounds, self.split_above, self.merge_below) if tunes else None
         self.tested_model = "personal" if self.tested == "personal" else "received"
 
     @property
     def expected_clusters(self) -> int:
         """1 where K tunes itself."""
-        return super().expected_clusters if self.tuning == "off" else 1
+        return 1 if self.tuner else super().expected_clusters
 
     # --- what the base asks for ----------------------------------------------------------------------------------
 
     def initial_state(self, layout: ParameterLayout, initial: Vector) -> FedACState:
         """One center, the common initial model, and its embedding."""
-        embedding = embedding_layers(layout)
+        embedding = embedding_layers(layout, self.decision_layers)
         return FedACState(initial[None, :].copy(), only(initial, layout, embedding), list(embedding))
 
     def plan(self, state: FedACState, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
@@ -123,8 +138,8 @@ class FedAC(MethodStrategy[FedACState]):
             state = self._maximization_step(state, uploads)  # ω_k, Eq. 5
         state = self._reduce(state, uploads)  # Algorithm 2
         state = self._expectation_step(state, uploads) if state.assignment else self._start(state, uploads)  # Eq. 4
-        if self.tuning != "off":
-            state = self._tune(state, uploads, self.tuning)  # Algorithm 3
+        if self.tuner:
+            state = self._tune(state, uploads, self.tuner)  # Algorithm 3
         return with_ratios(state)
 
     def device_needs(self) -> Mapping[str, str]:
@@ -196,7 +211,7 @@ class FedAC(MethodStrategy[FedACState]):
         so does everything until there are two different models.
         """
         state, clients = self._compared.first_clients(state, uploads)
-        num_clusters = min(self.num_clusters, max(1, len(clients) - 1)) if self.tuning != "off" else self.num_clusters
+        num_clusters = min(self.num_clusters, max(1, len(clients) - 1)) if self.tuner else self.num_clusters
         if len(clients) < num_clusters or (self._uses_map and state.low_rank is None):
             return state
         found, centers = self._compared.first_clusters(state, uploads, num_clusters, self.seed, self.aggregation)
@@ -207,7 +222,7 @@ class FedAC(MethodStrategy[FedACState]):
         before, now = state.assignment, self._compared.assign(state, uploads)
         return replace(state, assignment={**before, **now}, moved=state.moved + count_moved(before, now))
 
-    def _tune(self, state: FedACState, uploads: Uploads, rule: Rule) -> FedACState:
+    def _tune(self, state: FedACState, uploads: Uploads, tuner: Tuner) -> FedACState:
         """Section 4.5: split and merge clusters, and take their centers from this round's models.
 
         A cluster without a model in this round gets the mean of its clients' as the map holds them. The paper's rule
@@ -217,7 +232,7 @@ class FedAC(MethodStrategy[FedACState]):
         if state.low_rank is None or not clients:
             return state
         rows = state.rows(clients)
-        tuned = tune(rule, rows, state.labels(clients), state.low_rank.reduce(state.centers), self.seed)
+        tuned = tuner.tune(rows, state.labels(clients), state.low_rank.reduce(state.centers), self.seed)
         state = replace(state, changes=tuned.changes, silhouettes={str(k): s for k, s in tuned.scores.items()})
         assignment = dict(zip(clients, tuned.labels.tolist(), strict=True))
         if assignment == state.assignment and tuned.num_clusters == len(state.centers):
@@ -226,7 +241,7 @@ class FedAC(MethodStrategy[FedACState]):
         members = [assignment[client] for client in uploads.clients]
         centers = self.aggregation.cluster_means(uploads.W, members, tuned.num_clusters, previous=remembered)
         state = replace(state, assignment=assignment, centers=centers)
-        return self._expectation_step(state, uploads) if rule == "ratio" else state
+        return self._expectation_step(state, uploads) if tuner.rule == "ratio" else state
 
     # --- details -------------------------------------------------------------------------------------------------
 
@@ -236,7 +251,7 @@ class FedAC(MethodStrategy[FedACState]):
 
     @property
     def _uses_map(self) -> bool:
-        return self._compared.needs_map or self.tuning != "off"
+        return self._compared.needs_map or self.tuner is not None
 
 
 def _to_personal_model(state: FedACState, client: str, upload: tuple[str, ...] | None = None) -> Instruction:

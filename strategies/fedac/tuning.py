@@ -19,17 +19,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bouquet.common.errors import BouquetError
 from bouquet.strategies.fedac.reduction import Reduced, unit_rows
 from bouquet.strategies.mathematics.aggregation import Assignment
 from bouquet.strategies.mathematics.clustering import kmeans, silhouette, silhouette_by_k
 from bouquet.strategies.mathematics.similarity import distances_to, euclidean_distances
 
 MARGIN = 0.05  # by how much a grouping must beat the silhouette of the present one
-MOST_CLUSTERS = 15  # the greatest K of a tuning
-SPLIT_ABOVE, MERGE_BELOW = 0.5, 0.02  # of ρ; the paper gives no values
 LEAST_SILHOUETTE = 0.25  # without a grouping that has it, there is one cluster
-
-Rule = Literal["silhouette", "ratio"]
 
 
 @dataclass(frozen=True)
@@ -64,12 +61,35 @@ class Tuning(NamedTuple):
         return len(self.parents)
 
 
-def tune(rule: Rule, reduced: Reduced, labels: Assignment, centers: Reduced, seed: int) -> Tuning:
-    """Tune the clusters ``labels`` (n,) of the ``reduced`` models (n × p) around reduced ``centers`` (K × p)."""
-    allowed = range(1, MOST_CLUSTERS + 1)
-    if rule == "ratio":
-        return by_ratio(reduced, labels, centers, allowed, seed)
-    return by_silhouette(reduced, labels, len(centers), allowed, seed)
+@dataclass(frozen=True)
+class Tuner:
+    """The rule by which a number of clusters is tuned, with its thresholds: see `by_silhouette` and `by_ratio`.
+
+    Raises `BouquetError` for thresholds that exclude each other.
+    """
+
+    rule: Literal["silhouette", "ratio"]
+    min_clusters: int
+    max_clusters: int
+    split_above: float
+    merge_below: float
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_clusters <= self.max_clusters:
+            raise BouquetError(
+                f"min_clusters = {self.min_clusters} must be at least 1, max_clusters = {self.max_clusters} no less."
+            )
+        if not 0 <= self.merge_below < self.split_above:
+            raise BouquetError(
+                f"merge_below = {self.merge_below} must be at least 0 and below split_above = {self.split_above}."
+            )
+
+    def tune(self, reduced: Reduced, labels: Assignment, centers: Reduced, seed: int) -> Tuning:
+        """Tune the clusters ``labels`` (n,) of the ``reduced`` models (n × p) around reduced ``centers`` (K × p)."""
+        allowed = range(self.min_clusters, self.max_clusters + 1)
+        if self.rule == "ratio":
+            return by_ratio(reduced, labels, centers, allowed, seed, self.split_above, self.merge_below)
+        return by_silhouette(reduced, labels, len(centers), allowed, seed)
 
 
 def ratios(reduced: Reduced, labels: Assignment, centers: Reduced) -> NDArray[np.float64]:
@@ -119,8 +139,8 @@ def by_ratio(
     centers: Reduced,
     allowed: range,
     seed: int,
-    split_above: float = SPLIT_ABOVE,
-    merge_below: float = MERGE_BELOW,
+    split_above: float,
+    merge_below: float,
 ) -> Tuning:
     """The paper's rule: split a cluster whose ρ is over ``split_above``, merge one under ``merge_below``.
 

@@ -22,4 +22,5 @@ class FeSEMState:
     # Where K is given, over the rounds that the first clustering is awaited: the common model, and what came of it.
     origin: Vector | None = None
     gathered: dict[str, Vector] = field(default_factory=dict)  # client → its model
+    examples: dict[str, int] = field(default_factory=dict)  # of these
     seen: list[str] = field(default_factory=list)  # clients that ever replied

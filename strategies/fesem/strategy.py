@@ -23,7 +23,7 @@ from bouquet.common.protocol.offers import TERMS
 from bouquet.strategies.base.first_models import FirstModels
 from bouquet.strategies.base.groups import NumClusters
 from bouquet.strategies.base.method import Similarity, count_moved, one_model
-from bouquet.strategies.base.options import Weight
+from bouquet.strategies.base.options import Weight, Weighting
 from bouquet.strategies.base.replies import Matrix, Replies
 from bouquet.strategies.base.strategy import MethodStrategy
 from bouquet.strategies.fesem.matching import match_rows
@@ -49,6 +49,8 @@ class FeSEM(MethodStrategy[FeSEMState]):
         Eq. 7 as printed, with α_i = n_i / Σ n before the loss. It has the minimum of the loss + (λ/m) / α_i · ‖W − C‖²,
         which is what the device is given, so that its step does not shrink with the number of clients. From the second
         round on; a client that is not known yet counts as the mean one. Without it λ/m is the same for all.
+    weighting : {"uniform", "examples"}, default "uniform"
+        ``"uniform"`` is Eq. 9; ``"examples"`` weighs clients by their number of samples.
     matching : bool, default False
         Align hidden units before averaging (FeSEM-MA, section 5.1).
     **sampling
@@ -62,6 +64,7 @@ class FeSEM(MethodStrategy[FeSEMState]):
     num_clusters: NumClusters = "auto"
     proximal_weight: Weight = 0.001
     weighted_loss: bool = False
+    weighting: Weighting = "uniform"
     matching: bool = False
 
     def initial_state(self, layout: ParameterLayout, initial: Vector) -> FeSEMState:
@@ -95,7 +98,7 @@ class FeSEM(MethodStrategy[FeSEMState]):
         found = state.groups.e_step(replies, state.assignment, nearest, state.centers, seed)
         labels, origins = found.labels(replies.clients), np.array(found.origins)
         rows = matched_to(replies.W, aligned, origins[labels])
-        centers = self._maximization_step(rows, labels, state.centers[origins])  # Eq. 9
+        centers = self._maximization_step(rows, labels, replies, state.centers[origins])  # Eq. 9
         return replace(
             state,
             centers=centers,
@@ -130,9 +133,10 @@ class FeSEM(MethodStrategy[FeSEMState]):
         distances = euclidean_distances(replies.layout.parameters_of(replies.W))
         return Similarity("Euclidean distance between client models", replies.clients, distances)
 
-    def _maximization_step(self, W: Matrix, nearest: Assignment, centers: Matrix) -> Matrix:
+    def _maximization_step(self, W: Matrix, nearest: Assignment, replies: Replies, centers: Matrix) -> Matrix:
         """Eq. 9: each center (K, d) becomes the mean of its clients' models W (n × d); one without clients stays."""
-        return self.aggregation.cluster_means(W, nearest, len(centers), previous=centers)
+        weights = replies.num_examples if self.weighting == "examples" else None
+        return self.aggregation.cluster_means(W, nearest, len(centers), weights, centers)
 
     def _first_clusters(self, state: FeSEMState, replies: Replies, num_clusters: int) -> FeSEMState:
         """K-means over the models that clients made of one common model, once there are K of them.
@@ -142,17 +146,20 @@ class FeSEM(MethodStrategy[FeSEMState]):
         """
         origin = state.centers[:1] if state.origin is None else state.origin[None, :]
         rows = matched_to(replies.W, self._aligned(replies, origin), np.zeros(len(replies), dtype=np.int64))
-        first = FirstModels(state.gathered).add(replies.clients, rows)
+        first = FirstModels(state.gathered, state.examples).add(replies.clients, rows, replies.num_examples.tolist())
+        weights = [*first.examples.values()] if self.weighting == "examples" else None
         seen = sorted({*state.seen, *replies.clients})
         if len(first.clients) < num_clusters:
-            center = self.aggregation.cluster_means(first.W, [0] * len(first.clients), 1, previous=origin)
+            center = self.aggregation.cluster_means(first.W, [0] * len(first.clients), 1, weights, origin)
             # Of fewer clients than clusters, those that are known already bring nobody new.
             earlier = state.gathered if len(seen) >= num_clusters else state.seen
             if {*replies.clients} <= {*earlier}:
                 return FeSEMState(center, {}, sizes=state.sizes, seen=seen)
-            return replace(state, centers=center, origin=origin[0], gathered=first.models, seen=seen)
+            return replace(
+                state, centers=center, origin=origin[0], gathered=first.models, examples=first.examples, seen=seen
+            )
         labels, means, _ = kmeans(first.W, num_clusters, self.seed, compared=replies.layout.parameters_of(first.W))
-        centers = self.aggregation.cluster_means(first.W, labels, num_clusters, previous=means)
+        centers = self.aggregation.cluster_means(first.W, labels, num_clusters, weights, previous=means)
         return FeSEMState(
             centers,
             assignment=dict(zip(first.clients, labels.tolist(), strict=True)),

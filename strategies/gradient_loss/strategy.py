@@ -41,6 +41,7 @@ from bouquet.strategies.gradient_loss.wire import (
     BatchLoss,
     Choice,
     LocalUpdate,
+    Similarity,
     center_record,
     step_record,
 )
@@ -65,6 +66,8 @@ class GradientLoss(MethodStrategy[GradientLossState]):
         made where the devices' updates show groups (`bouquet.strategies.base.groups`).
     gradient_weight : float, default 0.2
         λ of Eq. 4, 0 to 1; 0 is IFCA.
+    similarity : {"cosine", "euclidean"}, default "cosine"
+        S of Eq. 3: the ``"cosine"`` of −∇L and Δ, or the negative ``"euclidean"`` distance between them.
     local_update : {"step", "epochs"}, default "step"
         One gradient ``"step"`` on the mini-batch that decided (Eq. 5; ``train.local_epochs`` does not count then), or
         ``"epochs"``: ``train.local_epochs`` passes over the device's data.
@@ -87,6 +90,7 @@ class GradientLoss(MethodStrategy[GradientLossState]):
 
     num_clusters: NumClusters = "auto"
     gradient_weight: Share = 0.2
+    similarity: Similarity = "cosine"
     local_update: LocalUpdate = "step"
     choice_batches: ChoiceBatches = 1
     batch_loss: BatchLoss = "mean"
@@ -193,6 +197,7 @@ class GradientLoss(MethodStrategy[GradientLossState]):
             len(state.centers),
             state.version,
             self.gradient_weight,
+            self.similarity,
             self.local_update,
             told,
             choice.ALL_BATCHES if self.choice_batches == "all" else self.choice_batches,

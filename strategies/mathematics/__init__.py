@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bouquet.strategies.mathematics.aggregation import cluster_means as cluster_means
+    from bouquet.strategies.mathematics.aggregation import reptile_step as reptile_step
     from bouquet.strategies.mathematics.aggregation import weighted_mean as weighted_mean
     from bouquet.strategies.mathematics.clustering import assign_to_nearest as assign_to_nearest
     from bouquet.strategies.mathematics.clustering import groups_at as groups_at
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from bouquet.strategies.mathematics.similarity import l1_discrepancy as l1_discrepancy
 
 _HOMES = {
-    "aggregation": ("cluster_means", "weighted_mean"),
+    "aggregation": ("cluster_means", "reptile_step", "weighted_mean"),
     "clustering": (
         "assign_to_nearest",
         "groups_at",

@@ -12,20 +12,19 @@ independent, as in the paper.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from bouquet.common.protocol import Instruction, Scalar
 from bouquet.common.protocol.offers import TRAINING
 from bouquet.strategies.base.method import one_model
-from bouquet.strategies.base.options import Above0
-from bouquet.strategies.base.replies import Replies
-from bouquet.strategies.baselines.fedavg import FedAvg, GlobalState
+from bouquet.strategies.base.options import Above0, Weighting
+from bouquet.strategies.baselines.fedavg import FedDist, GlobalState
 from bouquet.strategies.perfedavg import ADAPTATION_RATE, ADAPTATION_STEPS, PROCEDURE
 
 
 @dataclass(eq=False, repr=False)
-class PerFedAvg(FedAvg):
+class PerFedAvg(FedDist):
     """Minimises the mean over the devices of f_i(w − α ∇f_i(w)) (Eq. 3); all devices weigh alike.
 
     What leaves a device in a round: the global model after its meta-steps, its number of samples, its losses and
@@ -45,6 +44,8 @@ class PerFedAvg(FedAvg):
     trainings = "2"
 
     adaptation_rate: Above0 = 0.01
+    step_size: float = field(default=1.0, init=False)  # no options here: the server takes the plain mean
+    weighting: Weighting = field(default="uniform", init=False)
     adaptation_steps: ClassVar[int] = 1  # gradient steps of adaptation before a test; 1 in the paper
 
     def device_needs(self) -> Mapping[str, str]:
@@ -55,7 +56,3 @@ class PerFedAvg(FedAvg):
         """The global model, and how to adapt it."""
         config: dict[str, Scalar] = {ADAPTATION_RATE: self.adaptation_rate, ADAPTATION_STEPS: self.adaptation_steps}
         return {client: one_model(state.centers[0], procedure=PROCEDURE, config=config) for client in clients}
-
-    def update(self, state: GlobalState, round_: int, replies: Replies) -> GlobalState:
-        """The plain mean of the replies."""
-        return GlobalState(self.aggregation.center(replies.W), sorted({*state.clients, *replies.clients}))

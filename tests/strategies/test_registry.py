@@ -50,8 +50,8 @@ def test_the_facts_of_a_method_that_no_option_decides_are_its_classs():
     kept = {name for name in METHODS if strategy_class(name)[0].models_on_devices_only}
     assert kept == {"fedper", "standalone"}
     assert {name for name in METHODS if strategy_class(name)[0].clusters_chosen_on == "–"} == {
-        *("ditto", "per-fedavg", "fedper", "fedavg"),
-        *("fedprox", "standalone"),
+        *("ditto", "per-fedavg", "feddane", "fedper", "fedavg"),
+        *("fedprox", "fedsgd", "feddist", "feddws", "standalone"),
     }
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from bouquet.client.training import evaluation, sgd
-from bouquet.client.training.objective import ProximalTerm, objective
+from bouquet.client.training.objective import LinearTerm, ProximalTerm, objective
 from bouquet.client.training.pauses import pausing
 from bouquet.client.training.sgd import SGDOptions, mini_batches
 from bouquet.common.errors import BouquetError
@@ -37,6 +37,14 @@ def test_a_term_covers_only_the_parameters_its_anchor_holds():
         model.weight.fill_(3.0)
         model.bias.fill_(9.0)
     assert ProximalTerm({"weight": torch.zeros(1, 1)}, 2.0)(model).item() == 9.0
+
+
+def test_a_linear_term_is_added_to_the_gradient():
+    model = linear([[1.0], [2.0]])
+    term = LinearTerm({"weight": torch.tensor([[3.0], [-1.0]])})
+    assert term(model).item() == pytest.approx(3 - 2)
+    term(model).backward()
+    assert model.weight.grad.flatten().tolist() == [3.0, -1.0]
 
 
 def normalised():

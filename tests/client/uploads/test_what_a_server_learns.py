@@ -24,12 +24,6 @@ from tests.helpers.scripted_server import NOISE, Device, said, samples
 OFF = {"privacy.clip_norm": None}
 
 
-GRADIENT = "tests.helpers.gradient_device"
-
-
-ALLOWED = {"allowed-procedures": GRADIENT}
-
-
 def whole(vector, **more):
     return Instruction({ARRAYS: Payload(vector)}, **more)
 
@@ -62,7 +56,7 @@ def test_a_gradient_that_overflows_does_not_show_the_mean_picture(tmp_path, with
     """Where it overflowed was read off the values that were no numbers: the device's mean picture, at a threshold."""
     own = samples()
     own["x"] *= np.linspace(0, 4, 16, dtype=np.float32).reshape(4, 4)
-    device = Device(tmp_path, {**NOISE, **ALLOWED}, own, **{"model.hidden": [8, 8]})
+    device = Device(tmp_path, NOISE, own, **{"model.hidden": [8, 8]})
     layout, initial = device.model()
     bright = overflowing(layout, initial)
     with np.errstate(over="ignore"):
@@ -70,20 +64,20 @@ def test_a_gradient_that_overflows_does_not_show_the_mean_picture(tmp_path, with
     assert (
         0 < np.isfinite(found).all(axis=0).mean() < 1
     )  # the attack: some pixels' weights overflow, and others' do not
-    reply = device.ask(whole(bright, procedure=GRADIENT))
+    reply = device.ask(whole(bright, procedure="feddane"))
     assert all((array == 0).all() for array in uploaded(reply).values())
     assert protocol.about(reply)[RELEASES] == 1  # and it is counted
 
 
 def gradient(folder, own, model):
     """The first layer's gradient, as it is before it is clipped."""
-    device = Device(folder, ALLOWED, own, **{"model.hidden": [8, 8]})
+    device = Device(folder, (), own, **{"model.hidden": [8, 8]})
     seen = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             privacy.PrivateUploads, "release", lambda self, trained, *_, **__: seen.append(trained) or trained
         )
-        device.ask(whole(model, procedure=GRADIENT))
+        device.ask(whole(model, procedure="feddane"))
     return device.model()[0].unflatten(seen[0])["fc1.weight"]
 
 
@@ -169,6 +163,8 @@ PRIVATE = ("privacy.clip_norm=0.05", "privacy.noise_multiplier=1.0")
 METHODS = {
     "fedavg": (),
     "fedprox": (),
+    "fedsgd": (),
+    "feddane": (),
     "per-fedavg": (),
     "ditto": (),
     "fedper": (),
@@ -322,6 +318,27 @@ def test_an_exact_loss_counts_the_classes_and_is_withheld_where_scores_are(tmp_p
     assert (sum(counts) - total // 100 - total % 100, total % 100, total // 100) == counts
     reply = private.ask(whole(model))
     assert set(reply.content.metric_records["metrics"]) == {protocol.GROUP, protocol.STATE_LOST, protocol.NUM_EXAMPLES}
+
+
+def test_fewer_digits_of_scores_would_hide_no_counts(tmp_path):
+    """Three digits of a loss count a class a message; and the model that comes back needs no score at all."""
+    counts = (140, 83, 24)
+    own = samples(counts)
+    device = Device(tmp_path, (), {**own, "x_test": own["x"], "y_test": own["y"]}, **OFF)
+    layout, initial = device.model()
+    blind = {name: np.zeros_like(array) for name, array in layout.unflatten(initial).items()}
+
+    losses = []
+    for about in range(3):
+        blind["fc2.bias"][:] = -100.0 * (np.arange(3) == about)
+        reply = device.ask(whole(layout.flatten(blind)), kind="evaluate")
+        losses.append(float(f"{reply.content.metric_records['metrics']['test-loss']:.3g}") - np.log(2))
+    assert tuple(round(loss * sum(counts) / 100) for loss in losses) == counts
+
+    blind["fc2.bias"][:] = 0  # a step of SGD on all samples adds rate · (n_c / n − 1 / 3)
+    asked = {"batch-size": 10_000, "local-epochs": 1, "learning-rate": 1.0}
+    moved = uploaded(device.ask(whole(layout.flatten(blind)), config=asked))["fc2.bias"]
+    assert tuple(np.rint((moved + 1 / 3) * sum(counts)).astype(int)) == counts
 
 
 def test_an_owners_refusal_is_never_hidden(tmp_path):

@@ -13,6 +13,7 @@ from bouquet.strategies.registry import create_strategy
         ("fedavg", {}, "3 rounds of 2 epochs, batch 16"),
         ("gradient-loss", {"local_update": "epochs"}, "3 rounds of 2 epochs, batch 16"),
         ("gradient-loss", {"local_update": "step"}, "3 rounds, batch 16"),
+        ("fedsgd", {}, "3 rounds, batch 16"),
     ],
 )
 def test_a_method_that_takes_a_step_has_no_epochs(name, options, said):

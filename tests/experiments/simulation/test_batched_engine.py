@@ -8,7 +8,7 @@ from safetensors.numpy import load_file
 
 from bouquet.client.training import sgd as local_sgd
 from bouquet.client.training.delegate import LocalTraining
-from bouquet.client.training.objective import ProximalTerm
+from bouquet.client.training.objective import LinearTerm, ProximalTerm
 from bouquet.client.training.sgd import SGDOptions
 from bouquet.common.errors import BouquetError
 from bouquet.common.model.architectures import build_model
@@ -89,7 +89,7 @@ def test_each_model_has_its_own_terms_and_rate():
         names = [name for name, _ in task().model.named_parameters()]
         ones = {name: torch.ones_like(p) for name, p in task().model.named_parameters()}
         near = ProximalTerm({names[0]: ones[names[0]]}, 0.5)
-        terms = [(), (near,), (near, ProximalTerm(ones, 0.1))]
+        terms = [(), (near,), (near, ProximalTerm(ones, 0.1), LinearTerm(ones))]
         return [task(seed=seed, terms=own, rate=0.01 * (1 + seed // 2)) for seed, own in enumerate(terms)]
 
     compare(make)
@@ -164,6 +164,7 @@ def centers(folder):
         ("strategy.name=fedavg", "model.name=cnn-dcpfl", "train.max_gradient_norm=none", "train.momentum=0"),
         ("strategy.name=fedprox",),
         ("strategy.name=ditto",),
+        ("strategy.name=feddane",),
     ],
 )
 def test_the_same_as_one_by_one(tmp_path, changes):

@@ -51,6 +51,7 @@ def plain(found):
         ["strategy.name=fedavg"],
         ["strategy.name=ditto"],
         ["strategy.name=fedper"],
+        ["strategy.name=feddane"],
         ["strategy.name=fedavg", "personal.serve=mixture"],
         ["strategy.name=fedper", "personal.serve=mixture"],
     ],

@@ -37,6 +37,7 @@ KINDS = {
     "dc-pfl": {"alone", "received", "trained"},
     "ifca": {"alone", "received", "trained"},
     "fedtsdp": {"alone", "received", "trained"},
+    "feddane": {"alone", "received", "trained"},
 }
 
 

@@ -67,7 +67,7 @@ def test_frozen_layers_travel_once_and_are_in_every_model_afterwards(wire, weigh
         assert same == {name for name in first if not name.startswith("fc1")}
 
 
-METHODS = ["fesem", "gradient-loss", "fedtsdp", "fedac", "dc-pfl", "per-fedavg", "cfl"]
+METHODS = ["fesem", "gradient-loss", "fedtsdp", "fedac", "dc-pfl", "per-fedavg", "feddane", "cfl"]
 
 
 @pytest.mark.parametrize("name", [*METHODS, "standalone", "hypocluster"])

@@ -21,6 +21,7 @@ CHOSEN = {
     "fedper": [],
     "ditto": [],
     "anchored": ["strategy.num_clusters=2"],
+    "feddane": [],
     "per-fedavg": [],
     "gradient-loss": ["strategy.num_clusters=2", "data.partition=label-permuted", "data.groups=2"],
     "fesem in int4": ["strategy.num_clusters=2", *WIRE],

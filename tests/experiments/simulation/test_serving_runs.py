@@ -59,6 +59,7 @@ def test_alone_is_what_standalone_gives(tmp_path):
     [
         ["strategy.name=ditto"],
         ["strategy.name=fesem", "strategy.num_clusters=2", "server.fraction_train=0.6"],
+        ["strategy.name=fedsgd"],
         ["strategy.name=dc-pfl"],
         ["strategy.name=ifca", "strategy.num_clusters=2"],
         ["wire.up=int8", "wire.down=float16"],

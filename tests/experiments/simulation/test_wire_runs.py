@@ -6,9 +6,13 @@ import shutil
 import numpy as np
 import pytest
 
+from bouquet.common.errors import BouquetError
 from bouquet.common.methods import METHODS
 from bouquet.common.settings import SettingsError, load_settings
 from bouquet.experiments.simulation.run import simulate
+from bouquet.server.run.build import build_strategy
+from bouquet.strategies.base.filters.compression import Compression
+from bouquet.strategies.baselines.fedavg import FedAvg
 from tests.helpers.stopped_runs import cut_after
 
 BASE = [
@@ -38,9 +42,14 @@ def rounds(folder):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_works(name, tmp_path):
+def test_every_method_works_or_refuses_by_name(name, tmp_path):
     chosen = settings(f"strategy.name={name}", *OPTIONS.get(name, ()), "wire.up=int4", "wire.down=int4")
-    summary = simulate(chosen, tmp_path / "run")
+    try:
+        summary = simulate(chosen, tmp_path / "run")
+    except BouquetError as error:
+        assert name == "feddane"
+        assert f"does not fit {name!r}" in str(error)  # noqa: PT017
+        return
     assert all(line["failures"] == 0 for line in rounds(tmp_path / "run"))
     assert summary["clients"] == 4
     assert np.isfinite(summary["accuracy_macro"])
@@ -77,3 +86,13 @@ def test_a_device_that_lost_its_folder_is_back_a_round_later(tmp_path):
 def test_settings_that_do_not_exist_are_named(change, message):
     with pytest.raises(SettingsError, match=message):
         settings(change)
+
+
+def test_a_method_that_needs_exact_models_is_refused_by_name(tmp_path, monkeypatch):
+    reason = "it counts the bits of what it was sent."
+    monkeypatch.setattr(FedAvg, "needs_exact", lambda self, down: reason if down == "int4" else "")
+    refused = settings("strategy.name=fedavg", "wire.down=int4")
+    with pytest.raises(BouquetError, match=f"Setting wire.down = 'int4' does not fit 'fedavg': {reason}"):
+        build_strategy(refused)
+    assert build_strategy(settings("strategy.name=fedavg", "wire.up=int4")).filter_of(Compression) is not None
+    assert build_strategy(settings("strategy.name=fedavg")).filter_of(Compression) is None

@@ -13,7 +13,7 @@ from bouquet.strategies.base.late_replies import LateReplies
 from bouquet.strategies.baselines.fedavg import FedAvg
 from bouquet.strategies.baselines.fl_hc import FLHC
 
-CANNOT = {"cfl", "gradient-loss", "ifca", "fedac", "fedtsdp", "dc-pfl"}
+CANNOT = {"fedsgd", "cfl", "gradient-loss", "ifca", "fedac", "fedtsdp", "dc-pfl", "feddane"}
 
 
 def play(strategy, grid, initial, *rounds):

@@ -1,18 +1,18 @@
 """The check of options: which values fit, and what the error names."""
 
 import math
-from typing import Literal
 
 import pytest
 
 from bouquet.common.errors import BouquetError
-from bouquet.strategies import DCPFL, FedAC, FedAvg, FedTSDP, FeSEM, GradientLoss
+from bouquet.strategies import CFL, DCPFL, FedAC, FedAvg, FedDist, FedTSDP, FeSEM, GradientLoss
 from bouquet.strategies.base.options import (
     Above0,
     Above0To1,
     Count,
     Share,
     Weight,
+    Weighting,
     check_options,
     counts,
     one_of,
@@ -45,21 +45,26 @@ def test_the_error_names_the_first_option_that_does_not_fit_its_value_and_what_d
 
 
 def test_a_text_that_is_none_of_those_allowed_is_named_with_them():
-    check_options(*one_of(Literal["a", "b"], letter="b"))
-    with pytest.raises(BouquetError, match=r"^letter = 'c': one of a, b\.$"):
-        check_options(*one_of(Literal["a", "b"], letter="c"))
+    check_options(*one_of(Weighting, weighting="examples"))
+    with pytest.raises(BouquetError, match=r"^weighting = 'samples': one of uniform, examples\.$"):
+        check_options(*one_of(Weighting, weighting="samples"))
 
 
 @pytest.mark.parametrize(
     ("kind", "option"),
     [
+        (FeSEM, {"weighting": "samples"}),
         (FeSEM, {"num_clusters": "four"}),
+        (FedDist, {"weighting": "samples"}),
         (FedTSDP, {"stages": "three"}),
         (DCPFL, {"scaling": "none"}),
         (DCPFL, {"discrepancy": "l2"}),
         (FedAC, {"similarity": "cosine"}),
         (FedAC, {"tuning": "auto"}),
         (FedAC, {"tested": "both"}),
+        (CFL, {"stationary_norm": 0.0}),
+        (CFL, {"conflict_norm": -1.0}),
+        (CFL, {"min_separation": 1.5}),
         (GradientLoss, {"choice_batches": 0}),
         (GradientLoss, {"choice_batches": "some"}),
         (GradientLoss, {"batch_loss": "median"}),

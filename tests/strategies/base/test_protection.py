@@ -11,7 +11,7 @@ from bouquet.common import protocol
 from bouquet.common.parameters.layout import ParameterLayout
 from bouquet.common.protocol import ClientReply, Instruction
 from bouquet.experiments.simulation.inline_grid import InlineGrid
-from bouquet.strategies import CFL, FLHC, FedAC, FedAvg, FedPer, FeSEM
+from bouquet.strategies import CFL, FLHC, FedAC, FedAvg, FedDist, FedPer, FeSEM
 from bouquet.strategies.base.protection import MOST_WEIGHT, Protection
 from bouquet.strategies.base.replies import Replies
 from bouquet.strategies.mathematics.robust import Aggregation
@@ -117,7 +117,8 @@ def test_nor_the_direction_that_newcomers_find_a_cluster_by(rule):
 
 METHODS = [
     FedAvg(identify=True),
-    FeSEM(num_clusters=1, identify=True),
+    FedDist(step_size=1.0, weighting="examples", identify=True),
+    FeSEM(num_clusters=1, weighting="examples", identify=True),
     CFL(identify=True),
     FedPer(identify=True),
     FLHC(num_clusters=1, warmup_rounds=1, identify=True),

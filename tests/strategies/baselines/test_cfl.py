@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from bouquet.common.errors import BouquetError
 from bouquet.common.protocol import ARRAYS
 from bouquet.strategies.base.state_io import dump_state, load_state
 from bouquet.strategies.baselines.cfl import CFL, CFLState, _split, optimal_bipartition, separation
@@ -12,13 +13,6 @@ from tests.helpers import points
 from tests.helpers.points import half_way
 
 GOALS = {"a": (1, 0), "b": (1, 0.2), "c": (-1, 0), "d": (-1, -0.2)}
-
-
-def cfl(**thresholds):
-    """ε₁ and ε₂ are parts of the first mean update's norm, 4 from (0, 8)."""
-    strategy = CFL()
-    vars(strategy).update(thresholds)
-    return strategy
 
 
 def begin(strategy, start=(0, 8)):
@@ -30,7 +24,7 @@ def go(strategy, state, rounds, goals=GOALS, **more):
 
 
 def test_it_divides_when_the_mean_update_has_settled_and_not_before():
-    strategy = cfl(settled=0.075, in_conflict=0.1)
+    strategy = CFL(stationary_norm=0.3, conflict_norm=0.4)
     state = begin(strategy)
     # ‖mean update‖ of the four is 4, 2, 1, 0.5, 0.25: the fifth round is the first one below 0.3
     for round_, norm in enumerate([4, 2, 1, 0.5], start=1):
@@ -47,7 +41,7 @@ def test_it_divides_when_the_mean_update_has_settled_and_not_before():
 
 
 def test_a_settled_cluster_whose_clients_agree_is_not_divided():
-    strategy = cfl(settled=0.0125, in_conflict=0.15)
+    strategy = CFL(stationary_norm=0.05, conflict_norm=0.6)
     state = go(strategy, begin(strategy), range(1, 12))
     # settled from round 8 on; max ‖update‖ tends to ½·‖(1, 0.2)‖ = 0.51
     assert state.last[0]["mean_norm"] < 0.05
@@ -59,11 +53,11 @@ def test_only_a_division_that_keeps_a_gap():
     """Eight clients around a circle pull at the model from everywhere: no two sides, cos(45°) across the best."""
     angles = np.arange(8) * np.pi / 4
     circle = {f"c{i}": (np.cos(t), np.sin(t)) for i, t in enumerate(angles)}
-    strategy = cfl(settled=0.075, in_conflict=0.1)
+    strategy = CFL(stationary_norm=0.3, conflict_norm=0.4)
     state = go(strategy, begin(strategy), range(1, 10), circle)
     assert state.last[0]["separation"] == pytest.approx(np.sqrt((1 - np.sqrt(0.5)) / 2), abs=0.02)
     assert len(state.centers) == 1
-    loose = cfl(settled=0.075, in_conflict=0.1, min_separation=0.3)
+    loose = CFL(stationary_norm=0.3, conflict_norm=0.4, min_separation=0.3)
     assert len(go(loose, begin(loose), range(1, 10), circle).centers) > 1
 
 
@@ -150,7 +144,7 @@ def test_a_division_of_a_side_that_was_divided_before_leaves_the_tree_above_it()
 
 
 def test_half_of_the_clients_a_round_and_one_that_vanishes():
-    strategy = cfl(settled=0.025, in_conflict=0.1)
+    strategy = CFL(stationary_norm=0.1, conflict_norm=0.4)
     strategy.memory = 3
     state = begin(strategy)
     goals = {**GOALS, "gone": (1, 0.1)}
@@ -168,7 +162,7 @@ def test_half_of_the_clients_a_round_and_one_that_vanishes():
 
 def test_a_sample_of_one_side_is_not_taken_for_everybody():
     """Two of four clients agree that the model is far off; the means of both halves of the fleet count together."""
-    strategy = cfl(settled=0.5, in_conflict=0.75)
+    strategy = CFL(stationary_norm=0.3, conflict_norm=0.4)
     strategy.memory = 2
     state = go(strategy, begin(strategy, (0, 0.5)), [1])
     for round_ in range(2, 6):
@@ -193,7 +187,7 @@ def test_the_mean_is_weighted_by_samples():
 
 
 def test_whether_a_cluster_has_settled_is_weighted_by_samples():
-    strategy = cfl(settled=0.8, in_conflict=0.999)
+    strategy = CFL(stationary_norm=0.4, conflict_norm=0.5)
     # updates (±1, 0) with 3 samples and 1: |3 − 1| / 4 is above ε₁, their plain mean is 0
     goals, examples = {"a": (2, 0), "b": (-2, 0)}, {"a": 3, "b": 1}
     state = go(strategy, begin(strategy, (0, 0)), [1], goals, examples=examples)
@@ -213,3 +207,16 @@ def test_the_state_survives_a_checkpoint():
     np.testing.assert_array_equal(after[0].centers, after[1].centers)
     assert after[0].assignment == after[1].assignment
     assert after[0].splits == after[1].splits
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stationary_norm": 0.0}, "stationary_norm = 0"),
+        ({"conflict_norm": -1.0}, "conflict_norm = -1"),
+        ({"min_separation": 1.5}, "min_separation = 1.5"),
+    ],
+)
+def test_bad_hyper_parameters(options, message):
+    with pytest.raises(BouquetError, match=message):
+        CFL(**options)

@@ -16,13 +16,12 @@ from bouquet.common.settings import load_settings
 from bouquet.experiments.simulation.inline_grid import InlineGrid, app_handlers
 from bouquet.strategies.base.replies import Replies
 from bouquet.strategies.base.state_io import dump_state, load_state
-from bouquet.strategies.baselines.cfl import CFL
 from bouquet.strategies.registry import create_strategy
 
 NAMES = ("cfl", "fl-hc", "fedgroup", "clusterfl", "cgpfl", "robust-tkm", "hypocluster")
 CLIENTS = 6
 OPTIONS = {
-    "cfl": {},
+    "cfl": {"stationary_norm": 100.0, "conflict_norm": 0.01, "min_separation": 0.1},
     "fl-hc": {"warmup_rounds": 1, "num_clusters": 2},
     "robust-tkm": {"num_clusters": 2},
 }
@@ -37,12 +36,6 @@ SETTINGS = load_settings(
         "train.local_epochs=1",
     ],
 )
-
-
-@pytest.fixture(autouse=True)
-def _divides_soon(monkeypatch):
-    for threshold, value in (("settled", 100.0), ("in_conflict", 0.0), ("min_separation", 0.1)):
-        monkeypatch.setattr(CFL, threshold, value)
 
 
 def fleet():

@@ -5,7 +5,7 @@ import pytest
 
 from tests.helpers.real_devices import Federation
 
-METHODS = ("per-fedavg", "anchored")
+METHODS = ("fedsgd", "feddane", "feddist", "feddws", "per-fedavg", "anchored")
 # Rates at which a few rounds of each method move its model well.
 OPTIONS = {"anchored": ["strategy.num_clusters=2"]}
 

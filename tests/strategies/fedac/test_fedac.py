@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bouquet.common.errors import BouquetError
-from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.common.parameters.layout import LayoutError, ParameterLayout
 from bouquet.common.protocol import ARRAYS, IDENTIFY, STANDARD, reply
 from bouquet.common.settings import load_settings
 from bouquet.experiments.simulation.inline_grid import InlineGrid
@@ -57,10 +57,23 @@ def test_to_be_tested_a_device_is_sent_one_model_at_most(tested, start):
     assert (list(instruction.models), instruction.start, instruction.upload) == ([ARRAYS], start, ())
 
 
+@pytest.mark.parametrize(("layers", "embedding"), [(1, ["embed"]), (("embed",), ["decide"]), (("decide",), ["embed"])])
+def test_the_split_is_by_number_or_by_name(layers, embedding):
+    assert started(fixed(decision_layers=layers)).embedding == embedding
+
+
+@pytest.mark.parametrize("layers", [0, 2, -1, (), ("embed", "decide")])
+def test_a_split_that_leaves_nothing_on_one_side(layers):
+    with pytest.raises(BouquetError, match=r"decision_layers = .* embed, decide"):
+        started(fixed(decision_layers=layers))
+    with pytest.raises(LayoutError, match="Unknown layer 'head'"):
+        started(fixed(decision_layers=("head",)))
+
+
 def test_a_model_of_which_one_layer_is_trained_is_refused_with_what_to_do():
     layout = ParameterLayout.of({"head.weight": np.zeros((2, 2), dtype=np.float32)})
     with pytest.raises(BouquetError, match=r"Only one layer of the model is trained \(head\).*model\.frozen"):
-        embedding_layers(layout)
+        embedding_layers(layout, 1)
 
 
 # --- the steps of a round ----------------------------------------------------------------------------------------
@@ -226,11 +239,12 @@ def test_on_digits_a_run_that_lost_a_round_ends_as_the_uninterrupted_one(tmp_pat
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_clusters": 0}, "num_clusters = 0: a whole number from 1 to 15"),
+        ({"num_clusters": 0}, "num_clusters = 0: .* from min_clusters = 1 to max_clusters = 15"),
         ({"num_clusters": 16}, "num_clusters = 16"),
         ({"num_clusters": 0, "tuning": "off"}, "num_clusters = 0: a whole number from 1"),
         ({"proximal_weight": -1.0}, "proximal_weight = -1.0"),
         ({"embedding_weight": float("nan")}, "embedding_weight = nan"),
+        ({"pca_dim": 0}, "pca_dim = 0"),
     ],
 )
 def test_bad_hyper_parameters(options, message):

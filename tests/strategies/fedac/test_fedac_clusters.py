@@ -9,7 +9,6 @@ from bouquet.common.settings import load_settings
 from bouquet.experiments.simulation.run import simulate
 from bouquet.server.record.reader import read_run
 from bouquet.strategies.base.protection import Protection
-from bouquet.strategies.fedac import tuning
 from bouquet.strategies.fedac.state import remembered_centers
 from bouquet.strategies.fedac.strategy import FedAC
 from bouquet.strategies.mathematics.robust import Aggregation
@@ -44,7 +43,7 @@ def test_each_split_is_recorded_with_the_figure_that_decided_it():
 
 @pytest.mark.parametrize("start", [2, 5])
 def test_clients_who_are_all_alike_end_in_one_cluster(start):
-    strategy = FedAC(num_clusters=start)
+    strategy = FedAC(num_clusters=start, pca_dim=9)
     rows = planted(1, members=30)
     state = started(strategy, rows, WIDE)
     assert set(state.assignment.values()) == {0}
@@ -62,6 +61,21 @@ def test_a_cluster_that_loses_all_its_members_goes_when_k_is_tuned():
     state = tuned.update(state, 3, replies(gone))
     assert "removal" in [change.kind for change in state.changes]
     assert set(state.assignment.values()) == set(range(len(state.centers)))
+
+
+@pytest.mark.parametrize("far", [10, 1e3, 1e9])
+@pytest.mark.parametrize("first", [True, False])
+def test_one_model_far_away_does_not_hide_how_the_others_differ(far, first):
+    """Seen from a mean that it had drawn to itself, all others lay in one direction, and were one cluster."""
+    strategy, rows = FedAC(num_clusters=2), planted(4)
+    hostile = {**rows, "mallory": 3 + far * np.ones(10)}
+    state = started(strategy, hostile if first else rows, WIDE)
+    if not first:  # then the old map holds the others, or it
+        state = strategy.update(state, 2, replies({name: hostile[name] for name in ("c00", "mallory")}, WIDE))
+        state = strategy.update(replace(state, map_round=-100), 3, replies({"c00": rows["c00"]}, WIDE))
+    state = strategy.update(state, 4, replies(rows, WIDE))
+    pairs = {(state.assignment[client], int(client[1:]) % 4) for client in rows}
+    assert len(pairs) == len(dict(pairs)) == 4
 
 
 def test_two_devices_share_one_model_when_k_is_tuned():
@@ -110,7 +124,8 @@ def test_a_cluster_split_off_without_a_model_has_the_center_that_the_map_holds()
 
 def test_the_papers_ratio_splits_and_merges(monkeypatch):
     def ratio(num_clusters, split_above, merge_below):
-        monkeypatch.setattr(tuning.by_ratio, "__defaults__", (split_above, merge_below))
+        monkeypatch.setattr(FedAC, "split_above", split_above)
+        monkeypatch.setattr(FedAC, "merge_below", merge_below)
         return FedAC(num_clusters=num_clusters, tuning="ratio")
 
     strategy = ratio(2, split_above=0.3, merge_below=0.0)

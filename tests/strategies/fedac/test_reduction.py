@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.decomposition import PCA
 
+from bouquet.common.errors import BouquetError
 from bouquet.strategies.fedac.reduction import Remembered, fit_map, most_similar, unit_rows
 
 
@@ -68,6 +69,11 @@ def test_ignored_columns_take_no_part():
 @pytest.mark.parametrize("rows", [[[1.5, 0.3]], [[1.5, 0.3]] * 3])
 def test_equal_models_have_no_direction(rows):
     assert fit_map(np.array(rows, dtype=np.float32), 2) is None
+
+
+def test_at_least_one_number():
+    with pytest.raises(BouquetError, match="pca_dim = 0"):
+        fit_map(models(3, 4), 0)
 
 
 @settings(deadline=None)

@@ -3,21 +3,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bouquet.common.errors import BouquetError
 from bouquet.strategies.fedac import tuning
-from bouquet.strategies.fedac.tuning import Change, by_ratio, by_silhouette, ratios
+from bouquet.strategies.fedac.tuning import Change, Tuner, ratios
 
 
-def tune(rows, labels, centers=None, num_clusters=None, rule="silhouette", allowed=range(1, 13), **thresholds):
+def tuner(rule="silhouette", **changes):
+    thresholds = {"min_clusters": 1, "max_clusters": 12, "split_above": 0.5, "merge_below": 0.02}
+    return Tuner(rule, **{**thresholds, **changes})
+
+
+def tune(rows, labels, centers=None, num_clusters=None, **options):
     rows, labels = np.asarray(rows, dtype=float), np.asarray(labels)
     count = num_clusters or int(labels.max()) + 1
     if centers is None:
         centers = np.full((count, rows.shape[1]), 99.0)
         for k in np.unique(labels):
             centers[k] = rows[labels == k].mean(axis=0)
-    centers = np.asarray(centers, dtype=float)
-    if rule == "ratio":
-        return by_ratio(rows, labels, centers, allowed, 0, **thresholds)
-    return by_silhouette(rows, labels, len(centers), allowed, 0)
+    return tuner(**options).tune(rows, labels, np.asarray(centers, dtype=float), 0)
 
 
 def planted(groups=6, members=5, dims=10, noise=0.1, seed=0):
@@ -60,8 +63,8 @@ def test_one_blob_is_one_cluster(start):
 
 def test_the_fewest_clusters_that_are_allowed():
     rows = np.random.default_rng(0).normal(size=(30, 10))
-    assert tune(rows, np.arange(30) % 5, allowed=range(3, 13)).num_clusters == 3
-    assert tune(rows, np.arange(30) % 3, allowed=range(3, 13)).changes == []
+    assert tune(rows, np.arange(30) % 5, min_clusters=3).num_clusters == 3
+    assert tune(rows, np.arange(30) % 3, min_clusters=3).changes == []
 
 
 def test_a_bad_grouping_into_the_right_number_is_put_right():
@@ -155,8 +158,8 @@ def test_the_papers_rule_splits_neither_one_client_nor_equal_ones_and_keeps_boun
     centers = [[1.0, 0.0], [11.0, 0.0], [14.0, 0.0]]  # off their members: ρ of 1/10, 1/3 and 1/3
     tuned = tune(LINE, LINE_LABELS, rule="ratio", centers=centers, split_above=0.2, merge_below=0.0)
     assert tuned.changes == []
-    assert tune(LINE, LINE_LABELS, rule="ratio", split_above=0.1, merge_below=0.0, allowed=range(1, 4)).changes == []
-    assert tune(LINE, LINE_LABELS, rule="ratio", merge_below=0.05, allowed=range(3, 13)).changes == []
+    assert tune(LINE, LINE_LABELS, rule="ratio", split_above=0.1, merge_below=0.0, max_clusters=3).changes == []
+    assert tune(LINE, LINE_LABELS, rule="ratio", merge_below=0.05, min_clusters=3).changes == []
 
 
 @settings(deadline=None, max_examples=50)
@@ -167,7 +170,7 @@ def test_every_client_and_cluster_is_accounted_for(data):
     old = np.array(data.draw(st.lists(st.integers(0, count - 1), min_size=n, max_size=n)))
     rule = data.draw(st.sampled_from(["silhouette", "ratio"]))
     rows = np.random.default_rng(n).normal(size=(n, 3))
-    tuned = tune(rows, old, num_clusters=count, rule=rule, allowed=range(1, 6))
+    tuned = tune(rows, old, num_clusters=count, rule=rule, max_clusters=5)
     assert set(tuned.labels.tolist()) == set(range(tuned.num_clusters))
     by_kind = {kind: [c.clusters[0] for c in tuned.changes if c.kind == kind] for kind in ("split", "merge", "removal")}
     assert by_kind["removal"] == [k for k in range(count) if k not in old]
@@ -176,3 +179,16 @@ def test_every_client_and_cluster_is_accounted_for(data):
         assert tuned.parents == living + by_kind["split"]
     for k, parent in enumerate(tuned.parents):
         assert parent in old[tuned.labels == k]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"min_clusters": 0}, "min_clusters = 0"),
+        ({"max_clusters": 2, "min_clusters": 3}, "max_clusters = 2"),
+        ({"merge_below": 0.6}, "merge_below = 0.6"),
+    ],
+)
+def test_thresholds_that_exclude_each_other(changes, message):
+    with pytest.raises(BouquetError, match=message):
+        tuner(**changes)

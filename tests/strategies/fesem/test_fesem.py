@@ -33,6 +33,28 @@ def test_e_step_and_m_step_by_hand():
     assert state.moved == 1
 
 
+def test_weighting_by_examples():
+    strategy = FeSEM(num_clusters=2, weighting="examples")
+    state = start(strategy)
+    state = strategy.update(state, 2, replies(FOUR, examples={"a": 30, "b": 10, "c": 1, "d": 3}))
+    np.testing.assert_allclose(state.centers, [[0, 0.5], [10, 1.5]])
+
+
+UNEQUAL = {"a": 30, "b": 10, "c": 1, "d": 3}
+
+
+@pytest.mark.parametrize(
+    ("weighting", "centers"), [("examples", [[0, 0.5], [10, 1.5]]), ("uniform", [[0, 1], [10, 1]])]
+)
+def test_the_first_centers_are_weighted_as_the_later_ones(weighting, centers):
+    strategy = FeSEM(num_clusters=2, weighting=weighting)
+    state = strategy.initial_state(POINT, np.zeros(2, dtype=np.float32))
+    state = strategy.update(state, 1, replies(FOUR, UNEQUAL))
+    assert state.assignment == {"a": 0, "b": 0, "c": 1, "d": 1}
+    assert state.centers.tolist() == centers
+    assert state.examples == {}
+
+
 def test_partial_participation_keeps_the_others_assignment_and_an_empty_center():
     strategy = FeSEM(num_clusters=2)
     state = strategy.update(start(strategy), 2, replies({"a": (2, 2)}))

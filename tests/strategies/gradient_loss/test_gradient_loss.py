@@ -31,7 +31,7 @@ def test_all_models_go_to_all_devices_and_the_step_to_one_that_cannot_compute_it
     assert steps(plan["late"]) == {"step-0": [1, 0], "step-1": [-2, -1]}
     assert plan["late"].models["center-1"].vector.tolist() == [8, 9]
     config = plan["a"].config
-    assert (config["gradient-weight"], config["centers-version"]) == (0.3, 1)
+    assert (config["gradient-weight"], config["centers-version"], config["similarity"]) == (0.3, 1, "cosine")
 
 
 def test_a_device_that_missed_a_round_is_sent_the_step():
@@ -147,6 +147,7 @@ def test_a_reply_that_names_no_cluster_is_left_out():
     [
         {"num_clusters": 0},
         {"gradient_weight": 1.5},
+        {"similarity": "taxicab"},
         {"local_update": "half"},
         {"empty_cluster": "told"},
         {"choice_batches": 0},

@@ -7,6 +7,7 @@ import torch
 from bouquet.common.errors import BouquetError
 from bouquet.common.protocol import ProtocolError
 from bouquet.strategies import one_model
+from bouquet.strategies.baselines.fedavg import ALL_SAMPLES
 from bouquet.strategies.perfedavg import ADAPTATION_RATE, ADAPTATION_STEPS, PROCEDURE
 from bouquet.strategies.perfedavg.device import adapt, meta_gradient
 from bouquet.strategies.perfedavg.strategy import PerFedAvg
@@ -35,7 +36,7 @@ def instruction(federation, rate=0.2, steps=1):
 
 def test_a_devices_step_is_the_meta_gradients(tmp_path):
     """One step on all samples at once: each of the two mini-batches is then all that the device has."""
-    federation = Federation(tmp_path, "strategy.name=per-fedavg", "train.batch_size=100000")
+    federation = Federation(tmp_path, "strategy.name=per-fedavg", f"train.batch_size={ALL_SAMPLES}")
     reply = federation.ask(instruction(federation, 0.2))
     session = federation.session(one_model(federation.initial))
     w, eta = federation.initial, np.float32(federation.settings.train.learning_rate)
