@@ -24,12 +24,6 @@ from tests.helpers.scripted_server import NOISE, Device, said, samples
 OFF = {"privacy.clip_norm": None}
 
 
-GRADIENT = "tests.helpers.gradient_device"
-
-
-ALLOWED = {"allowed-procedures": GRADIENT}
-
-
 def whole(vector, **more):
     return Instruction({ARRAYS: Payload(vector)}, **more)
 
