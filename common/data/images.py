@@ -126,9 +126,9 @@ def read_photo(file: Path, input_shape: tuple[int, ...]) -> Photo:
 def _decoded(file: Path, input_shape: tuple[int, ...], changed: float) -> Photo:
     from PIL import Image, UnidentifiedImageError
 
-    formats = FORMATS
+    formats = [*FORMATS]
     if file.suffix.lower() in HEIF_SUFFIXES:
-        formats = ("HEIF", *FORMATS)
+        formats.append("HEIF")
         if find_spec(HEIF) is None:
             raise OSError(0, "this takes pillow-heif: pip install pillow-heif")
         import_module(HEIF).register_heif_opener()
