@@ -74,7 +74,7 @@ def fetch(address: str, token: str | None, authority: Path | None) -> dict[str, 
     except urllib.error.HTTPError as error:
         hint = "Give the token that the server printed (--token)." if error.code == 401 else error.reason
         raise BouquetError(f"{address} answers with status {error.code}. {hint}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BouquetError(f"{address} gives no status ({getattr(error, 'reason', error)}).") from None
     return content
 

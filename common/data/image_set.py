@@ -22,7 +22,7 @@ from bouquet.common.data.class_folders import find_photos, read_photos
 from bouquet.common.data.images import IMAGE_MODES, sorted_files
 from bouquet.common.data.readers import Arrays, DatasetFileError, read_arrays
 from bouquet.common.errors import BouquetError
-from bouquet.common.system.files import replacing
+from bouquet.common.system.files import keep_private, replacing
 
 CACHE = "bouquet"
 MOST_TIMES = 4  # as large as an archive are its files together
@@ -128,8 +128,9 @@ def _size_and_time(file: Path) -> tuple[int, int]:
 def _keep(file: Path, arrays: Arrays) -> None:
     """Write the arrays; who cannot write there decodes each time."""
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(file) as output:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        keep_private(file.parent)
+        with replacing(file, 0o600) as output:
             np.savez(output, **arrays)  # type: ignore[arg-type]
     except OSError as error:
         print(f"The decoded images cannot be kept in {file.parent} ({error.strerror}).", flush=True)

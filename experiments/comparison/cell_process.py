@@ -71,6 +71,7 @@ class ForkRunner:
         self._running: set[_Forked] = set()
         self._stopped = False
         # A fork server has one thread, so that a fork of it is safe; this process has several.
+        os.environ["PYTHONSAFEPATH"] = "1"  # else it runs a signal.py or torch.py of the folder that this is in
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(PRELOADED)
 

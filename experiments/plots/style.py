@@ -1,8 +1,9 @@
 """How the figures look: their size, colours and labels, and their way into a page.
 
 Figures are made for a column of about 540 pixels and stay legible at the width of a phone. Nothing here touches
-pyplot, so that figures can be drawn in any thread; of what is global one thing is set, once and for all: no text is
-read as mathematics, because names are what devices and users say, and a ``$`` in one could make drawing fail.
+pyplot, so that figures can be drawn in any thread; of what is global two things are set, once and for all: no text is
+read as mathematics or goes through LaTeX, which a ``matplotlibrc`` in the current folder can ask for. Names are what
+devices and users say: a ``$`` in one could make drawing fail, and an ``\\input`` put a file into the figure.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-matplotlib.rcParams["text.parse_math"] = False
+matplotlib.rcParams["text.parse_math"] = matplotlib.rcParams["text.usetex"] = False
 
 WIDTH = 5.6  # inches
 LABEL_HEIGHT = 0.135  # inches that a small label needs

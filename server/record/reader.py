@@ -280,7 +280,7 @@ def read_object(file: Path) -> dict[str, Any]:
         content = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise RecordError(f"{file} cannot be read: {error.strerror}.") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"{file} is not valid JSON: {error}.") from None
     if not isinstance(content, dict):
         raise RecordError(f"{file} holds {type(content).__name__}, expected a JSON object.")
@@ -318,7 +318,7 @@ def _read_rounds(file: Path) -> tuple[list[dict[str, Any]], list[str]]:
             continue
         try:
             content = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if number == len(lines):  # no newline after it: the run was stopped while it wrote
                 notes.append(f"The last line of {file.name} (line {number}) is half-written and was passed over.")
                 continue

@@ -143,6 +143,7 @@ def test_images_are_decoded_once_and_again_when_one_has_changed(
     Image.new("RGB", (6, 4), (77,) * 3).save(folder / "train" / "cat" / "00.png", compress_level=0)
     assert brightness() == 77
     assert len(list(cache.glob("images-*.npz"))) == 2
+    assert {oct(path.stat().st_mode)[-3:] for path in (cache, *cache.iterdir())} == {"700", "600"}
     next(cache.glob("images-*.npz")).write_bytes(b"cut off")
     assert brightness() == 77
 

@@ -30,6 +30,29 @@ def test_the_settings_of_a_cell_are_written_beside_its_folder(tmp_path):
     assert (tmp_path / "cell.log").read_text() == "hello\n"
 
 
+def test_nothing_of_the_folder_that_a_comparison_is_started_in_is_run(tmp_path):
+    """The program ``bouquet`` does not look there either; the fork server did, by ``python -c``."""
+    folder = tmp_path / "downloaded"
+    folder.mkdir()
+    (folder / "signal.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    program = f"""
+from functools import partial
+from pathlib import Path
+
+from bouquet.common.settings import parse_settings
+from bouquet.experiments.comparison.cell_process import ForkRunner
+from tests.helpers.run_code import run_code
+
+if __name__ == "__main__":
+    ForkRunner(run=partial(run_code, ""))(parse_settings({{}}, {{}}), Path({str(tmp_path / "cell")!r}))
+"""
+    (tmp_path / "program.py").write_text(program)
+    path = os.pathsep.join(one for one in sys.path if one)
+    done = subprocess.run([sys.executable, tmp_path / "program.py"], cwd=folder, env={**os.environ, "PYTHONPATH": path})
+    assert done.returncode == 0
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_failing_cell_shows_the_end_of_its_log(tmp_path):
     code = "import sys; [print('line', n) for n in range(100)]; sys.exit('the disk is full')"
 

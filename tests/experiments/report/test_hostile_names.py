@@ -2,7 +2,10 @@
 
 import io
 import json
+import os
 import re
+import subprocess
+import sys
 from urllib.parse import unquote
 
 import numpy as np
@@ -37,6 +40,17 @@ NAMES = [
     "{{ 1/0 }}%s",
     ":skull:",
 ]
+
+
+def test_no_text_of_a_figure_goes_through_latex(tmp_path):
+    """Which a file of the current folder can ask for."""
+    (tmp_path / "matplotlibrc").write_text("text.usetex: True\n")
+    program = "import matplotlib, bouquet.experiments.plots.style; print(matplotlib.rcParams['text.usetex'])"
+    path = os.pathsep.join(one for one in sys.path if one)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True
+    )
+    assert done.stdout == b"False\n", done.stderr
 
 
 @pytest.fixture

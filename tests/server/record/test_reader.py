@@ -73,6 +73,7 @@ def test_a_half_written_last_line_is_passed_over_and_said(write_run):
     ("line", "message"),
     [
         ('{"round": 2', r"rounds.jsonl, line 2 is not valid JSON"),
+        ("[" * 10**5, r"rounds.jsonl, line 2 is not valid JSON"),
         ("[2]", r"rounds.jsonl, line 2 has round = None"),
         ('{"round": 0}', r"rounds.jsonl, line 2 has round = 0, expected a whole number from 1 on"),
     ],
@@ -119,6 +120,7 @@ def test_what_is_not_a_run_folder_is_refused(tmp_path, monkeypatch):
     ("name", "content", "message"),
     [
         ("settings.json", "{", r"settings\.json is not valid JSON"),
+        ("summary.json", "[" * 10**5, r"summary\.json is not valid JSON"),
         ("settings.json", '{"run": {"speed": 1}}', r"settings\.json does not fit .* Unknown setting 'run\.speed'"),
         ("summary.json", "[]", r"summary\.json holds list, expected a JSON object"),
         ("similarity.json", '{"clients": ["a"]}', r"similarity\.json needs 'clients', a list of n names, and 'matrix'"),
