@@ -19,9 +19,12 @@ html_theme_options = {
     "show_toc_level": 2,
     "navigation_with_keys": False,
     "header_links_before_dropdown": 6,  # the six sections
-    "show_nav_level": 2,
 }
 html_sidebars = {"index": []}
+html_static_path = ["static"]
+html_css_files = ["style.css"]
+html_search_scorer = str(Path(__file__).with_name("search_order.js"))
+html_show_sourcelink = False
 
 myst_heading_anchors = 4  # as GitHub makes them, so that a link works in both places
 

@@ -66,7 +66,7 @@ def init(
     door = f"--keys keys/devices/{name_of(device)}" if server and several else "--insecure"
     steps = [
         (f"bouquet try {folder} --settings {file}", "is federation worth it?"),
-        *([(f"bouquet simulate --settings {file}", "one run, its record and report")] if several else []),
+        *([(f"bouquet simulate --settings {file} --out runs/simulated", "one run, and its report")] if several else []),
         (f"bouquet server --settings {file}{'' if server else ' --insecure'}", "--server makes keys" * (not server)),
         (f"bouquet check --settings {file} {door} --data {device}", "on a device, before it joins"),
         (f"bouquet client --server HOST:9092 {door} --data {device}", "on a device"),

@@ -15,8 +15,9 @@ from bouquet.begin.beside import settings_of
 from bouquet.begin.draft import draft_text
 from bouquet.begin.look import devices_in, look
 from bouquet.common.errors import BouquetError
+from examples.photos.make_photos import write_photos
+from examples.sensors.make_tables import write_tables
 from tests.bouquet.test_cli import bouquet
-from tests.helpers.fleets import write_photos, write_tables
 
 TWO = ("door-pi", "roof-pi")
 

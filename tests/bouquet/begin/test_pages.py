@@ -8,7 +8,7 @@ from bouquet.begin.draft import draft_text
 from bouquet.begin.look import look
 from bouquet.common.settings import load_settings
 from bouquet.experiments.simulation.run import simulate
-from tests.helpers.fleets import write_photos
+from examples.photos.make_photos import write_photos
 
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]

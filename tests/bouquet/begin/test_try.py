@@ -16,8 +16,9 @@ from bouquet.experiments.comparison.run import CellResult, Results
 from bouquet.experiments.comparison.significance import Difference
 from bouquet.experiments.comparison.table import tuning_table
 from bouquet.experiments.comparison.tuning_grids import ChosenValues
+from examples.photos.make_photos import write_photos
+from examples.sensors.make_tables import write_tables
 from tests.bouquet.test_cli import bouquet
-from tests.helpers.fleets import write_photos, write_tables
 
 MAE = Score("mae", "MAE", "cm", higher_is_better=False)
 

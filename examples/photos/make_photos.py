@@ -1,13 +1,14 @@
-"""Folders of devices, as an owner has them: photos by class, and tables of a logger."""
+"""Photos of leaves for five devices, by class: in the shade, indoors and in the sun."""
 
-from datetime import UTC, datetime, timedelta
+import sys
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 NAMES = ("door-pi", "garden-pi", "roof-pi", "shed-pi", "window-pi")
-COLOURS = {"healthy": (60, 150, 60), "mildew": (140, 160, 140), "rust": (150, 110, 50)}  # of leaves
-LIGHT = (0.7, 1.0, 1.3)  # devices stand in the shade, indoors and in the sun
+COLOURS = {"healthy": (60, 150, 60), "mildew": (140, 160, 140), "rust": (150, 110, 50)}
+LIGHT = (0.7, 1.0, 1.3)
 
 
 def leaf(random, colour, light, size=80):
@@ -35,17 +36,5 @@ def write_photos(folder, names=NAMES, each=12, size=80, lacking=("window-pi", "r
     return folder
 
 
-def write_tables(folder, names=NAMES, hours=300, seed=0):
-    """A CSV a device, a row an hour: the level in a tank, which a valve fills, or at every second one drains."""
-    folder.mkdir(parents=True)
-    begin = datetime(2026, 1, 1, tzinfo=UTC)
-    for number, name in enumerate(names):
-        rng = np.random.default_rng((seed, number))
-        level, valve, lines = 60.0, 0, ["time,level (cm),valve,note"]
-        for hour in range(hours):
-            valve = int(rng.integers(0, 2)) if hour % 6 == 0 else valve
-            level = 60 + 0.9 * (level - 60) + (1, -1)[number % 2] * 4 * valve + rng.normal()
-            shown = "" if hour % 97 == 5 else f"{level:.1f}"
-            lines.append(f"{begin + timedelta(hours=hour):%Y-%m-%dT%H:%M},{shown},{valve},ok")
-        (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")
-    return folder
+if __name__ == "__main__":
+    write_photos(Path(sys.argv[1]))
