@@ -59,6 +59,7 @@ class FeSEM(MethodStrategy[FeSEMState]):
 
     state_class = FeSEMState
     takes_late_replies = True
+    takes_steps = True
     clusters_chosen_on = "uploaded models"
 
     num_clusters: NumClusters = "auto"
