@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -34,7 +35,7 @@ from bouquet.common import protocol
 from bouquet.common.errors import BouquetError
 from bouquet.common.model.card import ModelCard
 from bouquet.common.parameters.layout import ParameterLayout, Vector
-from bouquet.common.protocol import ARRAYS, Payload, Received
+from bouquet.common.protocol import ARRAYS, TRAIN_SECONDS, Payload, Received
 from bouquet.common.protocol.compressed import reply_config
 
 
@@ -241,8 +242,11 @@ class Session:
         if options.batch_size not in self._fit:
             check_fits(model, samples[0], options.batch_size)
             self._fit.add(options.batch_size)
+        began = time.perf_counter()
         with self.seeded(stream):
             loss = sgd.train(model, *samples, options, terms, generator, trained, self.loss_of, self.precision)
+        if options.local_steps:
+            self.metrics[TRAIN_SECONDS] = self.metrics.get(TRAIN_SECONDS, 0.0) + time.perf_counter() - began
         return self.built.vector(), loss
 
     def options(self, **changes: Any) -> SGDOptions:

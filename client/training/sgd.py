@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from bouquet.client.training.pauses import pause
 from bouquet.client.training.precision import FULL, Precision
 from bouquet.common.errors import BouquetError
 from bouquet.common.model.freezing import training_mode
+from bouquet.common.protocol.names import LOCAL_STEPS
 from bouquet.common.settings.sections import TrainSettings
 
 
@@ -31,6 +33,7 @@ class SGDOptions:
     momentum: float = 0.0
     weight_decay: float = 0.0
     max_gradient_norm: float | None = None
+    local_steps: int | None = None  # after which training ends, also within an epoch
 
 
 def sgd_options(config: Mapping[str, Any], defaults: TrainSettings) -> SGDOptions:
@@ -39,7 +42,7 @@ def sgd_options(config: Mapping[str, Any], defaults: TrainSettings) -> SGDOption
     def value(name: str) -> Any:
         return config.get(name.replace("_", "-"), getattr(defaults, name))
 
-    limit = value("max_gradient_norm")
+    limit, steps = value("max_gradient_norm"), config.get(LOCAL_STEPS)
     return SGDOptions(
         local_epochs=int(value("local_epochs")),
         batch_size=int(value("batch_size")),
@@ -47,6 +50,7 @@ def sgd_options(config: Mapping[str, Any], defaults: TrainSettings) -> SGDOption
         momentum=float(value("momentum")),
         weight_decay=float(value("weight_decay")),
         max_gradient_norm=None if limit is None else float(limit),
+        local_steps=None if steps is None else max(1, int(steps)),
     )
 
 
@@ -122,11 +126,11 @@ def train(
     # Listed once: a walk through the modules at each step takes as long as a small layer's product.
     parameters = list(model.parameters())
     momentum = no_momentum(parameters)
-    mean, scaling = float("nan"), precision.scaling()
+    mean, scaling, left = float("nan"), precision.scaling(), options.local_steps
     with only(model, trained):
         for _ in range(options.local_epochs):
-            total = 0.0
-            for batch in mini_batches(len(y), options.batch_size, generator):
+            total, seen, steps = 0.0, 0, 0
+            for batch in islice(mini_batches(len(y), options.batch_size, generator), left):
                 with precision.forward():
                     loss = loss_of(model, x[batch], y[batch])
                 for parameter in parameters:
@@ -136,9 +140,11 @@ def train(
                     total_loss.backward()
                 if scaling is None or scaling.backward(total_loss, parameters):
                     sgd_step(parameters, momentum, options)
-                total += loss.item() * len(batch)
-            mean = total / len(y)
+                total, seen, steps = total + loss.item() * len(batch), seen + len(batch), steps + 1
+            mean = total / seen
             check_finite(mean, options)
+            if left is not None and not (left := left - steps):
+                break
     return mean
 
 

@@ -49,6 +49,7 @@ STATE_LOST = "state-lost"  # 1 when it was to continue from layers that it no lo
 LEFT_OUT = "left-out"  # photos or rows that could not be read
 TEMPERATURE = "temperature"  # °C of the device's hottest thermal zone
 BATTERY = "battery"  # share of its charge, from 0 to 1
+TRAIN_SECONDS = "train-seconds"  # that local SGD took, where the server gives the steps
 VALIDATION_EXAMPLES = "validation-examples"
 
 # Of a device that chooses among the models of all clusters: how their records' names begin, and what it reports.
@@ -73,6 +74,7 @@ ANCHORS = "proximal-anchors"
 WEIGHTS = "proximal-weights"
 FLOWER_PROXIMAL = "proximal-mu"  # the key of flwr's FedProx
 VALIDATION_FRACTION = "validation-fraction"
+LOCAL_STEPS = "local-steps"  # after which local training ends, also within an epoch
 NEWCOMER = "newcomer"
 BACKBONE_DIGEST = "backbone"
 JOINED = "joined-tensors"

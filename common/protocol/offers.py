@@ -6,7 +6,7 @@ offers, when it is asked who it is. Bouquet's own says nothing and offers all; o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from bouquet.common.protocol.arrival import Arrival
 from bouquet.common.protocol.names import OFFERS
@@ -18,6 +18,8 @@ MEANING = {
     LOSS: "the training loss of a model",
     TRAINING: "training of its own: other steps, epochs or layers than a ClientApp's own, or gradients",
 }
+_OWN = 'take Bouquet\'s own ClientApp (clientapp = "bouquet.client.app:app")'
+_AROUND = "put client.mod.around() around yours (docs/drop-in.md)"
 
 
 def offered(answer: Arrival) -> frozenset[str]:
@@ -31,3 +33,24 @@ def offered(answer: Arrival) -> frozenset[str]:
 def meaning(offers: Iterable[str]) -> str:
     """In words, for a message to a reader."""
     return "; ".join(MEANING[offer] for offer in sorted(offers))
+
+
+def cannot_work(method: str, needs: Mapping[str, str], lacking: Mapping[str, str]) -> str:
+    """The error of a run in which no device offers what the method needs; ``lacking`` is client → why."""
+    needed = " ".join(f"It needs {MEANING[need]}: {why}" for need, why in needs.items())
+    client, reason = next(iter(lacking.items()))
+    to_do = _OWN if TRAINING in needs else f"{_AROUND}, or {_OWN}"
+    return (
+        f"{method} asks more of devices than a plain Flower ClientApp does, and would train something else with one. "
+        f"{needed} None of the {len(lacking)} devices offers that; what to do: {to_do}, or another method "
+        f"(docs/methods.md has what each of them needs). Of {client}: {reason}"
+    )
+
+
+def undeclared(method: str) -> str:
+    """The error of a method that sends what not every ClientApp can follow, and does not say so."""
+    return (
+        f"{method} plans an instruction that a plain Flower ClientApp cannot follow, and does not say so: have its "
+        f"device_needs() return which of {', '.join(MEANING)} it needs and why, or set identify=True where all devices "
+        "run Bouquet's own ClientApp."
+    )

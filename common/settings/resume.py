@@ -19,6 +19,7 @@ MAY_CHANGE = {
     "run.patience": "when it ends before that",
     "data.data_dir": "the data were moved",
     "model.weights": "the file was moved: its content may not change, and is kept in the run folder",
+    "train.budget": "how many steps each device does",
     "train.device": "where devices train",
     "train.threads": "how many cores they use",
     "train.mixed_precision": "what a GPU computes in",

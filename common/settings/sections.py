@@ -92,6 +92,11 @@ class TrainSettings(Section):
         description="'balanced': samples of a class that is rare on the device count more, by n / (classes there × "
         "samples of the class).",
     )
+    budget: Literal["epochs", "fleet"] = Field(
+        "epochs",
+        description="'fleet': a slow device does fewer steps, as many as fit the time that the median device takes for "
+        "its local_epochs (docs/own-speeds.md).",
+    )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the clients train.")
     mixed_precision: bool = Field(
         False,

@@ -97,13 +97,15 @@ class _Plan:
     def of(cls, task: LocalTraining) -> _Plan:
         options, epochs = task.options, range(task.options.local_epochs)
         batches = [b for _ in epochs for b in mini_batches(len(task.y), options.batch_size, task.generator)]
+        in_epoch, batches = len(batches) // len(epochs), batches[: options.local_steps]
         sizes = [batch.shape[0] for batch in batches]  # `len` of a tensor takes many times as long
-        return cls(pad_sequence(batches, batch_first=True), sizes, len(batches) // len(epochs))
+        return cls(pad_sequence(batches, batch_first=True), sizes, in_epoch)
 
 
 def _key(task: LocalTraining) -> tuple[Any, ...]:
     """Tasks that train the same parameters in the same way can go together."""
-    options = {**vars(task.options), "local_epochs": 1, "max_gradient_norm": task.options.max_gradient_norm or 0.0}
+    limit = task.options.max_gradient_norm or 0.0
+    options = {**vars(task.options), "local_epochs": 1, "local_steps": 0, "max_gradient_norm": limit}
     return (() if task.trained is None else tuple(sorted(task.trained)), task.trained is None, *options.values())
 
 
@@ -132,7 +134,8 @@ def _train(tasks: Sequence[LocalTraining], plans: Sequence[_Plan]) -> list[Train
     models = optimiser.models()
     for row, (task, plan, arrays) in enumerate(zip(tasks, plans, models, strict=True)):
         totals = [measured[step][row] * size for step, size in enumerate(plan.sizes)]
-        epochs = [sum(totals[i : i + plan.in_epoch]) / len(task.y) for i in range(0, len(totals), plan.in_epoch)]
+        starts = range(0, len(totals), plan.in_epoch)
+        epochs = [sum(totals[i : i + plan.in_epoch]) / sum(plan.sizes[i : i + plan.in_epoch]) for i in starts]
         try:
             for mean in epochs:
                 check_finite(mean, task.options)

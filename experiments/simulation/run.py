@@ -92,6 +92,10 @@ def check(settings: Settings, resumed: Path | None = None) -> None:
         raise BouquetError(
             f"server.min_clients = {settings.server.min_clients} is more than data.clients = {data.clients}."
         )
+    if settings.train.budget == "fleet" and not settings.simulation.speeds:
+        raise BouquetError(
+            "Setting train.budget = 'fleet' in a simulation needs simulation.speeds: of this machine all are one."
+        )
     trained = sample_size(data.clients, settings.server.fraction_train, 1)
     if fewest_replies(settings.server.min_replies, trained) > trained:
         raise BouquetError(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from flwr.app import Message, MetricRecord
 
-from bouquet.common.protocol import CONFIG, NUM_EXAMPLES
+from bouquet.common.protocol import CONFIG, LOCAL_STEPS, NUM_EXAMPLES, TRAIN_SECONDS
 from bouquet.common.protocol.records import config_of, records_of, size_of
 from bouquet.experiments.simulation.inline_grid import Handler, InlineGrid, Together
 
@@ -95,8 +95,11 @@ class TimedGrid(InlineGrid):
             return at
         link = self._links.get(node, float("inf"))
         begins = max(self._free[node], at + size_of(message.content) / link)
-        epochs = int(config_of(message.content, CONFIG).get("local-epochs", 1))
-        counts = [record.get(NUM_EXAMPLES, 0) for record in records_of(reply.content, MetricRecord).values()]
-        samples = sum(count for count in counts if not isinstance(count, list)) * epochs
+        asked, records = config_of(message.content, CONFIG), [*records_of(reply.content, MetricRecord).values()]
+        counts = [record.get(NUM_EXAMPLES, 0) for record in records]
+        samples = sum(count for count in counts if not isinstance(count, list)) * int(asked.get("local-epochs", 1))
+        if steps := asked.get(LOCAL_STEPS):
+            samples = min(samples, steps * int(asked.get("batch-size", 1)))
+            records[0][TRAIN_SECONDS] = samples / self._speeds[node]
         self._free[node] = begins + samples / self._speeds[node] + size_of(reply.content) / link
         return self._free[node]

@@ -52,6 +52,7 @@ def round_line(
         "not_now": {client: found.reason for client, found in sorted(trained.not_now.items())},
         "limited": dict(sorted(trained.limited.items())),
         "late": dict(sorted(trained.came_late.items())),
+        **({"steps": dict(sorted(strategy.budget.steps.items()))} if strategy.budget else {}),
         **({"epsilon": ledger.by_client()} if (ledger := strategy.filter_of(PrivacyLedger)) else {}),
         "clusters": len(set(assignment.values())) or 1,
         **agreement(assignment, groups),

@@ -20,6 +20,7 @@ from bouquet.strategies.base.late_replies import LateReplies
 from bouquet.strategies.base.protection import Protection
 from bouquet.strategies.base.sampling import fewest_replies, sample_size
 from bouquet.strategies.base.strategy import MethodStrategy
+from bouquet.strategies.base.work_budget import WorkBudget
 from bouquet.strategies.mathematics.robust import Aggregation
 from bouquet.strategies.registry import create_strategy
 
@@ -80,6 +81,9 @@ def build_strategy(settings: Settings, start: Start | PlainStart | None = None) 
                 "that it can use a model that was trained from what was sent rounds before; take 1."
             )
         strategy.late = LateReplies(server.buffer)
+    if settings.train.budget == "fleet":
+        check_budget(strategy, settings)
+        strategy.budget = WorkBudget(settings.train.local_epochs, settings.train.batch_size)
     wire = settings.wire
     if wire.compresses:
         if reason := strategy.needs_exact(wire.down):
@@ -98,6 +102,17 @@ def check_private(method: MethodStrategy[Any], settings: Settings, layout: Param
             f"Setting privacy.scores = 'withhold' does not fit {settings.strategy.name!r}: {reason} With "
             "'send' they leave the device exactly, and (ε, δ) is of the models alone."
         )
+
+
+def check_budget(method: MethodStrategy[Any], settings: Settings) -> None:
+    """Raise `BouquetError`, naming setting and reason, where devices cannot be told their steps, or tell a speed."""
+    said = "Setting train.budget = 'fleet' does not fit"
+    if not method.takes_steps:
+        raise BouquetError(
+            f"{said} {settings.strategy.name!r}: its devices do not train by local SGD alone; take 'epochs'."
+        )
+    if settings.privacy.withholds:
+        raise BouquetError(f"{said} privacy.scores = 'withhold': devices do not say how many samples they have.")
 
 
 def plain_starting_point(settings: Settings) -> Start:

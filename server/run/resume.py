@@ -14,6 +14,7 @@ from bouquet.server.run.checkpoint import Checkpoint, load_checkpoint, save_chec
 from bouquet.strategies.base.exclusion import Exclusion
 from bouquet.strategies.base.filters.privacy import PrivacyLedger
 from bouquet.strategies.base.strategy import MethodStrategy
+from bouquet.strategies.base.work_budget import WorkBudget
 
 
 @dataclass
@@ -51,6 +52,8 @@ def open_run(strategy: MethodStrategy[Any], settings: Settings, record: RunRecor
     strategy.restore(checkpoint.layout, checkpoint.arrays, checkpoint.state)
     strategy.run_id = checkpoint.run_id
     strategy.exclusion = Exclusion(**beside["exclusion"])
+    if strategy.budget and "budget" in beside:
+        strategy.budget = WorkBudget(**beside["budget"])
     if ledger := strategy.filter_of(PrivacyLedger):
         ledger.releases.update(beside["releases"])
     record.reopen(settings, checkpoint.round)
@@ -78,6 +81,8 @@ def save_run(
     arrays, state = strategy.checkpoint()
     assert strategy.layout is not None
     beside = {"groups": progress.groups, "seconds": seconds, "exclusion": vars(strategy.exclusion)}
+    if strategy.budget:
+        beside["budget"] = vars(strategy.budget)
     if ledger := strategy.filter_of(PrivacyLedger):
         beside["releases"] = ledger.releases
     checkpoint = Checkpoint(

@@ -81,13 +81,15 @@ class LateReplies:
         return self.awaited.get(message.metadata.reply_to_message_id)
 
 
-def moved(reply: ClientReply, then: Instruction, now: Instruction, layout: ParameterLayout) -> Vector:
+def moved(
+    reply: ClientReply, then: Instruction, now: Instruction, layout: ParameterLayout, record: str = ARRAYS
+) -> Vector:
     """What a late reply says of the model that its client would be sent now: that model and the client's update, (d,).
 
-    Where the model is still the same, it is the client's own. Buffers are as the client sent them: a difference of
-    running statistics is none.
+    ``record`` is the one with the model that it trained. Where that is still the same, or the client's own, the reply
+    is as it came. Buffers are as the client sent them: a difference of running statistics is none.
     """
-    sent, center = then.models.get(ARRAYS), now.models.get(ARRAYS)
+    sent, center = then.models.get(record), now.models.get(record)
     if sent is None or center is None or sent.layers != center.layers or np.array_equal(sent.vector, center.vector):
         return reply.vector
     layers = layout.layers if sent.layers is None else sent.layers

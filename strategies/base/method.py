@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bouquet.common import protocol
 from bouquet.common.parameters.layout import ParameterLayout, Vector
-from bouquet.common.protocol import Instruction, Payload
+from bouquet.common.protocol import ClientReply, Instruction, Payload
 from bouquet.strategies.base.replies import Matrix, PublicData, Replies
 from bouquet.strategies.mathematics.robust import Aggregation
 
@@ -68,9 +68,11 @@ class MethodHooks(ABC, Generic[State]):
     # The method's facts, which others read of it. Where an option decides one, the constructor sets it.
     wants_public_data: ClassVar[bool] = False
     # Whether a reply may be taken into a later round than its own: a model trained from what its client was sent then.
-    takes_late_replies: ClassVar[bool] = False
+    takes_late_replies: bool = False
     # Whether a device that is new, or whose data have changed, says by its losses which cluster it is in.
     places_by_loss: ClassVar[bool] = False
+    # Whether a device's work is local SGD from a model that it was sent, of which it may do a part (`train.budget`).
+    takes_steps: bool = False
     # Whether the server has none of the layers that make a device's model work.
     models_on_devices_only: ClassVar[bool] = False
     # For the notes of a table: the model that a device is tested with after the last round; what decides a device's
@@ -166,6 +168,10 @@ class MethodHooks(ABC, Generic[State]):
     def wants_late(self, state: State) -> bool:
         """Whether replies to older rounds can be used in this one, of a method that takes them at all."""
         return True
+
+    def trained_record(self, reply: ClientReply) -> str:
+        """Of what its client was sent, the record with the model that it trained for this reply; '' for none."""
+        return protocol.ARRAYS
 
     def record(self, state: State) -> dict[str, Any]:
         """What the method adds to the record of a round, as JSON."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bouquet.strategies.base.replies import Replies
 from bouquet.strategies.mathematics.robust import Aggregation, fences, norm_limits
@@ -69,7 +68,7 @@ class Protection:
         members = np.array([clusters.get(client, -1) for client in replies.clients], dtype=np.int64)
         left = norm_limits(norms, members, self.limit_norm)
         limited = {client: round(float(k), 6) for client, k in zip(replies.clients, left, strict=True) if k < 1}
-        return Judged(_shortened(replies, left) if limited else replies, refused, limited)
+        return Judged(replies.scaled(left.tolist()) if limited else replies, refused, limited)
 
 
 def _fenced(replies: Replies) -> Replies:
@@ -90,12 +89,3 @@ def _fenced(replies: Replies) -> Replies:
             received[rows[row]] = replace(reply, vector=vector)
     changed = any(new is not old for new, old in zip(received, replies.received, strict=True))
     return replace(replies, received=tuple(received), rows=None) if changed else replies
-
-
-def _shortened(replies: Replies, kept: NDArray[np.float64]) -> Replies:
-    """The replies with each update multiplied by its share ``kept`` (n,)."""
-    received = []
-    for reply, update, share in zip(replies.received, replies.updates, kept, strict=True):
-        vector = reply.vector if share == 1 else (reply.vector - (1 - share) * update).astype(np.float32)
-        received.append(replace(reply, vector=vector))
-    return replace(replies, received=tuple(received), rows=None)

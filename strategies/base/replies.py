@@ -98,6 +98,15 @@ class Replies:
             norms[row] = np.sqrt(np.einsum("i,i->", update, update, dtype=np.float64))
         return norms
 
+    def scaled(self, shares: Sequence[float], records: Mapping[str, str] = MappingProxyType({})) -> Replies:
+        """The replies with each update times its share (n,); ``records`` as in `each_update`."""
+        received, share = {reply.client: reply for reply in self.received}, dict(zip(self.clients, shares, strict=True))
+        for client, update in self.each_update(records):
+            if share[client] != 1:
+                vector = (received[client].vector - (1 - share[client]) * update).astype(np.float32)
+                received[client] = replace(received[client], vector=vector)
+        return replace(self, received=tuple(received.values()), rows=None)
+
     def only(self, chosen: Iterable[bool]) -> Replies:
         """The replies for which ``chosen`` (n,) is true."""
         kept = tuple(reply for reply, take in zip(self.received, chosen, strict=True) if take)

@@ -21,6 +21,7 @@ from bouquet.strategies.base.nodes import NameOf, Nodes, Resting
 from bouquet.strategies.base.replies import Replies, Rows
 from bouquet.strategies.base.reply_checks import read_reply, refused
 from bouquet.strategies.base.sampling import Sampled
+from bouquet.strategies.base.work_budget import WorkBudget
 
 
 @dataclass
@@ -74,6 +75,7 @@ class Receiver(MethodHooks[State], Sampled):
         # Set by a server whose settings ask for them; what filters remember survives a round beside the state.
         self.filters: list[Filter] = []
         self.late = LateReplies()
+        self.budget: WorkBudget | None = None
         self.round_patience = Patience(self.round_timeout)  # how long an exchange waits for replies
         self.exclusion = Exclusion()
         # What a node is called, by its id and what it says of itself; set by a server that knows it from the node's
@@ -111,6 +113,8 @@ class Receiver(MethodHooks[State], Sampled):
                 if client in usable:
                     raise BouquetError(f"Another node replied as {client!r} in this round; the first one counts.")
                 reply = replace(reply, client=client)
+                if self.budget:
+                    self.budget.note(reply)
                 if late:
                     reply, planned = self._moved(reply, late, layout)
                 for each in self.filters:
@@ -134,7 +138,10 @@ class Receiver(MethodHooks[State], Sampled):
         """A reply to an older task as one to what its client would be sent now."""
         assert self.state is not None
         current = self.plan(self.state, self._now.number, [reply.client]).get(reply.client, late.instruction)
-        return replace(reply, vector=moved(reply, late.instruction, current, layout)), (late.client, current)
+        return replace(reply, vector=moved(reply, late.instruction, current, layout, self.trained_record(reply))), (
+            late.client,
+            current,
+        )
 
     def _note_rest(self, client: str, arrival: Arrival) -> bool:
         """Whether the device says that its owner does not let it work now: no reply, and no failure."""

@@ -27,12 +27,12 @@ from bouquet.common.errors import BouquetError
 from bouquet.common.parameters.layout import ParameterLayout
 from bouquet.common.protocol import Encoder, Instruction
 from bouquet.common.protocol.arrival import Arrival
+from bouquet.common.protocol.offers import TRAINING, cannot_work, undeclared
 from bouquet.strategies.base.exchange import exchange
 from bouquet.strategies.base.filters.filter import Filter, Outgoing
 from bouquet.strategies.base.filters.initial import InitialModel
 from bouquet.strategies.base.filters.placing import Placing
 from bouquet.strategies.base.method import Outcome, State
-from bouquet.strategies.base.needs import cannot_work, undeclared
 from bouquet.strategies.base.nodes import IDENTIFY_TIMEOUT, wait_for_nodes
 from bouquet.strategies.base.protection import Protection
 from bouquet.strategies.base.replies import Replies, mean_metrics
@@ -148,7 +148,10 @@ class MethodStrategy(Receiver[State], Strategy):
         """Check the replies, update the state, and return the mean of the centers as one plain model."""
         if self.state is None or self.layout is None:
             raise BouquetError("aggregate_train was called before configure_train: there is no model yet.")
-        judged = self.protection.judge(self._read(self.layout, replies), self.assignment(self.state))
+        read = self._read(self.layout, replies)
+        if self.budget:
+            read = self.budget.normalised(read, {reply.client: self.trained_record(reply) for reply in read.received})
+        judged = self.protection.judge(read, self.assignment(self.state))
         now, usable = self.train_round, judged.replies
         now.replies, now.limited = usable, judged.limited
         now.refuse(judged.refused)
@@ -339,12 +342,19 @@ class MethodStrategy(Receiver[State], Strategy):
         self._now.failures |= self._nodes.refusals(connected)
         self._now.not_now |= self._nodes.not_now(connected)
         if lacking := self._nodes.all_lack():
-            raise BouquetError(cannot_work(type(self).__name__, self.device_needs(), lacking))
+            raise BouquetError(cannot_work(type(self).__name__, self._needs(), lacking))
         return self._nodes.among(connected)
+
+    def _needs(self) -> Mapping[str, str]:
+        return (
+            {TRAINING: "each device is told its steps (train.budget).", **self.device_needs()}
+            if self.budget
+            else self.device_needs()
+        )
 
     def _identify(self, grid: Grid, unknown: Sequence[int]) -> list[Message]:
         """Learn who the nodes are; what was asked and said for that."""
-        self._nodes.needs, self._nodes.tags = frozenset(self.device_needs()), self.tags
+        self._nodes.needs, self._nodes.tags = frozenset(self._needs()), self.tags
         if not (self.identify or self._nodes.needs or self.tags):
             self._nodes.clients.update({node: f"node-{node}" for node in unknown})
             self._nodes.refusing.clear()  # where nothing else is asked, the next round's message asks
@@ -372,6 +382,8 @@ class MethodStrategy(Receiver[State], Strategy):
         for client, instruction in instructions.items():
             if not (instruction.is_plain or knows_devices):
                 raise BouquetError(undeclared(type(self).__name__))
+            if self.budget and kind == MessageType.TRAIN:
+                instruction = self.budget.ask(client, instruction)
             sent = Outgoing(layout, client, kind == MessageType.TRAIN, instruction)
             for each in self.filters:
                 sent = each.outgoing(sent)

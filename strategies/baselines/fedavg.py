@@ -47,6 +47,7 @@ class FedAvg(MethodStrategy[GlobalState]):
 
     state_class = GlobalState
     takes_late_replies = True
+    takes_steps = True
 
     def initial_state(self, layout: ParameterLayout, initial: Vector) -> GlobalState:
         """The initial model."""
@@ -110,6 +111,7 @@ class FedSGD(FedAvg):
         See `bouquet.strategies.base.sampling.Sampling`.
     """
 
+    takes_steps = False
     takes_late_replies = False  # a step of the model before would not be one of this model's gradient
     trainings = "a step on all samples"
 

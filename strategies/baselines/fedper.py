@@ -41,6 +41,7 @@ class FedPer(MethodStrategy[FedPerState]):
 
     state_class = FedPerState
     takes_late_replies = True
+    takes_steps = True
     tested_model = "personal: the received base below its own layers"
     models_on_devices_only = True
 

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from bouquet.common.parameters.layout import ParameterLayout, Vector
-from bouquet.common.protocol import ARRAYS, Instruction, Payload, Proximal
+from bouquet.common.protocol import ARRAYS, ClientReply, Instruction, Payload, Proximal
 from bouquet.common.protocol.offers import LAYERS, TERMS
 from bouquet.strategies.base.method import Similarity, count_moved
 from bouquet.strategies.base.options import Count, Weight, check_options
@@ -77,6 +77,7 @@ class FedAC(MethodStrategy[FedACState]):
     """
 
     state_class = FedACState
+    takes_late_replies = True
     clusters_chosen_on = "uploaded models, reduced to a few numbers"
 
     num_clusters: int = 5
@@ -141,6 +142,14 @@ class FedAC(MethodStrategy[FedACState]):
         if self.tuner:
             state = self._tune(state, uploads, self.tuner)  # Algorithm 3
         return with_ratios(state)
+
+    def wants_late(self, state: FedACState) -> bool:
+        """Not before the first clustering, of models that come from one common start."""
+        return bool(state.assignment)
+
+    def trained_record(self, reply: ClientReply) -> str:
+        """None: a device trains its own model, which counts as it is, however old its task."""
+        return ""
 
     def device_needs(self) -> Mapping[str, str]:
         """For the personal models, and what holds them."""

@@ -60,6 +60,7 @@ class FeSEM(MethodStrategy[FeSEMState]):
     state_class = FeSEMState
     takes_late_replies = True
     places_by_loss = True
+    takes_steps = True
     clusters_chosen_on = "uploaded models"
 
     num_clusters: NumClusters = "auto"

@@ -27,7 +27,7 @@ import numpy as np
 
 from bouquet.common import protocol
 from bouquet.common.parameters.layout import ParameterLayout, Vector
-from bouquet.common.protocol import Instruction, Payload
+from bouquet.common.protocol import ClientReply, Instruction, Payload
 from bouquet.common.protocol.offers import TRAINING
 from bouquet.strategies.base.groups import NumClusters
 from bouquet.strategies.base.method import Outcome, count_moved
@@ -99,6 +99,9 @@ class GradientLoss(MethodStrategy[GradientLossState]):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.trainings = "a step on a mini-batch" if self.local_update == "step" else "1"
+        self.takes_steps = self.local_update == "epochs"
+        # Where clusters come and go, the one that an older task names may be another by now.
+        self.takes_late_replies = self.num_clusters != "auto"
         if self.choice_batches == "all":
             self.clusters_chosen_on = "the device's training data"
 
@@ -132,7 +135,8 @@ class GradientLoss(MethodStrategy[GradientLossState]):
         if not answers.trained:
             return Outcome(state, answers.refused)
         moved = count_moved(state.assignment, answers.chosen)
-        trained, held = answers.trained, {**state.held, **dict.fromkeys(answers.chosen, state.version)}
+        compared = [client for client in answers.chosen if client not in replies.late]  # these centers
+        trained, held = answers.trained, {**state.held, **dict.fromkeys(compared, state.version)}
         before = replace(state, assignment={**state.assignment, **answers.chosen})
         if self.num_clusters == "auto":
             before = self._find(state, before, answers, self.seed + round_)
@@ -160,6 +164,10 @@ class GradientLoss(MethodStrategy[GradientLossState]):
             },
         )
         return Outcome(after, answers.refused)
+
+    def trained_record(self, reply: ClientReply) -> str:
+        """The cluster that the device says it trained."""
+        return center_record(int(reply.metrics.get(choice.TRAINED, -1)))
 
     def device_needs(self) -> Mapping[str, str]:
         """For the choice."""

@@ -42,6 +42,7 @@ class PerFedAvg(FedDist):
 
     tested_model = "received, then adapted by gradient steps"
     trainings = "2"
+    takes_steps = False  # its meta-steps are more than local SGD's
 
     adaptation_rate: Above0 = 0.01
     step_size: float = field(default=1.0, init=False)  # no options here: the server takes the plain mean

@@ -96,6 +96,22 @@ def test_several_steps_are_those_of_pytorchs_optimiser():
     assert all(torch.equal(own, its) for own, its in zip(model.parameters(), twin.parameters(), strict=True))
 
 
+@pytest.mark.parametrize(("steps", "taken"), [(1, 1), (4, 4), (9, 6)])
+def test_so_many_steps_end_training_also_within_an_epoch(steps, taken):
+    """Of three mini-batches in each of two epochs; the loss is of those that the last epoch saw."""
+    seen = []
+
+    def loss(outputs, y):
+        seen.append(int(y[0]))
+        return outputs.sum() * 0 + y[0]
+
+    model, x, y = nn.Linear(1, 3), torch.zeros(6, 1), torch.arange(6)
+    options = SGDOptions(local_epochs=2, batch_size=2, learning_rate=0.1, local_steps=steps)
+    mean = sgd.train(model, x, y, options, [], torch.Generator(), loss_of=sgd.TrainingLoss(loss=loss))
+    last = seen[3:] or seen
+    assert (len(seen), mean) == (taken, sum(last) / len(last))
+
+
 def test_training_does_not_import_pytorchs_compiler():
     # It would double the time that PyTorch's import takes, in every message.
     script = """

@@ -63,6 +63,15 @@ def test_threads_that_train_tasks_of_one_shared_model_do_not_meet_in_it():
         assert loss == pytest.approx(expected_loss, abs=1e-5)
 
 
+def test_steps_that_end_within_an_epoch_and_as_many_as_there_are():
+    sizes = (40, 20, 20, 8)  # of 10, 6, 6 and 2 steps
+    compare(
+        lambda: [
+            task(n, seed=s, local_steps=steps) for s, (n, steps) in enumerate(zip(sizes, (7, 1, None, 9), strict=True))
+        ]
+    )
+
+
 @pytest.mark.parametrize("name", ["mlp", "cnn-dcpfl"])
 @pytest.mark.parametrize(
     "options",

@@ -20,6 +20,7 @@ CHOSEN = {
     "fedtsdp": ["strategy.hopkins_threshold=0.0", "strategy.dampening=0.7"],
     "fedper": [],
     "ditto": [],
+    "ditto with a budget": ["train.budget=fleet", "simulation.speeds=[100,10,3]"],
     "anchored": ["strategy.num_clusters=2"],
     "feddane": [],
     "per-fedavg": [],

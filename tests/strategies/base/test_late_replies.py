@@ -12,8 +12,10 @@ from bouquet.strategies.base.exchange import Patience, replies_to
 from bouquet.strategies.base.late_replies import LateReplies
 from bouquet.strategies.baselines.fedavg import FedAvg
 from bouquet.strategies.baselines.fl_hc import FLHC
+from bouquet.strategies.fedac.strategy import FedAC
+from bouquet.strategies.gradient_loss.strategy import GradientLoss
 
-CANNOT = {"fedsgd", "cfl", "gradient-loss", "ifca", "fedac", "fedtsdp", "dc-pfl", "feddane"}
+CANNOT = {"fedsgd", "cfl", "gradient-loss", "ifca", "fedtsdp", "dc-pfl", "feddane"}
 
 
 def play(strategy, grid, initial, *rounds):
@@ -114,6 +116,38 @@ def test_a_method_that_cannot_use_it_refuses_the_setting_by_name(method):
             build_strategy(settings)
     else:
         assert build_strategy(settings).late == LateReplies(0.5)
+
+
+def test_where_devices_choose_a_late_update_is_of_the_cluster_that_was_trained(scripted, initial):
+    def train(amount):
+        return lambda start, received: received.models["center-1"].vector + amount
+
+    said = {"cluster": 1, "trained-cluster": 1}
+    devices = {1: scripted("a", train(1), said), 2: scripted("b", train(5), said)}
+    strategy = made(GradientLoss, num_clusters=2, gradient_weight=0.5, local_update="epochs")
+    play(strategy, grid := TimedGrid(devices, speeds=(10, 4)), initial, 1, 2)
+    before = strategy.centers(strategy.state)[1]
+    play(strategy, grid, initial, 3)
+    assert strategy.train_round.came_late == {"b": 2}
+    assert strategy.centers(strategy.state)[1] - before == pytest.approx(5)
+    assert set(strategy.state.held) == {"a"}  # b is sent how the centers moved: those it compared are gone
+
+
+def test_a_late_model_of_a_devices_own_counts_as_it_is(scripted, initial):
+    devices = {1: scripted("a", plus(1)), 2: scripted("b", plus(1)), 3: scripted("c", plus(5))}
+    grid, strategy = TimedGrid(devices, speeds=(10, 10, 4)), made(FedAC, 0.6, num_clusters=1, tuning="off")
+    strategy.similarity = "l2"
+    play(strategy, grid, initial, 1, 2, 3)
+    assert strategy.train_round.came_late == {"c": 2}
+    rows = dict(zip(strategy.train_round.replies.clients, strategy.train_round.replies.W[:, 0], strict=True))
+    assert rows["c"] == 5  # and not as many more as today's center is
+
+
+@pytest.mark.parametrize("method", ["ifca", "gradient-loss"])
+def test_clusters_that_come_and_go_have_no_use_for_an_older_choice(method):
+    build_strategy(load_settings(None, [f"strategy.name={method}", "server.buffer=0.5", "strategy.num_clusters=3"]))
+    with pytest.raises(BouquetError, match=f"does not fit '{method}'"):
+        build_strategy(load_settings(None, [f"strategy.name={method}", "server.buffer=0.5"]))
 
 
 def test_compressed_a_late_reply_is_read_by_the_copy_that_its_device_was_sent():
