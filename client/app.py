@@ -57,7 +57,6 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
             return unwatched(message, node)
         if (later := node.watch.refusal()) is not None:  # also where the SuperNode is not ours, and did not ask
             raise later
-        node.watch.be_nice()
         from bouquet.client.training.pauses import pausing
 
         with pausing(node.watch.between_batches):

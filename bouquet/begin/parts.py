@@ -120,7 +120,7 @@ def settings_of_parts(settings: Settings, shape: tuple[int, ...]) -> Settings:
     sections: dict[str, Any] = settings.model_dump(exclude_unset=True)
     task = task_of(settings)
     data = {"dataset": "own", "input_shape": shape, "classes": settings.data.classes}
-    table = {} if task.has_classes else {"targets": settings.table.targets, "scaling": settings.table.scaling}
+    table = {} if task.has_classes else {"targets": settings.table.targets}
     kind = {"kind": "regression"} if task.is_forecast else {}
     sections |= {"data": data, "table": table, "task": {**sections.get("task", {}), **kind}}
     sections["server"] = {**sections.get("server", {}), "min_clients": 1}

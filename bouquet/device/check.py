@@ -113,7 +113,7 @@ def _whole_data(path: Path, settings: Settings, strict: bool) -> Iterator[Line]:
         yield Line("", OK, found.span)
     for note in (*found.notes, *found.warnings):
         yield Line("", WARNING, note)
-    if found.scaling is not None and table.scaling == "device":
+    if found.scaling is not None:
         scaling = found.scaling
         words = [f"{name}={value}" for name in table.inputs for value in table.values.get(name, ("",))]
         words = words or [f"x[:, {k}]" for k in range(len(scaling.mean))]  # of an .npz

@@ -168,10 +168,9 @@ def cluster_model(run: Path, cluster: int, allowed: Collection[str] = ()) -> Kep
         raise BouquetError(f"There is no file {file}; the run has {found}.") from None
     except (OSError, SafetensorError) as error:
         raise BouquetError(f"The model {file} cannot be read ({error}).") from None
-    scaled = settings.table.inputs or not task_of(settings).has_classes
-    if scaled and settings.table.scaling == "device":
+    if settings.table.inputs or not task_of(settings).has_classes:
         raise BouquetError(
-            f"The run {run} is of numbers, which each device scales by its own (table.scaling = 'device'): a model "
+            f"The run {run} is of numbers, which each device scales by its own: a model "
             "alone does not know the units. Use --state-dir on a device."
         )
     return _loaded(ModelCard.of(settings).to_json(), [tensors], f"{run}, cluster {cluster}", allowed)

@@ -95,7 +95,7 @@ def load_folder(
         notes += near_duplicates(x, test_x, own.files, own.test_files)
     if classes:
         return ClientData(x, y, test_x, test_y, len(classes), notes=notes, **rest)
-    scaling = scaling_of(x, y, about, has_classes=False)
+    scaling = scaling_of(x, y, has_classes=False)
     y = within(y, scaling.target_limits)
     naive, naive_names = _naive(y, test_y)
     if x.dtype != np.uint8:
@@ -137,7 +137,7 @@ def load_table(path: Path | str, settings: Settings, strict: bool = False) -> Cl
         rest = _by_time(what, samples, parts)
     train, test = parts or split(str(path), np.arange(len(labels)), labels, settings.run.seed, fraction, None)
     check_enough(what, len(train), len(test))
-    scaling = scaling_of(samples.x[train], samples.y[train], about, task.has_classes or task.reconstructs)
+    scaling = scaling_of(samples.x[train], samples.y[train], task.has_classes or task.reconstructs)
     train_y, test_y = samples.y[train], samples.y[test]
     x = scaling.inputs(samples.x)
     notes = (*samples.notes, *odd_values(table, about), *capped(scaling, about))

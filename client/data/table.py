@@ -92,21 +92,20 @@ def span(samples: Timed, train: NDArray[np.int64], test: NDArray[np.int64]) -> s
     return f"Trained on: {said[0]}; tested: {said[1]} (UTC)."
 
 
-def scaling_of(x: NDArray[Any], y: NDArray[Any], about: TableSettings, has_classes: bool) -> Scaling:
+def scaling_of(x: NDArray[Any], y: NDArray[Any], has_classes: bool) -> Scaling:
     """Mean and deviation of each column of what is trained on; that of a constant counts as 1.
 
     Where few values are so far outside that they would spoil the scale (`client.data.outliers`), it is that of the
     others. Bytes, of images, are not scaled here.
     """
-    unscaled = about.scaling == "none"
-    inputs = _of_columns(x, unscaled or x.dtype == np.uint8)
-    targets = _of_columns(y, unscaled) if not has_classes else ((), (), ())
+    inputs = _of_columns(x)
+    targets = _of_columns(y) if not has_classes else ((), (), ())
     return Scaling(*inputs[:2], *targets[:2], limits=inputs[2], target_limits=targets[2])
 
 
-def _of_columns(values: NDArray[Any], unscaled: bool) -> tuple[tuple[float, ...], tuple[float, ...], Limits]:
+def _of_columns(values: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...], Limits]:
     """Mean, deviation and limits of each column of (n, columns, …)."""
-    if unscaled:
+    if values.dtype == np.uint8:
         return (0.0,) * values.shape[1], (1.0,) * values.shape[1], ()
     mean, std = (list(found) for found in _mean_and_deviation(values, (0, *range(2, values.ndim))))
     limits: list[tuple[float, float] | None] = [None] * len(mean)
@@ -132,7 +131,7 @@ def capped(scaling: Scaling, about: TableSettings) -> tuple[str, ...]:
 def jumped(x: NDArray[np.float32], about: TableSettings) -> tuple[str, ...]:
     """A word on inputs whose newest values are far from what is trained on; ``x`` (n, columns) is scaled, in order."""
     words = about.words
-    off = np.abs(np.median(x[-NEWEST:], axis=0)) if about.scaling == "device" else np.zeros(len(words))
+    off = np.abs(np.median(x[-NEWEST:], axis=0))
     return tuple(
         f"The newest values of {column!r} are far from what is trained on: has its unit changed, or does it fail?"
         for column, by in zip(words, off, strict=True)

@@ -42,19 +42,15 @@ class When(BaseModel):
     battery: float | None = Field(
         None, gt=0, le=1, description="Without a charger, only while the battery has this share of its charge."
     )
-    interface: Texts = Field((), description="Only while the default route goes through one of these links.")
     temperature: float | None = Field(
         None, description="°C of the hottest thermal zone, from which it stops, until it is 10 °C cooler."
     )
-    load: float | None = Field(None, gt=0, description="It begins no work while the load of the last minute is above.")
-    free_memory: float | None = Field(None, gt=0, description="MB; it begins no work while fewer are available.")
     command: Texts = Field((), description="Only while this program, with its arguments, ends with status 0.")
     look_again: float = Field(
         60.0, ge=1, le=3600, description="Seconds after which the server asks again, where the time is not known."
     )
     threads: int | None = Field(None, ge=1, description="CPU threads of the training; all idle cores if left out.")
     cpu_share: float = Field(1.0, gt=0, le=1, description="Share of the time in which it trains; it rests between.")
-    niceness: int = Field(0, ge=0, le=19, description="Of the training, as in the program nice.")
 
     @model_validator(mode="after")
     def _fits(self) -> When:
@@ -128,10 +124,6 @@ def readings(when: When, sensors: Sensors, was_hot: bool) -> dict[str, Callable[
             return "how full its battery is, is not known"
         return f"battery below {when.battery:.0%}; again from there, or on mains"
 
-    def link() -> str | None:
-        used = sensors.interface()
-        return None if used in when.interface else f"not on {' or '.join(when.interface)}"
-
     def heat() -> str | None:
         assert when.temperature is not None
         degrees = sensors.temperature()
@@ -139,18 +131,6 @@ def readings(when: When, sensors: Sensors, was_hot: bool) -> dict[str, Callable[
             return "its temperature is not known"
         limit = when.cool if was_hot else when.temperature
         return None if degrees < limit else f"too hot; again below {when.cool:g} °C"
-
-    def load() -> str | None:
-        found = sensors.load()
-        if found is None:
-            return "its load is not known"
-        return None if found <= (when.load or 0.0) else f"busy; again below a load of {when.load}"
-
-    def memory() -> str | None:
-        found, least = sensors.free_memory(), when.free_memory or 0.0
-        if found is None:
-            return "how much of its memory is free is not known"
-        return None if found >= least else f"short of memory; again from {least:g} MB"
 
     def command() -> str | None:
         found = sensors.allows(when.command)
@@ -160,17 +140,13 @@ def readings(when: When, sensors: Sensors, was_hot: bool) -> dict[str, Callable[
 
     wanted: dict[str, tuple[Any, Callable[[], str | None]]] = {
         "power": (when.mains or when.battery, power),
-        "interface": (when.interface, link),
         HEAT: (when.temperature is not None, heat),
-        "load": (when.load, load),
-        "memory": (when.free_memory, memory),
         "command": (when.command, command),
     }
     return {name: look for name, (asked, look) in wanted.items() if asked}
 
 
 HEAT = "temperature"
-ONLY_BEFORE = ("load", "memory")  # which the work itself changes
 
 
 def _minutes(window: str) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""What a device knows of itself, read from Linux: power, temperature, load, memory and the link that it uses.
+"""What a device knows of itself, read from Linux: power and temperature.
 
 ``BOUQUET_SENSORS`` names a folder that stands for ``/``, for tests and for a container whose host's files are mounted
 elsewhere. Each reading is None where the machine does not tell.
@@ -17,7 +17,6 @@ from pathlib import Path
 
 VARIABLE = "BOUQUET_SENSORS"
 PATIENCE_SECONDS = 30.0  # with another program
-UP, ANYWHERE = 0x1, "00000000"  # a route's flag and destination in /proc/net/route
 CHARGERS = ("Mains", "USB", "Wireless")  # how the types of chargers begin
 COLDEST = -90.0  # °C: a zone that reads less is not connected, or lies
 MOST_BYTES = 64 * 1024  # of a reading: a file that does not end must not fill the memory
@@ -52,33 +51,6 @@ class Sensors:
         """Share of the charge that the fullest battery of the machine has, from 0 to 1."""
         found = [_number(battery / "capacity") for battery in self._batteries(self._supplies())]
         return max((value / 100 for value in found if value is not None and 0 <= value <= 100), default=None)
-
-    def load(self) -> float | None:
-        """Mean of the last minute's runnable processes."""
-        with contextlib.suppress(ValueError, IndexError):
-            found = float(_text(self.root / "proc/loadavg").split()[0])
-            return found if found >= 0 else None
-        return None
-
-    def free_memory(self) -> float | None:
-        """MB that are available."""
-        for line in _text(self.root / "proc/meminfo").splitlines():
-            name, _, value = line.partition(":")
-            if name == "MemAvailable":
-                with contextlib.suppress(IndexError):
-                    kib = _whole(value.split()[0])
-                    return None if kib is None else kib * 1024 / 10**6
-        return None
-
-    def interface(self) -> str | None:
-        """The network interface of the default route."""
-        routes = []
-        for line in _text(self.root / "proc/net/route").splitlines()[1:]:
-            with contextlib.suppress(ValueError, IndexError):
-                name, destination, _, flags, _, _, metric = line.split()[:7]
-                if destination == ANYWHERE and int(flags, 16) & UP:
-                    routes.append((int(metric), name))
-        return min(routes)[1] if routes else None
 
     def allows(self, command: Sequence[str]) -> bool | None:
         """Whether a command of the owner's ends with status 0; None where it cannot be started or does not end in time.

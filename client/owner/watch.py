@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from bouquet.client.owner.conditions import HEAT, ONLY_BEFORE, When, outside_hours, read_when, readings
+from bouquet.client.owner.conditions import HEAT, When, outside_hours, read_when, readings
 from bouquet.client.owner.sensors import Sensors
 from bouquet.common.errors import BouquetError, NotNow
 from bouquet.common.system.files import write_json
@@ -78,11 +77,6 @@ class Watch:
         if (found := self._look(begun=True)) is not None:
             raise found
 
-    def be_nice(self) -> None:
-        """Give this process the owner's niceness, if that is more than it has."""
-        if (more := self.settled.niceness - os.nice(0)) > 0:
-            os.nice(more)
-
     def _look(self, begun: bool) -> NotNow | None:
         try:
             when = self.when
@@ -92,7 +86,7 @@ class Watch:
         if (outside := outside_hours(when, self.now())) is not None:
             return self._remember("hours", NotNow(*outside))
         for name, look in readings(when, self.sensors, not begun and self._was == HEAT).items():
-            if begun and (name in ONLY_BEFORE or self.clock() < self._next_look.get(name, 0.0)):
+            if begun and self.clock() < self._next_look.get(name, 0.0):
                 continue
             began = self.clock()
             reason = look()

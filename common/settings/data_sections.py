@@ -194,11 +194,6 @@ class TableSettings(Section):
         "", description="ISO 8601: what is of this time or later is tested, also of an .npz; empty: the newest part."
     )
     until: str = Field("", description="ISO 8601: rows of this time or later are not used; empty: all are.")
-    scaling: Literal["device", "none"] = Field(
-        "device",
-        description="'device': inputs and targets minus their mean, over their deviation, both of the device's "
-        "training part; 'none': as they are. Errors are in the targets' own units, always.",
-    )
 
     @property
     def values(self) -> dict[str, tuple[str, ...]]:

@@ -20,7 +20,7 @@ from bouquet.common.settings import Settings
 from bouquet.common.system.files import write_json
 from bouquet.common.trust.code import DISTRIBUTION
 from bouquet.server.fleet.names import Names, registered_names
-from bouquet.server.run_folder import STATUS
+from bouquet.server.run_folder import STATUS, SUMMARY
 
 WAITING, TRAINING, TESTING = "waiting", "training", "testing"
 FINISHED, FAILED, STOPPED = "finished", "failed", "stopped"
@@ -120,8 +120,12 @@ def note_failure(folder: Path, error: Exception) -> None:
 
 
 def read_status(folder: Path) -> dict[str, Any]:
-    """What ``status.json`` of a run folder says; empty where there is none."""
+    """What ``status.json`` of a run folder says; empty where there is none.
+
+    A run with a summary is finished, also where its server could not say so any more, on a full disk for example.
+    """
     with contextlib.suppress(OSError, ValueError):
         content = json.loads((folder / STATUS).read_text(encoding="utf-8"))
-        return content if isinstance(content, dict) else {}
+        if isinstance(content, dict):
+            return {**content, "state": FINISHED} if (folder / SUMMARY).exists() else content
     return {}

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike
 from bouquet.common.parameters.layout import Vector
 from bouquet.common.protocol import Scalar
 from bouquet.common.protocol.offers import TRAINING
-from bouquet.strategies.base.options import Allowed, Count
+from bouquet.strategies.base.options import Count
 from bouquet.strategies.base.replies import Matrix
 from bouquet.strategies.baselines.one_shot import OneShotClustering, OneShotState
 from bouquet.strategies.mathematics.aggregation import Assignment
@@ -42,15 +42,14 @@ class RobustTKM(OneShotClustering):
     ----------
     num_clusters : int, default 4
         K.
-    trimmed_share : float, default 0.1
-        α, from 0 to below 0.5: the part of the models that trimmed k-means leaves out, and of the values of each
-        coordinate that the mean of a cluster leaves out at either end.
     **sampling
         See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     num_clusters: Count = 4
-    trimmed_share: Annotated[float, Allowed("a number from 0 to below 0.5", lambda value: 0 <= value < 0.5)] = 0.1
+    # α: the part of the models that trimmed k-means leaves out, and of the values of each coordinate that the mean of a
+    # cluster leaves out at either end
+    trimmed_share: ClassVar[float] = 0.1
     erm_epochs: ClassVar[int] = 10  # passes over a device's data in the first stage
     warmup_rounds: int = field(default=0, init=False)  # no option here: clustering begins at once
 

@@ -17,6 +17,8 @@ from bouquet.strategies.mathematics.similarity import cosine_to, product_blocks
 
 # A variance below this share of the models' squared norms is the rounding of float32, not a direction.
 _ROUNDING = 1e-14
+# One model that is so many times as far from all others as any two of them from each other leads no map.
+_FURTHEST = 3.0
 _BLOCK_COLUMNS, _BLOCK_ELEMENTS = 2**16, 2**22  # that are converted at a time, and of all models together
 
 Reduced = NDArray[np.float64]
@@ -59,8 +61,9 @@ def fit_map(
 
     The directions, at most n − 1, come from the Gram matrix of the centred rows, a block of columns at a time, because
     d is far larger than n. ``ignored`` masks columns (d,) in which no direction goes, such as BatchNorm's buffers.
-    ``remembered`` models are further rows. None when all rows are equal: then there is no direction. Raises
-    `BouquetError` for a ``num_dims`` below 1.
+    ``remembered`` models are further rows. One that is by itself far away is drawn near (`_loner`): else the mean would
+    lie so far towards it that, seen from there, all others had one direction. None when all rows are equal: then there
+    is no direction. Raises `BouquetError` for a ``num_dims`` below 1.
     """
     if num_dims < 1:
         raise BouquetError(f"strategy.pca_dim = {num_dims}: a whole number from 1.")
@@ -87,6 +90,13 @@ def fit_map(
     for product, squares in in_threads(products, blocks):
         gram += product
         size += squares
+    if (loner := _loner(gram)) is not None:
+        row, kept = loner
+        models = W if remembered is None else np.vstack([W, remembered.block(slice(None))])
+        others = np.delete(models, row, axis=0).mean(axis=0, dtype=np.float64)
+        nearer = models.astype(np.float32)
+        nearer[row] = others + kept * (models[row] - others)
+        return fit_map(nearer, num_dims, ignored)
     values, vectors = np.linalg.eigh(gram)
     order = np.argsort(-values, kind="stable")[: min(num_dims, n - 1)]
     order = order[values[order] > _ROUNDING * size]
@@ -104,6 +114,22 @@ def fit_map(
 
     offset = np.sum(list(in_threads(direct, blocks)), axis=0)
     return LowRankMap(directions, offset), mean.astype(np.float32)
+
+
+def _loner(gram: Reduced) -> tuple[int, float] | None:
+    """Of four or more centred rows, by their Gram matrix (n × n), the one that is `_FURTHEST` from all others or more.
+
+    With the share of its way from their mean at which it is none, by a little. None where there is none: several that
+    lie far away together are a group.
+    """
+    norms = np.diag(gram)
+    squared = norms[:, None] + norms - 2 * gram
+    for row in np.unravel_index(squared.argmax(), squared.shape) if len(gram) > 3 else ():
+        others = np.delete(np.arange(len(gram)), row)
+        limit = _FURTHEST**2 * squared[np.ix_(others, others)].max()
+        if 0 < limit < squared[row, others].min():
+            return int(row), float(0.9 * np.sqrt(limit / squared[row, others].mean()))
+    return None
 
 
 def most_similar(reduced: Reduced, centers: Reduced) -> Assignment:

@@ -202,11 +202,10 @@ def of_owner(tmp_path, text, **more):
 
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
 def test_conditions_hold_where_no_supernode_asked(model, tmp_path, kind, monkeypatch):
-    """Also those that are not looked at any more once the work has begun."""
     machine = Machine(tmp_path / "machine")
-    machine.load(4)
+    machine.temperature(80)
     monkeypatch.setenv(VARIABLE, str(machine.root))
-    config = of_owner(tmp_path, "load = 1\n")
+    config = of_owner(tmp_path, "temperature = 70\n")
     reply = make_client_app(SETTINGS)(ask(model, whole(model), kind=kind), context(config))
     assert reply.error.code == NOT_NOW_ERROR
 
@@ -217,7 +216,7 @@ def test_whatever_it_does_it_stops_where_conditions_end(model, tmp_path, monkeyp
     only = {"personal.serve": "own", "personal.compare": False}
     settings = SETTINGS.with_overrides(only | dict(one.split("=") for one in overrides))
     demands = {"least-noise": 0.5} if overrides == PRIVATE else {}
-    looks, nice, last = [], [], [0]
+    looks, last = [], [0]
 
     def between(_):
         looks.append(len(looks))
@@ -225,7 +224,6 @@ def test_whatever_it_does_it_stops_where_conditions_end(model, tmp_path, monkeyp
             raise NotNow("too hot", 60.0)
 
     monkeypatch.setattr(Watch, "between_batches", between)
-    monkeypatch.setattr(Watch, "be_nice", lambda watch: nice.append(watch.file))
 
     def answered(folder):
         folder.mkdir()
@@ -234,7 +232,6 @@ def test_whatever_it_does_it_stops_where_conditions_end(model, tmp_path, monkeyp
         return make_client_app(settings)(ask(model, whole(model)), context(config))
 
     assert answered(tmp_path / "0").has_content()
-    assert len(nice) == 1
     count = len(looks)
     for number, last[0] in enumerate((1, count // 2, count), 1):
         assert answered(tmp_path / str(number)).error.code == NOT_NOW_ERROR

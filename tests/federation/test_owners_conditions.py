@@ -193,17 +193,17 @@ def test_a_day_and_a_night(fleet):
     fleet.eventually(lambda: fleet.resting("night") == "" and "night" in fleet.status["connected"])
 
     # A link that costs by the byte, and a power cut there.
-    link = 'interface = "wlan0"\nlook_again = 1\n'
-    fleet.machines["flat"].routes(("wwan0", 600))
+    wlan = folder / "wlan0"
+    link = f'command = ["test", "-e", "{wlan}"]\nlook_again = 1\n'
     fleet.when("flat", link)
-    fleet.eventually(lambda: fleet.resting("flat") == "not on wlan0")
+    fleet.eventually(lambda: fleet.resting("flat") == "its owner's own command says so")
     kept, last = model_of(folder / "state-flat"), fleet.trained("flat")[-1]
     assert kept
     fleet.again("flat", link)
     fleet.eventually(lambda: "flat" in fleet.status["connected"] and fleet.resting("flat"))
     fleet.goes_on()
     assert (model_of(folder / "state-flat"), fleet.trained("flat")[-1]) == (kept, last)
-    fleet.machines["flat"].routes(("wwan0", 600), ("wlan0", 100))
+    wlan.touch()
     fleet.eventually(lambda: fleet.trained("flat")[-1] > last)
 
     lines = fleet.lines

@@ -33,13 +33,6 @@ class Machine:
         self.supply("AC", type="Mains", online=int(mains))
         self.supply("BAT0", type="Battery", capacity=battery, status="Charging" if mains else "Discharging")
 
-    def load(self, mean: float) -> None:
-        self.write("proc/loadavg", f"{mean} 0.10 0.05 1/200 4242")
-
-    def memory(self, megabytes: float) -> None:
-        kilobytes = round(megabytes * 10**6 / 1024)
-        self.write("proc/meminfo", f"MemTotal: 4000000 kB\nMemFree: 1000 kB\nMemAvailable: {kilobytes} kB")
-
     def routes(self, *links: tuple[str, int]) -> None:
         lines = [f"{name}\t00000000\t0101A8C0\t0003\t0\t0\t{metric}\t00000000\t0\t0\t0" for name, metric in links]
         local = "eth0\t0000A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0"

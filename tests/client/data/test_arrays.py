@@ -88,8 +88,6 @@ def test_several_targets_and_whole_numbers_are_fine(tmp_path):
     data = load(save(tmp_path, y=y), TWO)
     np.testing.assert_allclose(data.scaling.undone(data.train_y), y[:32], rtol=1e-5, atol=1e-4)
     assert load(save(tmp_path, y=np.arange(COUNT)[:, None])).test_y.shape == (8, 1)
-    as_is = load(save(tmp_path, y=y), TableSettings(targets=("level", "flow"), scaling="none"))
-    assert as_is.train_y.tolist() == y[:32].tolist()
 
 
 def test_bytes_stay_bytes_and_a_test_part_is_used(tmp_path):

@@ -33,7 +33,7 @@ HEADS = [
 KINDS = [["task.kind=forecast", "table.targets=a", "table.history=2"], ["task.kind=regression", "table.targets=b"]]
 KINDS += [["task.kind=classification", "table.targets=b", "data.classes=1,NA,2.5"]]
 MORE = [[], ["table.gaps=-127,1,a=2.5,now"], ["table.dates=month-day-year", "table.decimal=."], ["table.fill=3"]]
-MORE += [['table.categories=["a=1,2.5"]'], ["table.until=2026-10-14"], ["table.scaling=none", "table.cut=2026-10-14"]]
+MORE += [['table.categories=["a=1,2.5"]'], ["table.until=2026-10-14"], ["table.cut=2026-10-14"]]
 
 GOOD = [[f"2026-10-{14 + h // 24:02}T{h % 24:02}:00", f"{h % 7}.5", ("1", "2.5")[h % 2]] for h in range(60)]
 

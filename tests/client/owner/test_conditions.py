@@ -51,9 +51,7 @@ class TestSensors:
     def test_a_machine_that_says_nothing_is_on_mains_and_knows_nothing_else(self, machine):
         sensors = machine.sensors
         assert sensors.on_mains() is True
-        readings_of_nothing = (sensors.temperature(), sensors.battery(), sensors.load(), sensors.free_memory())
-        assert readings_of_nothing == (None, None, None, None)
-        assert sensors.interface() is None
+        assert (sensors.temperature(), sensors.battery()) == (None, None)
 
     def test_the_hottest_zone_counts_and_one_without_a_reading_does_not(self, machine):
         machine.temperature(45.5, zone=0)
@@ -81,19 +79,8 @@ class TestSensors:
         machine.supply("BAT1", status="Charging")
         assert machine.sensors.on_mains() is True
 
-    def test_a_route_that_is_down_is_no_link(self, machine):
-        machine.routes(("wlan0", 600))
-        machine.write("proc/net/route", (machine.root / "proc/net/route").read_text().replace("\t0003\t", "\t0002\t"))
-        assert machine.sensors.interface() is None
-
-    def test_the_route_with_the_least_metric_is_the_link(self, machine):
-        machine.routes(("wwan0", 700), ("wlan0", 600))
-        assert machine.sensors.interface() == "wlan0"
-
     def test_this_machine_can_be_read(self):
         sensors = Sensors()
-        assert sensors.load() is not None
-        assert sensors.free_memory() > 1
         assert sensors.on_mains() in (True, False, None)
 
 
@@ -130,24 +117,12 @@ class TestReadings:
         machine.power(mains=mains, battery=level)
         assert (reasons(machine, **when) == []) is allowed
 
-    def test_the_link_by_name(self, machine):
-        machine.routes(("wwan0", 100))
-        assert reasons(machine, interface="wlan0") == ["not on wlan0"]
-        assert reasons(machine, interface=["eth0", "wwan0"]) == []
+    def test_a_command(self, machine):
+        assert reasons(machine, command="false") == ["its owner's own command says so"]
+        assert reasons(machine, command=["sh", "-c", "exit 0"]) == []
 
-    def test_load_memory_and_a_command(self, machine):
-        machine.load(2.5)
-        machine.memory(300)
-        assert reasons(machine, load=2, free_memory=400, command="false") == [
-            "busy; again below a load of 2.0",
-            "short of memory; again from 400 MB",
-            "its owner's own command says so",
-        ]
-        assert reasons(machine, load=3, free_memory=200, command=["sh", "-c", "exit 0"]) == []
-
-    @pytest.mark.parametrize("when", [{"temperature": 70}, {"interface": "wlan0"}, {"load": 1}, {"free_memory": 1}])
-    def test_what_the_machine_does_not_tell_is_a_reason(self, machine, when):
-        assert len(reasons(machine, **when)) == 1
+    def test_what_the_machine_does_not_tell_is_a_reason(self, machine):
+        assert len(reasons(machine, temperature=70)) == 1
 
 
 class TestFile:
@@ -215,12 +190,10 @@ class TestWatch:
         machine.temperature(65)
         assert self.watch(tmp_path, machine, "temperature = 70\n").refusal() is None
 
-    def test_between_two_batches_it_stops_by_heat_and_not_by_the_load_that_it_makes(self, tmp_path, machine):
+    def test_between_two_batches_it_stops_by_heat(self, tmp_path, machine):
         machine.temperature(50)
-        machine.load(0.1)
-        watch = self.watch(tmp_path, machine, "temperature = 70\nload = 1\n", clock=lambda: 0.0)
+        watch = self.watch(tmp_path, machine, "temperature = 70\n", clock=lambda: 0.0)
         assert watch.refusal() is None
-        machine.load(4)
         watch.between_batches()
         machine.temperature(71)
         with pytest.raises(NotNow, match="too hot"):
@@ -231,7 +204,6 @@ class TestWatch:
         [
             ("mains = true\n", lambda machine, go: machine.power(mains=False, battery=90)),
             ("battery = 0.3\n", lambda machine, go: machine.supply("BAT0", capacity=20)),
-            ('interface = "wlan0"\n', lambda machine, go: machine.routes(("wwan0", 1))),
             ('command = ["test", "-e", "GO"]\n', lambda machine, go: go.unlink()),
             ('hours = "03:00-04:00"\n', lambda machine, go: None),
         ],
@@ -240,7 +212,6 @@ class TestWatch:
         go, hour = tmp_path / "go", [3]
         go.touch()
         machine.power(mains="battery" not in text, battery=90)
-        machine.routes(("wlan0", 1))
         text = text.replace("GO", str(go))
         watch = self.watch(tmp_path, machine, text, clock=lambda: 0.0, now=lambda: at(hour[0]))
         assert watch.refusal() is None
@@ -252,12 +223,11 @@ class TestWatch:
 
     def test_a_look_before_new_work_does_not_wait_for_its_turn(self, tmp_path, machine):
         ticks = iter(range(1000))  # each look takes a second, and is due again after fifty
-        watch = self.watch(tmp_path, machine, "temperature = 70\nload = 1\n", clock=lambda: float(next(ticks)))
+        watch = self.watch(tmp_path, machine, "temperature = 70\n", clock=lambda: float(next(ticks)))
         machine.temperature(50)
-        machine.load(0.1)
         assert watch.refusal() is None
-        machine.load(4)
-        assert str(watch.refusal()) == "busy; again below a load of 1.0"
+        machine.temperature(80)
+        assert str(watch.refusal()) == "too hot; again below 60 °C"
 
     def test_looks_take_a_fiftieth_of_the_time_at_most(self, tmp_path, machine):
         """A sensor that takes 0.1 s is read again after five seconds."""

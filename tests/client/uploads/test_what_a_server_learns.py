@@ -438,6 +438,27 @@ def test_an_exact_loss_counts_the_classes_and_is_withheld_where_scores_are(tmp_p
     assert set(reply.content.metric_records["metrics"]) == {protocol.GROUP, protocol.STATE_LOST, protocol.NUM_EXAMPLES}
 
 
+def test_fewer_digits_of_scores_would_hide_no_counts(tmp_path):
+    """Three digits of a loss count a class a message; and the model that comes back needs no score at all."""
+    counts = (140, 83, 24)
+    own = samples(counts)
+    device = Device(tmp_path, (), {**own, "x_test": own["x"], "y_test": own["y"]}, **OFF)
+    layout, initial = device.model()
+    blind = {name: np.zeros_like(array) for name, array in layout.unflatten(initial).items()}
+
+    losses = []
+    for about in range(3):
+        blind["fc2.bias"][:] = -100.0 * (np.arange(3) == about)
+        reply = device.ask(whole(layout.flatten(blind)), kind="evaluate")
+        losses.append(float(f"{reply.content.metric_records['metrics']['test-loss']:.3g}") - np.log(2))
+    assert tuple(round(loss * sum(counts) / 100) for loss in losses) == counts
+
+    blind["fc2.bias"][:] = 0  # a step of SGD on all samples adds rate · (n_c / n − 1 / 3)
+    asked = {"batch-size": 10_000, "local-epochs": 1, "learning-rate": 1.0}
+    moved = uploaded(device.ask(whole(layout.flatten(blind)), config=asked))["fc2.bias"]
+    assert tuple(np.rint((moved + 1 / 3) * sum(counts)).astype(int)) == counts
+
+
 def test_an_owners_refusal_is_never_hidden(tmp_path):
     with pytest.raises(OwnerRefusal):
         Budget(tmp_path, 1.0).spend(1.0)

@@ -59,6 +59,12 @@ def test_a_run_that_ends_before_its_end_says_why(tmp_path, error, state, reason)
     assert (read_status(tmp_path)["state"], read_status(tmp_path)["reason"]) == (state, reason)
 
 
+def test_a_run_with_a_summary_is_finished_whatever_its_server_could_still_write(tmp_path):
+    Progress(tmp_path, SETTINGS, None).say("testing")
+    (tmp_path / "summary.json").write_text("{}")  # the disk was full then
+    assert read_status(tmp_path)["state"] == "finished"
+
+
 def test_a_run_ends_after_the_round_in_hand_where_its_owner_asks_and_goes_on_later(tmp_path):
     changes = ["data.clients=3", "run.rounds=4", "simulation.engine=inline", "strategy.num_clusters=1"]
     settings, folder = load_settings(None, changes), tmp_path / "run"

@@ -63,6 +63,21 @@ def test_a_cluster_that_loses_all_its_members_goes_when_k_is_tuned():
     assert set(state.assignment.values()) == set(range(len(state.centers)))
 
 
+@pytest.mark.parametrize("far", [10, 1e3, 1e9])
+@pytest.mark.parametrize("first", [True, False])
+def test_one_model_far_away_does_not_hide_how_the_others_differ(far, first):
+    """Seen from a mean that it had drawn to itself, all others lay in one direction, and were one cluster."""
+    strategy, rows = FedAC(num_clusters=2), planted(4)
+    hostile = {**rows, "mallory": 3 + far * np.ones(10)}
+    state = started(strategy, hostile if first else rows, WIDE)
+    if not first:  # then the old map holds the others, or it
+        state = strategy.update(state, 2, replies({name: hostile[name] for name in ("c00", "mallory")}, WIDE))
+        state = strategy.update(replace(state, map_round=-100), 3, replies({"c00": rows["c00"]}, WIDE))
+    state = strategy.update(state, 4, replies(rows, WIDE))
+    pairs = {(state.assignment[client], int(client[1:]) % 4) for client in rows}
+    assert len(pairs) == len(dict(pairs)) == 4
+
+
 def test_two_devices_share_one_model_when_k_is_tuned():
     state = started(FedAC(), {"a": (0, 1), "b": (10, 1)})
     assert (state.assignment, state.centers.tolist()) == ({"a": 0, "b": 0}, [[5, 1]])
