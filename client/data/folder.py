@@ -16,10 +16,11 @@ from bouquet.client.data.scenes import in_time, in_two_classes, scenes
 from bouquet.client.data.table_text import table_files
 from bouquet.client.data.table_times import seconds_of
 from bouquet.common.data.class_folders import Photos, ReadPhotos, Report, find_photos, read_photos
-from bouquet.common.data.images import IMAGE_MODES, IMAGE_SUFFIXES
+from bouquet.common.data.images import IMAGE_MODES, IMAGE_SUFFIXES, is_clutter
 from bouquet.common.data.left_out import LeftOut
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings.sections import TableSettings
+from bouquet.common.texts import printable
 
 NO_TABLE = TableSettings()
 NO_TIMES = (
@@ -108,8 +109,12 @@ def _read_images(
             "width), other data go into an .npz file."
         )
     if (folder / "train").is_dir() and "train" not in classes:
+        others = [e.name for e in folder.iterdir() if e.is_dir() and not is_clutter(e.name)]
+        beside = ", ".join(sorted({*others} - {"train", "test"}))
+        said = (printable(f"Passed over: {beside}; beside train nothing but test is read."),) * bool(beside)
         if not (folder / "test").is_dir():
-            return _read_class_folders(folder / "train", input_shape, classes, report, strict, until)
+            own = _read_class_folders(folder / "train", input_shape, classes, report, strict, until)
+            return replace(own, notes=said + own.notes)
         if until is not None:
             raise BouquetError(f"{folder} holds train and test, and {BY_TIME} tests the newest: put all into train.")
         own, test = (
@@ -117,7 +122,7 @@ def _read_images(
             for part in ("train", "test")
         )
         parts: dict[str, Any] = {"test_x": test.x, "test_y": test.y, "test_files": test.files}
-        told: dict[str, Any] = {"notes": own.notes + test.notes, "left_out": own.left_out + test.left_out}
+        told: dict[str, Any] = {"notes": said + own.notes + test.notes, "left_out": own.left_out + test.left_out}
         return replace(own, **parts, **told, unknown=tuple(dict.fromkeys(own.unknown + test.unknown)))
     return _read_class_folders(folder, input_shape, classes, report, strict, until)
 
@@ -146,8 +151,8 @@ def _read_class_folders(
     more: dict[str, Any] = {"left_out": left_out.count, "files": photos.files, "unknown": found.unknown_classes}
     if until is not None:
         if (timed := in_time(photos)) is not None:
-            order, times, starts = (part[timed[1] < seconds_of(until)] if until else part for part in timed)
-            more |= {"files": tuple(photos.files[i] for i in order), "times": times, "starts": starts}
+            order, times = (part[timed[1] < seconds_of(until)] if until else part for part in timed)
+            more |= {"files": tuple(photos.files[i] for i in order), "times": times, "starts": times}
             return OwnData(photos.x[order], photos.y[order], notes=notes, **more)
         more["warnings"] = (NO_TIMES,)
     scene, said = (None, ()) if divided else scenes(photos)

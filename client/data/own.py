@@ -18,6 +18,7 @@ from bouquet.client.data.scenes import near_duplicates
 from bouquet.client.data.table import Timed, capped, divide, jumped, samples_of, scaling_of, span
 from bouquet.client.data.table_reader import read_table
 from bouquet.common.data.scaling import within
+from bouquet.common.errors import BouquetError
 from bouquet.common.model.card import OWN_MEAN, OWN_STD, standardise_bytes
 from bouquet.common.settings import Settings
 from bouquet.common.settings.sections import TableSettings
@@ -126,7 +127,10 @@ def load_table(path: Path | str, settings: Settings, strict: bool = False) -> Cl
     if task.reconstructs:
         about = about.model_copy(update={"horizon": 0})
     table = read_table(path, about, settings.data.classes, strict=strict)
-    samples = samples_of(table, about, task.is_forecast)
+    try:
+        samples = samples_of(table, about, task.is_forecast)
+    except BouquetError as error:
+        raise BouquetError(f"{path}: {error}", public=error.public) from error
     labels = samples.y if task.has_classes else np.zeros(len(samples.y), dtype=np.int64)
     fraction = settings.data.test_fraction
     if len(labels) < MINIMUM_TRAIN + 1:

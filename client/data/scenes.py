@@ -52,22 +52,22 @@ def scenes(photos: ReadPhotos) -> tuple[NDArray[np.int64] | None, tuple[str, ...
     return scene, (said,)
 
 
-def in_time(photos: ReadPhotos) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]] | None:
-    """The order of the photos by the time they were taken (n,), and in it the times and those their bursts began at.
+def in_time(photos: ReadPhotos) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:
+    """The order of the photos by the time they were taken (n,), and in it their times, a burst's being its first's.
 
     By EXIF where nine in ten have it, by the file's time where one has none. None where that is all there is, and most
-    files were written in one go. Of a camera that never pauses each photo is a burst.
+    files were written in one go. Of a camera that never pauses each photo has its own.
     """
     times, by_camera = _times(photos)
     times = np.where(np.isfinite(times), times, photos.changed)
     order = np.argsort(times, kind="stable")
-    starts = times.copy()
+    began = times.copy()
     for run in _runs(order, times):
         if len(run) <= len(order) / 2:
-            starts[run] = times[run[0]]
+            began[run] = times[run[0]]
         elif not by_camera:
             return None
-    return order, times[order], starts[order]
+    return order, began[order]
 
 
 def _times(photos: ReadPhotos) -> tuple[NDArray[np.float64], bool]:
@@ -128,4 +128,4 @@ def _hashes(x: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def _named(file: Path) -> str:
-    return printable(f"{file.parent.name}/{file.name}")
+    return printable(f"{file.parent.name}/{file.name}".replace("\n", r"\n"))

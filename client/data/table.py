@@ -146,7 +146,8 @@ def _date(seconds: float) -> str:
 def _mean_and_deviation(values: NDArray[Any], axes: tuple[int, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     deviation = values.std(axis=axes, dtype=np.float64)
     mean = values.mean(axis=axes, dtype=np.float64)
-    std = np.where(deviation > SAME * np.abs(mean), deviation, 1.0)
+    least = SAME * np.abs(mean)
+    std = np.where(deviation > least, deviation, np.maximum(1.0, least))  # of a constant 1e18 rounding is large, too
     return tuple(float(v) for v in mean), tuple(float(v) for v in std)
 
 

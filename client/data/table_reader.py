@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from bouquet.client.data.table_numbers import A_NUMBER, GAPS, Floats, Numbers
 from bouquet.client.data.table_text import SUFFIXES, Row, Sheet, table_files
 from bouquet.client.data.table_times import A_TIME, Clock, seconds_of, wrong_clock
-from bouquet.common.data.left_out import LeftOut
+from bouquet.common.data.left_out import LeftOut, named
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings.sections import TableSettings
 
@@ -179,9 +179,10 @@ class _Reading:
 
     def read(self, number: int, file: Path) -> None:
         """One file. Raises `BouquetError` where it is none, or may be read in two ways."""
-        if len(self.files) > 1 and not file.stat().st_size:
-            self.notes.append(f"{file.name} is empty, and is passed over.")
-            return
+        with named(f"The table {file}"):
+            if len(self.files) > 1 and not file.stat().st_size:
+                self.notes.append(f"{file.name} is empty, and is passed over.")
+                return
         sheet = Sheet(file, self.wanted, self.damage)
         rows, written, units = sheet.rows(), None, []
         while part := list(islice(rows, ROWS)):

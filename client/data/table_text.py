@@ -13,6 +13,7 @@ import csv
 import gzip
 import io
 import lzma
+import stat
 import unicodedata
 import zlib
 from collections import Counter, deque
@@ -41,8 +42,9 @@ Row = tuple[int, list[str]]
 def table_files(path: Path) -> list[Path]:
     """The CSV file itself, or those of a folder, by name; empty where there are none."""
     if path.is_dir():
-        found = (file for file in path.iterdir() if _is_table(file) and not file.name.startswith("."))
-        return sorted(file for file in found if file.is_file())
+        with named(f"The folder {path}"):
+            found = [file for file in path.iterdir() if _is_table(file) and not file.name.startswith(".")]
+        return sorted(file for file in found if not file.is_dir())  # also links to a stick that is not there
     return [path] if _is_table(path) else []
 
 
@@ -162,18 +164,21 @@ class Sheet:
 
     def lines(self) -> Iterator[tuple[int, str]]:
         """Number and text of the lines that have an end: a logger may be in the middle of the last."""
-        try:
-            content: Any = io.BytesIO(self.file.read_bytes())  # at once: a file may be written anew while it is read
-        except OSError as error:
-            raise BouquetError(f"The table {self.file} cannot be read: {error.strerror or error}.") from None
-        name = self.file.name.lower()
-        if name.endswith(PARQUET):
+        with named(f"The table {self.file}"):
+            if not stat.S_ISREG(self.file.stat().st_mode):  # a pipe would never end
+                raise OSError(0, "it is no file")
+            # At once: a file may be written anew while it is read. By content: many are named as they are not.
+            content: Any = io.BytesIO(self.file.read_bytes())
+            head = bytes(content.getbuffer()[:6])
+            if head.startswith(b"PK\3\4"):
+                raise OSError(0, "it is a ZIP file, as spreadsheets are (.xlsx): save it as CSV")
+        if head.startswith(b"PAR1") or self.file.name.lower().endswith(PARQUET):
             yield from ((number, self._decoded(line)) for number, line in enumerate(self._of_parquet(content), 1))
             return
         with named(f"The table {self.file}"):
-            if name.endswith(".gz"):
+            if head.startswith(b"\x1f\x8b"):
                 content = gzip.GzipFile(fileobj=content)
-            if name.endswith(".xz"):
+            if head == b"\xfd7zXZ\0":
                 content = lzma.LZMAFile(content)  # noqa: SIM115  of bytes in memory
             encoding = _encoding(content.read(SNIFFED))
             content.seek(0)

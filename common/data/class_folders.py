@@ -109,6 +109,9 @@ def find_photos(folder: Path, classes: tuple[str, ...]) -> Photos:
     empty, unknown = [], {}
     for entry in entries:
         label = labels.get(class_name(entry.name))
+        if label is not None and not os.path.isdir(entry):  # a link to what is not there, or no folder: is named
+            photos.append((entry, label))
+            continue
         if not os.path.isdir(entry) or (label is None and is_clutter(entry.name)):
             continue
         images, others = sorted_files(entry)

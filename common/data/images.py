@@ -29,6 +29,7 @@ HEIF, HEIF_SUFFIXES = "pillow_heif", (".heic", ".heif")  # read where that packa
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 # Pillow goes by what is in a file, and has others do some of it: an EPS that is called .jpg started Ghostscript.
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "PPM", "TIFF")
+DEEPEST = 50  # folders below one another
 CLUTTER = ("__MACOSX", "lost+found", "System Volume Information", "Thumbs.db", "desktop.ini")
 IMAGE_MODES = {1: "L", 3: "RGB"}  # Pillow's mode for each number of channels that an image can have
 COPIES = 16  # bytes of a pixel: four copies, as it is decoded, composited, turned and converted
@@ -74,6 +75,9 @@ def files_below(folder: Path, seen: frozenset[tuple[int, int]] = frozenset()) ->
         yield folder
         return
     if (here := (about.st_dev, about.st_ino)) in seen:
+        return
+    if len(seen) == DEEPEST:
+        yield folder
         return
     for name in below:
         if os.path.isdir(folder / name):
@@ -126,18 +130,16 @@ def read_photo(file: Path, input_shape: tuple[int, ...]) -> Photo:
 def _decoded(file: Path, input_shape: tuple[int, ...], changed: float) -> Photo:
     from PIL import Image, UnidentifiedImageError
 
-    formats = [*FORMATS]
     if file.suffix.lower() in HEIF_SUFFIXES:
-        formats.append("HEIF")
         if find_spec(HEIF) is None:
             raise OSError(0, "this takes pillow-heif: pip install pillow-heif")
         import_module(HEIF).register_heif_opener()
     channels, height, width = input_shape
     mode, longer = IMAGE_MODES[channels], max(height, width)
     try:
-        opened = Image.open(file, formats=formats)
+        opened = Image.open(file, formats=FORMATS + ("HEIF",) * (file.suffix.lower() in HEIF_SUFFIXES))
     except UnidentifiedImageError:
-        raise OSError(0, "it is no image that Pillow knows") from None
+        raise OSError(0, "it is no image of a kind that is read") from None
     with opened as image:
         size, mode_there, whole = image.size, image.mode, image.width * image.height
         image.draft(mode, (longer, longer))  # lets a large JPEG be decoded at a fraction of its size

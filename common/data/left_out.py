@@ -47,7 +47,7 @@ class LeftOut:
         self.count += 1
         self.public = self.public or told
         if len(self.reasons) < NAMED:
-            self.reasons.append(str(error))
+            self.reasons.append(str(error).replace("\n", r"\n"))  # of a file's name
 
     def check(self, total: int) -> None:
         """Raise `BouquetError` where more than `MOST` of ``total`` are left out: then something else is wrong."""

@@ -143,7 +143,7 @@ def test_a_bad_photo_a_new_class_and_a_dark_camera_cost_nobody_a_round(commands,
     assert {name: array.tobytes() for name, array in model.items()} == {n: a.tobytes() for n, a in without.items()}
 
     own, said = commands.log("b"), commands.log("server")
-    assert "torn.jpg cannot be read (it is no image that Pillow knows)" in own
+    assert "torn.jpg cannot be read (it is no image of a kind that is read)" in own
     assert "Not a class of this run, and waits for one whose data.classes name it: blight (4 images)." in own
     assert "1 device has a class that this run does not know: blight." in said
     assert "left out, which the devices' logs name: b 1." in said

@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import struct
+import subprocess
 import unicodedata
 import warnings
 
@@ -225,15 +226,57 @@ def test_a_folder_that_may_not_be_looked_into_is_left_out(tmp_path):
     assert any("The folder" in note and "rust cannot be read" in note for note in own.notes)
 
 
+def test_a_class_that_is_a_link_to_nowhere_or_no_folder_is_named(tmp_path):
+    save(tmp_path, count=50)
+    (tmp_path / "rust").symlink_to(tmp_path / "stick" / "rust")  # which is not plugged in
+    (tmp_path / CLASSES[1]).write_bytes(b"")
+    own = load(tmp_path)
+    assert (own.left_out, own.samples_by_class()) == (2, [50, 0, 0])
+    assert all(f"/{name} cannot be read" in own.notes[0] for name in CLASSES[1:])
+
+
+def test_folders_as_deep_as_no_python_goes_are_left_out(tmp_path):
+    save(tmp_path)
+    place = os.open(tmp_path / "healthy", os.O_RDONLY)
+    for _ in range(1200):
+        os.mkdir("n", dir_fd=place)
+        below = os.open("n", os.O_RDONLY, dir_fd=place)
+        os.close(place)
+        place = below
+    os.close(place)
+    try:
+        own = load(tmp_path)
+    finally:
+        subprocess.run(["rm", "-r", tmp_path / "healthy" / "n"], check=True)  # Python's rmtree calls itself
+    assert (own.left_out, count(own)) == (1, 8)
+    assert "/n/n cannot be read (it cannot be looked into)" in own.notes[0]
+
+
+def test_what_lies_beside_train_is_said(tmp_path):
+    for part in ("train", "val", "@eaDir"):
+        save(tmp_path / part)
+    said = "Passed over: val; beside train nothing but test is read."
+    assert load(tmp_path).notes == (said,)
+    save(tmp_path / "test", seed=20)
+    assert said in load(tmp_path).notes
+
+
+def test_what_pillow_would_read_by_another_program_is_none(tmp_path):
+    save(tmp_path, count=20)
+    (tmp_path / "healthy" / "a.jpg").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n")
+    (note,) = load(tmp_path).notes
+    assert "it is no image of a kind that is read" in note
+
+
 def test_names_of_the_longest_kind_and_of_no_text(tmp_path):
     (file, *_) = save(tmp_path, count=20)
     file.rename(file.with_name("ü" * 125 + ".png"))
-    raw = os.fsencode(tmp_path / "healthy") + b"/no\xfftext\x1b[31m.png"
+    raw = os.fsencode(tmp_path / "healthy") + b"/no\xfftext\x1b[31m\n.png"
     with open(raw, "wb") as output:
         output.write(b"no image")
     own = load(tmp_path)
     (note,) = [note for note in own.notes if note.startswith("Left out")]
-    assert r"no\udcfftext\x1b[31m.png" in note
+    assert r"no\udcfftext\x1b[31m\n.png" in note
     for text in own.notes:
         text.encode()
 
@@ -320,7 +363,9 @@ def test_by_time_the_newest_are_tested_and_no_burst_is_on_both_sides(by_exif, tm
     day = "2026-10-14 " if by_exif else "2023-11-1"
     assert [text[: len(day)] for text in own.span.split("Trained on: ")[1].split(" to ")] == [day] * 3
     across = load(tmp_path, by_time=True, test_fraction=0.18)  # the cut goes through a burst
-    assert (len(across.train_y), len(across.test_y), sides(across)) == (123, 15, 0)
+    assert (len(across.train_y), len(across.test_y), sides(across)) == (120, 30, 0)
+    most = load(tmp_path, by_time=True, test_fraction=0.01)  # less than a burst
+    assert (len(most.train_y), len(most.test_y)) == (135, 15)
     first = "2026-10-14T01:00" if by_exif else "2023-11-14T23:13"  # the seventh scene
     about = TableSettings(cut=first, until="2026-10-14T01:20" if by_exif else "2023-11-14T23:33")
     cut = load(tmp_path, by_time=True, about=about)

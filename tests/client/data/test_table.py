@@ -103,8 +103,7 @@ def test_what_does_not_fit_is_named(lines, said, tmp_path):
     [
         ("a.csv.gz", gzip.compress(b"a\n1\n" * 99, mtime=0)[:12], "cannot be read|cannot be unpacked"),
         ("a.csv.gz", gzip.compress(b"a\n1\n" * 99, mtime=0)[:20] + bytes(60), "cannot be unpacked|cannot be read"),
-        ("a.csv.gz", b"a\n1\n", r"cannot be read \(Not a gzipped file"),
-        ("a.csv.xz", lzma.compress(b"a\n1\n" * 99)[:-99] + bytes(60), "cannot be unpacked|cannot be read"),
+        ("a.csv.xz", lzma.compress(b"a\n1\n" * 99)[:30] + bytes(60), "cannot be unpacked|cannot be read"),
         ("a.csv", b"\xff\xfea\n1\n", "has no column 'a'"),
         ("a.csv", b'a\n"' + b"1" * 200_000 + b'"\n', "field larger than field limit"),
         ("a.csv", b'"' + b"a" * 200_000 + b'"\n1\n', "field larger than field limit"),
@@ -225,6 +224,10 @@ def test_a_constant_column_is_scaled_by_one(tmp_path):
     data = load_table(csv(tmp_path, "t,a", *hours([7] * 30)), load_settings(None, chosen))
     assert (data.scaling.std, data.scaling.target_std) == ((1.0,), (1.0,))
     assert not data.train_x.any()
+    # Where nothing but rounding changes: a serial number, a pointer.
+    noise = 1e18 + np.random.default_rng(0).normal(0, 1e5, 30)
+    data = load_table(csv(tmp_path, "t,a", *hours(noise)), load_settings(None, chosen))
+    assert np.abs(data.train_x).max() < 1
 
 
 def test_without_targets_the_newest_window_is_there(tmp_path):

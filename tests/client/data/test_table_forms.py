@@ -1,6 +1,8 @@
 """Tables as loggers and spreadsheets write them: what is recognised and said, and what is refused until it is set."""
 
 import gzip
+import lzma
+import os
 
 import numpy as np
 import pytest
@@ -183,6 +185,32 @@ def test_a_file_that_cannot_be_read_costs_no_other(tmp_path):
     (tmp_path / "09.csv").write_bytes(b"level,time\n1,2\n")
     with pytest.raises(BouquetError, match=r"2 of 30 files cannot be read, and at most 5% are left out"):
         read_table(tmp_path, ABOUT)
+
+
+def test_a_table_is_known_by_its_content(tmp_path):
+    content = "\n".join([*rows(), ""]).encode()
+    for packed, name in (
+        (gzip.compress(content), "a.csv"),
+        (lzma.compress(content), "b.csv.gz"),
+        (content, "c.csv.xz"),
+    ):
+        (tmp_path / name).write_bytes(packed)
+        assert len(read_table(tmp_path / name, ABOUT, strict=True).times) == 400
+    (tmp_path / "d.csv").write_bytes(b"PK\3\4" + bytes(99))
+    with pytest.raises(BouquetError, match=r"d\.csv cannot be read \(it is a ZIP file, as spreadsheets are"):
+        read_table(tmp_path / "d.csv", ABOUT)
+
+
+def test_a_link_to_a_stick_that_is_not_there_and_a_pipe_are_named(tmp_path):
+    written(tmp_path, rows(), name="a.csv")
+    (tmp_path / "b.csv").symlink_to(tmp_path / "stick" / "b.csv")
+    table = read_table(tmp_path, ABOUT)
+    assert len(table.times) == 400
+    assert "b.csv cannot be read (No such file or directory)" in table.notes[0]
+    (tmp_path / "b.csv").unlink()
+    os.mkfifo(tmp_path / "b.csv")
+    with pytest.raises(BouquetError, match=r"b\.csv cannot be read \(it is no file"):
+        read_table(tmp_path / "b.csv", ABOUT)
 
 
 def test_of_a_file_that_breaks_after_many_rows_none_are_kept(tmp_path):
