@@ -3,7 +3,7 @@
 Simulations with ``serve = "auto"``, and beside it, of the same devices after the last round, the score of each of their
 models and of the mixture. Ten seeds that the rule was not made on.
 
-    BOUQUET_DATA_DIR=FOLDER python -m benchmarks.in_use run FILE [--columns NAME ...] [--seeds 400 ... 409]
+    BOUQUET_DATA_DIR=FOLDER python -m benchmarks.in_use run FILE [--columns NAME ...] [--seeds 700 ... 709]
     python -m benchmarks.in_use table FILE > experiments/results/benchmarks/in-use.csv
 
 ``run`` adds a line of JSON to FILE for each column and seed, and passes over those that are there. FOLDER holds what
@@ -89,6 +89,25 @@ COLUMNS: dict[str, dict[str, Any]] = {
     "dust, 6 hours": AIR,
 }
 COLUMNS["writers, clusters found"] = {**COLUMNS["writers"], **FOUND}
+SMALL = {**FASHION, **FOUND}
+TWO_KINDS = {**SMALL, "data.partition": "rotated", "data.groups": 2}
+for devices in (4, 6, 8, 12):
+    for samples in (30, 67, 150):
+        size = {"data.clients": devices, "data.samples_per_client": samples}
+        COLUMNS[f"2 kinds, {devices} × {samples}"] = {**TWO_KINDS, **size}
+        COLUMNS[f"own mixes, {devices} × {samples}"] = {
+            **SMALL,
+            "data.partition": "dominant",
+            "data.heterogeneity": "mid",
+            **size,
+        }
+for samples in (30, 67):
+    COLUMNS[f"8 kinds, 8 × {samples}"] = {
+        **TWO_KINDS,
+        "data.groups": 8,
+        "data.clients": 8,
+        "data.samples_per_client": samples,
+    }
 KINDS = ("alone", "received", "trained", "mixture")
 
 
@@ -214,7 +233,7 @@ def main() -> None:
     parser.add_argument("what", choices=("run", "table"))
     parser.add_argument("file", type=Path)
     parser.add_argument("--columns", nargs="*", default=list(COLUMNS))
-    parser.add_argument("--seeds", nargs="*", type=int, default=list(range(400, 410)))
+    parser.add_argument("--seeds", nargs="*", type=int, default=list(range(700, 710)))
     asked = parser.parse_args()
     if asked.what == "run":
         run(asked.file, asked.columns, asked.seeds)
