@@ -8,7 +8,8 @@ models and of the mixture. Ten seeds that the rule was not made on.
 
 ``run`` adds a line of JSON to FILE for each column and seed, and passes over those that are there. FOLDER holds what
 ``experiments/tables`` reads, and ``beijing-air``. In the table ``best`` is the best of received, trained, alone and
-mixture in the mean over the seeds, and ``behind`` what the model in use is behind it.
+mixture in the mean over the seeds, ``behind`` what the model in use is behind it, and ``most below alone`` of the run
+in which it is furthest below.
 """
 
 from __future__ import annotations
@@ -200,7 +201,17 @@ def table(file: Path, columns: list[str], seeds: list[int]) -> None:
     """Means over the seeds as CSV; of the columns that have at least half of them."""
     out = csv.writer(sys.stdout, lineterminator="\n")
     out.writerow(
-        ["column", "seeds", *KINDS, "best", "in use", "behind", "± over seeds", "runs with the received model"]
+        [
+            "column",
+            "seeds",
+            *KINDS,
+            "best",
+            "in use",
+            "behind",
+            "± over seeds",
+            "most below alone",
+            "runs with the received model",
+        ]
     )
     found = lines(file)
     for column in columns:
@@ -213,7 +224,9 @@ def table(file: Path, columns: list[str], seeds: list[int]) -> None:
         behind = [better * (one[best] - one["in_use"]) for one in runs]
         digits = 3 if better > 0 else 2
         deviation = float(np.std(behind, ddof=1)) if len(runs) > 1 else float("nan")
-        numbers = [means[kind] for kind in KINDS] + [means[best], means["in_use"], float(np.mean(behind)), deviation]
+        below = max(better * (one["alone"] - one["in_use"]) for one in runs)
+        numbers = [means[kind] for kind in KINDS]
+        numbers += [means[best], means["in_use"], float(np.mean(behind)), deviation, below]
         texts = [f"{value:.{digits}f}" for value in numbers]
         out.writerow(
             [
