@@ -3,12 +3,13 @@
 Simulations with ``serve = "auto"``, and beside it, of the same devices after the last round, the score of each of their
 models and of the mixture. Ten seeds that the rule was not made on.
 
-    BOUQUET_DATA_DIR=FOLDER python -m benchmarks.in_use run FILE [--columns NAME ...] [--seeds 400 ... 409]
+    BOUQUET_DATA_DIR=FOLDER python -m benchmarks.in_use run FILE [--columns NAME ...] [--seeds 700 ... 709]
     python -m benchmarks.in_use table FILE > experiments/results/benchmarks/in-use.csv
 
 ``run`` adds a line of JSON to FILE for each column and seed, and passes over those that are there. FOLDER holds what
 ``experiments/tables`` reads, and ``beijing-air``. In the table ``best`` is the best of received, trained, alone and
-mixture in the mean over the seeds, and ``behind`` what the model in use is behind it.
+mixture in the mean over the seeds, ``behind`` what the model in use is behind it, and ``most below alone`` of the run
+in which it is furthest below.
 """
 
 from __future__ import annotations
@@ -89,6 +90,25 @@ COLUMNS: dict[str, dict[str, Any]] = {
     "dust, 6 hours": AIR,
 }
 COLUMNS["writers, clusters found"] = {**COLUMNS["writers"], **FOUND}
+SMALL = {**FASHION, **FOUND}
+TWO_KINDS = {**SMALL, "data.partition": "rotated", "data.groups": 2}
+for devices in (4, 6, 8, 12):
+    for samples in (30, 67, 150):
+        size = {"data.clients": devices, "data.samples_per_client": samples}
+        COLUMNS[f"2 kinds, {devices} × {samples}"] = {**TWO_KINDS, **size}
+        COLUMNS[f"own mixes, {devices} × {samples}"] = {
+            **SMALL,
+            "data.partition": "dominant",
+            "data.heterogeneity": "mid",
+            **size,
+        }
+for samples in (30, 67):
+    COLUMNS[f"8 kinds, 8 × {samples}"] = {
+        **TWO_KINDS,
+        "data.groups": 8,
+        "data.clients": 8,
+        "data.samples_per_client": samples,
+    }
 KINDS = ("alone", "received", "trained", "mixture")
 
 
@@ -181,7 +201,17 @@ def table(file: Path, columns: list[str], seeds: list[int]) -> None:
     """Means over the seeds as CSV; of the columns that have at least half of them."""
     out = csv.writer(sys.stdout, lineterminator="\n")
     out.writerow(
-        ["column", "seeds", *KINDS, "best", "in use", "behind", "± over seeds", "runs with the received model"]
+        [
+            "column",
+            "seeds",
+            *KINDS,
+            "best",
+            "in use",
+            "behind",
+            "± over seeds",
+            "most below alone",
+            "runs with the received model",
+        ]
     )
     found = lines(file)
     for column in columns:
@@ -194,7 +224,9 @@ def table(file: Path, columns: list[str], seeds: list[int]) -> None:
         behind = [better * (one[best] - one["in_use"]) for one in runs]
         digits = 3 if better > 0 else 2
         deviation = float(np.std(behind, ddof=1)) if len(runs) > 1 else float("nan")
-        numbers = [means[kind] for kind in KINDS] + [means[best], means["in_use"], float(np.mean(behind)), deviation]
+        below = max(better * (one["alone"] - one["in_use"]) for one in runs)
+        numbers = [means[kind] for kind in KINDS]
+        numbers += [means[best], means["in_use"], float(np.mean(behind)), deviation, below]
         texts = [f"{value:.{digits}f}" for value in numbers]
         out.writerow(
             [
@@ -214,7 +246,7 @@ def main() -> None:
     parser.add_argument("what", choices=("run", "table"))
     parser.add_argument("file", type=Path)
     parser.add_argument("--columns", nargs="*", default=list(COLUMNS))
-    parser.add_argument("--seeds", nargs="*", type=int, default=list(range(400, 410)))
+    parser.add_argument("--seeds", nargs="*", type=int, default=list(range(700, 710)))
     asked = parser.parse_args()
     if asked.what == "run":
         run(asked.file, asked.columns, asked.seeds)
