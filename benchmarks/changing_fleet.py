@@ -32,6 +32,7 @@ DRIFT: dict[str, list[tuple[int, float]]] = {
     "join": [],
 }
 METHODS = ("fesem", "fesem:4", "anchored", "ifca", "ifca:4", "fedac:4", "fedavg", "ditto", "standalone")
+WITHOUT_CLUSTERS = METHODS[-3:]
 COLUMNS = ("change", "method", "seed", "round", "changed", "trained", "others", "clusters", "right")
 
 
@@ -147,9 +148,11 @@ def summary(lines: list[dict[str, Any]]) -> Iterator[list[str]]:
         for change, key, round_ in shown.values():
             where = (change, str(round_))
             values = [float(line[key]) for line in own if (line["change"], str(line["round"])) == where]
+            if key == "right" and method in WITHOUT_CLUSTERS:
+                values = []
             cells.append(f"{mean(values):.2f}".removeprefix("0") if values else "–")
         if own:
-            yield [method, str(len({line["seed"] for line in own})), *cells]
+            yield [method, str(len({str(line["seed"]) for line in own})), *cells]
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ class FeSEM(MethodStrategy[FeSEMState]):
         return FeSEMState(centers=initial[None, :].copy(), assignment={})
 
     def plan(self, state: FeSEMState, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
-        """Send C_{r_i} to client i (Algorithm 1); one without a cluster yet gets the mean of the centers.
+        """Send C_{r_i} to client i (Algorithm 1); one without a cluster, who could not choose, gets the centers' mean.
 
         Eq. 7 has no ½ before its proximal term, the wire's term has one: hence the factor 2.
         """
