@@ -51,6 +51,9 @@ TEMPERATURE = "temperature"  # °C of the device's hottest thermal zone
 BATTERY = "battery"  # share of its charge, from 0 to 1
 VALIDATION_EXAMPLES = "validation-examples"
 
+RIVAL = "rival"  # record with the model that a device would have in another cluster, to be judged beside its own
+JUDGED = "rival-does-better"  # key of the reply's config: 1 where the device errs less with it, -1 where more, else 0
+
 STANDARD = "standard"  # the procedure that most methods need
 BACKBONE = (
     "backbone"  # record with what the device keeps of the model beside what travels (`bouquet.strategies.base.filters`)
