@@ -19,6 +19,7 @@ from bouquet.client.owner.sensors import Sensors
 from bouquet.client.rounds.model import Built
 from bouquet.client.rounds.observer import Observer
 from bouquet.client.rounds.reply import machine_metrics, metrics_that_leave, said_beside, score_metrics
+from bouquet.client.rounds.rival import judged
 from bouquet.client.rounds.samples import RoundSamples, Samples
 from bouquet.client.rounds.start_model import starting_model
 from bouquet.client.state.device_state import PERSONAL, Arrays, Kept
@@ -35,7 +36,7 @@ from bouquet.common import protocol
 from bouquet.common.errors import BouquetError
 from bouquet.common.model.card import ModelCard
 from bouquet.common.parameters.layout import ParameterLayout, Vector
-from bouquet.common.protocol import ARRAYS, TRAIN_SECONDS, Payload, Received
+from bouquet.common.protocol import ARRAYS, RIVAL, TRAIN_SECONDS, Payload, Received
 from bouquet.common.protocol.compressed import reply_config
 
 
@@ -369,6 +370,9 @@ class Session:
         received, arrays = self.received, None
         heard = self.observer.on_reply(trained if is_model else None, from_received or received.start == "received")
         config = {**(config or {}), **heard, **self.said}
+        if RIVAL in received.models and trained is not None and is_model and self.private is None:
+            models = self.whole(base), self.whole(RIVAL), trained
+            config |= judged(self.load, models, self.samples.all_train, self.node.task, self.judge)
         if trained is not None and received.upload:
             trained = self.release(trained, base if is_model else None, received.upload)
         if self.private is not None:

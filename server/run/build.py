@@ -16,6 +16,8 @@ from bouquet.strategies.base.filters.compression import Compression
 from bouquet.strategies.base.filters.placing import Placing
 from bouquet.strategies.base.filters.privacy import PrivacyLedger
 from bouquet.strategies.base.filters.serving import FleetVote
+from bouquet.strategies.base.filters.trial import Rivals
+from bouquet.strategies.base.groups import Groups
 from bouquet.strategies.base.late_replies import LateReplies
 from bouquet.strategies.base.protection import Protection
 from bouquet.strategies.base.sampling import fewest_replies, sample_size
@@ -66,8 +68,11 @@ def build_strategy(settings: Settings, start: Start | PlainStart | None = None) 
     if settings.privacy.is_on:
         check_private(strategy, settings, start.layout)
         strategy.filters.append(PrivacyLedger(settings.privacy))
-    elif strategy.places_by_loss:
-        strategy.filters.append(Placing())
+    else:
+        if strategy.places_by_loss:
+            strategy.filters.append(Placing())
+        if getattr(strategy, "num_clusters", None) == "auto":
+            strategy.filters.append(Rivals(lambda client: getattr(strategy.state, "groups", Groups()).model_for(client)))
     if settings.personal.serve == "auto":
         strategy.filters.append(
             FleetVote(lambda: 0 if strategy.state is None else len(strategy.centers(strategy.state)))

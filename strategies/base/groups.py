@@ -2,8 +2,11 @@
 
 Everything begins as one cluster, and every cluster is looked at in every round. What is known of a client is where its
 data pull its cluster's model: a mean of its updates, less those of the cluster. A cluster is split where its clients
-clearly are several groups (`bouquet.strategies.mathematics.groups`) in two rounds running that agree. It costs the
-devices and the wire nothing.
+clearly are several groups (`bouquet.strategies.mathematics.groups`) in two rounds running that agree, and where that
+pays. Groups can be of no use: where each device has its own mix of classes, those with similar mixes are a group, and
+do better with what all have learned. So a cluster is divided, or two are joined, only where clearly more devices err
+less with the model that they would then have than err more (`Trial`). While there is no trial, it costs the devices and
+the wire nothing.
 
 What one device can do: its update counts at most twice the median one, so that it can come into a cluster of its own,
 but hardly move who is with whom among the others.
@@ -13,24 +16,31 @@ A method with clusters calls `Groups.after_round` between its E-step and its M-s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bouquet.common.metrics import adjusted_rand_index
 from bouquet.common.parameters.layout import ParameterLayout, Vector
+from bouquet.common.protocol import JUDGED
 from bouquet.strategies.base.options import Allowed, is_count
 from bouquet.strategies.base.replies import Matrix, Replies
 from bouquet.strategies.mathematics.aggregation import Assignment
 from bouquet.strategies.mathematics.groups import WIDTH, deviations, find_groups, sketch
+from bouquet.strategies.mathematics.robust import Aggregation
 from bouquet.strategies.mathematics.similarity import euclidean_distances
 
 MEMORY = 5  # rounds that a client's direction is the mean of, about
 SAME = 0.65  # adjusted Rand index of the groups of two rounds, from which on they are the same
 FEWEST = 4  # clients that can be several groups
 PULL = 4.0  # robust deviations from which on a client is pulled to another cluster
+DIVIDED, JOINED = 1.0, 2.0  # deviations of chance by which more devices must gain than lose
+LONGEST = 10  # rounds between trials, at most
 
 NumClusters = Annotated[
     int | Literal["auto"],
@@ -55,16 +65,95 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Trial:
+    """What clients are to judge in the next round, and what was said of it so far.
+
+    A model on trial is the mean of the last round's models of those who would share it. It is sent beside the model in
+    use (`bouquet.strategies.base.filters.trial`). A device answers with one integer (`bouquet.client.rounds.rival`),
+    and has one vote, whatever it sends.
+    """
+
+    rows: dict[str, int] = field(default_factory=dict)  # client → its model's row
+    models: Matrix | None = None  # (m, d)
+    pair: list[int] = field(default_factory=list)  # the clusters that would be one; none where they would be divided
+    votes: dict[str, int] = field(default_factory=dict)  # client → 1 where it errs less with that model, −1, or 0
+    is_silent: bool = False  # who was asked said nothing: no app of Bouquet's, or a run that counts nothing
+    refused: int = 0  # divisions in a row that did not pay; after the n-th none is asked for in n rounds
+    wait: int = 0
+    quiet: int = 0
+    tried: int = 0  # pairs since the clusters last changed
+
+    def heard(self, replies: Replies) -> Trial:
+        """With what the devices of a round say."""
+        asked = [one for one in replies.received if one.client in self.rows and one.client not in replies.late]
+        said = ((one.client, one.config.get(JUDGED)) for one in asked)
+        votes = {client: (vote > 0) - (vote < 0) for client, vote in said if isinstance(vote, int)}
+        return replace(self, votes={**self.votes, **votes}, is_silent=bool(asked) and not votes)
+
+    def pays(self, clients: Collection[str]) -> bool | None:
+        """Whether clearly more of these gain than lose; None before half of them said so, and where it is not clear.
+
+        Where devices cannot say, a division does, by the test alone, and nothing is joined.
+        """
+        if self.is_silent:
+            return not self.pair
+        said = [self.votes[client] for client in clients if client in self.votes]
+        if 2 * len(said) < len(clients):
+            return None
+        is_clear = sum(said) >= (JOINED if self.pair else DIVIDED) * math.sqrt(max(1, sum(vote != 0 for vote in said)))
+        return is_clear if is_clear or sum(said) <= 0 else None
+
+    def next(
+        self,
+        divided: Mapping[str, int],
+        judged: Collection[str],
+        is_refused: bool,
+        assignment: Mapping[str, int],
+        centers: Matrix,
+        replies: Replies,
+        aggregation: Aggregation,
+    ) -> Trial:
+        """What is asked after a round that left the clusters as they were, or of `Trial()` after one that did not.
+
+        It is whether to divide clusters, as far as clients are ``divided``, else whether to join two of the clusters
+        (K × d). Votes of the ``judged`` stay.
+        """
+        refused = self.refused + is_refused
+        wait = min(refused, LONGEST) if is_refused else max(0, self.wait - 1)
+        pair, tried, quiet = self.pair if judged else [], self.tried, self.quiet + 1
+        if not pair and (wait or not divided) and quiet > min(tried, LONGEST) and len(centers) > 1:
+            distances = euclidean_distances(replies.layout.parameters_of(centers))
+            pairs = sorted(combinations(range(len(centers)), 2), key=lambda two: float(distances[two]))
+            pair, tried, quiet = [*pairs[tried % len(pairs)]], tried + 1, 0
+        rows = {c: 0 for c, k in assignment.items() if k in pair} if pair else {} if wait else divided
+        is_there = [client in rows and client not in replies.late for client in replies.clients]
+        there = [client for client, is_one in zip(replies.clients, is_there, strict=True) if is_one]
+        found, place = np.unique([rows[client] for client in there], return_inverse=True)
+        models = aggregation.cluster_means(replies.W[is_there], place, len(found)) if there else None
+        row = {one: k for k, one in enumerate(found.tolist())}
+        votes = {client: vote for client, vote in self.votes.items() if client in judged}
+        rows = {client: row[one] for client, one in rows.items() if one in row}
+        return Trial(rows, models, pair, votes, False, refused, wait, quiet, tried)
+
+
+@dataclass(frozen=True)
 class Groups:
     """What is known of each client since it came to its cluster, and the groups that were clear in the last round."""
 
-    directions: dict[str, Vector] = field(default_factory=dict)  # client → a sketch of where its data pull
+    directions: dict[str, NDArray[np.float16]] = field(default_factory=dict)  # client → sketch of where its data pull
     rounds: dict[str, int] = field(default_factory=dict)  # client → of how many rounds that is the mean
     proposed: dict[str, int] = field(default_factory=dict)
     log_p: float | None = None  # of the clearest groups in a cluster, in the last round
+    trial: Trial = field(default_factory=Trial)
 
     def e_step(
-        self, replies: Replies, assignment: Mapping[str, int], nearest: Assignment, centers: Matrix, seed: int | None
+        self,
+        replies: Replies,
+        assignment: Mapping[str, int],
+        nearest: Assignment,
+        centers: Matrix,
+        seed: int | None,
+        aggregation: Aggregation,
     ) -> Found:
         """The clusters where the server chooses them, from the ``nearest`` center (n,) of each model that came.
 
@@ -74,7 +163,7 @@ class Groups:
         by_model = dict(zip(replies.clients, nearest.tolist(), strict=True))
         if seed is None:
             return Found(self, {**assignment, **by_model}, [*range(len(centers))], {})
-        return self.after_round(replies, assignment, {**by_model, **assignment}, centers, seed)
+        return self.after_round(replies, assignment, {**by_model, **assignment}, centers, seed, aggregation)
 
     def after_round(
         self,
@@ -83,46 +172,67 @@ class Groups:
         assignment: Mapping[str, int],
         centers: Matrix,
         seed: int,
+        aggregation: Aggregation,
         records: Mapping[str, str] | None = None,
     ) -> Found:
         """What a round's replies say of the clusters.
 
         ``before`` is the cluster whose model every known client is sent, ``assignment`` that of each after the E-step,
-        ``centers`` (K × d) are the models that were sent. ``records`` names for each client the record of the model
-        that it trained, where devices are sent all models and choose: then nobody is pulled.
+        ``centers`` (K × d) are the models that were sent, ``aggregation`` makes the models that are on trial.
+        ``records`` names for each client the record of the model that it trained, where devices are sent all models
+        and choose: then nobody is pulled.
         """
         layers = _layers(replies.layout)
         known = self._add(replies, before, assignment, records or {})
         directions = known.directions
         clusters, origins = dict(assignment), [*range(len(centers))]
-        proposed, lowest = dict[str, int](), 0.0
+        proposed, lowest, trial = dict[str, int](), 0.0, self.trial.heard(replies)
+        judged, is_refused, divided = set[str](), False, dict[str, int]()
         for k in range(len(centers)):
             members = [client for client in sorted(directions) if assignment[client] == k]
             if len(members) < FEWEST:
                 continue
-            rows = np.stack([directions[client] for client in members])
+            rows = np.stack([directions[client] for client in members]).astype(np.float32)
             structure = find_groups([rows[:, layer] for layer in layers], seed)
             lowest = min(lowest, structure.log_p)
             if not structure.is_clear:
                 continue
             groups = dict(zip(members, structure.labels.tolist(), strict=True))
-            if not self._agrees(groups):
-                proposed |= groups
+            is_due = not trial.pair and self._agrees(groups)
+            pays = trial.pays(groups) if is_due else None
+            if pays:
+                clusters |= {client: len(origins) + group - 1 for client, group in groups.items() if group}
+                origins += [k] * max(groups.values())
                 continue
-            clusters |= {client: len(origins) + group - 1 for client, group in groups.items() if group}
-            origins += [k] * max(groups.values())
+            judged |= {*groups} if is_due and pays is None else set()
+            is_refused |= pays is False
+            divided |= {client: k * len(directions) + group for client, group in groups.items()}
+            proposed |= groups
+        if trial.pair:
+            members = [client for client in directions if assignment[client] in trial.pair]
+            joins = trial.pays(members)
+            if joins:
+                clusters |= {client: trial.pair[0] for client in assignment if assignment[client] in trial.pair}
+                directions = {client: one for client, one in directions.items() if client not in members}
+            judged |= {*members} if joins is None else set()
         pulled = {} if records else _pulled(replies, directions, assignment, centers)
         pulled = {c: k for c, k in pulled.items() if clusters[c] == assignment[c] and c not in proposed}
         # A cluster that nobody is in ends.
         number = {k: place for place, k in enumerate(sorted({*clusters.values()} or {0}))}
         pulled = {client: number[k] for client, k in pulled.items() if k in number}
         directions = {client: one for client, one in directions.items() if client not in pulled}
-        return Found(
-            Groups(directions, known.rounds, proposed, lowest),
-            {client: number[k] for client, k in clusters.items()},
-            [origins[k] for k in number],
-            pulled,
+        origins = [origins[k] for k in number]
+        same = origins == [*range(len(centers))]
+        trial = (trial if same else Trial()).next(
+            divided, judged, is_refused, assignment, centers, replies, aggregation
         )
+        assignment = {client: number[k] for client, k in clusters.items()}
+        return Found(Groups(directions, known.rounds, proposed, lowest, trial), assignment, origins, pulled)
+
+    def model_for(self, client: str) -> Vector | None:
+        """What the client is to judge (d,); None where that is nothing."""
+        trial = self.trial
+        return trial.models[trial.rows[client]] if trial.models is not None and client in trial.rows else None
 
     def only(self, clients: Collection[str]) -> Groups:
         """Without what is known of clients who moved by themselves."""
@@ -151,12 +261,13 @@ class Groups:
             for layer in _layers(replies.layout):
                 rows[:, layer] = deviations(rows[:, layer])
             # Where few replied, their mean is not their cluster's, but by what is known of them so far off.
-            rows += np.sum([directions[client] for client in here if client in directions], axis=0) / len(here)
+            known = [directions[client] for client in here if client in directions]
+            rows += np.sum(known, axis=0, dtype=np.float32) / len(here)
             for client, row in zip(here, rows, strict=True):
                 if assignment[client] == k:
                     rounds[client] = min(rounds.get(client, 0) + 1, MEMORY)
-                    known = directions.get(client, row)
-                    directions[client] = known + (row - known) / np.float32(rounds[client])
+                    before_it = directions.get(client, row)
+                    directions[client] = (before_it + (row - before_it) / rounds[client]).astype(np.float16)
         return replace(self, directions=directions, rounds=rounds)
 
     def _agrees(self, groups: Mapping[str, int]) -> bool:
@@ -170,13 +281,13 @@ class Groups:
 
 
 def _pulled(
-    replies: Replies, directions: Mapping[str, Vector], assignment: Mapping[str, int], centers: Matrix
+    replies: Replies, directions: Mapping[str, NDArray[np.float16]], assignment: Mapping[str, int], centers: Matrix
 ) -> dict[str, int]:
     """Clients whose data pull them from their own center to another one far more than others are."""
     clients = list(directions)
     if len(centers) < 2 or len(clients) < FEWEST:
         return {}
-    known = np.stack([directions[client] for client in clients])
+    known = np.stack([directions[client] for client in clients]).astype(np.float32)
     own = np.array([assignment[client] for client in clients])
     models = np.stack([_sketched(replies.layout, center) for center in centers])
     layers, count = _layers(replies.layout), len(centers)

@@ -116,7 +116,7 @@ class CGPFL(OneShotClustering):
         compared = replies.layout.parameters_of
         nearest = assign_to_nearest(compared(replies.W), compared(state.centers))
         seed = self.seed + round_ if auto else None
-        found = state.groups.e_step(replies, state.assignment, nearest, state.centers, seed)
+        found = state.groups.e_step(replies, state.assignment, nearest, state.centers, seed, self.aggregation)
         labels, previous = found.labels(replies.clients), state.centers[found.origins]
         return replace(
             state,

@@ -97,7 +97,7 @@ class FeSEM(MethodStrategy[FeSEMState]):
         aligned = self._aligned(replies, state.centers)  # (K, n, d), for matched averaging
         nearest = expectation_step(replies.layout, replies.W, aligned, state.centers)  # Eq. 8
         seed = self.seed + round_ if self.num_clusters == "auto" else None
-        found = state.groups.e_step(replies, state.assignment, nearest, state.centers, seed)
+        found = state.groups.e_step(replies, state.assignment, nearest, state.centers, seed, self.aggregation)
         labels, origins = found.labels(replies.clients), np.array(found.origins)
         rows = matched_to(replies.W, aligned, origins[labels])
         centers = self._maximization_step(rows, labels, replies, state.centers[origins])  # Eq. 9

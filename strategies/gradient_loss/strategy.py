@@ -192,7 +192,7 @@ class GradientLoss(MethodStrategy[GradientLossState]):
         stayed = {c for c, k in state.assignment.items() if chosen.assignment[c] == k}
         records = {client: center_record(k) for client, k in answers.trained.items()}
         found = state.groups.only(stayed).after_round(
-            answers.replies, chosen.assignment, chosen.assignment, state.centers, seed, records
+            answers.replies, chosen.assignment, chosen.assignment, state.centers, seed, self.aggregation, records
         )
         same = found.origins == [*range(len(state.centers))]
         centers = state.centers if same else state.centers[found.origins]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from bouquet.common.metrics import adjusted_rand_index
+from bouquet.strategies.mathematics import groups
 from bouquet.strategies.mathematics.groups import WIDTH, deviations, find_groups, log_probability, sketch
 
 
@@ -18,7 +19,7 @@ def grouped(n, groups, generator, apart=1.0, p=300):
 
 
 @pytest.mark.parametrize("power", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("n", [8, 20, 60])
+@pytest.mark.parametrize("n", [8, 20, 60, 71])  # the null of 71 is that of 68
 def test_one_cloud_of_any_covariance_shows_no_groups(n, power):
     """40 clouds: the least of five p-values is below .0005 in about one of 400, were the bound the probability."""
     generator = np.random.default_rng(n)
@@ -92,6 +93,25 @@ def test_the_probability_falls_with_what_is_left_and_never_leaves_its_bounds():
     assert values[0] == 0
     assert values == sorted(values, reverse=True)
     assert values[-1] > -math.inf
+
+
+@pytest.mark.parametrize(("n", "k"), [(33, 2), (40, 4), (71, 2), (117, 6), (300, 2), (300, 4)])
+def test_the_null_of_a_number_off_the_grid_says_no_more_than_its_own(n, k):
+    """It lies lower, up to the chance of 200 draws."""
+    own, null = groups._drawn(n, k), groups._null(n, k)
+    assert null.mean <= own.mean() + 4 * own.std() / np.sqrt(100)
+    assert null.percentile <= np.quantile(own, 0.01) + own.std()
+    assert null.deviation >= 0.8 * own.std()
+
+
+def test_a_changing_number_of_clients_draws_nothing_new():
+    groups._null(80, 2)
+    before = groups._drawn.cache_info().misses
+    for n in range(76, 82):
+        groups._null(n, 2)
+    for n in (1000, 1003, 1100):
+        groups._null(n, 3)
+    assert groups._drawn.cache_info().misses == before + 1
 
 
 def test_agreement_by_hand():

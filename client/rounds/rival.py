@@ -1,0 +1,36 @@
+"""Whether the device would do better in another cluster: it judges that one's model beside its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import torch
+from torch import Tensor, nn
+
+from bouquet.client.training import evaluation
+from bouquet.client.training.evaluation import Judge
+from bouquet.common.errors import NotNow
+from bouquet.common.parameters.layout import Vector
+from bouquet.common.protocol import JUDGED, Scalar
+from bouquet.common.task.task import Task
+
+
+def judged(
+    load: Callable[[Vector], nn.Module],
+    models: tuple[Vector, Vector, Vector],
+    samples: tuple[Tensor, Tensor],
+    task: Task,
+    judge: Judge,
+) -> dict[str, Scalar]:
+    """What a reply's config says of the model on trial; empty where the owner ends the work.
+
+    ``models`` (d,) are the one that training began with, the one on trial, and the trained one. Either of the first two
+    is judged together with the last, as a device can serve it: what it learns by itself is no reason to be in a
+    cluster. By all of its training samples, which both have seen alike, with those that it kept out of this round.
+    """
+    with suppress(NotNow):
+        own, rival, trained = (evaluation.predict(load(model), samples[0]) for model in models)
+        by_own, by_rival = (judge.errors(task.together([one, trained]), samples[1]) for one in (own, rival))
+        return {JUDGED: int(torch.sign(torch.sign(torch.nan_to_num(by_own - by_rival)).sum()))}
+    return {}

@@ -1,0 +1,24 @@
+"""The models that are on trial go out beside those that devices train (`bouquet.strategies.base.groups.Trial`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from bouquet.common.parameters.layout import Vector
+from bouquet.common.protocol import RIVAL, Payload
+from bouquet.strategies.base.filters.filter import Filter, Outgoing
+
+
+class Rivals(Filter):
+    """``model_for`` gives what a client is to judge in this round (d,), if anything."""
+
+    def __init__(self, model_for: Callable[[str], Vector | None]) -> None:
+        self.model_for = model_for
+
+    def outgoing(self, message: Outgoing) -> Outgoing:
+        """With the model that the client is to judge."""
+        if not message.is_train or (rival := self.model_for(message.client)) is None:
+            return message
+        models = {**message.instruction.models, RIVAL: Payload(rival)}
+        return replace(message, instruction=replace(message.instruction, models=models))

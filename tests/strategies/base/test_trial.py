@@ -1,0 +1,109 @@
+"""What devices say of the models that they would have in other clusters, and what becomes of it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bouquet.common.protocol import JUDGED, RIVAL, Instruction, Payload
+from bouquet.strategies.base.filters.filter import Outgoing
+from bouquet.strategies.base.filters.trial import Rivals
+from bouquet.strategies.base.groups import Groups, Trial
+from bouquet.strategies.fesem.strategy import FeSEM
+from tests.strategies.base.test_groups import LAYOUT, Fleet
+
+
+def said(replies, votes):
+    """With votes of these devices, whatever they were sent."""
+    received = (replace(r, config={JUDGED: votes[r.client]} if r.client in votes else {}) for r in replies.received)
+    return replace(replies, received=tuple(received))
+
+
+def run(fleet, state, rounds, vote, strategy=None):
+    """After rounds in which the devices say ``vote(client, trial)``; and who was asked in each of them."""
+    strategy, asked = strategy or FeSEM(), []
+    for round_ in rounds:
+        trial = state.groups.trial
+        asked.append(len(trial.rows))
+        votes = {client: vote(client, trial) for client in trial.rows}
+        state = strategy.update(state, round_, said(fleet.answer(strategy, state, round_), votes))
+    return state, asked
+
+
+def begin(fleet):
+    return fleet.run(FeSEM(), 1)
+
+
+def test_a_cluster_is_divided_when_its_devices_gain_by_it():
+    fleet = Fleet(12, 2)
+    state, asked = run(fleet, begin(fleet), range(2, 4), lambda *_: 1)
+    assert fleet.is_found(state)
+    assert asked[0] == 12
+
+
+def test_what_is_on_trial_is_the_mean_model_of_those_who_would_share_it():
+    fleet, strategy = Fleet(12, 2), FeSEM()
+    state = strategy.initial_state(LAYOUT, np.zeros(LAYOUT.dim, dtype=np.float32))
+    answers = fleet.answer(strategy, state, 1)
+    trial = strategy.update(state, 1, answers).groups.trial
+    for client in answers.clients:
+        same = [fleet.group_of[other] == fleet.group_of[client] for other in answers.clients]
+        np.testing.assert_allclose(trial.models[trial.rows[client]], answers.W[same].mean(axis=0), rtol=1e-5)
+
+
+def test_groups_that_are_of_no_use_stay_together_and_are_asked_less_and_less():
+    fleet = Fleet(12, 2)
+    state, asked = run(fleet, begin(fleet), range(2, 31), lambda *_: -1)
+    assert len(state.centers) == 1
+    assert np.diff(np.flatnonzero(asked)).tolist() == [2, 3, 4, 5, 6, 7]
+
+
+def test_where_few_gain_more_than_lose_they_are_asked_again():
+    fleet = Fleet(12, 2)
+    state, asked = run(fleet, begin(fleet), range(2, 8), lambda client, _: 1 if int(client[1:]) < 7 else -1)
+    assert len(state.centers) == 1
+    assert asked == [12] * 6
+
+
+def test_one_device_has_one_vote():
+    fleet = Fleet(12, 2)
+    loud = {"d00": 10**12}
+    state, _ = run(fleet, begin(fleet), range(2, 5), lambda client, _: loud.get(client, -1))
+    assert len(state.centers) == 1
+
+
+def test_where_no_device_can_say_the_test_alone_decides_and_nothing_is_joined():
+    fleet = Fleet(12, 2)
+    state = fleet.run(FeSEM(), 20, begin(fleet), first=2)
+    assert fleet.is_found(state)
+
+
+def test_a_late_vote_is_of_another_trial():
+    trial = Trial(rows={"d00": 0, "d01": 0})
+    fleet = Fleet(2, 1)
+    answers = said(fleet.answer(FeSEM(), begin(fleet), 2), {"d00": 1, "d01": 1})
+    assert trial.heard(replace(answers, late={"d00": 1})).votes == {"d01": 1}
+
+
+@pytest.mark.parametrize(("gains", "clusters"), [(1, 1), (-1, 2)])
+def test_two_clusters_are_joined_when_their_devices_gain_by_it(gains, clusters):
+    fleet = Fleet(12, 2)
+    state, _ = run(fleet, begin(fleet), range(2, 4), lambda *_: 1)
+    assert len(state.centers) == 2
+    state, asked = run(fleet, state, range(4, 9), lambda _, trial: gains if trial.pair else -1)
+    assert len(state.centers) == clusters
+    assert {*state.assignment.values()} == {*range(clusters)}
+    assert 12 in asked
+
+
+def test_the_model_on_trial_goes_out_to_those_who_judge_it_and_in_training():
+    model = np.ones(LAYOUT.dim, dtype=np.float32)
+    rivals = Rivals(Groups(trial=Trial(rows={"a": 0}, models=model[None])).model_for)
+    plain = Instruction(models={"arrays": Payload(0 * model)})
+    sent = {
+        (client, trains): rivals.outgoing(Outgoing(LAYOUT, client, trains, plain)).instruction.models
+        for client in "ab"
+        for trains in (True, False)
+    }
+    assert np.array_equal(sent["a", True][RIVAL].vector, model)
+    assert [key for key, models in sent.items() if RIVAL in models] == [("a", True)]
