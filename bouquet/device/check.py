@@ -252,6 +252,7 @@ def _step(settings: Settings, path: Path | None, strict: bool) -> Iterator[Line]
 
     from bouquet.client.training import evaluation, sgd
     from bouquet.client.training.memory import check_fits
+    from bouquet.client.training.precision import Precision
     from bouquet.client.training.sgd import sgd_options
     from bouquet.common.model.build import initial_model, model_shape
     from bouquet.common.task.task import task_of
@@ -274,6 +275,7 @@ def _step(settings: Settings, path: Path | None, strict: bool) -> Iterator[Line]
         y = torch.as_tensor(generator.integers(0, num_classes, size=count)).to(device)
         if not task.has_classes:
             y = torch.as_tensor(generator.normal(size=(count, num_classes)).astype(np.float32)).to(device)
+        precision = Precision.of(train.mixed_precision, device)
         loss = sgd.PLAIN if task.has_classes else sgd.TrainingLoss(loss=task.loss)
         options = sgd_options({"local-epochs": 1}, train)
         model.to(device)
@@ -282,9 +284,11 @@ def _step(settings: Settings, path: Path | None, strict: bool) -> Iterator[Line]
         before, available = peak_bytes(), available_bytes() or 0
         check_fits(model, x, train.batch_size)
         # The first step pays for what PyTorch sets up.
-        sgd.train(model, x[: train.batch_size], y[: train.batch_size], options, (), order, loss_of=loss)
+        sgd.train(
+            model, x[: train.batch_size], y[: train.batch_size], options, (), order, loss_of=loss, precision=precision
+        )
         clock = time.monotonic()
-        sgd.train(model, x, y, options, (), order, loss_of=loss)
+        sgd.train(model, x, y, options, (), order, loss_of=loss, precision=precision)
         epoch = (time.monotonic() - clock) * own / count
     except BouquetError as error:
         yield Line("model", WRONG, str(error))

@@ -15,6 +15,7 @@ from torch.optim.sgd import sgd
 
 from bouquet.client.training.objective import Term, objective
 from bouquet.client.training.pauses import pause
+from bouquet.client.training.precision import FULL, Precision
 from bouquet.common.errors import BouquetError
 from bouquet.common.model.freezing import training_mode
 from bouquet.common.settings.sections import TrainSettings
@@ -28,6 +29,7 @@ class SGDOptions:
     batch_size: int
     learning_rate: float
     momentum: float = 0.0
+    weight_decay: float = 0.0
     max_gradient_norm: float | None = None
 
 
@@ -43,6 +45,7 @@ def sgd_options(config: Mapping[str, Any], defaults: TrainSettings) -> SGDOption
         batch_size=int(value("batch_size")),
         learning_rate=float(value("learning_rate")),
         momentum=float(value("momentum")),
+        weight_decay=float(value("weight_decay")),
         max_gradient_norm=None if limit is None else float(limit),
     )
 
@@ -109,6 +112,7 @@ def train(
     generator: torch.Generator,
     trained: Collection[str] | None = None,
     loss_of: TrainingLoss = PLAIN,
+    precision: Precision = FULL,
 ) -> float:
     """Train in place for ``local_epochs`` epochs; returns the mean loss on the data over the last of them.
 
@@ -118,16 +122,20 @@ def train(
     # Listed once: a walk through the modules at each step takes as long as a small layer's product.
     parameters = list(model.parameters())
     momentum = no_momentum(parameters)
-    mean = float("nan")
+    mean, scaling = float("nan"), precision.scaling()
     with only(model, trained):
         for _ in range(options.local_epochs):
             total = 0.0
             for batch in mini_batches(len(y), options.batch_size, generator):
-                loss = loss_of(model, x[batch], y[batch])
+                with precision.forward():
+                    loss = loss_of(model, x[batch], y[batch])
                 for parameter in parameters:
                     parameter.grad = None
-                objective(model, loss, terms).backward()
-                sgd_step(parameters, momentum, options)
+                total_loss = objective(model, loss, terms)
+                if scaling is None:
+                    total_loss.backward()
+                if scaling is None or scaling.backward(total_loss, parameters):
+                    sgd_step(parameters, momentum, options)
                 total += loss.item() * len(batch)
             mean = total / len(y)
             check_finite(mean, options)
@@ -210,7 +218,7 @@ def sgd_step(parameters: Sequence[Tensor], momentum: list[Tensor | None], option
         buffers,
         lr=options.learning_rate,
         momentum=options.momentum,
-        weight_decay=0.0,
+        weight_decay=options.weight_decay,
         dampening=0.0,
         nesterov=False,
         maximize=False,

@@ -20,6 +20,7 @@ MAY_CHANGE = {
     "model.weights": "the file was moved: its content may not change, and is kept in the run folder",
     "train.device": "where devices train",
     "train.threads": "how many cores they use",
+    "train.mixed_precision": "what a GPU computes in",
     "personal.compare": "whether devices also train a model alone",
     "server.tags": "which devices take part",
     "server.min_clients": "a device died, or one was added",

@@ -74,6 +74,7 @@ class TrainSettings(Section):
     batch_size: int = Field(16, ge=1)
     learning_rate: float = Field(0.05, gt=0)
     momentum: float = Field(0.9, ge=0, lt=1)
+    weight_decay: float = Field(0.0, ge=0)
     learning_rate_decay: float = Field(
         1.0, gt=0, le=1, description="The learning rate is multiplied by it every round."
     )
@@ -89,6 +90,11 @@ class TrainSettings(Section):
         "samples of the class).",
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the clients train.")
+    mixed_precision: bool = Field(
+        False,
+        description="On CUDA local training computes in 16 bits: bfloat16 where the GPU has it, else float16 with "
+        "scaled gradients. Models stay in 32 bits; without CUDA it changes nothing.",
+    )
     threads: int = Field(
         1,
         ge=0,

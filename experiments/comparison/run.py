@@ -206,7 +206,7 @@ def _shown_by(settings: Settings) -> object:
     """What a cell's figures depend on: more than a run that goes on may not change."""
     server = {name: getattr(settings.server, name) for name in TESTED_BY}
     fleet = settings.simulation.speeds, settings.simulation.links, settings.personal.compare
-    return settings.fingerprint(), settings.model.weights, server, fleet
+    return settings.fingerprint(), settings.model.weights, settings.train.mixed_precision, server, fleet
 
 
 def _failure_file(folder: Path) -> Path:

@@ -228,16 +228,18 @@ class _Optimiser:
         for name, pull in self._pulls.items():
             found[name] = Whole(pull.added_to(found[name].whole(), self.values[name]))
         shares = None if options.max_gradient_norm is None else _shares(found.values(), options.max_gradient_norm)
-        rate = options.learning_rate
+        rate, decay = options.learning_rate, options.weight_decay
         scale = self._shrink(options.momentum) if options.momentum else 1.0
         for name, gradient in found.items():
             value = self.values[name][:count]
             if options.momentum:
                 moved = self._momentum[name][:count]
                 gradient.add_to(moved, 1.0, 1.0 / scale, shares)
+                if decay:
+                    moved.add_(value, alpha=decay / scale)
                 value.sub_(moved, alpha=rate * scale)
             else:
-                gradient.add_to(value, 1.0, -rate, shares)
+                gradient.add_to(value, 1.0 - rate * decay, -rate, shares)
 
     def _shrink(self, momentum: float) -> float:
         """Multiply all momentum by a number, and return the scale that it has now."""

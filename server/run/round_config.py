@@ -17,6 +17,7 @@ def train_config(settings: Settings, round_: int) -> ConfigRecord:
         "batch-size": train.batch_size,
         "learning-rate": train.learning_rate * train.learning_rate_decay ** (round_ - 1),
         "momentum": train.momentum,
+        "weight-decay": train.weight_decay,
     }
     if train.max_gradient_norm is not None:
         values["max-gradient-norm"] = train.max_gradient_norm

@@ -18,7 +18,8 @@ Where this differs from the paper:
   takes the mean of its cluster as it was sent, which is one step of block coordinate descent a round.
 - The authors' code (xmouyang/ClusterFL, ``server/server_cfmtl.py``) takes for F a dense matrix of how alike the models'
   outputs are; here it is the indicator matrix of the problem.
-- The code has α = 0.001 and β = 0.0005. Our default of β is larger, and α = β: nothing shrinks the models.
+- The code has α = 0.001 and β = 0.0005. Our default of β is larger, and α = β: what shrinks the models is
+  ``train.weight_decay``.
 - Devices are not dropped for being slow (the server's deadlines do that) or for being alone in their cluster.
 """
 

@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from bouquet.client.app import make_client_app
 from bouquet.client.context import ClientContext
 from bouquet.client.device_log import _numbers
+from bouquet.client.training.precision import Precision
 from bouquet.common import protocol
 from bouquet.common.model.build import initial_model, state_vector
 from bouquet.common.model_selection import CHOSEN, MIXED, mixed_bits
@@ -69,6 +71,30 @@ def test_a_round_and_the_end_of_the_run(device):
     assert device.said[0] == "Round 2 of 2 begins (plants)."  # the data have not changed, and are not said again
     device("evaluate", 2)
     assert device.said[-1].startswith("The run plants has ended.")
+
+
+def test_mixed_precision_without_cuda_changes_nothing_and_is_said_once(device):
+    plain = device("train", settings=SETTINGS)
+    mixed = SETTINGS.with_overrides({"train.mixed_precision": True, "train.device": "cpu"})
+    said, replies = [], []
+    for round_ in (1, 2):
+        replies.append(device("train", round_, settings=mixed))
+        said += [line for line in device.said if line.startswith("Mixed precision")]
+    assert said == ["Mixed precision: train.mixed_precision changes nothing here, where there is no CUDA."]
+    ours, theirs = (reply.content[ARRAYS] for reply in (replies[0], plain))
+    assert [part.data for part in ours.values()] == [part.data for part in theirs.values()]
+
+
+@pytest.mark.parametrize("reduced", [torch.bfloat16, torch.float16])
+def test_what_leaves_a_device_that_trains_in_mixed_precision_is_in_32_bits(device, monkeypatch, reduced):
+    plain = device("train")
+    monkeypatch.setattr(Precision, "of", lambda *_: Precision(reduced, "cpu"))
+    reply = device("train", settings=SETTINGS.with_overrides({"train.mixed_precision": True}))
+    assert f"Mixed precision: local training computes in {str(reduced)[6:]}." in device.said
+    ours, theirs = (reply.content[ARRAYS] for reply in (reply, plain))
+    assert {part.dtype for part in ours.values()} == {"float32"}
+    assert [part.data for part in ours.values()] != [part.data for part in theirs.values()]  # it is used
+    assert reply_checks.read_metrics(reply)["loss"] == reply_checks.read_metrics(plain)["loss"]  # tests are in 32 bits
 
 
 def test_what_the_device_serves_is_in_its_log():

@@ -56,7 +56,7 @@ def normalised():
 def test_what_is_not_trained_stays_to_the_bit_buffers_too(trained):
     model, x, y = normalised(), torch.randn(8, 3), torch.arange(8) % 2
     before = copy.deepcopy(model.state_dict())
-    options = SGDOptions(local_epochs=2, batch_size=4, learning_rate=0.1, momentum=0.9)
+    options = SGDOptions(local_epochs=2, batch_size=4, learning_rate=0.1, momentum=0.9, weight_decay=0.1)
     sgd.train(model, x, y, options, [], torch.Generator().manual_seed(1), trained)
     layers = {name.partition(".")[0] for name in trained}
     for name, tensor in model.state_dict().items():
@@ -82,12 +82,12 @@ def test_one_step_of_sgd_by_hand():
 
 
 def test_several_steps_are_those_of_pytorchs_optimiser():
-    options = SGDOptions(local_epochs=3, batch_size=2, learning_rate=0.1, momentum=0.9)
+    options = SGDOptions(local_epochs=3, batch_size=2, learning_rate=0.1, momentum=0.9, weight_decay=0.01)
     torch.manual_seed(0)
     model, x, y = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(7, 3), torch.arange(7) % 2
     twin = copy.deepcopy(model)
     sgd.train(model, x, y, options, [], torch.Generator().manual_seed(1))
-    optimiser, generator = torch.optim.SGD(twin.parameters(), 0.1, 0.9), torch.Generator()
+    optimiser, generator = torch.optim.SGD(twin.parameters(), 0.1, 0.9, weight_decay=0.01), torch.Generator()
     generator.manual_seed(1)
     for batch in (batch for _ in range(3) for batch in mini_batches(7, 2, generator)):
         optimiser.zero_grad()

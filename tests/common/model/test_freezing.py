@@ -60,7 +60,7 @@ def test_what_cannot_be_frozen():
 def test_frozen_layers_stay_to_the_bit_in_evaluation_mode(trained):
     model = freeze(Net(), ["features"])
     before = copy.deepcopy(model.state_dict())
-    options = SGDOptions(local_epochs=2, batch_size=3, learning_rate=0.1, momentum=0.9)
+    options = SGDOptions(local_epochs=2, batch_size=3, learning_rate=0.1, momentum=0.9, weight_decay=0.1)
     sgd.train(model, torch.randn(8, 4), torch.arange(8) % 3, options, [], torch.Generator(), trained)
     moved = {name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])}
     assert moved == {"head.weight", "head.bias"}

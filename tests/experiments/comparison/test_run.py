@@ -76,6 +76,7 @@ def test_cells_of_other_settings_are_said_and_run_again(compare):
         "[base.server]\nfraction_evaluate = 0.5\n[base.simulation]",
         "[base.simulation]\nspeeds = [10.0, 20.0]",
         "[base.personal]\ncompare = true\n[base.simulation]",
+        "[base.train]\nmixed_precision = true\n[base.simulation]",
     ],
 )
 def test_a_cell_that_was_tested_or_trained_otherwise_is_run_again(compare, other):

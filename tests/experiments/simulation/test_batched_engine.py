@@ -68,10 +68,11 @@ def test_threads_that_train_tasks_of_one_shared_model_do_not_meet_in_it():
     "options",
     [
         {"momentum": 0.0},
-        {"momentum": 0.0, "max_gradient_norm": 0.1},
+        {"momentum": 0.0, "max_gradient_norm": 0.1, "weight_decay": 0.1},
         {"max_gradient_norm": 0.1},
+        {"weight_decay": 0.1},
         {"local_epochs": 30, "rate": 0.01},  # the momentum is scaled anew (`_LEAST_SCALE`)
-        {"momentum": 0.1},
+        {"momentum": 0.1, "weight_decay": 0.1},
         {"momentum": 1e-9},
     ],
 )
@@ -162,7 +163,7 @@ def centers(folder):
     [
         ("strategy.name=fedavg", "model.name=mlp"),
         ("strategy.name=fedavg", "model.name=cnn-dcpfl", "train.max_gradient_norm=none", "train.momentum=0"),
-        ("strategy.name=fedprox",),
+        ("strategy.name=fedprox", "train.weight_decay=0.01"),
         ("strategy.name=ditto",),
         ("strategy.name=feddane",),
     ],
