@@ -32,7 +32,7 @@ from bouquet.client.data.own import load_table
 from bouquet.common.model.build import initial_model
 from bouquet.common.settings import Settings, load_settings
 from bouquet.experiments.simulation.run import simulate
-from bouquet.models.odd import ODD, Judge, reconstructed, row_errors
+from bouquet.models.odd import ODD, OddRows, reconstructed, row_errors
 
 Floats = NDArray[np.float64]
 COLUMNS = ("flow", "pressure", "power", "vibration", "temperature")
@@ -121,7 +121,7 @@ def of_model(model: torch.nn.Module, data: ClientData) -> Floats:
         return found
 
     errors = [row_errors(x, reconstructed(x, run))[1] for x in (data.train_x, data.test_x)]
-    scores: Floats = Judge.of(errors[0]).scores(errors[1]).max(axis=1)
+    scores: Floats = OddRows.of(errors[0]).scores(errors[1]).max(axis=1)
     return scores
 
 

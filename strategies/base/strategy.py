@@ -137,10 +137,10 @@ class MethodStrategy(Receiver[State], Strategy):
         """Check the replies, update the state, and return the mean of the centers as one plain model."""
         if self.state is None or self.layout is None:
             raise BouquetError("aggregate_train was called before configure_train: there is no model yet.")
-        judged = self.protection.judge(self._read(self.layout, replies), self.assignment(self.state))
-        now, usable = self.train_round, judged.replies
-        now.replies, now.limited = usable, judged.limited
-        now.refuse(judged.refused)
+        screened = self.protection.screen(self._read(self.layout, replies), self.assignment(self.state))
+        now, usable = self.train_round, screened.replies
+        now.replies, now.limited = usable, screened.limited
+        now.refuse(screened.refused)
         for client, reason in now.failures.items():
             log(WARNING, "round %s goes on without %s: %s", server_round, client, reason)
         asked = now.sampled - len(now.rested)

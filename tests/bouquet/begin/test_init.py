@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bouquet.begin.beside import settings_of
 from bouquet.begin.draft import draft_text
 from bouquet.begin.look import devices_in, look
+from bouquet.begin.server_setup import settings_of
 from bouquet.common.errors import BouquetError
 from tests.bouquet.test_cli import bouquet
 from tests.helpers.fleets import write_photos, write_tables
