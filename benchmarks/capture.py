@@ -49,8 +49,10 @@ def center(protection, honest, bad, colluders):
         ClientReply(n, i, row, LAYOUT.layers, w, {}, {})
         for i, (n, row, w) in enumerate(zip(names, rows, weights, strict=True))
     )
-    judged = protection.judge(Replies(LAYOUT, received, dict.fromkeys(names, start)), dict.fromkeys(names, 0)).replies
-    return protection.aggregation.center(judged.W, judged.num_examples)[0]
+    screened = protection.screen(
+        Replies(LAYOUT, received, dict.fromkeys(names, start)), dict.fromkeys(names, 0)
+    ).replies
+    return protection.aggregation.center(screened.W, screened.num_examples)[0]
 
 
 def table():

@@ -40,7 +40,7 @@ from bouquet.common.model.build import initial_model
 from bouquet.common.settings import Settings, load_settings
 from bouquet.common.settings.sections import TableSettings
 from bouquet.experiments.simulation.run import simulate
-from bouquet.models.odd import ODD, Judge, reconstructed, row_errors
+from bouquet.models.odd import ODD, OddRows, reconstructed, row_errors
 
 Floats = NDArray[np.float64]
 PUMPS, KINDS, HISTORY, DAY, TESTED = 12, 3, 12, 144, 0.2
@@ -164,7 +164,7 @@ def of_model(model: torch.nn.Module, data: ClientData) -> Floats:
         return found
 
     errors = [row_errors(x, reconstructed(x, run))[1] for x in (data.train_x, data.test_x)]
-    scores: Floats = Judge.of(errors[0]).scores(errors[1]).max(axis=1)
+    scores: Floats = OddRows.of(errors[0]).scores(errors[1]).max(axis=1)
     return scores
 
 

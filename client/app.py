@@ -65,8 +65,8 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
     def unwatched(message: Message, node: ClientContext) -> Message:
         # Imported here, because saying who one is must not cost the import of PyTorch.
         from bouquet.client.procedures.registry import check_measured, procedure
-        from bouquet.client.rounds.beside import Comparing
         from bouquet.client.rounds.blank_session import BlankSession
+        from bouquet.client.rounds.comparing import Comparing
         from bouquet.client.rounds.mixture import Mixing
         from bouquet.client.rounds.session import Session
         from bouquet.client.trust.policy import ALLOWED_PROCEDURES, allowed_procedures

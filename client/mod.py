@@ -230,9 +230,9 @@ def _initial_model(message: Message, node: ClientContext, run: str) -> Arrays:
     if INITIAL in message.content:
         initial = protocol.from_record(records_of(message.content, ArrayRecord)[INITIAL])
         message.content = RecordDict({name: record for name, record in message.content.items() if name != INITIAL})
-        node.state.keep_aside(run, _ASIDE, 0, initial)
+        node.state.save_arrays(run, _ASIDE, 0, initial)
         return initial
-    if (kept := node.state.recall_aside(run, _ASIDE, 0)) is not None:
+    if (kept := node.state.load_arrays(run, _ASIDE, 0)) is not None:
         return kept
     # A method that needs nothing of a device does not ask what it offers, and sends it whole models.
     if protocol.ARRAYS in message.content and not {START, UPLOAD, PROCEDURE} & set(

@@ -36,9 +36,9 @@ def init(
 
     Example: bouquet init plants
     """
-    from bouquet.begin.beside import server_files, settings_of
     from bouquet.begin.draft import draft_text, name_of
     from bouquet.begin.look import look
+    from bouquet.begin.server_setup import server_files, settings_of
     from bouquet.common.errors import BouquetError
     from bouquet.common.system.files import write_atomically
 

@@ -30,7 +30,7 @@ from bouquet.federation.devices import local_devices
 from bouquet.federation.run import check_folder, clear_service, do_run, live_page
 from bouquet.monitor.round_table import RoundTable
 from bouquet.server.initial_model.torch_model import starting_point
-from bouquet.server.record.beside import OWN, cells, sentence
+from bouquet.server.record.gains import OWN, cells, sentence
 from bouquet.server.record.reader import natural_order, run_title, untested
 from bouquet.server.run_folder import SINGLE_MODEL, STATE_FOLDER
 from bouquet.server.service.running import serving

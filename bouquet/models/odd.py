@@ -45,14 +45,14 @@ def row_errors(windows: Floats, outputs: Floats) -> tuple[NDArray[np.int64], Flo
 
 
 @dataclass(frozen=True)
-class Judge:
+class OddRows:
     """What is usual on a device: by column (columns,), and the score of a row from which it is odd."""
 
     usual: Floats
     limit: float
 
     @classmethod
-    def of(cls, errors: Floats) -> Judge:
+    def of(cls, errors: Floats) -> OddRows:
         """By the errors (rows, columns) of what was trained on."""
         known = errors[np.isfinite(errors).all(axis=1)]
         usual = np.maximum(np.quantile(known, USUAL, axis=0), 1e-12)

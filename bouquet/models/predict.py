@@ -26,7 +26,7 @@ from bouquet.common.errors import BouquetError
 from bouquet.common.model.card import ModelCard
 from bouquet.common.settings.sections import TableSettings
 from bouquet.models.kept import KeptModel, Scaled
-from bouquet.models.odd import Judge, reconstructed, row_errors
+from bouquet.models.odd import OddRows, reconstructed, row_errors
 
 BATCH = 64  # samples that are read and held in memory at once
 
@@ -208,9 +208,9 @@ def _odd(kept: KeptModel, path: Path, samples: Samples) -> Iterator[Prediction]:
     windows = card.scaling.inputs(samples.x)
     first, errors = row_errors(windows, np.concatenate(list(_outputs(kept, samples))))
     trained = None if kept.data is None else kept_data(kept.data)
-    judge = Judge.of(errors if trained is None else _errors_in_training(kept, trained.train_x))
+    usual = OddRows.of(errors if trained is None else _errors_in_training(kept, trained.train_x))
     step = (samples.times[0] - samples.starts[0]) / max(1, card.table.history - 1)
-    found = list(judge.stretches(errors))
+    found = list(usual.stretches(errors))
     notes = (*samples.notes, f"{len(found)} stretches are odd, {sum(s.last - s.first + 1 for s in found)} rows.")
     for odd in found:
         window = [max(0, int(np.searchsorted(first, row, "right")) - 1) for row in (odd.first, odd.last)]

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from bouquet.common.task.score import Score
-from bouquet.server.record.beside import ALONE, OWN, RECEIVED
+from bouquet.server.record.gains import ALONE, OWN, RECEIVED
 from bouquet.server.record.status import FAILED, FINISHED, STOPPED, TESTING, TRAINING, WAITING
 
 STATES = (WAITING, TRAINING, TESTING, FINISHED, FAILED, STOPPED)

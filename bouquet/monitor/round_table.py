@@ -16,10 +16,10 @@ from bouquet.common.system.log_file import stamp
 from bouquet.common.task.score import ACCURACY, Score
 from bouquet.experiments.report.units import human_bytes, human_seconds
 from bouquet.server.monitoring.diagnosis import failures
-from bouquet.server.record.beside import HEADS as BESIDE_HEADS
-from bouquet.server.record.beside import Beside
-from bouquet.server.record.beside import cells as beside_cells
-from bouquet.server.record.beside import sentence as sentence_of
+from bouquet.server.record.gains import HEADS as GAIN_HEADS
+from bouquet.server.record.gains import Gains
+from bouquet.server.record.gains import cells as gain_cells
+from bouquet.server.record.gains import sentence as sentence_of
 from bouquet.server.record.reader import natural_order, untested
 from bouquet.server.record.status import TESTING, TRAINING, WAITING, sentence
 
@@ -159,13 +159,13 @@ def print_summary(console: Console, summary: Mapping[str, Any]) -> None:
         console.print(Text(f"warning  {warning}", style="bold yellow"), soft_wrap=True)
 
 
-def print_beside(console: Console, beside: Beside, score: Score) -> None:
+def print_beside(console: Console, beside: Gains, score: Score) -> None:
     """What each device has, would have alone and was sent, and a sentence on it; of many devices the sentence alone."""
     if len(beside) <= MOST_DEVICES:
         table = Table(title="Was it worth it?", title_justify="left")
-        for head in ("device", *BESIDE_HEADS):
+        for head in ("device", *GAIN_HEADS):
             table.add_column(head, justify="left" if head == "device" else "right")
         for client in sorted(beside, key=natural_order):
-            table.add_row(client, *beside_cells(beside[client], score))
+            table.add_row(client, *gain_cells(beside[client], score))
         console.print(table)
     console.print(Text(sentence_of(beside, score)), soft_wrap=True)

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from bouquet.common.task.score import Score
 from bouquet.experiments.report.units import ago, human_bytes, human_seconds
-from bouquet.server.record.beside import HEADS
-from bouquet.server.record.beside import cells as beside_cells
+from bouquet.server.record.gains import HEADS
+from bouquet.server.record.gains import cells as gain_cells
 from bouquet.server.record.overview import is_alive
 from bouquet.server.record.status import WAITING
 
@@ -57,7 +57,7 @@ def columns(status: Mapping[str, Any], now: float) -> list[tuple[str, ...]]:
             cells[1] += f" (since round {moved['round']}, before {moved['from']})"
         if device["left_out"]:
             cells[-1] += f" (−{device['left_out']})"
-        cells[3:3] = beside_cells(device.get("beside") or {}, score) if compared else ()
+        cells[3:3] = gain_cells(device.get("beside") or {}, score) if compared else ()
         known = device["last_seen"] is not None or device["round"] is None
         # The service forgets a device without keys when it has gone.
         seen = ago(device["last_seen"], now) if known else f"in round {device['round']}"

@@ -294,8 +294,8 @@ def _verdict(keys: _Keys) -> str:
         _show(context, keys)  # As the server's own it does too: this client does not look.
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     device = client.wrap_bio(back, there)
-    judge = server.wrap_bio(there, back, server_side=True)
-    for side in (device, judge, device, judge):
+    verifier = server.wrap_bio(there, back, server_side=True)
+    for side in (device, verifier, device, verifier):
         try:
             side.do_handshake()
         except ssl.SSLWantReadError:

@@ -30,12 +30,12 @@ class RunCode:
         self.is_known = asyncio.Event()
         self._refused_before = ""
 
-    def judge(self, run: Run, config: Mapping[str, object]) -> Incoming | None:
+    def decide(self, run: Run, config: Mapping[str, object]) -> Incoming | None:
         """Decide on the code of a run and of its settings; what is to come of it, where it has to be fetched."""
         self._refused_before, self.refusal, self.folder = self.refusal, "", None
         self.is_known.clear()
         try:
-            news = self.settings.trust.judge(run.code, run.signature, plain(run.release, 60))
+            news = self.settings.trust.check_code(run.code, run.signature, plain(run.release, 60))
             self.settings.trust.check_config(config)
         except CodeRefused as error:
             self.refuse(str(error))

@@ -109,7 +109,7 @@ class Tasks:
             self._coming.pop(code).close()
         self._run, self._config = run, config
         self.store.keep_run(run)
-        if (incoming := self.code.judge(run, config)) is not None:
+        if (incoming := self.code.decide(run, config)) is not None:
             self._receive(incoming)
 
     def on_task(self, task: Task) -> None:

@@ -69,9 +69,9 @@ class BlankSession(Session):
         return sgd.PLAIN if task.has_classes else TrainingLoss(loss=task.loss)
 
     @property
-    def judge(self) -> evaluation.Judge:
+    def scorer(self) -> evaluation.Scorer:
         """By the task alone: the data, and their scale, are not looked at again."""
-        return evaluation.Judge(self.node.task)
+        return evaluation.Scorer(self.node.task)
 
     def train(
         self,

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bouquet.client.rounds.serving import LEFT_OUT, Aside, Serving
+from bouquet.client.rounds.serving import LEFT_OUT, KeptModels, Serving
 from bouquet.client.training import evaluation
 from bouquet.client.training.evaluation import Scores
 from bouquet.common.errors import NotNow
@@ -108,18 +108,18 @@ class Mixing(Serving):
         if self.session.node.settings.personal.serve == "mixture":
             choice = MIXTURE
         if choice not in (RECEIVED, MIXTURE):
-            self.keep_aside(Aside(mixed, "personal"))
+            self.save(KeptModels(mixed, "personal"))
             return None
         received = models.get(RECEIVED)
         if choice == RECEIVED and received is not None and np.isfinite(received).all():
-            self.keep_aside(Aside({**mixed, RECEIVED: received}, RECEIVED))
+            self.save(KeptModels({**mixed, RECEIVED: received}, RECEIVED))
             return self.note_served(RECEIVED, received)
         served = dict(mixed)
         if self._is_left_out(mixed):
             mixed[LEFT_OUT] = mixed.pop(REFERENCE)
             del served[REFERENCE]
         self.session.metrics[MIXED] = mixed_bits(served, LEFT_OUT in mixed)
-        self.keep_aside(Aside(mixed, MIXTURE))
+        self.save(KeptModels(mixed, MIXTURE))
         return self.note_served(MIXTURE, *served.values())
 
     def _counted(self, received: Vector, trained: Vector) -> dict[str, Scalar]:
@@ -128,8 +128,8 @@ class Mixing(Serving):
         if not len(y):
             return {}
         outputs = [evaluation.predict(self.session.load(model), x) for model in (received, trained)]
-        judge = self.session.judge
-        more = judge.errors(self.session.node.task.together(outputs), y) - judge.errors(outputs[0], y)
+        scorer = self.session.scorer
+        more = scorer.errors(self.session.node.task.together(outputs), y) - scorer.errors(outputs[0], y)
         return {REPORT: int(torch.sign(torch.nan_to_num(more)).sum())}
 
     # --- the model alone, where it is judged ------------------------------------------------------------------------
@@ -154,4 +154,4 @@ class Mixing(Serving):
         return received < alone
 
     def _errors(self, model: Vector, x: Tensor, y: Tensor) -> float:
-        return float(self.session.judge.errors(evaluation.predict(self.session.load(model), x), y).sum())
+        return float(self.session.scorer.errors(evaluation.predict(self.session.load(model), x), y).sum())

@@ -1,4 +1,4 @@
-"""What a device serves in the place of its method's own model: models that it keeps aside, by message.
+"""What a device serves in the place of its method's own model: models that it keeps beside, by message.
 
 They lie beside the method's own state, which is as without them, and nothing of them is uploaded.
 """
@@ -26,7 +26,7 @@ from bouquet.common.protocol import ARRAYS
 if TYPE_CHECKING:
     from bouquet.client.rounds.session import Session
 
-SERVED = "served"  # the name of what is kept aside in each round
+SERVED = "served"  # the name of what is kept in each round
 LEFT_OUT = "left-out"  # the slot of the model alone where it is not in the mixture
 _KIND = "kind"
 _VERSIONS = 3  # files that stay: a server that was restarted repeats a round
@@ -35,8 +35,8 @@ SHARE_OF_ROUND = 1 / 3
 
 
 @dataclass(frozen=True)
-class Aside:
-    """The ``models`` (d,) that were kept aside after a message, by slot, and what of `SERVED_NAMES` is served."""
+class KeptModels:
+    """The ``models`` (d,) that were kept after a message, by slot, and what of `SERVED_NAMES` is served."""
 
     models: Mapping[str, Vector]
     kind: str = REFERENCE
@@ -48,9 +48,9 @@ class Aside:
 
 
 class Serving(Observer):
-    """Notes the models that pass through a session, and keeps some of them aside, under the name ``aside``."""
+    """Notes the models that pass through a session, and keeps some of them, under ``file_name``."""
 
-    aside: ClassVar[str] = SERVED
+    file_name: ClassVar[str] = SERVED
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -84,18 +84,18 @@ class Serving(Observer):
         """The model alone, as far as it is trained."""
         return self._alone
 
-    def keep_aside(self, aside: Aside) -> None:
+    def save(self, kept: KeptModels) -> None:
         """Write what is kept after this message; no room for it is no reason to lose the round."""
         layout = self.session.layout
         arrays: Arrays = {
             f"{slot}/{name}": array
-            for slot, model in aside.models.items()
+            for slot, model in kept.models.items()
             for name, array in layout.unflatten(model).items()
         }
-        arrays[_KIND] = np.array([SERVED_NAMES.index(aside.kind)], dtype=np.int64)
+        arrays[_KIND] = np.array([SERVED_NAMES.index(kept.kind)], dtype=np.int64)
         with suppress(BouquetError):
-            self.session.node.state.keep_aside(
-                self.session.run, self.aside, self.version, arrays, self._earlier()[:_VERSIONS]
+            self.session.node.state.save_arrays(
+                self.session.run, self.file_name, self.version, arrays, self._earlier()[:_VERSIONS]
             )
 
     def train_alone(self, data: Samples) -> Vector | None:
@@ -125,20 +125,20 @@ class Serving(Observer):
         metrics[self.session.node.task.score.served] = scores.score
         return scores
 
-    def kept_before(self) -> Aside:
+    def kept_before(self) -> KeptModels:
         """What was kept before this message, of this run; no models where nothing was."""
-        return next((found for version in self._earlier() if (found := self.kept_at(version)).models), Aside({}))
+        return next((found for version in self._earlier() if (found := self.kept_at(version)).models), KeptModels({}))
 
-    def kept_at(self, version: int) -> Aside:
+    def kept_at(self, version: int) -> KeptModels:
         """What was kept after a message of this run; no models where that is lost."""
-        arrays = self.session.node.state.recall_aside(self.session.run, self.aside, version)
+        arrays = self.session.node.state.load_arrays(self.session.run, self.file_name, version)
         if arrays is None:
-            return Aside({})
+            return KeptModels({})
         models = {slot: self.session.layout.flatten(own) for slot, own in _slots(arrays).items()}
-        return Aside(models, SERVED_NAMES[int(arrays[_KIND][0])])
+        return KeptModels(models, SERVED_NAMES[int(arrays[_KIND][0])])
 
     def _earlier(self) -> list[int]:
-        return [v for v in self.session.node.state.versions_aside(self.session.run, self.aside) if v < self.version]
+        return [v for v in self.session.node.state.array_versions(self.session.run, self.file_name) if v < self.version]
 
 
 def served_models(state: DeviceState, run: str, round_: int) -> list[Arrays]:
@@ -147,7 +147,7 @@ def served_models(state: DeviceState, run: str, round_: int) -> list[Arrays]:
     Several are a mixture; where there is none, it serves the method's own.
     """
     for version in (2 * round_ + 1, 2 * round_):
-        if (arrays := state.recall_aside(run, SERVED, version)) is not None:
+        if (arrays := state.load_arrays(run, SERVED, version)) is not None:
             kind = SERVED_NAMES[int(arrays[_KIND][0])]
             return [
                 own for slot, own in _slots(arrays).items() if slot == kind or (kind == MIXTURE and slot != LEFT_OUT)

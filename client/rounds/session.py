@@ -99,10 +99,10 @@ class Session:
         return RoundSamples.of(data, self.device, self.node.seed(0))
 
     @cached_property
-    def judge(self) -> evaluation.Judge:
+    def scorer(self) -> evaluation.Scorer:
         """What the outputs of models are worth here."""
         data = self.node.data
-        return evaluation.Judge(self.node.task, data.scaling, data.naive)
+        return evaluation.Scorer(self.node.task, data.scaling, data.naive)
 
     @cached_property
     def _validated(self) -> tuple[Samples, Samples | None]:
@@ -128,7 +128,7 @@ class Session:
         return self.samples.fold((x, y), self.received.round)
 
     @property
-    def judging_data(self) -> Samples:
+    def validation_data(self) -> Samples:
         """Samples and labels to compare models on: what is held out for validation, else all that is trained on."""
         return self._validated[1] or self.train_data
 
@@ -304,11 +304,11 @@ class Session:
         """Scores on `test_data` of a model (d,), of several those of what they say together."""
         x, y = self.test_data
         outputs = [evaluation.predict(self.load(model), x) for model in models]
-        return self.judge.scores(self.node.task.together(outputs) if len(outputs) > 1 else outputs[0], y)
+        return self.scorer.scores(self.node.task.together(outputs) if len(outputs) > 1 else outputs[0], y)
 
     def mean_loss(self, model: Vector, data: Samples | None = None) -> float:
-        """The mean loss of a model (d,) on `judging_data` or others, as it is used, neither weighted nor augmented."""
-        return evaluation.mean_loss(self.load(model), *(self.judging_data if data is None else data), self.judge)
+        """The mean loss of a model (d,) on `validation_data` or others, neither weighted nor augmented."""
+        return evaluation.mean_loss(self.load(model), *(self.validation_data if data is None else data), self.scorer)
 
     # --- what is reported -------------------------------------------------------------------------------------
 
@@ -317,12 +317,12 @@ class Session:
         self.observer.on_start(start)
         model = self.load(start)
         self.metrics[protocol.NUM_EXAMPLES] = len(self._validated[0][1])  # the fold is trained on in other rounds
-        self.metrics[protocol.LOSS] = evaluation.mean_loss(model, *self.train_data, self.judge)
+        self.metrics[protocol.LOSS] = evaluation.mean_loss(model, *self.train_data, self.scorer)
         if self.received.validation_fraction:
-            held = evaluation.test(model, *self.judging_data, self.judge)
+            held = evaluation.test(model, *self.validation_data, self.scorer)
             self.metrics[self.node.task.score.validation] = held.score
             self.metrics[protocol.VALIDATION_EXAMPLES] = held.examples
-        scores = evaluation.test(model, *self.test_data, self.judge)
+        scores = evaluation.test(model, *self.test_data, self.scorer)
         self.metrics |= score_metrics(scores, self.node.task.score)
         if self.node.is_real:
             self.metrics |= machine_metrics(Sensors())
@@ -345,7 +345,7 @@ class Session:
         backbone = self.received.backbone.digest if self.received.backbone else ""
         # The model can be used without a server: its card goes into the same file.
         untrained = self.samples.untrained(self.card.classes) if self.node.task.has_classes else ()
-        update = {"untrained": untrained, "scaling": self.judge.scaling}
+        update = {"untrained": untrained, "scaling": self.scorer.scaling}
         card = self.card.model_copy(update=update).to_json()
         self.node.state.keep(self.run, self.received.round, own, facts or {}, card, backbone, self.samples.kept_as)
 

@@ -157,7 +157,7 @@ class DeviceState:
         found = _try_unpack(self.runs.of(run).read(_backbone(digest)))
         return None if found is None else found[1]
 
-    def keep_aside(
+    def save_arrays(
         self, run: str, name: str, version: int, arrays: Arrays, also: Collection[int] | None = None
     ) -> None:
         """Write tensors that outlast many rounds, so that they are not written again in each.
@@ -166,13 +166,13 @@ class DeviceState:
         """
         self._keep(run, name, version, _pack({k: contiguous(a) for k, a in arrays.items()}, {"run": run}), also)
 
-    def recall_aside(self, run: str, name: str, version: int) -> Arrays | None:
-        """What `keep_aside` wrote for this version in this run; None where that is lost."""
+    def load_arrays(self, run: str, name: str, version: int) -> Arrays | None:
+        """What `save_arrays` wrote for this version in this run; None where that is lost."""
         found = _read(self.runs.of(run), _file(name, version), run)
         return None if found is None else found[1]
 
-    def versions_aside(self, run: str, name: str) -> list[int]:
-        """The versions of what `keep_aside` wrote in this run, the last one first."""
+    def array_versions(self, run: str, name: str) -> list[int]:
+        """The versions of what `save_arrays` wrote in this run, the last one first."""
         return _numbers(self.runs.of(run), name)
 
     def _keep(self, run: str, name: str, number: int, content: bytes, also: Collection[int] | None = None) -> None:

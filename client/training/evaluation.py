@@ -40,7 +40,7 @@ class Scores:
 
 
 @dataclass(frozen=True, eq=False)
-class Judge:
+class Scorer:
     """What a model's outputs are worth: by the task, in the targets' own units (``scaling``).
 
     ``naive`` (k, n, targets) are forecasts of the n test samples without a model, in these units.
@@ -101,17 +101,17 @@ def together(x: Tensor) -> int:
     return max(1, min(TEST_BATCH, _TEST_VALUES // max(1, x[:1].numel())))
 
 
-CLASSES = Judge(Classification(TaskSettings()))
+CLASSES = Scorer(Classification(TaskSettings()))
 
 
-def test(model: nn.Module, x: Tensor, y: Tensor, judge: Judge = CLASSES) -> Scores:  # noqa: PT028  no test of ours
+def test(model: nn.Module, x: Tensor, y: Tensor, scorer: Scorer = CLASSES) -> Scores:  # noqa: PT028  no test of ours
     """Test a model; a loss that overflows or is no number counts as the largest float."""
-    return judge.scores(predict(model, x), y)
+    return scorer.scores(predict(model, x), y)
 
 
-def mean_loss(model: nn.Module, x: Tensor, y: Tensor, judge: Judge = CLASSES) -> float:
+def mean_loss(model: nn.Module, x: Tensor, y: Tensor, scorer: Scorer = CLASSES) -> float:
     """The mean loss as the model is used, neither weighted nor augmented."""
-    return judge.loss(predict(model, x), y)
+    return scorer.loss(predict(model, x), y)
 
 
 def finite_losses(losses: Mapping[int, float]) -> dict[int, float]:

@@ -103,7 +103,7 @@ class CodeTrust:
                     f"{name!r} names no procedure; it is its name, or of the form package.module, without a colon."
                 )
 
-    def judge(self, code: str, signature: bytes, server: str) -> str:
+    def check_code(self, code: str, signature: bytes, server: str) -> str:
         """Raise `CodeRefused`, with the reason, unless the server's ``code``, a digest, is trusted.
 
         ``server`` is the release that it says it has. Returns what the device's log should say of it; nothing of the
@@ -112,7 +112,7 @@ class CodeTrust:
         if code in self.hashes or self.anything:
             return ""
         if self.signers:
-            return self._judge_signed(code, signature)
+            return self._check_signed(code, signature)
         if code != own_code():
             raise CodeRefused(
                 f"This device runs only the code of its own installation ({release()}, {own_code()[:16]}), and the "
@@ -121,7 +121,7 @@ class CodeTrust:
             )
         return ""
 
-    def _judge_signed(self, code: str, signature: bytes) -> str:
+    def _check_signed(self, code: str, signature: bytes) -> str:
         assert self.memory is not None
         memory = Memory(self.memory)
         try:

@@ -94,8 +94,8 @@ class CopyMemory:
     def _all(self, run: str) -> list[_Held]:
         """What the files of a run hold, the last one first."""
         if run not in self._read:
-            versions = self.state.versions_aside(run, _NAME)
-            found = [(number, self.state.recall_aside(run, _NAME, number)) for number in versions]
+            versions = self.state.array_versions(run, _NAME)
+            found = [(number, self.state.load_arrays(run, _NAME, number)) for number in versions]
             self._read[run] = [self._from_arrays(number, arrays) for number, arrays in found if arrays is not None]
         return self._read[run]
 
@@ -104,7 +104,7 @@ class CopyMemory:
         for name, copy in held.copies.items():
             arrays[f"copy/{name}"] = copy.vector
             arrays[f"layers/{name}"] = np.array([layer in copy.layers for layer in self.layout.layers], dtype=np.uint8)
-        self.state.keep_aside(run, _NAME, held.number, arrays, also)
+        self.state.save_arrays(run, _NAME, held.number, arrays, also)
 
     def _from_arrays(self, number: int, arrays: Arrays) -> _Held:
         copies = {}

@@ -127,7 +127,7 @@ class PrivateUploads:
         sent = {}
         if self._last is None:  # what is made of these models may be asked for in the round's next message
             sent = {f"{_SENT}/{name}": payload.vector for name, payload in received.models.items() if name != ARRAYS}
-        self.state.keep_aside(self.run, _KNOWN, received.round, {_KNOWN: known, **sent})
+        self.state.save_arrays(self.run, _KNOWN, received.round, {_KNOWN: known, **sent})
         return {RELEASES: len(self._marks())}
 
     def _base(self, received: Received, initial: Vector, record: str) -> Vector:
@@ -137,8 +137,8 @@ class PrivateUploads:
         kept = next(
             (
                 found
-                for version in self.state.versions_aside(self.run, _KNOWN)
-                if version < before and (found := self.state.recall_aside(self.run, _KNOWN, version)) is not None
+                for version in self.state.array_versions(self.run, _KNOWN)
+                if version < before and (found := self.state.load_arrays(self.run, _KNOWN, version)) is not None
             ),
             {},
         )
@@ -152,14 +152,14 @@ class PrivateUploads:
 
     def _marks(self) -> NDArray[np.uint64]:
         """A mark of each release of this run; an equal one, of a round that a simulation repeats, tells no more."""
-        kept = self.state.recall_aside(self.run, _SPENT, 0) or {}
+        kept = self.state.load_arrays(self.run, _SPENT, 0) or {}
         marks: NDArray[np.uint64] = kept.get(_SPENT, np.zeros(0, dtype=np.uint64))
         return marks
 
     def _count(self, released: Vector) -> None:
         digest = hashlib.blake2b(released.tobytes(), digest_size=8).digest()
         marks = np.union1d(self._marks(), np.frombuffer(digest, dtype="<u8"))
-        self.state.keep_aside(self.run, _SPENT, 0, {_SPENT: marks})
+        self.state.save_arrays(self.run, _SPENT, 0, {_SPENT: marks})
 
 
 def _seeded(seed: int, update: NDArray[np.float64]) -> Read:

@@ -16,7 +16,7 @@ from bouquet.experiments.plots.clients import cluster_colours
 from bouquet.experiments.report.curves import chart, spark
 from bouquet.experiments.report.units import ago, human_bytes, human_seconds
 from bouquet.server.monitoring.diagnosis import failures
-from bouquet.server.record.beside import ALONE, OWN, RECEIVED, apart_text, by_chance, gain, is_known
+from bouquet.server.record.gains import ALONE, OWN, RECEIVED, apart_text, by_chance, gain, is_known
 from bouquet.server.record.overview import (
     AWAY,
     DONE,

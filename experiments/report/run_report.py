@@ -19,7 +19,7 @@ from bouquet.experiments.report.pages import DEVICE, RUN, embed, render
 from bouquet.experiments.report.reproduce import reproduce, settings_rows
 from bouquet.experiments.report.units import human_bytes, human_seconds
 from bouquet.server.monitoring.diagnosis import all_warnings, failures
-from bouquet.server.record.beside import by_chance, gain, is_known, verdict
+from bouquet.server.record.gains import by_chance, gain, is_known, verdict
 from bouquet.server.record.overview import NOT_NOW, overview
 from bouquet.server.record.reader import Run, natural_order, read_run, untested
 from bouquet.server.record.status import FAILED, STOPPED, WAITING

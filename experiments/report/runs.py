@@ -16,7 +16,7 @@ from bouquet.experiments.report.devices import UNKNOWN, capital, compared_by_rou
 from bouquet.experiments.report.pages import RUNS, render
 from bouquet.experiments.report.reproduce import settings_rows
 from bouquet.experiments.report.run_report import KINDS, MOST_CARDS, headline, verdict_of, where
-from bouquet.server.record.beside import ALONE, OWN, gain, means
+from bouquet.server.record.gains import ALONE, OWN, gain, means
 from bouquet.server.record.overview import overview, state_of
 from bouquet.server.record.reader import Run, natural_order, read_object, read_run, run_title
 from bouquet.server.record.status import read_status

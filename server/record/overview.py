@@ -17,7 +17,7 @@ from typing import Any
 from bouquet.common.system.locks import is_locked
 from bouquet.server.fleet.names import Names
 from bouquet.server.monitoring.diagnosis import failures, other_releases
-from bouquet.server.record.beside import sentence as sentence_of
+from bouquet.server.record.gains import sentence as sentence_of
 from bouquet.server.record.reader import Run, natural_order, not_tested
 from bouquet.server.record.status import (
     FAILED,

@@ -130,7 +130,7 @@ class Run:
 
     @cached_property
     def beside(self) -> dict[str, Mapping[str, float]]:
-        """Client → what it has, would have alone and was sent (`server.record.beside`), of the last round known."""
+        """Client → what it has, would have alone and was sent (`server.record.gains`), of the last round known."""
         known = {client: numbers["beside"] for client, numbers in self.last_numbers.items() if numbers.get("beside")}
         return {**known, **((self.summary or {}).get("beside_by_client") or {})}
 

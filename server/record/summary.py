@@ -15,7 +15,7 @@ from bouquet.common.task.score import ACCURACY, Score
 from bouquet.common.task.task import task_of
 from bouquet.common.texts import LONGEST
 from bouquet.server.monitoring.diagnosis import all_warnings
-from bouquet.server.record.beside import ALONE, OWN, RECEIVED, of_device
+from bouquet.server.record.gains import ALONE, OWN, RECEIVED, of_device
 from bouquet.server.record.traffic import Bytes
 from bouquet.strategies.base.filters.privacy import PrivacyLedger
 from bouquet.strategies.base.reply_checks import read_classes, read_texts

@@ -156,7 +156,7 @@ class _Run:
             line["moved"] = moved  # client → the cluster that it was in
         if evaluation is not None:
             line["evaluation"] = evaluation
-        self.judge(line)
+        self.add_warnings(line)
         self.record.add_round(line)
         if trained.replies:  # else nothing has changed, and a run that goes on repeats the round
             save_run(self.strategy, self.settings, self.record, round_, self.remembered, self.seconds)
@@ -274,7 +274,7 @@ class _Run:
             found["other_releases"] = names.other_releases(there)
         return found
 
-    def judge(self, line: dict[str, Any]) -> None:
+    def add_warnings(self, line: dict[str, Any]) -> None:
         """Put into a round's line what is wrong with the run, and say what was not said before."""
         add(self.lines, line)
         new = [*self.early, *new_warnings(self.lines, self.hoped)]

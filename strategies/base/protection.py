@@ -20,7 +20,7 @@ ABSURD_FACTOR = 1000.0
 MOST_WEIGHT = 3
 
 
-class Judged(NamedTuple):
+class Screened(NamedTuple):
     """The replies that count, the clients that were refused and why, and how much of a limited update is left."""
 
     replies: Replies
@@ -45,7 +45,7 @@ class Protection:
         if self.limit_norm is not None or self.aggregation.rule != "mean":
             object.__setattr__(self, "aggregation", replace(self.aggregation, most_weight=MOST_WEIGHT))
 
-    def judge(self, replies: Replies, clusters: Mapping[str, int]) -> Judged:
+    def screen(self, replies: Replies, clusters: Mapping[str, int]) -> Screened:
         """Refuse replies whose update is absurdly large, and limit the others'; ``clusters`` is the last assignment."""
         norms = replies.update_norms()
         # Of the others nothing was asked for, or the server does not know from where they came.
@@ -64,11 +64,11 @@ class Protection:
         if self.aggregation.most_weight is not None:
             replies = _fenced(replies)
         if self.limit_norm is None or not len(replies):
-            return Judged(replies, refused, {})
+            return Screened(replies, refused, {})
         members = np.array([clusters.get(client, -1) for client in replies.clients], dtype=np.int64)
         left = norm_limits(norms, members, self.limit_norm)
         limited = {client: round(float(k), 6) for client, k in zip(replies.clients, left, strict=True) if k < 1}
-        return Judged(replies.scaled(left.tolist()) if limited else replies, refused, limited)
+        return Screened(replies.scaled(left.tolist()) if limited else replies, refused, limited)
 
 
 def _fenced(replies: Replies) -> Replies:

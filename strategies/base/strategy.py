@@ -151,10 +151,10 @@ class MethodStrategy(Receiver[State], Strategy):
         read = self._read(self.layout, replies)
         if self.budget:
             read = self.budget.normalised(read, {reply.client: self.trained_record(reply) for reply in read.received})
-        judged = self.protection.judge(read, self.assignment(self.state))
-        now, usable = self.train_round, judged.replies
-        now.replies, now.limited = usable, judged.limited
-        now.refuse(judged.refused)
+        screened = self.protection.screen(read, self.assignment(self.state))
+        now, usable = self.train_round, screened.replies
+        now.replies, now.limited = usable, screened.limited
+        now.refuse(screened.refused)
         for client, reason in now.failures.items():
             log(WARNING, "round %s goes on without %s: %s", server_round, client, reason)
         asked = now.sampled - len(now.rested)

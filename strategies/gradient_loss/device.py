@@ -58,7 +58,7 @@ def train(session: Session) -> Message:
     session.metrics[protocol.STATE_LOST] = 0
     chosen = _choose(session, asked, centers, batches)
     if asked.gradient_weight:
-        session.node.state.keep_aside(session.run, _CENTERS, asked.version, _to_arrays(session, centers))
+        session.node.state.save_arrays(session.run, _CENTERS, asked.version, _to_arrays(session, centers))
     trained_cluster = chosen if asked.told is None else asked.told
     session.report_start(centers[chosen])
     trained, loss = _train(session, asked, centers[trained_cluster], batches[0])
@@ -162,7 +162,7 @@ def _steps(session: Session, asked: Choice, centers: Centers) -> Centers:
         return []
     if step_record(0) in session.received.models:
         return [session.whole(step_record(k)) for k in range(asked.num_clusters)]
-    kept = session.node.state.recall_aside(session.run, _CENTERS, asked.version - 1)
+    kept = session.node.state.load_arrays(session.run, _CENTERS, asked.version - 1)
     if kept is None:
         session.metrics[protocol.STATE_LOST] = 1  # this once, the loss alone decides
         return []

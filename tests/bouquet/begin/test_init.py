@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bouquet.begin.beside import settings_of
 from bouquet.begin.draft import draft_text
 from bouquet.begin.look import devices_in, look
+from bouquet.begin.server_setup import settings_of
 from bouquet.common.errors import BouquetError
 from examples.photos.make_photos import write_photos
 from examples.sensors.make_tables import write_tables

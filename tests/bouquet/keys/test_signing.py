@@ -46,7 +46,7 @@ def test_what_is_signed_is_what_the_server_sends_and_a_device_takes(signer, tmp_
     bouquet("keys", "sign", "--serial", str(first.serial + 1), "--out", "next.sig")
     assert json.loads((tmp_path / "next.sig").read_text())["serial"] == first.serial + 1
     trust = CodeTrust(signers=frozenset({public}), memory=tmp_path / ROLLOUT_FILE)
-    assert trust.judge(own_code(), content, "bouquet-fl 9") == ""
+    assert trust.check_code(own_code(), content, "bouquet-fl 9") == ""
 
 
 def test_where_the_server_finds_it_and_what_it_refuses(signer, tmp_path):

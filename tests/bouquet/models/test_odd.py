@@ -13,7 +13,7 @@ from bouquet.common.model.card import ModelCard
 from bouquet.common.settings import load_settings
 from bouquet.models.export import export
 from bouquet.models.kept import KeptModel, Scaled
-from bouquet.models.odd import Judge, row_errors
+from bouquet.models.odd import OddRows, row_errors
 from bouquet.models.predict import predict, score_text
 
 SETTINGS = ["task.kind=anomaly", "data.dataset=own", "table.inputs=flow,power", "table.time=time", "table.history=3"]
@@ -34,14 +34,14 @@ def test_errors_of_windows_are_those_of_their_rows():
 
 def test_a_row_is_odd_beyond_the_device_s_own_quantile_and_the_worst_column_is_named():
     errors = np.random.default_rng(0).exponential(size=(10_000, 2)) * (1, 100)
-    judge = Judge.of(errors)
-    assert (judge.scores(errors).max(axis=1) > 1).mean() == pytest.approx(0.005, abs=1e-4)
+    usual = OddRows.of(errors)
+    assert (usual.scores(errors).max(axis=1) > 1).mean() == pytest.approx(0.005, abs=1e-4)
     new = np.tile([0.1, 10.0], (10, 1))
     new[2:5, 1], new[7, 0] = 5000, 50
     new[8] = np.nan  # in no window
-    found = [(s.first, s.last, s.column) for s in judge.stretches(new)]
+    found = [(s.first, s.last, s.column) for s in usual.stretches(new)]
     assert found == [(2, 4, 1), (7, 7, 0)]
-    assert list(judge.stretches(new[:2])) == []
+    assert list(usual.stretches(new[:2])) == []
 
 
 class Usual(torch.nn.Module):

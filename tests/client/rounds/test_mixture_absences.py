@@ -38,8 +38,8 @@ def kept_aside(folder, part):
     """Slot → tensors by name, of what the device kept last."""
     state, found = state_of(folder, part), {}
     run = state.latest().run
-    version, *_ = state.versions_aside(run, "served")
-    for key, array in state.recall_aside(run, "served", version).items():
+    version, *_ = state.array_versions(run, "served")
+    for key, array in state.load_arrays(run, "served", version).items():
         slot, separator, name = key.partition("/")
         if separator:
             found.setdefault(slot, {})[name] = array
@@ -60,11 +60,11 @@ def test_whoever_was_away_serves_a_mixture_of_what_it_has(tmp_path):
 def test_the_models_of_a_mixture_have_one_order_whatever_order_a_file_has(tmp_path, monkeypatch):
     """The mean of their probabilities differs in its last digit by the order."""
     played(tmp_path, MIXTURE)
-    state, recall = state_of(tmp_path, 0), DeviceState.recall_aside
+    state, recall = state_of(tmp_path, 0), DeviceState.load_arrays
     run = state.latest().run
     expected = served_models(state, run, ROUNDS)
     assert len(expected) > 1
-    monkeypatch.setattr(DeviceState, "recall_aside", lambda *of: dict(sorted(recall(*of).items(), reverse=True)))
+    monkeypatch.setattr(DeviceState, "load_arrays", lambda *of: dict(sorted(recall(*of).items(), reverse=True)))
     for found, one in zip(served_models(state, run, ROUNDS), expected, strict=True):
         assert all(np.array_equal(found[name], array) for name, array in one.items())
 
@@ -113,13 +113,13 @@ def test_a_reply_that_came_too_late_is_no_second_round_alone(tmp_path, monkeypat
     federation.play(1)
     before = kept_aside(tmp_path, 0)["alone"]
     asked = []
-    trained = Serving.keep_aside
+    trained = Serving.save
 
     def noted(self, aside):
         asked.append(self.version)
         trained(self, aside)
 
-    monkeypatch.setattr(Serving, "keep_aside", noted)
+    monkeypatch.setattr(Serving, "save", noted)
     federation.play(2)
     once = kept_aside(tmp_path, 0)["alone"]
     federation.play(2)

@@ -104,14 +104,14 @@ def test_a_round_that_would_hide_its_file_from_what_cleans_is_refused(store, num
         state.keep("run", number, ONE, {})
     for large in range(10**6, 10**6 + 9):
         state.keep("run", large, ONE, {})
-    assert state.versions_aside("run", "round") == [10**6 + 8, 10**6 + 7, 10**6 + 6]
+    assert state.array_versions("run", "round") == [10**6 + 8, 10**6 + 7, 10**6 + 6]
 
 
 def test_versions_that_a_server_wants_to_stay_are_three(store):
     state = DeviceState(store)
     for version in range(20):
-        state.keep_aside("run", "copies", version, {"a": np.zeros(1)}, range(version))
-    assert state.versions_aside("run", "copies") == [19, 18, 17, 16]
+        state.save_arrays("run", "copies", version, {"a": np.zeros(1)}, range(version))
+    assert state.array_versions("run", "copies") == [19, 18, 17, 16]
 
 
 def test_a_server_fills_half_of_the_room_and_no_more(tmp_path, monkeypatch):
@@ -208,7 +208,7 @@ def test_a_device_that_dies_while_it_writes_still_has_a_model(tmp_path, monkeypa
     with pytest.raises(KeyboardInterrupt):
         state.keep("run", 4 if len(before) > 2 else 1, TWO, {})
     after = DeviceState(FolderStore(tmp_path))
-    assert after.versions_aside("run", "round") == left[::-1]
+    assert after.array_versions("run", "round") == left[::-1]
     assert after.latest().slots[PERSONAL]["fc.weight"].tolist() == [[1.0, 2.0]]
 
 
@@ -280,8 +280,8 @@ def test_large_integers_and_tensors_without_axes_come_back_as_they_were(store):
     }
     state = DeviceState(store)
     state.keep("run", 1, {PERSONAL: tensors}, {})
-    state.keep_aside("run", "centers", 1, tensors)
-    for back in (state.recall("run", 2).slots[PERSONAL], state.recall_aside("run", "centers", 1)):
+    state.save_arrays("run", "centers", 1, tensors)
+    for back in (state.recall("run", 2).slots[PERSONAL], state.load_arrays("run", "centers", 1)):
         for name, array in tensors.items():
             assert (back[name].dtype, back[name].shape) == (array.dtype, array.shape)
             assert (back[name] == array).all()

@@ -25,13 +25,13 @@ def packed(entries, kind=zipfile.ZIP_DEFLATED):
 
 def test_other_code_is_refused_with_its_digest_and_taken_by_its_owners_word():
     other = "1" * 64
-    assert CodeTrust().judge(own_code(), b"", "bouquet-fl 9") == ""
+    assert CodeTrust().check_code(own_code(), b"", "bouquet-fl 9") == ""
     with pytest.raises(CodeRefused, match=rf"differs \(bouquet-fl 9, 1{{16}}\).*--trust-app {other}\."):
-        CodeTrust().judge(other, b"", "bouquet-fl 9")
+        CodeTrust().check_code(other, b"", "bouquet-fl 9")
     with pytest.raises(CodeRefused):
-        CodeTrust(hashes=frozenset({"2" * 64})).judge(other, b"", "")
+        CodeTrust(hashes=frozenset({"2" * 64})).check_code(other, b"", "")
     for trust in (CodeTrust(hashes=frozenset({other})), CodeTrust(anything=True)):
-        assert trust.judge(other, b"", "") == ""
+        assert trust.check_code(other, b"", "") == ""
 
 
 def test_code_is_unpacked_and_found_again_as_long_as_it_is_whole(tmp_path):

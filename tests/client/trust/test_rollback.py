@@ -30,12 +30,12 @@ def signed(code, serial=1, key=OWNER, release="0.2.0"):
 
 def refusal(trust, code, signature=b""):
     with pytest.raises(CodeRefused) as refused:
-        trust.judge(code, signature, "bouquet-fl 9")
+        trust.check_code(code, signature, "bouquet-fl 9")
     return str(refused.value)
 
 
 def test_code_that_the_owner_signed_is_taken_and_said(trust):
-    said = trust.judge(NEWER, signed(NEWER), "")
+    said = trust.check_code(NEWER, signed(NEWER), "")
     assert "release 0.2.0, signed 2026-11-22T12:00:00+00:00 (serial 1), signed by SHA256:" in said
     assert "each task starts a fresh Python" in said
     kept = json.loads(trust.memory.read_text())
@@ -43,9 +43,9 @@ def test_code_that_the_owner_signed_is_taken_and_said(trust):
 
 
 def test_what_is_installed_here_runs_with_a_signature_and_without(trust):
-    assert trust.judge(own_code(), signed(own_code()), "") == trust.judge(own_code(), b"", "") == ""
+    assert trust.check_code(own_code(), signed(own_code()), "") == trust.check_code(own_code(), b"", "") == ""
     # A device that trusts nobody's signature looks at none.
-    assert CodeTrust().judge(own_code(), signed(own_code(), key=STRANGER), "") == ""
+    assert CodeTrust().check_code(own_code(), signed(own_code(), key=STRANGER), "") == ""
     assert "--trust-app" in refusal(CodeTrust(), NEWER, signed(NEWER))
 
 
@@ -83,7 +83,7 @@ def test_what_is_not_the_owners_is_refused_and_forgotten(trust, signature, reaso
 
 
 def test_an_older_release_is_refused_also_after_a_restart(trust):
-    trust.judge(NEWER, signed(NEWER, 20), "")
+    trust.check_code(NEWER, signed(NEWER, 20), "")
     again = DeviceSettings.from_json(DeviceSettings("a:1", trust.memory.parent, trust=trust).to_json()).trust
     assert again == trust
     said = refusal(again, OTHER, signed(OTHER, 19, release="0.1.9"))
@@ -91,28 +91,28 @@ def test_an_older_release_is_refused_also_after_a_restart(trust):
     assert "release 0.2.0" in said
     # Nor other code under the same serial; the same again, and whatever is newer, is taken.
     assert "a newer one has run here" in refusal(again, OTHER, signed(OTHER, 20))
-    again.judge(NEWER, signed(NEWER, 20), "")
-    again.judge(OTHER, signed(OTHER, 21), "")
+    again.check_code(NEWER, signed(NEWER, 20), "")
+    again.check_code(OTHER, signed(OTHER, 21), "")
     assert "a newer one has run here" in refusal(again, NEWER, signed(NEWER, 20))
 
 
 def test_what_is_installed_is_old_once_a_newer_release_has_run(trust):
     own = own_code()
-    trust.judge(NEWER, signed(NEWER, 20), "")
+    trust.check_code(NEWER, signed(NEWER, 20), "")
     for signature in (b"", signed(own, 19), signed(own, 21, STRANGER)):
         assert "it is what is installed here, and a newer one has run: release 0.2.0" in refusal(trust, own, signature)
     # Signed anew, it is the newest: the owner goes back to it.
-    assert trust.judge(own, signed(own, 21), "") == trust.judge(own, b"", "") == ""
+    assert trust.check_code(own, signed(own, 21), "") == trust.check_code(own, b"", "") == ""
 
 
 def test_what_was_installed_since_is_taken_without_a_signature(trust):
-    trust.judge(NEWER, signed(NEWER, 20), "")
+    trust.check_code(NEWER, signed(NEWER, 20), "")
     kept = json.loads(trust.memory.read_text())
     trust.memory.write_text(json.dumps({**kept, "installed": "3" * 64}))
-    assert trust.judge(own_code(), b"", "") == ""
+    assert trust.check_code(own_code(), b"", "") == ""
     # and that the newest signed one runs again, changes nothing of it
-    trust.judge(NEWER, signed(NEWER, 20), "")
-    assert trust.judge(own_code(), b"", "") == ""
+    trust.check_code(NEWER, signed(NEWER, 20), "")
+    assert trust.check_code(own_code(), b"", "") == ""
 
 
 def test_a_memory_that_is_spoiled_or_cannot_be_kept_stops_everything_signed(trust):

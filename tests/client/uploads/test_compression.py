@@ -40,6 +40,6 @@ def test_the_copies_of_the_round_before_outlast_all_messages_of_a_round(tmp_path
     for (round_, step), vector, copy in zip([(1, 0), (2, 0), (2, 1)], vectors, copies, strict=True):
         message = received(vector, round_, step, copies={ARRAYS: copy})
         CopyMemory(state_of(tmp_path), LAYOUT).answer("r", message, None, True, seed=0)
-    assert state_of(tmp_path).versions_aside("r", "copies") == [2 * 16 + 1, 2 * 16, 16]
+    assert state_of(tmp_path).array_versions("r", "copies") == [2 * 16 + 1, 2 * 16, 16]
     found = CopyMemory(state_of(tmp_path), LAYOUT).find("r", copies[0].digest)
     assert found.vector.tolist() == vectors[0].tolist()

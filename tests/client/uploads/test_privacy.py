@@ -95,7 +95,7 @@ def test_what_is_no_model_is_clipped_from_zero_and_is_no_base_afterwards(tmp_pat
     released = one.release(vector([0, 3, 0], [0, 4]), COUNTED.layers, sent, INITIAL, None)
     np.testing.assert_allclose(COUNTED.unflatten(released)["b.weight"], [0, 0.8], rtol=1e-6)
     assert one.remember(sent, INITIAL) == {RELEASES: 1}
-    kept = one.state.recall_aside("r", "known", 1)
+    kept = one.state.load_arrays("r", "known", 1)
     np.testing.assert_array_equal(kept["known"], vector([5, 5, 5], [5, 5]))
 
 

@@ -102,7 +102,7 @@ def test_a_full_disk_costs_the_comparison_and_no_round(changes, tmp_path, monkey
     def full(*_):
         raise BouquetError("no room")
 
-    monkeypatch.setattr(DeviceState, "keep_aside", full)
+    monkeypatch.setattr(DeviceState, "save_arrays", full)
     found = simulate(settings("strategy.name=fedavg", *changes), tmp_path)
     assert len(found["accuracy_by_client"]) == 3
     assert "beside_by_client" not in found  # at the end nothing is there any more

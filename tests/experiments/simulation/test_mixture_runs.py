@@ -71,7 +71,7 @@ def test_what_is_mixed_and_tested_is_what_the_device_serves(method, tmp_path, ke
     state = state_of(tmp_path, "client-0")
     latest = state.latest()
     version = 2 * latest.round + 1  # the evaluation after the last round
-    arrays = state.recall_aside(latest.run, "served", version)
+    arrays = state.load_arrays(latest.run, "served", version)
     assert {key.partition("/")[0] for key in arrays if "/" in key} <= KINDS[method] | {LEFT_OUT}
     model = device_model(tmp_path / STATE_FOLDER / "client-0")
     x = np.random.default_rng(0).normal(size=(5, *model.card.input_shape)).astype(np.float32)
@@ -95,7 +95,7 @@ def kept_by_kind(folder, client):
     """Tensors by slot, after the last evaluation."""
     state = state_of(folder, client)
     latest, found = state.latest(), {}
-    for key, array in state.recall_aside(latest.run, "served", 2 * latest.round + 1).items():
+    for key, array in state.load_arrays(latest.run, "served", 2 * latest.round + 1).items():
         slot, separator, name = key.partition("/")
         if separator:
             found.setdefault(slot, {})[name] = torch.as_tensor(array)

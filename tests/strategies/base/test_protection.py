@@ -141,8 +141,8 @@ def test_those_that_were_sent_nothing_make_no_others_update_absurd():
     layout = ParameterLayout.of({"w": np.zeros(4, dtype=np.float32)})
     received = tuple(ClientReply(f"c{i}", i, np.ones(4, dtype=np.float32), ("w",), 1, {}, {}) for i in range(8))
     start = Instruction({protocol.ARRAYS: protocol.Payload(np.zeros(4, dtype=np.float32))})
-    judged = Protection().judge(Replies(layout, received, dict.fromkeys(("c0", "c1", "c2"), start)), {})
-    assert (judged.replies.clients, judged.refused) == (tuple(f"c{i}" for i in range(8)), {})
+    screened = Protection().screen(Replies(layout, received, dict.fromkeys(("c0", "c1", "c2"), start)), {})
+    assert (screened.replies.clients, screened.refused) == (tuple(f"c{i}" for i in range(8)), {})
 
 
 def test_by_default_a_device_weighs_what_it_says():
@@ -174,10 +174,10 @@ def test_how_far_one_device_moves_the_mean(honest, norm, claimed, limit):
     )
     names = [reply.client for reply in received]
     protection = Protection(limit_norm=limit)
-    judged = protection.judge(Replies(layout, received, dict.fromkeys(names, start)), dict.fromkeys(names, 0))
-    if len(judged.replies) < len(received):
+    screened = protection.screen(Replies(layout, received, dict.fromkeys(names, start)), dict.fromkeys(names, 0))
+    if len(screened.replies) < len(received):
         return  # an absurd one is refused
-    W, counted = judged.replies.W.astype(np.float64), judged.replies.num_examples
+    W, counted = screened.replies.W.astype(np.float64), screened.replies.num_examples
     without = W.copy()
     without[-1] = 0
     moved = np.linalg.norm(protection.aggregation.center(W, counted) - protection.aggregation.center(without, counted))
@@ -229,18 +229,18 @@ def test_no_column_of_any_kind_goes_further_than_the_others_lie_apart(protection
     rows, names = np.stack([*honest, bad]), [f"c{i:02}" for i in range(20)]
     sent = dict.fromkeys(names, Instruction({protocol.ARRAYS: protocol.Payload(start)}))
     received = tuple(ClientReply(n, i, rows[i], KINDS.layers, 10, {}, {}) for i, n in enumerate(names))
-    judged = protection.judge(Replies(KINDS, received, sent, rows), dict.fromkeys(names, 0))
+    screened = protection.screen(Replies(KINDS, received, sent, rows), dict.fromkeys(names, 0))
     rule = replace(protection.aggregation, compared=KINDS.parameter_columns)
-    center = rule.center(judged.replies.W, judged.replies.num_examples)[0]
+    center = rule.center(screened.replies.W, screened.replies.num_examples)[0]
     norm = np.linalg.norm((honest - start)[:, KINDS.parameter_columns], axis=1).max()
     beside = ~KINDS.parameter_columns
     assert (np.abs(center - honest.mean(axis=0))[beside] <= 1.0).all()  # all of the honest lie in [0.5, 1.5]
     assert center[KINDS.tensors[3].columns].min() > 0  # a variance
     assert np.linalg.norm((center - start)[KINDS.parameter_columns]) <= 2 * norm
     untouched = [
-        row for row in range(len(judged.replies)) if judged.replies.clients[row] not in ("c19", *judged.limited)
+        row for row in range(len(screened.replies)) if screened.replies.clients[row] not in ("c19", *screened.limited)
     ]
-    assert np.abs(judged.replies.W[untouched] - rows[untouched]).max() <= 1.0
+    assert np.abs(screened.replies.W[untouched] - rows[untouched]).max() <= 1.0
 
 
 def test_where_nobody_is_far_off_nothing_is_copied_or_changed():
@@ -248,7 +248,7 @@ def test_where_nobody_is_far_off_nothing_is_copied_or_changed():
     rows = start + np.random.default_rng(1).uniform(0.5, 1.5, (8, KINDS.dim)).astype(np.float32)
     received = tuple(ClientReply(f"c{i}", i, row, KINDS.layers, 10, {}, {}) for i, row in enumerate(rows))
     replies = Replies(KINDS, received, {}, rows)
-    assert Protection(Aggregation("median")).judge(replies, {}).replies is replies
+    assert Protection(Aggregation("median")).screen(replies, {}).replies is replies
 
 
 def test_fences_are_of_those_that_sent_the_layer_and_cost_an_honest_zero_nothing():
@@ -256,7 +256,7 @@ def test_fences_are_of_those_that_sent_the_layer_and_cost_an_honest_zero_nothing
     rows = np.stack([start + 5, start + 5.5, start + 6, *[start] * 9]).astype(np.float32)
     layers = [KINDS.layers] * 3 + [("conv", "head")] * 9
     received = tuple(ClientReply(f"c{i:02}", i, row, layers[i], 10, {}, {}) for i, row in enumerate(rows))
-    assert Protection(limit_norm=1.0).judge(Replies(KINDS, received, {}), {}).replies.W.tolist() == rows.tolist()
+    assert Protection(limit_norm=1.0).screen(Replies(KINDS, received, {}), {}).replies.W.tolist() == rows.tolist()
 
 
 def test_what_is_fenced_and_shortened_is_still_known_to_be_late():
@@ -265,7 +265,9 @@ def test_what_is_fenced_and_shortened_is_still_known_to_be_late():
     received = tuple(ClientReply(f"c{i}", i, row, KINDS.layers, 10, {}, {}) for i, row in enumerate(rows))
     sent = {reply.client: Instruction({protocol.ARRAYS: protocol.Payload(start)}) for reply in received}
     replies = Replies(KINDS, received, sent, rows, late={"c0": 2})
-    judged = Protection(Aggregation("median"), limit_norm=1.0).judge(replies, {reply.client: 0 for reply in received})
-    assert judged.limited
-    assert not np.array_equal(judged.replies.W, rows)
-    assert judged.replies.late == {"c0": 2}
+    screened = Protection(Aggregation("median"), limit_norm=1.0).screen(
+        replies, {reply.client: 0 for reply in received}
+    )
+    assert screened.limited
+    assert not np.array_equal(screened.replies.W, rows)
+    assert screened.replies.late == {"c0": 2}

@@ -3,7 +3,7 @@
 import pytest
 
 from bouquet.common.task.score import ACCURACY, Score
-from bouquet.server.record.beside import cells, gain, of_device, sentence, verdict
+from bouquet.server.record.gains import cells, gain, of_device, sentence, verdict
 
 MAE = Score("mae", "MAE", "cm", higher_is_better=False)
 

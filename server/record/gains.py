@@ -1,6 +1,6 @@
 """Whether the federation was worth it to each device: its own figure beside that alone, and that of the model received.
 
-Of devices that compare (`personal.compare`); what is compared is told in `bouquet.client.rounds.beside`.
+Of devices that compare (`personal.compare`); what is compared is told in `bouquet.client.rounds.comparing`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_NAMES = 5  # of devices, in a sentence
 # 2 · 2⁻⁶ < 5 %.
 TOLD_APART = 6
 
-Beside = Mapping[str, Mapping[str, float]]  # client → figure by name
+Gains = Mapping[str, Mapping[str, float]]  # client → figure by name
 
 
 def of_device(reported: Mapping[str, float], score: Score, tested: float) -> dict[str, float]:
@@ -56,7 +56,7 @@ def gain(found: Mapping[str, float], score: Score) -> str:
     return f"{by} {'better' if score.is_better(found[OWN], found[ALONE]) else 'worse'} than alone"
 
 
-def means(beside: Beside) -> dict[str, float]:
+def means(beside: Gains) -> dict[str, float]:
     """The mean of each of the three over the devices that have it."""
     found = {n: metrics.macro([f[n] for f in beside.values() if n in f]) for n in (OWN, ALONE, RECEIVED)}
     return {name: mean for name, mean in found.items() if mean is not None}
@@ -72,7 +72,7 @@ class Verdict:
     worse: tuple[str, ...]
 
 
-def verdict(beside: Beside, score: Score) -> Verdict | None:
+def verdict(beside: Gains, score: Score) -> Verdict | None:
     """Of all devices that compare; None where none does."""
     known = {client: found for client, found in sorted(beside.items()) if is_known(found)}
     if not known:
@@ -97,7 +97,7 @@ def verdict(beside: Beside, score: Score) -> Verdict | None:
     return Verdict(lead[0].upper() + lead[1:], f"{text}.", told, tuple(worse))
 
 
-def sentence(beside: Beside, score: Score) -> str:
+def sentence(beside: Gains, score: Score) -> str:
     """``5.9 points better than alone. Mean accuracy: … 5 of 6 devices are better off; worse off: window-pi.``"""
     found = verdict(beside, score)
     return f"{found.lead}. {found.text}" if found else ""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from bouquet.client.rounds.observer import Observer
-from bouquet.client.rounds.serving import Aside, Serving
+from bouquet.client.rounds.serving import KeptModels, Serving
 from bouquet.client.state.device_state import PERSONAL, Kept
 from bouquet.client.training.evaluation import Scores
 from bouquet.common.errors import NotNow
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class Comparing(Serving):
     """The comparison in one message, around another observer."""
 
-    aside: ClassVar[str] = "alone"
+    file_name: ClassVar[str] = "alone"
 
     def __init__(self, session: Session, inner: Observer) -> None:
         super().__init__(session)
@@ -71,7 +71,7 @@ class Comparing(Serving):
             alone = self.inner.last_alone
             if not self.inner.trains_alone:
                 alone = self.train_alone(self.session.samples.all_train)
-                self.keep_aside(Aside({} if alone is None else {REFERENCE: alone}))
+                self.save(KeptModels({} if alone is None else {REFERENCE: alone}))
             self._note(own, alone, self.received(), self.started, of_start)
         return said
 
