@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bouquet.client.training import evaluation
-from bouquet.client.training.evaluation import Judge
+from bouquet.client.training.evaluation import Scorer
 from bouquet.common.errors import NotNow
 from bouquet.common.parameters.layout import Vector
 from bouquet.common.protocol import JUDGED, Scalar
@@ -21,7 +21,7 @@ def judged(
     models: tuple[Vector, Vector, Vector],
     samples: tuple[Tensor, Tensor],
     task: Task,
-    judge: Judge,
+    scorer: Scorer,
 ) -> dict[str, Scalar]:
     """What a reply's config says of the model on trial; empty where the owner ends the work.
 
@@ -31,6 +31,6 @@ def judged(
     """
     with suppress(NotNow):
         own, rival, trained = (evaluation.predict(load(model), samples[0]) for model in models)
-        by_own, by_rival = (judge.errors(task.together([one, trained]), samples[1]) for one in (own, rival))
+        by_own, by_rival = (scorer.errors(task.together([one, trained]), samples[1]) for one in (own, rival))
         return {JUDGED: int(torch.sign(torch.sign(torch.nan_to_num(by_own - by_rival)).sum()))}
     return {}

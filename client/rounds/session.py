@@ -46,8 +46,6 @@ class Session:
 
     Examples
     --------
-    A procedure trains on the device and answers:
-
     >>> def train(session):
     ...     start = session.start()
     ...     session.report_start(start)
@@ -359,20 +357,18 @@ class Session:
     ) -> Message:
         """The reply, with the layers of ``trained`` that the instruction asks for.
 
-        With `[privacy]` they are clipped and noised first (`release`), and the scores stay here. ``config`` goes up as
-        it is: what is in it and depends on the data must be made of a `release`.
-
-        In a run that compresses they are packed as a difference; where ``trained`` is no model (a gradient), say so
-        by ``is_model``, and they are packed as they are, in 16 bits at least. ``from_received`` says that ``trained``
-        began with what was received although the instruction's ``start`` is the personal model; ``base`` names the
-        record that it began with, where that is not the first.
+        With `[privacy]` they are clipped and noised first (`release`), and the scores stay here; what is in ``config``
+        and depends on the data must be made of a `release`. In a run that compresses they are packed as a difference;
+        where ``trained`` is no model (a gradient), say so by ``is_model``, and they are packed as they are, in 16 bits
+        at least. ``from_received`` says that ``trained`` began with what was received although the instruction's
+        ``start`` is the personal model; ``base`` names the record that it began with, where that is not the first.
         """
         received, arrays = self.received, None
         heard = self.observer.on_reply(trained if is_model else None, from_received or received.start == "received")
         config = {**(config or {}), **heard, **self.said}
         if RIVAL in received.models and trained is not None and is_model and self.private is None:
             models = self.whole(base), self.whole(RIVAL), trained
-            config |= judged(self.load, models, self.samples.all_train, self.node.task, self.judge)
+            config |= judged(self.load, models, self.samples.all_train, self.node.task, self.scorer)
         if trained is not None and received.upload:
             trained = self.release(trained, base if is_model else None, received.upload)
         if self.private is not None:

@@ -72,7 +72,9 @@ def build_strategy(settings: Settings, start: Start | PlainStart | None = None) 
         if strategy.places_by_loss:
             strategy.filters.append(Placing())
         if getattr(strategy, "num_clusters", None) == "auto":
-            strategy.filters.append(Rivals(lambda client: getattr(strategy.state, "groups", Groups()).model_for(client)))
+            strategy.filters.append(
+                Rivals(lambda client: getattr(strategy.state, "groups", Groups()).model_for(client))
+            )
     if settings.personal.serve == "auto":
         strategy.filters.append(
             FleetVote(lambda: 0 if strategy.state is None else len(strategy.centers(strategy.state)))
