@@ -126,7 +126,7 @@ def read_photo(file: Path, input_shape: tuple[int, ...]) -> Photo:
 def _decoded(file: Path, input_shape: tuple[int, ...], changed: float) -> Photo:
     from PIL import Image, UnidentifiedImageError
 
-    formats = FORMATS
+    formats: tuple[str, ...] = FORMATS
     if file.suffix.lower() in HEIF_SUFFIXES:
         formats = ("HEIF", *FORMATS)
         if find_spec(HEIF) is None:
