@@ -6,7 +6,7 @@ models and of the mixture. Ten seeds that the rule was not made on.
     BOUQUET_DATA_DIR=FOLDER python -m benchmarks.in_use run FILE [--columns NAME ...] [--seeds 400 ... 409]
     python -m benchmarks.in_use table FILE > experiments/results/benchmarks/in-use.csv
 
-The columns with ``×``, devices × samples, are in ``in-use-small.csv``: three seeds, ``--seeds 700 701 702``.
+The columns with ``×``, devices × samples, are in ``in-use-small.csv``: two seeds, ``--seeds 700 701``.
 
 ``run`` adds a line of JSON to FILE for each column and seed, and passes over those that are there. FOLDER holds what
 ``experiments/tables`` reads, and ``beijing-air``. In the table ``best`` is the best of received, trained, alone and
