@@ -3,8 +3,10 @@
 Simulations with ``serve = "auto"``, and beside it, of the same devices after the last round, the score of each of their
 models and of the mixture. Ten seeds that the rule was not made on.
 
-    BOUQUET_DATA_DIR=FOLDER python -m benchmarks.in_use run FILE [--columns NAME ...] [--seeds 700 ... 709]
+    BOUQUET_DATA_DIR=FOLDER python -m benchmarks.in_use run FILE [--columns NAME ...] [--seeds 400 ... 409]
     python -m benchmarks.in_use table FILE > experiments/results/benchmarks/in-use.csv
+
+The columns with ``×``, devices × samples, are in ``in-use-small.csv``: two seeds, ``--seeds 700 701``.
 
 ``run`` adds a line of JSON to FILE for each column and seed, and passes over those that are there. FOLDER holds what
 ``experiments/tables`` reads, and ``beijing-air``. In the table ``best`` is the best of received, trained, alone and
@@ -246,7 +248,7 @@ def main() -> None:
     parser.add_argument("what", choices=("run", "table"))
     parser.add_argument("file", type=Path)
     parser.add_argument("--columns", nargs="*", default=list(COLUMNS))
-    parser.add_argument("--seeds", nargs="*", type=int, default=list(range(700, 710)))
+    parser.add_argument("--seeds", nargs="*", type=int, default=list(range(400, 410)))
     asked = parser.parse_args()
     if asked.what == "run":
         run(asked.file, asked.columns, asked.seeds)

@@ -17,9 +17,6 @@ MIXTURE = "mixture"
 SERVED_NAMES = (*NAMES, MIXTURE)
 HELD_OUT = 0.2  # of the training data, at least a sample: what ``serve = "mixture"`` judges the model alone by
 FOLDS = 20  # of the training data, at most: one of them is judged on in a round
-# Rounds in a row that a fold is not trained on, the last of which judges on it: what the device taught the fleet about
-# it before fades meanwhile. With one, fleets of few devices took a received model that had their samples by heart.
-ROUNDS_OUT = 3
 
 REPORT = "serving"  # key of a reply's config: by how much more the mixture errs on the fold than the received model
 SERVE = "serve"  # key of a message's config: RECEIVED or MIXTURE, what the fleet does better with; who is told counts

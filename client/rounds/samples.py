@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bouquet.common.errors import BouquetError
-from bouquet.common.model_selection import FOLDS, ROUNDS_OUT
+from bouquet.common.model_selection import FOLDS
 
 if TYPE_CHECKING:
     from bouquet.client.data.loading import ClientData
@@ -59,21 +59,17 @@ class RoundSamples:
         return (x[rest], y[rest]), (x[held], y[held])
 
     def fold(self, of: Samples, round_: int) -> tuple[Samples, Samples]:
-        """Samples without those that are kept out in this round, and of these the part that was kept out longest.
+        """Samples without, and of, the part that is kept out in this round: one of `FOLDS`, at least a sample.
 
-        A part is one of `FOLDS`, at least a sample: a random one, or some that follow one another in time. Each is out
-        in `ROUNDS_OUT` rounds in a row, fewer where that would be more than a fifth of the samples. Of a single sample
-        nothing is kept out.
+        A random one, or some that follow one another in time. Of a single sample nothing is kept out.
         """
         x, y = of
         order = torch.randperm(len(y), generator=torch.Generator().manual_seed(self.seed))
         if self.in_order:
             order = torch.arange(len(y))
         folds = order.tensor_split(min(FOLDS, len(y)))
-        out = min(ROUNDS_OUT, max(1, len(folds) // 5)) if len(folds) > 1 else 0
+        kept = folds[round_ % len(folds)] if len(folds) > 1 else order[:0]
         is_rest = torch.ones(len(y), dtype=torch.bool)
-        for later in range(out):
-            is_rest[folds[(round_ + later) % len(folds)]] = False
-        judged = folds[round_ % len(folds)] if out else order[:0]
-        rest, judged = is_rest.nonzero()[:, 0].to(y.device), judged.to(y.device)
-        return (x[rest], y[rest]), (x[judged], y[judged])
+        is_rest[kept] = False
+        rest, kept = is_rest.nonzero()[:, 0].to(y.device), kept.to(y.device)
+        return (x[rest], y[rest]), (x[kept], y[kept])

@@ -29,7 +29,7 @@ def without_seconds(summary):
     return {key: value for key, value in summary.items() if key != "seconds"}
 
 
-@pytest.mark.parametrize(("changes", "kind"), [([*OWN_MIXES, "run.rounds=8"], "mixture"), (ALIKE, "received")])
+@pytest.mark.parametrize(("changes", "kind"), [(OWN_MIXES, "mixture"), (ALIKE, "received")])
 def test_the_fleet_serves_what_it_does_better_with(changes, kind, tmp_path, monkeypatch):
     monkeypatch.setattr(run.shutil, "rmtree", lambda *_, **__: None)
     found = simulate(settings(*changes), tmp_path)
