@@ -45,13 +45,12 @@ def sent(message: Message, identifier: str) -> Message:
 def instruction(content: bytes, identifier: str, run: int, node: int, kind: str, group: str, ttl: float) -> Message:
     """On a device: the message that a task holds. Raises what protobuf does for bytes that are no content."""
     speak_as_server(run)
-    records = recorddict_from_proto(ProtoRecordDict.FromString(content))
-    return sent(Message(records, dst_node_id=node, message_type=kind, ttl=ttl, group_id=group), identifier)
+    return sent(Message(content_of(content), dst_node_id=node, message_type=kind, ttl=ttl, group_id=group), identifier)
 
 
 def reply_to(message: Message, content: bytes) -> Message:
     """On the server: a device's reply. Raises what protobuf and Flower do for bytes that are no content."""
-    return Message(recorddict_from_proto(ProtoRecordDict.FromString(content)), reply_to=message)
+    return Message(content_of(content), reply_to=message)
 
 
 def error_reply(message: Message, code: int, reason: str) -> Message:
@@ -62,6 +61,11 @@ def error_reply(message: Message, code: int, reason: str) -> Message:
 def content_bytes(content: RecordDict) -> bytes:
     """A content as it travels."""
     return bytes(recorddict_to_proto(content).SerializeToString())
+
+
+def content_of(data: bytes) -> RecordDict:
+    """The inverse of `content_bytes`. Raises what protobuf and Flower do for bytes that are no content."""
+    return recorddict_from_proto(ProtoRecordDict.FromString(data))
 
 
 def wire_bytes(records: Mapping[str, Any]) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 from bouquet.common.metrics import written
 from bouquet.common.task.score import ACCURACY, Score
 from bouquet.common.texts import LONGEST
-from bouquet.server.monitoring.outliers import WINDOW, always_last, misplaced, other_unit
+from bouquet.server.monitoring.outliers import WINDOW, always_last, differing_speeds, misplaced, other_unit
 
 LOOK_BACK = 3  # rounds that a judgement of the loss rests on
 PATIENCE = 5  # rounds in which training and clustering must have begun to show
@@ -40,7 +40,7 @@ MOST = 50  # warnings in a summary
 Line = Mapping[str, Any]
 # What of a line is looked at; of lines long past no more than the first.
 JUDGED = ("round", "replies", "failed", "loss", "diagnosis", "tested", "naive_macro")
-JUDGED_LATELY = ("assignment", "by_client", "seconds_by_client", "other_releases")
+JUDGED_LATELY = ("assignment", "by_client", "seconds_by_client", "late", "steps", "other_releases")
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,7 @@ def diagnose(lines: Sequence[Line], expected: Expected) -> dict[str, str]:
         "naive": _no_better_than_naive(lines, expected),
         "still": _stands_still(lines, expected),
         "clusters": _no_clusters(lines, expected),
+        "speeds": differing_speeds(lines),
         "releases": other_releases(lines[-1].get("other_releases") or {}),
         **_of_their_data(lines),
         **{f"misplaced {device}": text for device, text in misplaced(lines).items()},

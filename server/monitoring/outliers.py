@@ -21,6 +21,7 @@ GAP = 0.25  # of accuracy, beyond what is usual among the devices
 DEVIATIONS = 3.0  # of the accuracy over so many test samples, at its widest: 0.5 / √n each
 TIMES_SLOWER = 1.5  # than the one before it,
 SECONDS_SLOWER = 2.0  # and by so much
+SPEEDS_DIFFER = 3.0  # times as long as most take, that the slowest does
 OTHER_UNIT = 100.0  # times the others' error without a model, or a hundredth of it
 
 Line = Mapping[str, Any]
@@ -79,6 +80,22 @@ def always_last(lines: Sequence[Line]) -> dict[str, str]:
         f"where all others had answered after {fmean(next_to_last):.0f} s. server.straggler_grace says how long a "
         "round waits; fewer train.local_epochs, or fewer photos on it, make it quicker."
     }
+
+
+def differing_speeds(lines: Sequence[Line]) -> str:
+    """What to set where rounds wait for the slowest device several times as long as for most (docs/own-speeds.md)."""
+    recent = lines[-ROUNDS:]
+    times = [[*(line.get("seconds_by_client") or {}).values()] for line in recent]
+    if len(times) < ROUNDS or min(map(len, times)) < LEAST_DEVICES:
+        return ""
+    first, most, last = (fmean(map(of, times)) for of in (min, median, max))
+    if last < max(SPEEDS_DIFFER * most, most + SECONDS_SLOWER) or any(x.get("late") or x.get("steps") for x in recent):
+        return ""
+    return (
+        f"Your devices differ by {last / max(first, 0.1):.0f}×: a round waits {last:.0f} s for the slowest, where half "
+        f"of them have answered after {most:.0f} s. With server.buffer = 0.3 no round waits for it; where slow devices "
+        "have data of their own, set train.budget = 'fleet' beside it (docs/own-speeds.md)."
+    )
 
 
 def other_unit(lines: Sequence[Line], score: Score) -> dict[str, str]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from flwr.app import RecordDict
+
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings import Settings
+from bouquet.common.wire.flower import content_bytes, content_of
 from bouquet.server.record.writer import RunRecord
 from bouquet.server.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from bouquet.strategies.base.exclusion import Exclusion
@@ -21,12 +26,13 @@ from bouquet.strategies.base.work_budget import WorkBudget
 class Remembered:
     """What a run remembers beside the strategy's state.
 
-    `groups` are the true groups that devices reported.
+    `groups` are the true groups that devices reported, ``at_work`` tasks without a reply: client, node, round, content.
     """
 
     first_round: int = 1
     groups: dict[str, int] = field(default_factory=dict)
     seconds_before: float = 0.0
+    at_work: list[tuple[str, int, int, RecordDict]] = field(default_factory=list)
 
 
 def open_run(strategy: MethodStrategy[Any], settings: Settings, record: RunRecord, resume: bool) -> Remembered:
@@ -49,6 +55,8 @@ def open_run(strategy: MethodStrategy[Any], settings: Settings, record: RunRecor
             f"(run.rounds = {settings.run.rounds})."
         )
     beside = checkpoint.state.pop("_run")
+    at_work = beside.get("at_work", [])
+    tasks = {name: checkpoint.arrays.pop(name) for name in {task[-1] for task in at_work}}
     strategy.restore(checkpoint.layout, checkpoint.arrays, checkpoint.state)
     strategy.run_id = checkpoint.run_id
     strategy.exclusion = Exclusion(**beside["exclusion"])
@@ -57,7 +65,8 @@ def open_run(strategy: MethodStrategy[Any], settings: Settings, record: RunRecor
     if ledger := strategy.filter_of(PrivacyLedger):
         ledger.releases.update(beside["releases"])
     record.reopen(settings, checkpoint.round)
-    return Remembered(checkpoint.round + 1, dict(beside["groups"]), beside["seconds"])
+    open_tasks = [(*who, content_of(tasks[digest].tobytes())) for *who, digest in at_work]
+    return Remembered(checkpoint.round + 1, dict(beside["groups"]), beside["seconds"], open_tasks)
 
 
 def had_checkpoints(lines: Sequence[Mapping[str, Any]]) -> bool:
@@ -80,7 +89,12 @@ def save_run(
     """Write the checkpoint of a round, ``seconds`` after the run began."""
     arrays, state = strategy.checkpoint()
     assert strategy.layout is not None
-    beside = {"groups": progress.groups, "seconds": seconds, "exclusion": vars(strategy.exclusion)}
+    tasks = []
+    for task in (*strategy.late.awaited.values(), *strategy.late.interrupted):
+        data = content_bytes(task.content)
+        tasks.append((task.client, task.node, task.round, f"_task/{hashlib.sha256(data).hexdigest()}"))
+        arrays[tasks[-1][-1]] = np.frombuffer(data, dtype=np.uint8)  # several devices may have been sent the same
+    beside = {"groups": progress.groups, "seconds": seconds, "exclusion": vars(strategy.exclusion), "at_work": tasks}
     if strategy.budget:
         beside["budget"] = vars(strategy.budget)
     if ledger := strategy.filter_of(PrivacyLedger):

@@ -5,7 +5,8 @@ in a buffer twice, so that a fast one cannot fill it. A reply that comes late wa
 counts is its update, from the model of today (`moved`). FedBuff makes it smaller the older it is; here it counts whole,
 because a slow device speaks rarely as it is (docs/own-speeds.md).
 
-Nothing of it is in a checkpoint: after a restart these devices begin anew.
+A checkpoint holds these tasks as they were sent. After a restart a device is given the same task again: one that is at
+it goes on, one that is done has its reply.
 """
 
 from __future__ import annotations
@@ -16,20 +17,24 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import ARRAYS, ClientReply, Instruction
 
 
 class Awaited(NamedTuple):
-    """A task whose reply has not come: who has it, what it was sent, in which round, and until when it may come."""
+    """A task whose reply has not come: who has it, what it was sent, in which round, and until when it may come.
+
+    ``content`` is that of the message.
+    """
 
     client: str
     instruction: Instruction
     node: int
     round: int
     until: float
+    content: RecordDict
 
 
 @dataclass
@@ -41,11 +46,12 @@ class LateReplies:
 
     buffer: float = 1.0
     awaited: dict[str, Awaited] = field(default_factory=dict)
+    interrupted: list[Awaited] = field(default_factory=list)  # of before a restart, not given again so far
 
     @property
     def clients(self) -> set[str]:
         """The clients that are at work on an older task."""
-        return {task.client for task in self.awaited.values()}
+        return {task.client for task in (*self.awaited.values(), *self.interrupted)}
 
     def enough(self, at_work: int) -> int | None:
         """How many replies end a round in which so many are at work; None where all of them are waited for."""
@@ -70,7 +76,7 @@ class LateReplies:
         for message in messages:
             node, identifier = message.metadata.dst_node_id, message.metadata.message_id
             if identifier:
-                self.awaited[identifier] = Awaited(*planned[node], node, round_, now + timeout)
+                self.awaited[identifier] = Awaited(*planned[node], node, round_, now + timeout, message.content)
         self.awaited = {i: task for i, task in self.awaited.items() if i not in answered and task.node not in silent}
         expired = {i: task.node for i, task in self.awaited.items() if task.until < now}
         self.awaited = {i: task for i, task in self.awaited.items() if i not in expired}

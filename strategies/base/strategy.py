@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from logging import INFO, WARNING
 from typing import Any, TypeVar
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
@@ -32,6 +32,7 @@ from bouquet.strategies.base.exchange import exchange
 from bouquet.strategies.base.filters.filter import Filter, Outgoing
 from bouquet.strategies.base.filters.initial import InitialModel
 from bouquet.strategies.base.filters.placing import Placing
+from bouquet.strategies.base.late_replies import Awaited
 from bouquet.strategies.base.method import Outcome, State
 from bouquet.strategies.base.nodes import IDENTIFY_TIMEOUT, wait_for_nodes
 from bouquet.strategies.base.protection import Protection
@@ -290,6 +291,18 @@ class MethodStrategy(Receiver[State], Strategy):
         self.give_up(self.late.end_round(round_, messages, planned, answered, silent, now, timeout))
         for each in self.filters:
             each.await_late(self.late.clients)
+
+    def was_sent(self, client: str, node: int, round_: int, content: RecordDict, until: float) -> None:
+        """After a restart: a client was at work on this, and is not asked for anything else ``until`` it replies."""
+        assert self.layout is not None
+        self._nodes.clients[node] = client  # asked who it is, it would answer when it has done its work
+        message = Message(content, dst_node_id=node, message_type=MessageType.TRAIN)
+        find = next((each.find for each in self.filters if each.find), None)
+        received = protocol.read_instruction(message, self.layout, find and (lambda run, digest: find(digest)))
+        for each in self.filters:
+            each.sent_before(client, received.models)
+        sent = Instruction(received.models, upload=received.upload)
+        self.late.interrupted.append(Awaited(client, sent, node, round_, until, content))
 
     # --- inside ----------------------------------------------------------------------------------------------
 

@@ -110,6 +110,13 @@ class Compression(Filter):
         """Keep what these clients were sent, in this round or in an older one."""
         self._awaited = {client: self._sent.get(client) or self._awaited.get(client, set()) for client in clients}
 
+    def sent_before(self, client: str, models: Mapping[str, Payload]) -> None:
+        """Its reply may be a difference to these."""
+        copies = [Copy(model.vector, model.layers or ()) for model in models.values()]
+        self._copies |= {copy.digest: copy for copy in copies}
+        self._awaited[client] = {copy.digest for copy in copies}
+        self._records |= {*models}
+
     def dump(self) -> tuple[dict[str, Vector], dict[str, Any]]:
         """For a checkpoint: the copies by digest, and JSON."""
         held = self._held()

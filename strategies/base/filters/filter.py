@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bouquet.common.compression.delta import Find
 from bouquet.common.parameters.layout import ParameterLayout
-from bouquet.common.protocol import Backbone, ClientReply, Instruction
+from bouquet.common.protocol import Backbone, ClientReply, Instruction, Payload
 from bouquet.common.protocol.arrival import Arrival
 from bouquet.common.protocol.compressed import Packing
 
@@ -59,6 +59,9 @@ class Filter:
 
     def await_late(self, clients: Iterable[str]) -> None:
         """After a round: the clients whose replies to it may be taken into the next one."""
+
+    def sent_before(self, client: str, models: Mapping[str, Payload]) -> None:
+        """After a restart: what a client was sent, whose reply is awaited."""
 
     def dump(self) -> tuple[Mapping[str, NDArray[Any]], Any]:
         """For a checkpoint: arrays, and JSON; of a filter with a `key`."""

@@ -43,3 +43,21 @@ def test_a_resumed_run_equals_an_uninterrupted_one(name, tmp_path):
     assert (lines_of(cut), summary_of(cut)) == (lines_of(whole), summary_of(whole))
     assert all(line["failures"] == 0 for line in lines_of(whole))
     np.testing.assert_equal(models_of(cut), models_of(whole))
+
+
+@pytest.mark.parametrize("more", [[], ["wire.up=int8", "wire.down=int8"], ["train.budget=fleet"]], ids=str)
+def test_who_was_at_work_when_the_server_was_killed_is_counted_once(more, tmp_path):
+    """Whoever has replied is asked in the next round: no task is without a reply, and none has two."""
+    slow = ["simulation.speeds=[1000,300,30]", "server.buffer=0.4", "run.rounds=14"]
+    chosen = load_settings(None, [*BASE, "strategy.name=fedavg", *slow, *more])
+    cut_after(4, chosen, tmp_path / "cut")
+    shutil.rmtree(tmp_path / "cut" / "checkpoint" / "round-000004")
+    simulate(chosen, tmp_path / "cut", resume=True)
+    lines, due = lines_of(tmp_path / "cut"), {}
+    assert [line["round"] for line in lines] == [*range(1, 15)]
+    assert not any(line["failures"] for line in lines)
+    for line in lines:
+        for client in line["by_client"]:
+            assert line["round"] - line["late"].get(client, 0) == due.get(client, 1), (client, line["round"])
+            due[client] = line["round"] + 1
+    assert any(line["round"] - late < 4 <= line["round"] for line in lines for late in line["late"].values())
