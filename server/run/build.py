@@ -17,7 +17,6 @@ from bouquet.strategies.base.filters.placing import Placing
 from bouquet.strategies.base.filters.privacy import PrivacyLedger
 from bouquet.strategies.base.filters.serving import FleetVote
 from bouquet.strategies.base.filters.trial import Rivals
-from bouquet.strategies.base.groups import Groups
 from bouquet.strategies.base.late_replies import LateReplies
 from bouquet.strategies.base.protection import Protection
 from bouquet.strategies.base.sampling import fewest_replies, sample_size
@@ -72,9 +71,7 @@ def build_strategy(settings: Settings, start: Start | PlainStart | None = None) 
         if strategy.places_by_loss:
             strategy.filters.append(Placing())
         if getattr(strategy, "num_clusters", None) == "auto":
-            strategy.filters.append(
-                Rivals(lambda client: getattr(strategy.state, "groups", Groups()).model_for(client))
-            )
+            strategy.filters.append(Rivals(lambda: getattr(strategy.state, "groups", None)))
     if settings.personal.serve == "auto":
         strategy.filters.append(
             FleetVote(lambda: 0 if strategy.state is None else len(strategy.centers(strategy.state)))

@@ -10,7 +10,7 @@ from functools import cached_property
 from logging import WARNING
 from typing import TYPE_CHECKING, Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
@@ -30,7 +30,6 @@ from bouquet.server.run.resume import Remembered, open_run, save_run
 from bouquet.server.run.round_config import train_config
 from bouquet.server.run.stop import check_stop, take_back
 from bouquet.strategies.base.exchange import abandon, exchange, replies_to
-from bouquet.strategies.base.late_replies import Awaited
 from bouquet.strategies.base.strategy import MethodStrategy
 
 if TYPE_CHECKING:
@@ -169,7 +168,7 @@ class _Run:
     def train(self, round_: int, times: dict[int, float]) -> Bytes:
         """A round of training and its bytes; ``times`` gets the seconds after which each node had answered."""
         strategy = self.strategy
-        self.go_on_with_interrupted()
+        strategy.late.go_on(self.grid, self.settings.server.round_timeout, self.clock())
         messages = list(strategy.configure_train(round_, self.arrays, self.config(round_), self.grid))
         traffic = self.count(Bytes(strategy.layout), strategy.train_round.preliminary, messages)
         answered: list[str] = []
@@ -198,19 +197,6 @@ class _Run:
             raise BouquetError(f"No client gave a usable reply in the first round; {client}: {reason}")
         self.learn_groups()
         return traffic
-
-    def go_on_with_interrupted(self) -> None:
-        """After a restart: who is there again is given the task that it was at, and knows it by its id."""
-        late, there = self.strategy.late, set(self.grid.get_node_ids())
-        for task in [*late.interrupted]:
-            given: dict[str, Awaited] = {}
-            if task.node in there:
-                ttl = self.settings.server.round_timeout
-                message = Message(task.content, dst_node_id=task.node, message_type=MessageType.TRAIN, ttl=ttl)
-                given = {one: task for one in self.grid.push_messages([message]) if one}
-            if given or task.until < self.clock():
-                late.interrupted.remove(task)
-            late.awaited |= given
 
     def evaluate(self, round_: int, traffic: Bytes) -> dict[str, Any]:
         """Have every device tested; it is told how to train, because a method may adapt its model before the test."""

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from flwr.app import Message, RecordDict
+from flwr.app import Message, MessageType, RecordDict
+from flwr.serverapp import Grid
 
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import ARRAYS, ClientReply, Instruction
@@ -56,6 +57,18 @@ class LateReplies:
     def enough(self, at_work: int) -> int | None:
         """How many replies end a round in which so many are at work; None where all of them are waited for."""
         return None if self.buffer == 1 else max(1, math.ceil(round(self.buffer * at_work, 9)))
+
+    def go_on(self, grid: Grid, timeout: float, now: float) -> None:
+        """After a restart: who is there again is given the task that it was at, and knows it by its id."""
+        there = set(grid.get_node_ids())
+        for task in [*self.interrupted]:
+            given: dict[str, Awaited] = {}
+            if task.node in there:
+                message = Message(task.content, dst_node_id=task.node, message_type=MessageType.TRAIN, ttl=timeout)
+                given = {one: task for one in grid.push_messages([message]) if one}
+            if given or task.until < now:
+                self.interrupted.remove(task)
+            self.awaited |= given
 
     def end_round(
         self,

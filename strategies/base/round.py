@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from logging import WARNING
+from typing import TypeVar
 
 from flwr.app import Message
+from flwr.common.logger import log
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.parameters.layout import ParameterLayout
@@ -15,13 +18,16 @@ from bouquet.common.protocol.error_replies import cannot_be_read
 from bouquet.strategies.base.exchange import Patience
 from bouquet.strategies.base.exclusion import Exclusion
 from bouquet.strategies.base.filters.filter import Filter
+from bouquet.strategies.base.filters.placing import Placing
 from bouquet.strategies.base.late_replies import Awaited, LateReplies, moved
-from bouquet.strategies.base.method import MethodHooks, State
+from bouquet.strategies.base.method import Ask, MethodHooks, State
 from bouquet.strategies.base.nodes import NameOf, Nodes, Resting
 from bouquet.strategies.base.replies import Replies, Rows
 from bouquet.strategies.base.reply_checks import read_reply, refused
 from bouquet.strategies.base.sampling import Sampled
 from bouquet.strategies.base.work_budget import WorkBudget
+
+Kind = TypeVar("Kind", bound=Filter)
 
 
 @dataclass
@@ -86,6 +92,33 @@ class Receiver(MethodHooks[State], Sampled):
         self.evaluate_round = Round()  # and of evaluation
         self._now = self.train_round  # the one of the two that began last
         self._nodes = Nodes()
+
+    def filter_of(self, kind: type[Kind]) -> Kind | None:
+        """The filter of a class; None where there is none."""
+        return next((each for each in self.filters if isinstance(each, kind)), None)
+
+    def warn(self, text: str) -> None:
+        """Tell whoever watches the run: in Flower's log, and in the record of the round."""
+        log(WARNING, "%s", text)
+        self.train_round.warnings.append(text)
+
+    def _choices(self, state: State, clients: Sequence[str], ask: Ask) -> dict[str, int]:
+        """Client → the cluster that it chose: of those that are new, or whose data changed (`Placing`)."""
+        placing, centers = self.filter_of(Placing), self.centers(state)
+        able = [client for client in clients if client in self._nodes.judging]
+        asked = placing.questions(able, self.assignment(state), centers) if placing else {}
+        chosen = ask(asked).choices(len(centers)) if asked else {}
+        self.train_round.forget(asked)
+        return chosen
+
+    def _without_changed(self, replies: Replies) -> Replies:
+        """The replies that count: not those of clients whose data changed just now (`Placing`)."""
+        if (placing := self.filter_of(Placing)) is None or self.state is None:
+            return replies
+        count, said = placing.judge(replies.clients, self.centers(self.state))
+        if said:
+            self.warn(said)
+        return replies if all(count) else replies.only(count)
 
     def _read(self, layout: ParameterLayout, messages: Iterable[Message]) -> Replies:
         """The usable replies; for every other one, its reason goes to the round's ``failures``."""

@@ -14,7 +14,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from logging import INFO, WARNING
-from typing import Any, TypeVar
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.common.logger import log
@@ -29,9 +29,8 @@ from bouquet.common.protocol import Encoder, Instruction
 from bouquet.common.protocol.arrival import Arrival
 from bouquet.common.protocol.offers import TRAINING, cannot_work, undeclared
 from bouquet.strategies.base.exchange import exchange
-from bouquet.strategies.base.filters.filter import Filter, Outgoing
+from bouquet.strategies.base.filters.filter import Outgoing
 from bouquet.strategies.base.filters.initial import InitialModel
-from bouquet.strategies.base.filters.placing import Placing
 from bouquet.strategies.base.late_replies import Awaited
 from bouquet.strategies.base.method import Outcome, State
 from bouquet.strategies.base.nodes import IDENTIFY_TIMEOUT, wait_for_nodes
@@ -43,8 +42,6 @@ from bouquet.strategies.base.sampling import EVALUATE_STREAM, TRAIN_STREAM, fewe
 from bouquet.strategies.base.state_io import dump_state, load_state
 from bouquet.strategies.mathematics.aggregation import mean_of_centers
 from bouquet.strategies.mathematics.robust import Aggregation
-
-Kind = TypeVar("Kind", bound=Filter)
 
 
 @dataclass(eq=False, repr=False)
@@ -130,13 +127,8 @@ class MethodStrategy(Receiver[State], Strategy):
             self.give_up(silent)
             return self._read(layout, replies)
 
-        placed: dict[str, int] = {}
-        if placing := self.filter_of(Placing):
-            able = [client for client in clients if client in self._nodes.judging]
-            if asked := placing.questions(able, self.assignment(state), self.centers(state)):
-                placed = ask(asked, IDENTIFY_TIMEOUT).choices(len(self.centers(state)))
-                state = self.placed(state, placed)
-                now.forget(asked)
+        placed = self._choices(state, clients, lambda asked: ask(asked, IDENTIFY_TIMEOUT))
+        state = self.placed(state, placed) if placed else state
         self.state = state = self.prepare(state, server_round, clients, ask)
         planned = self.plan(state, server_round, clients)
         instructions = {c: _from_its_center(one) if c in placed else one for c, one in planned.items()}
@@ -169,12 +161,7 @@ class MethodStrategy(Receiver[State], Strategy):
                 )
             self._note_refusals(server_round)
             return None, None
-        counted = usable
-        if placing := self.filter_of(Placing):
-            count, said = placing.judge(usable.clients, self.centers(self.state))
-            if said:
-                self.warn(said)
-            counted = usable if all(count) else usable.only(count)
+        counted = self._without_changed(usable)
         outcome = self.update(self.state, server_round, counted) if len(counted) else self.state
         if isinstance(outcome, Outcome):
             now.refuse(outcome.refused)
@@ -254,10 +241,6 @@ class MethodStrategy(Receiver[State], Strategy):
             own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
             each.load(own, rest[each.key])
 
-    def filter_of(self, kind: type[Kind]) -> Kind | None:
-        """The filter of a class; None where there is none."""
-        return next((each for each in self.filters if isinstance(each, kind)), None)
-
     @property
     def node_names(self) -> Mapping[int, str]:
         """Node id → client, for every node that was ever seen."""
@@ -269,11 +252,6 @@ class MethodStrategy(Receiver[State], Strategy):
         self._rule_asked_for = True
         compared = None if self.layout is None else self.layout.parameter_columns
         return replace(self.protection.aggregation, compared=compared)
-
-    def warn(self, text: str) -> None:
-        """Tell whoever watches the run: in Flower's log, and in the record of the round."""
-        log(WARNING, "%s", text)
-        self.train_round.warnings.append(text)
 
     def give_up(self, silent: Mapping[int, str]) -> None:
         """Note the nodes that never answered, with the reason, as failures of this round."""
