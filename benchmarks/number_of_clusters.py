@@ -5,8 +5,7 @@
 
 From the repository's root; a line a run in ``RUNS.csv``, the summary on standard output. A run is right where it has as
 many clusters as there are groups and no cluster has devices of two. Default settings, 15 rounds. ``sampled``: three of
-ten devices in each of 30 rounds. ``dominant`` and ``dirichlet`` have no true number: there the accuracies count. Lines
-of the method ``before`` were run with the silhouette after three common rounds, which is no longer there.
+ten devices in each of 30 rounds. ``dominant`` and ``dirichlet`` have no true number: there the accuracies count.
 """
 
 import argparse
@@ -86,7 +85,7 @@ def summary(runs: dict[Cell, dict[str, Any]]) -> Iterator[list[str]]:
 
     Of a rival how often it is right, and how much the accuracy with K found is above its own, both on the runs it has.
     """
-    rivals = {"K given": "fesem:{groups}", "rule of before": "before", "FedAvg": "fedavg"}
+    rivals = {"K given": "fesem:{groups}", "FedAvg": "fedavg"}
     head = [cell for name in rivals for cell in (name, "gain over it")]
     yield ["devices differ by", "groups", "devices", "K found", "accuracy", *head]
     for key in sorted({cell[:3] for cell in runs}):
