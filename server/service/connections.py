@@ -90,7 +90,8 @@ class Connections:
 
         def sweep() -> None:
             while not over.wait(SWEEP_SECONDS):
-                step_back()
+                with contextlib.suppress(OSError):
+                    step_back()
                 with contextlib.suppress(OSError):
                     self.sweep()
 

@@ -1,5 +1,6 @@
 """Connections of strangers: so many in all, from one address and for so long; devices' are never closed."""
 
+import errno
 import os
 import socket
 import struct
@@ -53,6 +54,23 @@ def test_threads_that_serve_strangers_come_after_those_that_compute_rounds(fleet
     assert nice == {min(19, own + connections.STEP_BACK)}  # and there are some: gRPC still calls them so
     garden.deliver(task := fleet.push(garden), content_bytes(content(1000)))
     assert fleet.pull(task)[0].has_content()
+
+
+def test_the_sweep_goes_on_where_no_more_file_can_be_opened(monkeypatch):
+    swept, over = threading.Event(), threading.Event()
+
+    def full():
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    class Sweeping(Connections):
+        def sweep(self):
+            swept.set()
+
+    monkeypatch.setattr(connections, "step_back", full)
+    monkeypatch.setattr(connections, "SWEEP_SECONDS", 0.01)
+    Sweeping(1, set()).keep_sweeping(over)
+    assert swept.wait(60)
+    over.set()
 
 
 @pytest.mark.parametrize("limit", ["STRANGERS", "STRANGERS_OF_AN_ADDRESS"])
