@@ -99,7 +99,7 @@ class Session:
     @cached_property
     def scorer(self) -> evaluation.Scorer:
         """What the outputs of models are worth here."""
-        data = self.node.data
+        data = self.node.data_in(self.received.round)
         return evaluation.Scorer(self.node.task, data.scaling, data.naive)
 
     @cached_property
