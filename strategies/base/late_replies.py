@@ -60,7 +60,7 @@ class LateReplies:
 
     def go_on(self, grid: Grid, timeout: float, now: float) -> None:
         """After a restart: who is there again is given the task that it was at, and knows it by its id."""
-        there = set(grid.get_node_ids())
+        there = set(grid.get_node_ids()) if self.interrupted else set[int]()
         for task in [*self.interrupted]:
             given: dict[str, Awaited] = {}
             if task.node in there:

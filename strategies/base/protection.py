@@ -68,7 +68,7 @@ class Protection:
         members = np.array([clusters.get(client, -1) for client in replies.clients], dtype=np.int64)
         left = norm_limits(norms, members, self.limit_norm)
         limited = {client: round(float(k), 6) for client, k in zip(replies.clients, left, strict=True) if k < 1}
-        return Screened(replies.scaled(left.tolist()) if limited else replies, refused, limited)
+        return Screened(replies.scaled(left.tolist()), refused, limited)
 
 
 def _fenced(replies: Replies) -> Replies:

@@ -100,6 +100,8 @@ class Replies:
 
     def scaled(self, shares: Sequence[float], records: Mapping[str, str] = MappingProxyType({})) -> Replies:
         """The replies with each update times its share (n,); ``records`` as in `each_update`."""
+        if all(share == 1 for share in shares):
+            return self
         received, share = {reply.client: reply for reply in self.received}, dict(zip(self.clients, shares, strict=True))
         for client, update in self.each_update(records):
             if share[client] != 1:

@@ -10,6 +10,7 @@ from typing import TypeVar
 from flwr.app import Message
 from flwr.common.logger import log
 
+from bouquet.common.compression.delta import Find
 from bouquet.common.errors import BouquetError
 from bouquet.common.parameters.layout import ParameterLayout
 from bouquet.common.protocol import ClientReply, Instruction
@@ -102,11 +103,18 @@ class Receiver(MethodHooks[State], Sampled):
         log(WARNING, "%s", text)
         self.train_round.warnings.append(text)
 
+    @property
+    def _find_copy(self) -> Find | None:
+        """What finds a model by its digest, where a filter keeps those that devices hold."""
+        return next((each.find for each in self.filters if each.find), None)
+
     def _choices(self, state: State, clients: Sequence[str], ask: Ask) -> dict[str, int]:
         """Client → the cluster that it chose: of those that are new, or whose data changed (`Placing`)."""
-        placing, centers = self.filter_of(Placing), self.centers(state)
+        if (placing := self.filter_of(Placing)) is None:
+            return {}
+        centers = self.centers(state)
         able = [client for client in clients if client in self._nodes.judging]
-        asked = placing.questions(able, self.assignment(state), centers) if placing else {}
+        asked = placing.questions(able, self.assignment(state), centers)
         chosen = ask(asked).choices(len(centers)) if asked else {}
         self.train_round.forget(asked)
         return chosen
@@ -126,7 +134,7 @@ class Receiver(MethodHooks[State], Sampled):
         usable: dict[str, ClientReply] = {}
         rows = Rows(layout, (client for client, _ in self._now.planned.values()))
         sent: dict[str, Instruction] = {}
-        find = next((each.find for each in self.filters if each.find), None)
+        find = self._find_copy
         for message in messages:
             late = self.late.of(message)
             planned = (late.client, late.instruction) if late else now.planned.get(message.metadata.src_node_id)

@@ -275,7 +275,7 @@ class MethodStrategy(Receiver[State], Strategy):
         assert self.layout is not None
         self._nodes.clients[node] = client  # asked who it is, it would answer when it has done its work
         message = Message(content, dst_node_id=node, message_type=MessageType.TRAIN)
-        find = next((each.find for each in self.filters if each.find), None)
+        find = self._find_copy
         received = protocol.read_instruction(message, self.layout, find and (lambda run, digest: find(digest)))
         for each in self.filters:
             each.sent_before(client, received.models)
@@ -370,11 +370,11 @@ class MethodStrategy(Receiver[State], Strategy):
         encoder = Encoder(layout, self.arrayrecord_key, self.configrecord_key, self.joins_tensors)
         messages = []
         knows_devices = self.identify or self._nodes.needs
+        if self.budget and kind == MessageType.TRAIN:
+            instructions = self.budget.ask(instructions)
         for client, instruction in instructions.items():
             if not (instruction.is_plain or knows_devices):
                 raise BouquetError(undeclared(type(self).__name__))
-            if self.budget and kind == MessageType.TRAIN:
-                instruction = self.budget.ask(client, instruction)
             sent = Outgoing(layout, client, kind == MessageType.TRAIN, instruction)
             for each in self.filters:
                 sent = each.outgoing(sent)

@@ -35,14 +35,18 @@ class WorkBudget:
     whole: dict[str, int] = field(default_factory=dict)  # client → steps of all its epochs
     steps: dict[str, int] = field(default_factory=dict)  # client → those that it was asked for last
 
-    def ask(self, client: str, instruction: Instruction) -> Instruction:
-        """The instruction with the client's number of steps."""
-        steps = FIRST_STEPS
-        if client in self.seconds:
-            time = median(seconds * self.whole[known] for known, seconds in self.seconds.items())
-            steps = min(self.whole[client], max(1, int(time / self.seconds[client] + 1e-9)))
-        self.steps[client] = steps
-        return replace(instruction, config={**instruction.config, LOCAL_STEPS: steps})
+    def ask(self, instructions: Mapping[str, Instruction]) -> dict[str, Instruction]:
+        """The instructions, each with its client's number of steps."""
+        times = [seconds * self.whole[client] for client, seconds in self.seconds.items()]
+        time = median(times) if times else 0.0
+        for client in instructions:
+            self.steps[client] = FIRST_STEPS
+            if client in self.seconds:
+                self.steps[client] = min(self.whole[client], max(1, int(time / self.seconds[client] + 1e-9)))
+        return {
+            client: replace(one, config={**one.config, LOCAL_STEPS: self.steps[client]})
+            for client, one in instructions.items()
+        }
 
     def note(self, reply: ClientReply) -> None:
         """Learn from a reply how fast its client is, and how much it has to do."""
