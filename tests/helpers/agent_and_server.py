@@ -10,8 +10,7 @@ from bouquet.client.agent.agent import Agent
 from bouquet.client.agent.settings import DeviceSettings
 from bouquet.client.agent.store import TaskStore
 from bouquet.common.wire.content_size import Room
-from bouquet.common.wire.fleet_pb2 import Content
-from tests.helpers.wire_server import SECONDS, a_run, a_task
+from tests.helpers.wire_server import SECONDS
 
 LARGE = os.urandom(1_500_000)
 
@@ -88,31 +87,3 @@ async def until(true, what):
 
 def count(agent, text):
     return sum(text in line for line in agent.said)
-
-
-HOSTILE = {
-    "garbage": [b"\xff" * 50],
-    "no UTF-8": [b"\x4a\x03\x0a\x01\xff"],  # a notice
-    "a frame that is none": [b""] * 100 + [b"\xff"],
-    "a run without settings": [{"run": a_run(settings="")}],
-    "settings that are a list": [{"run": a_run(settings="[]")}],
-    "settings without a bottom": [{"run": a_run(settings="[" * 100_000)}],
-    "a code that climbs": [{"run": a_run(code="../../etc/cron.d/x" + "0" * 46)}],
-    "a task of no run": [{"task": a_task()}],
-    "an id that climbs": [{"run": a_run()}, {"task": a_task(id="../../../../tmp/climbed")}],
-    "a task of another content": [
-        {"run": a_run()},
-        {"task": a_task(Content(size=5, sha256=bytes(32), data=b"other"))},
-    ],
-    "a content without a digest": [{"run": a_run()}, {"task": a_task(Content(size=10**6))}],
-    "a credit for nothing": [
-        {"run": a_run()},
-        {"task": (waiting := a_task(LARGE))},
-        {"chunk": {"id": waiting.id, "offset": 0, "data": bytes(1000)}},
-        {"chunk": {"id": waiting.id, "offset": 10**12, "data": b"x"}},
-    ],
-    "chunks without credit": [{"run": a_run()}, {"task": waiting}]
-    + [{"chunk": {"id": waiting.id, "offset": at, "data": bytes(100_000)}} for at in range(0, 2_000_000, 100_000)],
-    "too many tasks": [{"run": a_run()}] + [{"task": a_task(LARGE)} for _ in range(200)],
-    "a frame that is too large": [{"notice": {"text": "x" * 10**6}}],
-}

@@ -10,8 +10,35 @@ import pytest
 from bouquet.client.trust.policy import CodeTrust
 from bouquet.common.wire.content_size import Room
 from bouquet.common.wire.fleet_pb2 import Content
-from tests.helpers.agent_and_server import HOSTILE, LARGE, count, device, scripted, until
+from tests.helpers.agent_and_server import LARGE, count, device, scripted, until
 from tests.helpers.wire_server import SECONDS, WireServer, a_run, a_task
+
+HOSTILE = {
+    "garbage": [b"\xff" * 50],
+    "no UTF-8": [b"\x4a\x03\x0a\x01\xff"],  # a notice
+    "a frame that is none": [b""] * 100 + [b"\xff"],
+    "a run without settings": [{"run": a_run(settings="")}],
+    "settings that are a list": [{"run": a_run(settings="[]")}],
+    "settings without a bottom": [{"run": a_run(settings="[" * 100_000)}],
+    "a code that climbs": [{"run": a_run(code="../../etc/cron.d/x" + "0" * 46)}],
+    "a task of no run": [{"task": a_task()}],
+    "an id that climbs": [{"run": a_run()}, {"task": a_task(id="../../../../tmp/climbed")}],
+    "a task of another content": [
+        {"run": a_run()},
+        {"task": a_task(Content(size=5, sha256=bytes(32), data=b"other"))},
+    ],
+    "a content without a digest": [{"run": a_run()}, {"task": a_task(Content(size=10**6))}],
+    "a credit for nothing": [
+        {"run": a_run()},
+        {"task": (waiting := a_task(LARGE))},
+        {"chunk": {"id": waiting.id, "offset": 0, "data": bytes(1000)}},
+        {"chunk": {"id": waiting.id, "offset": 10**12, "data": b"x"}},
+    ],
+    "chunks without credit": [{"run": a_run()}, {"task": waiting}]
+    + [{"chunk": {"id": waiting.id, "offset": at, "data": bytes(100_000)}} for at in range(0, 2_000_000, 100_000)],
+    "too many tasks": [{"run": a_run()}] + [{"task": a_task(LARGE)} for _ in range(200)],
+    "a frame that is too large": [{"notice": {"text": "x" * 10**6}}],
+}
 
 
 @pytest.mark.parametrize("frames", HOSTILE.values(), ids=HOSTILE)

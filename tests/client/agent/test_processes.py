@@ -20,10 +20,9 @@ from bouquet.client.agent.worker import Worker
 from bouquet.client.trust.policy import CodeTrust
 from bouquet.common.trust.code import archive, code_files, digest_of
 from bouquet.common.wire.transfer import content_of
+from tests.helpers.agent_and_server import LARGE, scripted, until
 from tests.helpers.descendants import descendants
 from tests.helpers.wire_server import SECONDS, WireServer, a_run, a_task
-
-LARGE = os.urandom(1_500_000)
 
 # What a task does, by its content. It stands for `bouquet.client.agent.task`, PyTorch and all.
 TASK = """
@@ -58,22 +57,6 @@ ONE_TASK = TASK + textwrap.dedent("""
     end_with_parent(signal.SIGKILL, int(sys.argv[3]))
     answer(TaskStore(Path(sys.argv[1])), sys.argv[2])
 """)
-
-
-def runs(test):
-    def run(tmp_path):
-        asyncio.run(asyncio.wait_for(test(tmp_path), 3 * SECONDS))
-
-    run.__name__ = test.__name__
-    return run
-
-
-async def until(true, what):
-    for _ in range(int(20 * SECONDS)):
-        if true():
-            return
-        await asyncio.sleep(0.05)
-    raise AssertionError(f"not yet: {what}")
 
 
 def is_gone(pid):
@@ -112,7 +95,7 @@ class Bench:
         return self.process.stdout.read().decode()
 
 
-@runs
+@scripted
 async def test_however_a_task_ends_its_reason_is_told_and_the_next_one_is_done(tmp_path):
     bench = Bench(tmp_path)
     for content, why in (
@@ -128,14 +111,14 @@ async def test_however_a_task_ends_its_reason_is_told_and_the_next_one_is_done(t
     assert "broken" in await bench.close()
 
 
-@runs
+@scripted
 async def test_a_fork_that_fails_is_told_as_such(tmp_path):
     bench = Bench(tmp_path, "nofork")
     assert await bench.ask(b"fine") == "could not be started (Resource temporarily unavailable)"
     await bench.close()
 
 
-@runs
+@scripted
 async def test_a_task_that_is_stopped_ends_and_its_end_is_not_taken_for_the_next_ones(tmp_path):
     bench = Bench(tmp_path)
     for _ in range(3):
@@ -150,7 +133,7 @@ async def test_a_task_that_is_stopped_ends_and_its_end_is_not_taken_for_the_next
     await bench.close()
 
 
-@runs
+@scripted
 async def test_the_trainer_and_its_tasks_end_with_the_agents_end_of_the_link(tmp_path):
     bench = Bench(tmp_path)
     doing = asyncio.ensure_future(bench.ask(b"stays"))
