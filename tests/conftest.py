@@ -30,8 +30,14 @@ os.environ.pop(DATA_DIR_VARIABLE, None)
 # A port is drawn some seconds before somebody listens there: each process of tests has a range of its own for that.
 ports.OWN_PORTS = range(first := 10_000 + 200 * (os.getpid() % 50), first + 200)
 
-# How long an example takes, or is made, says how busy the machine is.
-hypothesis_settings.register_profile("any-load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How long an example takes, or is made, says how busy the machine is; and a newcomer's tests are those of everybody.
+# BOUQUET_FUZZ, which `make fuzz` sets, looks for what nobody has seen, in any test.
+hypothesis_settings.register_profile(
+    "any-load",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="BOUQUET_FUZZ" not in os.environ,
+)
 hypothesis_settings.load_profile("any-load")
 
 TINY = {

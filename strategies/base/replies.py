@@ -102,12 +102,15 @@ class Replies:
         """The replies with each update times its share (n,); ``records`` as in `each_update`."""
         if all(share == 1 for share in shares):
             return self
-        received, share = {reply.client: reply for reply in self.received}, dict(zip(self.clients, shares, strict=True))
-        for client, update in self.each_update(records):
-            if share[client] != 1:
-                vector = (received[client].vector - (1 - share[client]) * update).astype(np.float32)
-                received[client] = replace(received[client], vector=vector)
-        return replace(self, received=tuple(received.values()), rows=None)
+        received = list(self.received)
+        for row, columns, vector in self._payloads(records):
+            if shares[row] != 1:
+                moved, scaled = self._update(row, columns, vector), received[row].vector.copy()
+                # From where it began, not back from its end: what is left of a huge update would lose its digits.
+                less = vector[columns] + np.float32(shares[row]) * moved
+                scaled[columns] = np.where(moved != 0, less, scaled[columns])
+                received[row] = replace(received[row], vector=scaled)
+        return replace(self, received=tuple(received), rows=None)
 
     def only(self, chosen: Iterable[bool]) -> Replies:
         """The replies for which ``chosen`` (n,) is true."""

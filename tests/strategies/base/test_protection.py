@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bouquet.common import protocol
@@ -159,6 +159,7 @@ samples = st.integers(1, 10**9)
 @given(
     st.lists(st.tuples(norms, samples), min_size=1, max_size=12), norms, samples, st.sampled_from([0.5, 1.0, 2.0, 5.0])
 )
+@example([(30.0, 1)], 166211.0, 3, 1.0)  # what is left of such an update keeps its digits
 def test_how_far_one_device_moves_the_mean(honest, norm, claimed, limit):
     """By c / (c + ⌊n / 2⌋) · L times the median norm, which is no more than that of an honest member."""
     layout = ParameterLayout.of({"w": np.zeros(4, dtype=np.float32)})
