@@ -103,7 +103,7 @@ def try_(
 
     from bouquet.begin.look import devices_in, look
     from bouquet.begin.parts import digest, read_devices
-    from bouquet.begin.trial import advice, gain_text, lines_to_put, outcomes, trial_table, unit_of
+    from bouquet.begin.trial import advice, gain_text, lines_to_put, outcomes, speed_advice, trial_table, unit_of
     from bouquet.common.errors import BouquetError
     from bouquet.common.settings import load_settings, parse_settings
     from bouquet.experiments.comparison.cell_process import ForkRunner
@@ -139,7 +139,8 @@ def try_(
         )
     console.print(shown)
     console.print(f"± is of 95 % over {len(table.seeds)} seeds; ≈: may be chance.")
-    console.print(advice(found, score), soft_wrap=True, highlight=False)
+    for said in filter(None, (advice(found, score), speed_advice(results))):
+        console.print(said, soft_wrap=True, highlight=False)
     file = settings or (f"{chosen.run.name}.toml" if len(folders) == 1 else "the settings file")
     console.print(
         f"What was best here, for {file}:\n{lines_to_put(found)}", soft_wrap=True, highlight=False, markup=False
