@@ -54,8 +54,6 @@ class Anchored(FeSEM):
         FeSEM's λ/m, for the center as a device trains it.
     weighting
         See `bouquet.strategies.fesem.strategy.FeSEM`.
-    **sampling
-        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     tested_model = "personal"

@@ -35,8 +35,6 @@ class FedPer(MethodStrategy[FedPerState]):
     ----------
     personal_layers : int | tuple[str, ...], default 1
         K_P, so many layers at the output, or the names of the layers.
-    **sampling
-        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     state_class = FedPerState

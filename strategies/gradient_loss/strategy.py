@@ -81,8 +81,6 @@ class GradientLoss(MethodStrategy[GradientLossState]):
     empty_cluster : {"tell", "leave"}, default "tell"
         What becomes of a cluster that nobody chose. ``"tell"``: a device is told to train it (II-C); ``"leave"``, as
         IFCA's authors do.
-    **sampling
-        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     state_class = GradientLossState

@@ -23,7 +23,8 @@ from bouquet.strategies.fedac.strategy import FedAC
 from bouquet.strategies.fedtsdp.decoupling import weight_distances
 from bouquet.strategies.fesem.matching import match_rows
 from bouquet.strategies.fesem.strategy import FeSEM
-from bouquet.strategies.mathematics import kmeans, random_models
+from bouquet.strategies.mathematics.clustering import kmeans
+from bouquet.strategies.mathematics.initialisation import random_models
 from bouquet.strategies.mathematics.robust import Aggregation
 from bouquet.strategies.registry import create_strategy
 

@@ -239,7 +239,7 @@ def test_on_digits_a_run_that_lost_a_round_ends_as_the_uninterrupted_one(tmp_pat
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_clusters": 0}, "num_clusters = 0: .* from min_clusters = 1 to max_clusters = 15"),
+        ({"num_clusters": 0}, "num_clusters = 0: .* from 1 to max_clusters = 15"),
         ({"num_clusters": 16}, "num_clusters = 16"),
         ({"num_clusters": 0, "tuning": "off"}, "num_clusters = 0: a whole number from 1"),
         ({"proximal_weight": -1.0}, "proximal_weight = -1.0"),

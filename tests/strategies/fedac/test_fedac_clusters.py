@@ -9,6 +9,7 @@ from bouquet.common.settings import load_settings
 from bouquet.experiments.simulation.run import simulate
 from bouquet.server.record.reader import read_run
 from bouquet.strategies.base.protection import Protection
+from bouquet.strategies.fedac import tuning
 from bouquet.strategies.fedac.state import remembered_centers
 from bouquet.strategies.fedac.strategy import FedAC
 from bouquet.strategies.mathematics.robust import Aggregation
@@ -124,8 +125,8 @@ def test_a_cluster_split_off_without_a_model_has_the_center_that_the_map_holds()
 
 def test_the_papers_ratio_splits_and_merges(monkeypatch):
     def ratio(num_clusters, split_above, merge_below):
-        monkeypatch.setattr(FedAC, "split_above", split_above)
-        monkeypatch.setattr(FedAC, "merge_below", merge_below)
+        monkeypatch.setattr(tuning, "SPLIT_ABOVE", split_above)
+        monkeypatch.setattr(tuning, "MERGE_BELOW", merge_below)
         return FedAC(num_clusters=num_clusters, tuning="ratio")
 
     strategy = ratio(2, split_above=0.3, merge_below=0.0)
