@@ -234,8 +234,8 @@ class FedAC(MethodStrategy[FedACState]):
         clients = [client for client in state.known if client in state.assignment]
         if state.low_rank is None or not clients:
             return state
-        rows, centers = state.rows(clients), state.low_rank.reduce(state.centers)
-        tuned = RULES[self.tuning](rows, state.labels(clients), centers, self.max_clusters, self.seed)
+        rows, reduced = state.rows(clients), state.low_rank.reduce(state.centers)
+        tuned = RULES[self.tuning](rows, state.labels(clients), reduced, self.max_clusters, self.seed)
         state = replace(state, changes=tuned.changes, silhouettes={str(k): s for k, s in tuned.scores.items()})
         assignment = dict(zip(clients, tuned.labels.tolist(), strict=True))
         if assignment == state.assignment and tuned.num_clusters == len(state.centers):
