@@ -73,18 +73,6 @@ def test_what_a_device_is_sent():
     assert strategy.plan_evaluate(state, 2, ["a"])["a"].start == "personal"
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"num_clusters": 0},
-        {"proximal_weight": 0.0},
-    ],
-)
-def test_bad_hyper_parameters(options):
-    with pytest.raises(BouquetError, match=next(iter(options))):
-        CGPFL(**options)
-
-
 # --- the device -------------------------------------------------------------------------------------------------
 
 

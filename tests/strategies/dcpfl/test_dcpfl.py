@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 
-from bouquet.common.errors import BouquetError
 from bouquet.common.parameters.layout import ParameterLayout
 from bouquet.common.protocol import ARRAYS, ClientReply
 from bouquet.experiments.simulation.inline_grid import InlineGrid
@@ -254,16 +253,3 @@ def test_replies_that_fail_the_checks_do_not_disturb_the_others(devices, grid, p
     play(strategy, grid, range(1, 12))
     assert set(strategy.assignment(strategy.state)) == {"a", "b", "c"}
     assert np.isfinite(strategy.centers(strategy.state)).all()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"observe_rounds": 0}, "observe_rounds = 0: a whole number from 1"),
-        ({"slow_ratio": 1.5}, r"slow_ratio = 1\.5: a number from 0 to 1"),
-        ({"fixed_gamma": -0.1}, r"fixed_gamma = -0\.1"),
-    ],
-)
-def test_bad_hyper_parameters(options, message):
-    with pytest.raises(BouquetError, match=message):
-        DCPFL(**options)

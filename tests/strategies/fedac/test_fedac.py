@@ -1,22 +1,17 @@
 """FedAC: what a device is sent, the steps of a round, checkpoints and whole runs."""
 
-import shutil
-
 import numpy as np
 import pytest
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.parameters.layout import LayoutError, ParameterLayout
 from bouquet.common.protocol import ARRAYS, IDENTIFY, STANDARD, reply
-from bouquet.common.settings import load_settings
 from bouquet.experiments.simulation.inline_grid import InlineGrid
-from bouquet.experiments.simulation.run import simulate
 from bouquet.strategies.base.state_io import dump_state, load_state
 from bouquet.strategies.fedac import strategy as fedac_strategy
 from bouquet.strategies.fedac.state import FedACState, embedding_layers
 from bouquet.strategies.fedac.strategy import GLOBAL_EMBEDDING, FedAC
-from tests.helpers.fedac_replies import FOUR, WIDE, fixed, planted, replies, started
-from tests.helpers.stopped_runs import cut_after
+from tests.helpers.fedac_replies import FOUR, fixed, replies, started
 
 # --- what a device is sent ---------------------------------------------------------------------------------------
 
@@ -185,23 +180,6 @@ def test_with_one_device_a_round_the_clusters_are_found_all_the_same():
 # --- checkpoints, grids and whole runs ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"similarity": "l2", "tuning": "off"}])
-def test_the_state_survives_a_checkpoint_after_every_round(options):
-    strategy = FedAC(num_clusters=3, **options)
-    state = strategy.initial_state(WIDE, np.zeros(10, dtype=np.float32))
-    for round_ in range(1, 6):
-        rows = planted(6, seed=round_)
-        if round_ > 1:
-            rows = dict(list(rows.items())[: 25 + round_])
-        state = strategy.update(state, round_, replies(rows, WIDE))
-        restored = load_state(FedACState, *dump_state(state))
-        assert dump_state(restored)[1] == dump_state(state)[1]
-        for name, array in dump_state(state)[0].items():
-            np.testing.assert_array_equal(dump_state(restored)[0][name], array)
-        state = restored
-    assert len(state.assignment) == 30
-
-
 def test_on_a_grid_with_a_client_that_fails_and_one_that_joins_late(scripted, play):
     def towards(goal):
         return lambda sent, received: np.linspace(goal, goal + 1, len(sent))
@@ -221,32 +199,3 @@ def test_on_a_grid_with_a_client_that_fails_and_one_that_joins_late(scripted, pl
     kind, names, matrix = strategy.client_similarity(strategy.state, strategy.train_round.replies)
     assert (kind, names) == ("cosine of the reduced client models", ("a", "b", "c", "d", "e"))
     assert matrix[0, 1] > 0.9 > 0 > matrix[0, 2]
-
-
-def test_on_digits_a_run_that_lost_a_round_ends_as_the_uninterrupted_one(tmp_path):
-    """The devices hold round 3 already when they are asked for it again."""
-    options = ["simulation.engine=inline", "strategy.name=fedac", "data.clients=12", "data.partition=rotated"]
-    options += ["data.groups=3", "train.learning_rate=0.05", "run.rounds=4"]
-    chosen = load_settings(None, options)
-    whole = simulate(chosen, tmp_path / "whole")
-    assert (whole["clusters"], whole["purity"]) == (3, 1.0)
-    cut_after(3, chosen, tmp_path / "cut")
-    shutil.rmtree(tmp_path / "cut" / "checkpoint" / "round-000003")
-    cut = simulate(chosen, tmp_path / "cut", resume=True)
-    assert {**cut, "seconds": 0} == {**whole, "seconds": 0}
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_clusters": 0}, "num_clusters = 0: .* from 1 to max_clusters = 15"),
-        ({"num_clusters": 16}, "num_clusters = 16"),
-        ({"num_clusters": 0, "tuning": "off"}, "num_clusters = 0: a whole number from 1"),
-        ({"proximal_weight": -1.0}, "proximal_weight = -1.0"),
-        ({"embedding_weight": float("nan")}, "embedding_weight = nan"),
-        ({"pca_dim": 0}, "pca_dim = 0"),
-    ],
-)
-def test_bad_hyper_parameters(options, message):
-    with pytest.raises(BouquetError, match=message):
-        FedAC(**options)

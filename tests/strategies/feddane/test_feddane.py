@@ -3,9 +3,7 @@
 import json
 
 import numpy as np
-import pytest
 
-from bouquet.common.errors import BouquetError
 from bouquet.common.protocol import ARRAYS, Instruction, Payload, Proximal
 from bouquet.experiments.simulation.inline_grid import InlineGrid
 from bouquet.strategies import one_model
@@ -113,8 +111,3 @@ def test_the_state_between_the_exchanges_survives_a_checkpoint(layout):
         arrays, rest = dump_state(type(state)(state.centers, ["a"], gradient, ["a"]))
         restored = load_state(strategy.state_class, arrays, json.loads(json.dumps(rest)))
         assert set(strategy.plan(restored, 1, ["a", "b"])) == (set() if gradient is None else {"a"})
-
-
-def test_a_negative_pull_is_refused():
-    with pytest.raises(BouquetError, match="proximal_weight = -1"):
-        FedDANE(proximal_weight=-1)

@@ -290,18 +290,3 @@ def test_it_says_that_it_needs_public_data(layout):
     made.public = PublicData(SAMPLES + 1, say)
     with pytest.raises(BouquetError, match="began with 100 public samples, now there are 101"):
         made.update(state, 1, replies(ROWS))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"patience": 0}, "patience = 0"),
-        ({"eps_weights": 0.0}, "eps_weights = 0.0"),
-        ({"dampening": 1.1}, "dampening = 1.1"),
-        ({"hopkins_threshold": -0.1}, "hopkins_threshold = -0.1"),
-        ({"sampling_gain": -1.0}, "sampling_gain = -1.0"),
-    ],
-)
-def test_hyper_parameters_out_of_range(options, message):
-    with pytest.raises(BouquetError, match=message):
-        FedTSDP(**options)

@@ -75,11 +75,6 @@ def test_a_reply_that_names_no_hypothesis_is_refused(layout, chosen):
     assert alone.state is state
 
 
-def test_bad_hyper_parameters():
-    with pytest.raises(BouquetError, match="num_clusters = 0"):
-        HypoCluster(num_clusters=0)
-
-
 # --- the device -------------------------------------------------------------------------------------------------
 
 
