@@ -59,12 +59,6 @@ def test_the_report_is_one_page_that_loads_nothing(write_run):
     assert "Failures" not in page.said
 
 
-def test_the_same_record_gives_the_same_page(write_run):
-    run = read_run(write_run())
-
-    assert render_report(run) == render_report(run)
-
-
 def test_every_text_from_outside_is_escaped(write_run, edit_round):
     attack = "<script>alert('x')</script>&amp;"
     settings = parse_settings({"strategy": {"name": "fesem", "note": attack}, "data": {"partition": "rotated"}}, {})
@@ -116,10 +110,6 @@ def test_a_card_says_state_cluster_and_gain(write_run, edit_round):
     )
     assert second["spark"] == "0.0,22.0 50.0,6.7 100.0,2.0"  # 0.05, the least of all, 0.7, and 0.9, the most
     assert (third["gain"], third["gain_kind"], third["worse"]) == ("−10.0 points", "bad", True)
-
-
-def test_what_is_not_known_is_left_out_of_the_numbers(write_run):
-    assert "purity" not in dict(headline(read_run(write_run(clients=2, groups=None, finished=False))))
 
 
 def test_of_many_devices_each_is_a_line_and_some_may_be_shown_alone(write_run, edit_round):

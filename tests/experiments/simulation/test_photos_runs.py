@@ -115,11 +115,3 @@ def test_augmentation_is_seeded_and_changes_what_is_learned(tmp_path):
         simulate(settings(*chosen), tmp_path / str(index))
         losses.append(rounds(tmp_path / str(index))[0]["train_loss"])
     assert losses[0] == losses[1] != losses[2]
-
-
-def test_a_run_does_not_go_on_with_another_model(weights, tmp_path):
-    begun = ["strategy.name=fedavg", "model.frozen=conv1"]
-    simulate(settings(*begun, "run.rounds=1"), tmp_path / "run")
-    for change, said in (("model.name=mlp", 'name was "cnn-batchnorm", now "mlp"'), ("model.frozen=[]", "frozen was")):
-        with pytest.raises(BouquetError, match=f"cannot go on with other settings: model.{said}"):
-            simulate(settings(*begun, "run.rounds=2", change), tmp_path / "run", resume=True)
