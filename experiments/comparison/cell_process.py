@@ -17,11 +17,8 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Protocol
 
-import tomli_w
-
 from bouquet.common.errors import BouquetError
-from bouquet.common.settings import Settings, load_settings, section_class
-from bouquet.common.system.files import write_atomically
+from bouquet.common.settings import Settings
 from bouquet.common.system.programs import tail
 
 LOG_LINES = 20
@@ -77,14 +74,13 @@ class ForkRunner:
 
     def __call__(self, settings: Settings, out: Path, *, resume: bool = False) -> None:
         """Run one cell to its end. Raises `CellFailed` with the tail of the log when it exits with an error."""
-        settings_file, log = out.with_name(f"{out.name}.toml"), out.with_name(f"{out.name}.log")
-        write_atomically(settings_file, tomli_w.dumps(_for_toml(settings.model_dump(mode="json"))).encode())
+        log = out.with_name(f"{out.name}.log")
         if not resume:
             log.unlink(missing_ok=True)
         with self._lock:
             if self._stopped:
                 raise CellFailed("The comparison was stopped before this cell began.")
-            process = self._start(settings_file, out, resume, log)
+            process = self._start(settings, out, resume, log)
             self._running.add(process)
             if self._stopped:  # meanwhile
                 _signal_group(process, signal.SIGKILL)
@@ -95,7 +91,7 @@ class ForkRunner:
             ended = f"was ended by signal {-code}" if code < 0 else f"exited with {code}"
             raise CellFailed(f"The run {ended}; the end of {log}:\n{tail(log, LOG_LINES)}")
 
-    def _start(self, settings: Path, out: Path, resume: bool, log: Path) -> _Forked:
+    def _start(self, settings: Settings, out: Path, resume: bool, log: Path) -> _Forked:
         leads, led = self._context.Pipe(duplex=False)
         with led:
             work = (self._run, settings, out, resume, log, led)
@@ -154,7 +150,7 @@ class _Forked:
         return (self._process.exitcode or 0) if self._ended.wait(timeout) else None
 
 
-def _run_cell(run: Simulate | None, settings: Path, out: Path, resume: bool, log: Path, led: Connection) -> None:
+def _run_cell(run: Simulate | None, settings: Settings, out: Path, resume: bool, log: Path, led: Connection) -> None:
     """In the forked process: simulate, with all output in the log; ``led`` is closed once it leads a group."""
     # What the shell starts in the background ignores interrupts, and so does every process that it starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -168,7 +164,7 @@ def _run_cell(run: Simulate | None, settings: Path, out: Path, resume: bool, log
     from bouquet.experiments.simulation.run import simulate  # preloaded
 
     try:
-        (run or simulate)(load_settings(settings), out, resume)
+        (run or simulate)(settings, out, resume)
     except BouquetError as error:
         sys.exit(f"bouquet: {error}")
 
@@ -177,14 +173,3 @@ def _signal_group(process: _Forked, number: signal.Signals) -> None:
     """Signal a cell and what it has started: its group outlives it when a child of it hangs."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, number)
-
-
-def _for_toml(sections: dict[str, dict[str, object]]) -> dict[str, dict[str, object]]:
-    """TOML has no null: a key that is null is left out where that is its default, and is the text "none" elsewhere."""
-    written: dict[str, dict[str, object]] = {}
-    for name, keys in sections.items():
-        fields = section_class(name).model_fields
-        null = {key for key, value in keys.items() if value is None}
-        named = {key: "none" for key in null if key in fields and fields[key].default is not None}
-        written[name] = {key: value for key, value in keys.items() if key not in null} | named
-    return written

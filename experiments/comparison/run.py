@@ -1,8 +1,8 @@
 """`bouquet compare`: run what is missing of a grid, some cells at once, and gather the results.
 
-Every cell is a run folder ``OUT/cells/SLUG``, with the settings file it was started from and its log beside it. A cell
-is done when it has a summary and its settings are the ones that the table asks for now, so that a comparison that was
-stopped, or whose table has grown, goes on where it is.
+Every cell is a run folder ``OUT/cells/SLUG``, with its log beside it. A cell is done when it has a summary and its
+settings are the ones that the table asks for now, so that a comparison that was stopped, or whose table has grown, goes
+on where it is.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from multiprocessing.connection import wait as wait_for
 
 import pytest
 
-from bouquet.common.settings import load_settings, parse_settings
+from bouquet.common.settings import parse_settings
 from bouquet.experiments.comparison.cell_process import CellFailed, ForkRunner
 from bouquet.server.record.reader import read_run
 from tests.helpers.run_code import run_code
@@ -19,15 +19,12 @@ def running(code, **options):
     return ForkRunner(run=partial(run_code, code), **options)
 
 
-def test_the_settings_of_a_cell_are_written_beside_its_folder(tmp_path):
+def test_a_cell_has_its_settings_and_a_log_beside_its_folder(tmp_path):
     settings = parse_settings(
-        {"run": {"seed": 3}, "strategy": {"num_clusters": "auto", "layers": ["a", "b"]}, "model": {"hidden": [8]}},
-        {"train.max_gradient_norm": "none"},  # TOML has no null
+        {"strategy": {"num_clusters": "auto", "layers": ["a", "b"]}, "model": {"hidden": [8]}}, {}
     )
-    running("print('hello')")(settings, tmp_path / "cell")
-
-    assert load_settings(tmp_path / "cell.toml") == settings
-    assert (tmp_path / "cell.log").read_text() == "hello\n"
+    running("print(settings.model_dump_json())")(settings, tmp_path / "cell")
+    assert (tmp_path / "cell.log").read_text() == settings.model_dump_json() + "\n"
 
 
 def test_nothing_of_the_folder_that_a_comparison_is_started_in_is_run(tmp_path):
@@ -143,8 +140,7 @@ def test_a_cell_that_ends_while_another_one_begins_keeps_its_exit_code(tmp_path,
         return read(sentinel)
 
     monkeypatch.setattr(forkserver, "read_signed", read_late)
-    settings = tmp_path / "settings.toml"
-    settings.write_text("[strategy]\nname = 'none such'\n")
+    settings = parse_settings({"strategy": {"name": "none such"}}, {})
     cells = []
     for _ in range(2):
         cells.append(ForkRunner()._start(settings, tmp_path / "cell", False, tmp_path / "cell.log"))
