@@ -5,8 +5,7 @@ import pytest
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.parameters.layout import LayoutError, ParameterLayout
-from bouquet.common.protocol import ARRAYS, IDENTIFY, STANDARD, reply
-from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.common.protocol import ARRAYS, STANDARD
 from bouquet.strategies.base.state_io import dump_state, load_state
 from bouquet.strategies.fedac import strategy as fedac_strategy
 from bouquet.strategies.fedac.state import FedACState, embedding_layers
@@ -22,6 +21,9 @@ def test_the_first_clusters_are_k_means_over_the_directions_of_the_reduced_model
     assert state.assignment == {"a": 0, "b": 0, "c": 1, "d": 1}
     assert state.centers.tolist() == [[0, 2], [10, 2]]
     assert state.global_embedding.tolist() == [5, 0]
+    kind, names, matrix = fixed().client_similarity(state, None)
+    assert (kind, names) == ("cosine of the reduced client models", ("a", "b", "c", "d"))
+    assert matrix[0, 1] > 0.9 > 0 > matrix[0, 2]
 
 
 def test_a_device_is_sent_its_center_the_global_embedding_and_both_pulls():
@@ -175,27 +177,3 @@ def test_with_one_device_a_round_the_clusters_are_found_all_the_same():
     assert clusters.keys() == set("abcd")
     assert clusters["a"] == clusters["c"] != clusters["b"] == clusters["d"]
     assert state.gathered == {}
-
-
-# --- checkpoints, grids and whole runs ---------------------------------------------------------------------------
-
-
-def test_on_a_grid_with_a_client_that_fails_and_one_that_joins_late(scripted, play):
-    def towards(goal):
-        return lambda sent, received: np.linspace(goal, goal + 1, len(sent))
-
-    clients = {1: scripted("a", towards(0.0)), 2: scripted("b", towards(0.2)), 3: scripted("c", towards(8.0))}
-    clients |= {4: scripted("d", towards(8.2)), 5: scripted("bad", lambda sent, received: np.full_like(sent, np.inf))}
-    clients[6] = lambda message: reply(message, "node-6", {}) if message.metadata.message_type == IDENTIFY else None
-    grid, strategy = InlineGrid(clients), FedAC(num_clusters=2, identify=False)
-    strategy.round_patience = type(strategy.round_patience)(0.2)
-    play(strategy, grid, range(1, 4))
-    assert strategy.assignment(strategy.state) == {"a": 0, "b": 0, "c": 1, "d": 1}
-    assert set(strategy.train_round.failures) == {"bad", "node-6"}
-    del grid.handlers[6]
-    grid.handlers[7] = scripted("e", towards(7.8))
-    play(strategy, grid, range(4, 7))
-    assert strategy.assignment(strategy.state)["e"] == 1
-    kind, names, matrix = strategy.client_similarity(strategy.state, strategy.train_round.replies)
-    assert (kind, names) == ("cosine of the reduced client models", ("a", "b", "c", "d", "e"))
-    assert matrix[0, 1] > 0.9 > 0 > matrix[0, 2]
