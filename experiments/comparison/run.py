@@ -319,11 +319,7 @@ def _take(result: CellResult, future: Future[Run], console: Console, seconds: fl
 
 
 def _state_text(
-    results: Results,
-    todo: Sequence[CellResult],
-    running: Sequence[CellResult],
-    folder: Path,
-    started: float,
+    results: Results, todo: Sequence[CellResult], running: Sequence[CellResult], folder: Path, started: float
 ) -> str:
     """Running cells with their rounds, failures, and the time left at the pace so far."""
     now = [f"{r.cell.slug} {_rounds(folder / r.cell.slug)}/{r.cell.settings.run.rounds}" for r in running]

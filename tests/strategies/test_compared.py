@@ -57,8 +57,7 @@ ROWS = {"a": model(1, 10), "b": model(1, 9_000, 0.1), "c": model(-1, 12), "d": m
 
 def replies(rows=ROWS, amount=10):
     return Replies(
-        LAYOUT,
-        tuple(ClientReply(name, 0, row, LAYOUT.layers, amount, {}, {}) for name, row in sorted(rows.items())),
+        LAYOUT, tuple(ClientReply(name, 0, row, LAYOUT.layers, amount, {}, {}) for name, row in sorted(rows.items()))
     )
 
 

@@ -13,10 +13,7 @@ from rich.console import Console
 from bouquet.common.errors import BouquetError
 from bouquet.experiments.comparison.cell_process import CellFailed
 from bouquet.experiments.comparison.run import cell_state, default_jobs, run_table
-from bouquet.experiments.comparison.tables import (
-    render_csv,
-    render_markdown,
-)
+from bouquet.experiments.comparison.tables import render_csv, render_markdown
 from bouquet.server import run_folder
 from tests.helpers.small_table import FakeRunner
 

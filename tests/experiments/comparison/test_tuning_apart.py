@@ -51,11 +51,7 @@ from tests.helpers.tuned_table import TUNED, taken
             r"\[tune\] has the key 'run\.rounds'; what may be chosen are settings",
         ),
         ('"strategy.proximal_mu"', '"strategy.name"', r"'Prox': tune has the key 'strategy\.name'"),
-        (
-            '"strategy.proximal_mu"',
-            '"strategy.mu"',
-            r"Unknown setting strategy\.mu; the hyper-parameters of 'fedprox'",
-        ),
+        ('"strategy.proximal_mu"', '"strategy.mu"', r"Unknown setting strategy\.mu; the hyper-parameters of 'fedprox'"),
         ('tune = { "strategy.proximal_mu" = [0.01, 1.0] }', "tune = 3", r"'Prox': tune has no setting to choose"),
         (
             'tested = "trained"',

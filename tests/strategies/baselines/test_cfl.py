@@ -60,9 +60,7 @@ def test_only_a_division_that_keeps_a_gap():
 
 
 def test_the_best_bipartition_has_the_least_cross_similarity():
-    similarity = np.array(
-        [[1.0, 0.9, 0.2, -0.3], [0.9, 1.0, 0.5, 0.0], [0.2, 0.5, 1.0, 0.6], [-0.3, 0.0, 0.6, 1.0]],
-    )
+    similarity = np.array([[1.0, 0.9, 0.2, -0.3], [0.9, 1.0, 0.5, 0.0], [0.2, 0.5, 1.0, 0.6], [-0.3, 0.0, 0.6, 1.0]])
     sides, cross = optimal_bipartition(similarity)
     assert sides.tolist() == [0, 0, 1, 1]
     assert cross == 0.5

@@ -15,11 +15,7 @@ from tests.helpers.points import begin
 
 GOALS = {"a": (8, 0), "b": (8, 1), "c": (0, 8), "d": (1, 8), "e": (-8, 0), "f": (-8, 1)}
 THREE = [{"a", "b"}, {"c", "d"}, {"e", "f"}]
-METHODS = [
-    FLHC(num_clusters=3, warmup_rounds=0),
-    FedGroup(num_clusters=3),
-    RobustTKM(num_clusters=3),
-]
+METHODS = [FLHC(num_clusters=3, warmup_rounds=0), FedGroup(num_clusters=3), RobustTKM(num_clusters=3)]
 
 
 def go(strategy, state, rounds, goals=GOALS, **more):

@@ -74,12 +74,7 @@ def test_an_assignment_that_does_not_fit_is_refused(assignment: list[int]) -> No
 
 @pytest.mark.parametrize(
     ("weights", "message"),
-    [
-        ([1, 2], "3 weights"),
-        ([1, -2, 1], r"-2\.0"),
-        ([1, float("nan"), 1], "nan"),
-        ([0, 0, 0], "at least one"),
-    ],
+    [([1, 2], "3 weights"), ([1, -2, 1], r"-2\.0"), ([1, float("nan"), 1], "nan"), ([0, 0, 0], "at least one")],
 )
 def test_bad_weights_are_refused(weights: list[float], message: str) -> None:
     with pytest.raises(BouquetError, match=message):

@@ -30,12 +30,7 @@ def softmax(seed: int, shape: tuple[int, int, int] = (5, 3, 4)) -> np.ndarray:
     return np.random.default_rng(seed).dirichlet(np.ones(shape[2]), shape[:2])
 
 
-MEASURES = [
-    euclidean_distances,
-    cosine_similarity,
-    l1_discrepancy,
-    lambda W: l1_discrepancy(W, "own"),
-]
+MEASURES = [euclidean_distances, cosine_similarity, l1_discrepancy, lambda W: l1_discrepancy(W, "own")]
 
 
 def test_euclidean_by_hand() -> None:
