@@ -14,7 +14,8 @@ import numpy as np
 from flwr.app import Message
 
 from bouquet.common.settings import load_settings
-from bouquet.experiments.simulation import run as simulation
+from bouquet.experiments.simulation.run import simulate
+from bouquet.experiments.simulation.timed_grid import TimedGrid
 
 END = 360.0  # virtual seconds; rounds that wait for all are eight then, where speeds differ by twenty times
 AT = (60, 120, 240)
@@ -54,7 +55,7 @@ ROWS = {
 }
 
 
-class HalfAway(simulation.TimedGrid):
+class HalfAway(TimedGrid):
     """A fleet of which the second half is not reached every other minute; what such a device has in hand it ends."""
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
@@ -90,7 +91,7 @@ def run(fleet: str, options: list[str], rounds: int, seed: int) -> Looks:
     changes = [f"strategy.name={name}", f"run.seed={seed}", f"run.rounds={rounds}", f"server.evaluate_every={every}"]
     settings = load_settings(None, [*COMMON, *FLEETS[fleet].settings, *changes, *more])
     with tempfile.TemporaryDirectory() as folder:
-        summary = simulation.simulate(settings, Path(folder) / "run")
+        summary = simulate(settings, Path(folder) / "run", grid=HalfAway if fleet == "away" else None)
         lines = [json.loads(line) for line in (Path(folder) / "run" / "rounds.jsonl").read_text().splitlines()]
     spent = np.cumsum([line["seconds"] for line in lines]).tolist()
     looks = [(t, x["evaluation"]["accuracy_macro"]) for t, x in zip(spent, lines, strict=True) if "evaluation" in x]
@@ -124,11 +125,9 @@ def main() -> None:
     parser.add_argument("--methods", nargs="*", default=[*METHODS])
     asked: Any = parser.parse_args()
     logging.disable(logging.WARNING)
-    timed: Any = simulation.TimedGrid
     out = csv.writer(sys.stdout, lineterminator="\n")
     out.writerow(["devices", "method", "rounds", *(f"{limit} s" for limit in AT), f"{END:g} s", "slowest", "share"])
     for fleet in asked.fleets:
-        simulation.TimedGrid = HalfAway if fleet == "away" else timed  # type: ignore[misc, unused-ignore]
         rounds = {row: rounds_until_end(fleet, ROWS[row]) for row in asked.rows}
         for method in asked.methods:
             waiting: list[Looks] = []

@@ -296,7 +296,6 @@ def compare(
     A comparison that was stopped goes on where it was when it is started again. With --row, --column or --seed only a
     part is run and shown; what is written is of the whole table. A table that says what to tune is tuned first.
     """
-    from bouquet.experiments.comparison.cell_process import ForkRunner
     from bouquet.experiments.comparison.grid import load_table
     from bouquet.experiments.comparison.tables import csv_table, latex_table, print_results, write_results
     from bouquet.experiments.comparison.tuning import run_comparison
@@ -306,7 +305,7 @@ def compare(
     loaded = load_table(table)
     folder = out or Path("runs") / loaded.name
     part = (row or (), column or (), seed or ())
-    results = run_comparison(loaded, folder, jobs, ForkRunner(), said, resume, part, check_elsewhere)
+    results = run_comparison(loaded, folder, jobs, said, resume, part, check_elsewhere)
     written = write_results(results, folder)
     shown = results.part(*part) if any(part) else results
     if latex or csv:

@@ -106,7 +106,6 @@ def try_(
     from bouquet.begin.trial import advice, gain_text, lines_to_put, outcomes, trial_table, unit_of
     from bouquet.common.errors import BouquetError
     from bouquet.common.settings import load_settings, parse_settings
-    from bouquet.experiments.comparison.cell_process import ForkRunner
     from bouquet.experiments.comparison.tables import write_results
     from bouquet.experiments.comparison.tuning import run_comparison
 
@@ -120,7 +119,7 @@ def try_(
         console.print(f"One device's data, divided into {len(devices)} by their order: no devices that there are.")
     out /= digest(devices, chosen.data.test_fraction)
     table = trial_table(chosen, devices, out, rounds, "the defaults" if draft else "your settings")
-    results = run_comparison(table, out, None, ForkRunner(), console, quiet=True)
+    results = run_comparison(table, out, None, console, quiet=True)
     if results.interrupted:
         raise typer.Abort
     if failed := results.failed_now:

@@ -200,10 +200,7 @@ def headline(run: Run) -> list[tuple[str, str]]:
         ("the best that is foretold without a model", _scored(run, run.final("naive_macro"))),
         ("F1, mean over clients", _fraction(run.final("f1_macro"))),
     ]
-    numbers += [
-        ("purity", _fraction(run.final("purity"))),
-        ("adjusted Rand index", _fraction(run.final("ari"))),
-    ]
+    numbers += [("purity", _fraction(run.final("purity"))), ("adjusted Rand index", _fraction(run.final("ari")))]
     if run.rounds or run.summary:
         numbers += [
             (f"up, to the server{_uncompressed(run, 'bytes_up')}", human_bytes(run.total("bytes_up"))),

@@ -4,7 +4,8 @@ import numpy as np
 
 from bouquet.strategies import Matrix, MethodStrategy, Outcome, Vector, check_options, one_model
 from bouquet.strategies.base.options import counts
-from bouquet.strategies.mathematics import cosine_similarity, cosine_to, hierarchical_clusters
+from bouquet.strategies.mathematics.clustering import hierarchical_clusters
+from bouquet.strategies.mathematics.similarity import cosine_similarity, cosine_to
 from onegradient.wire import FIRST_GRADIENT
 
 LINKAGES = ("average", "single", "complete")

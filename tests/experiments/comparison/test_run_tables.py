@@ -111,15 +111,15 @@ def test_a_row_that_equals_another_to_the_digit_says_so(compare):
 
 def test_a_row_that_equals_another_in_one_column_says_where_and_why(tmp_path, table, write_run):
     class OneClusterOnIID(FakeRunner):
-        def __call__(self, settings, out, *, resume=False):
+        def make(self, settings, out):
             if settings.data.partition != "iid":
-                return super().__call__(settings, out, resume=resume)
+                return super().make(settings, out)
             rounds = settings.run.rounds
             self.write(out, settings, clients=4, groups=None, rounds=rounds, accuracy=0.5 + 0.02 * settings.run.seed)
 
     iid = '[[data]]\nlabel = "IID"\nclients = 4\n[[data]]'
     console = Console(file=io.StringIO())
-    results = run_table(table("[[data]]", iid), tmp_path / "out", 1, OneClusterOnIID(write_run), console)
+    results = run_table(table("[[data]]", iid), tmp_path / "out", 1, console, begin=OneClusterOnIID(write_run))
     assert [note for note in notes(results) if "last digit" in note] == [
         "Fed|Avg is equal to FeSEM to the last digit in IID: Fed|Avg and FeSEM ended with one cluster in each run."
     ]

@@ -71,10 +71,7 @@ def test_a_late_answer_within_the_patience_counts():
     assert len(replies) == 2
 
 
-@pytest.mark.parametrize(
-    ("half_after", "expected"),
-    [(None, 600), (10.0, 50), (1.0, 30), (200.0, 600)],
-)
+@pytest.mark.parametrize(("half_after", "expected"), [(None, 600), (10.0, 50), (1.0, 30), (200.0, 600)])
 def test_the_deadline(half_after, expected):
     patience = Patience(timeout=600, straggler_factor=5, straggler_grace=30)
     assert patience.deadline(half_after) == expected

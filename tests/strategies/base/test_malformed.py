@@ -14,7 +14,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 
 from bouquet.client.app import make_client_app
 from bouquet.common import protocol
-from bouquet.common.errors import BouquetError
 from bouquet.common.methods import METHODS
 from bouquet.common.model.build import initial_model
 from bouquet.common.protocol import tensors as tensor_format
@@ -225,8 +224,3 @@ def records(content, rng, another):
         return Message(Error(code=2, reason=_pick(rng, ["", "\x1b[31m", "x" * 10**5])), reply_to=another)
     content.pop(protocol.CLIENT, None)
     return content
-
-
-def test_a_reply_before_any_round_is_an_error_that_says_so():
-    with pytest.raises(BouquetError, match="aggregate_train was called before configure_train"):
-        build_strategy(settings("fedavg")).aggregate_train(1, [])
