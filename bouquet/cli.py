@@ -112,28 +112,18 @@ def server(
     chosen: Settings,
     out: options.Out = None,
     resume: options.ResumeOrBegin = False,
-    host: Annotated[
-        str, typer.Option(rich_help_panel=options.REACHED, help="Address to listen on for clients.")
-    ] = "0.0.0.0",
+    host: Annotated[str, options.of(options.REACHED, "Address to listen on for clients.")] = "0.0.0.0",
     port: Annotated[
         int,
-        typer.Option(min=1, max=65535, rich_help_panel=options.REACHED, help="Port to listen on for clients (gRPC)."),
+        options.of(options.REACHED, "Port to listen on for clients (gRPC).", min=1, max=65535),
     ] = 9092,
     keys: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            rich_help_panel=options.REACHED,
-            help="Certificates and registered devices; 'keys' by default.",
-        ),
+        options.of(options.REACHED, "Certificates and registered devices; 'keys' by default.", metavar="DIR"),
     ] = None,
     insecure: Annotated[
         bool,
-        typer.Option(
-            "--insecure",
-            rich_help_panel=options.REACHED,
-            help="No encryption, and whoever asks takes part: for a trial.",
-        ),
+        options.of(options.REACHED, "No encryption, and whoever asks takes part: for a trial.", "--insecure"),
     ] = False,
     health: options.Health = None,
     web: options.Web = None,
@@ -166,26 +156,15 @@ def client(
     state_dir: options.StateDir = options.STATE_DIR,
     name: Annotated[
         str | None,
-        typer.Option(
-            rich_help_panel=options.WHO,
-            help="Name of this device, where it has no certificate: its host's name by default.",
-        ),
+        options.of(options.WHO, "Name of this device, where it has no certificate: its host's name by default."),
     ] = None,
     partition_id: Annotated[
         int | None,
-        typer.Option(
-            min=0,
-            rich_help_panel=options.DATA,
-            help="Instead of --data: which part of the server's data set is this device's.",
-        ),
+        options.of(options.DATA, "Instead of --data: which part of the server's data set is this device's.", min=0),
     ] = None,
     wait: Annotated[
         float | None,
-        typer.Option(
-            min=0,
-            rich_help_panel=options.WHO,
-            help="Seconds to look for the server at first; for ever if not given.",
-        ),
+        options.of(options.WHO, "Seconds to look for the server at first; for ever if not given.", min=0),
     ] = None,
     keys: options.DeviceKeys = None,
     insecure: options.DeviceInsecure = False,
@@ -220,16 +199,7 @@ def client(
     from bouquet.keys.store import device_keys
 
     config = device_config(
-        data,
-        state_dir,
-        name,
-        partition_id,
-        strict,
-        least_noise,
-        report_classes,
-        most_epsilon,
-        when,
-        tags or (),
+        data, state_dir, name, partition_id, strict, least_noise, report_classes, most_epsilon, when, tags or ()
     )
     own = device_keys(keys, insecure)
     trust = CodeTrust(
@@ -249,9 +219,7 @@ def client(
         state_dir.absolute(),
         config,
         insecure=insecure,
-        authority=own.authority.absolute() if own else None,
-        certificate=own.certificate.absolute() if own else None,
-        private_key=own.private_key.absolute() if own else None,
+        **({} if own is None else own.files),
         health=health,
         trust=trust,
         wait=wait,

@@ -304,7 +304,6 @@ def _read_data(settings: Settings, folder: str, strict: bool) -> ClientData:
         Path(folder),
         classes=card.classes,
         input_shape=card.input_shape,
-        as_bytes=True,
         seed=settings.run.seed,
         test_fraction=settings.data.test_fraction,
         report=lambda line: print(line, flush=True),

@@ -117,20 +117,11 @@ def load_partition(
 ) -> ClientData:
     """A client's part of a shared data set.
 
-    Args:
-        dataset: a name that `bouquet.common.data.catalog.dataset_info` knows, or one's own as ``module:function``.
-        partition: a name in `bouquet.common.data.partitions.PARTITIONS`, or one's own as ``module:function``.
-        partition_id: which part, from 0.
-        num_partitions: how many parts there are.
-        seed: of the partition and the split; every client and the server must use the same.
-        data_dir: folder that holds the data set; None for embedded data.
-        classes, input_shape: of a folder of images.
-        test_fraction: share of the client's samples that it tests on, and never trains on.
-        test_samples: it tests on at most so many fresh samples instead, see `_fresh`; what it trains on is the same.
-        public_fraction: share that the server holds out as public data where there is no official test part.
-        reserved_fraction: share to take ``test_samples`` from, whatever the seed
-        (`bouquet.common.data.datasets.reserve`). standardise: False leaves images from 0 to 1.
-        options: the keyword arguments of `bouquet.common.data.partitions.partition`, hashable.
+    ``dataset`` and ``partition`` are names that `bouquet.common.data.catalog` and `bouquet.common.data.partitions` know,
+    or one's own as ``module:function``; ``options`` are the latter's. ``seed`` is of the partition and the split: all
+    clients and the server must use the same. With ``test_samples`` the client tests on at most so many fresh samples
+    instead of ``test_fraction`` of its own (`_fresh`); what it trains on is the same. ``public_fraction`` is what the
+    server holds out as public data, ``reserved_fraction`` what ``test_samples`` are taken from, whatever the seed.
 
     Raises `BouquetError` for settings that the data do not allow.
     """

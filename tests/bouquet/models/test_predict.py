@@ -90,7 +90,7 @@ def test_predictions_are_those_of_training(device):
     assert all(dict(p.classes).keys() == set(CLASSES) for p in found)
     assert np.mean([p.classes[0][0] in p.name for p in found]) > 0.9
     data = load_folder(device / "photos", input_shape=(3, 4, 4), classes=CLASSES)
-    expected = kept.probabilities(np.concatenate([data.train_x, data.test_x]))[:, 0]
+    expected = kept.probabilities(kept.card.inputs(np.concatenate([data.train_x, data.test_x])))[:, 0]
     np.testing.assert_allclose(sorted(dict(p.classes)["dark"] for p in found), sorted(expected), atol=1e-6)
 
 

@@ -93,7 +93,7 @@ def test_several_targets_and_whole_numbers_are_fine(tmp_path):
 def test_bytes_stay_bytes_and_a_test_part_is_used(tmp_path):
     pixels = RNG.integers(0, 256, (COUNT, 2, 3), dtype=np.uint8)
     path = save(tmp_path, x=pixels, time=None, x_test=pixels[:5], y_test=np.full(5, 7.0))
-    data = load_folder(path, input_shape=(2, 3), classes=(), about=ABOUT, as_bytes=True)
+    data = load_folder(path, input_shape=(2, 3), classes=(), about=ABOUT)
     assert data.train_x.tolist() == pixels.tolist()
     assert (data.scaling.mean, data.scaling.std) == ((0.0, 0.0), (1.0, 1.0))
     np.testing.assert_allclose(data.scaling.undone(data.test_y), 7, atol=1e-5)
