@@ -8,7 +8,7 @@ import signal
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.text import Text
@@ -214,17 +214,18 @@ def client(
     key_name = own.name if own else None
     if key_name and partition_id is None:
         config["name"] = key_name
+    files: dict[str, Any] = {} if own is None else own.files
     node = DeviceSettings(
         server,
         state_dir.absolute(),
         config,
         insecure=insecure,
-        **({} if own is None else own.files),
         health=health,
         trust=trust,
         wait=wait,
         most_hours=most_hours,
         cold=cold,
+        **files,
     )
 
     def report(line: str) -> None:

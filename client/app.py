@@ -34,7 +34,7 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
     def answer(message: Message, context: Context, how: Answer) -> Message:
         try:
             own = settings or Settings.from_run_config(context.run_config)
-            node = ClientContext(own, context, state_folder, durable=state_folder is None)
+            node = ClientContext(own, context, state_folder, state_folder is None, device_log.number_of(message) or 0)
             return how(message, node)
         except NotNow as later:
             device_log.not_now(message, str(later), tell)

@@ -52,12 +52,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ClientContext:
-    """One device. ``folder`` overrides where its state lies (simulation); ``durable`` syncs it to the disk."""
+    """One device in a ``round``. ``folder`` overrides where its state lies (simulation); ``durable`` syncs it."""
 
     settings: Settings
     context: Context
     folder: Path | None = None
     durable: bool = True
+    round: int = 0
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -172,7 +173,7 @@ class ClientContext:
 
     @cached_property
     def data(self) -> ClientData:
-        """The device's own folder, or its part of the data set that the settings name; looked at once in a message."""
+        """The device's own folder, or its part of the data set in this round; looked at once in a message."""
         if folder := self.config.get(DATA):
             strict = bool(self.config.get(STRICT, False))
             try:
@@ -188,22 +189,15 @@ class ClientContext:
             raise BouquetError(
                 "This device has neither data of its own (--data FOLDER) nor a part of the data set (--partition-id N)."
             )
-        settings = self.settings.data
-        part = (self.settings, int(self.config[PARTITION_ID]), self.num_partitions)
+        from bouquet.common.data.partitions import part_in_round
+
+        settings, number = self.settings.data, int(self.config[PARTITION_ID])
+        number = part_in_round(self.round, number, self.num_partitions, settings.drift)
+        part = (self.settings, number, self.num_partitions)
         if settings.partition != "rotated" or ":" in settings.dataset or is_images(settings.dataset):
             return _part(*part)  # quicker made than read, or made of files that nobody here knows of
         root, below = settings.data_dir or os.environ.get(DATA_DIR_VARIABLE), dataset_info(settings.dataset).folder
         return self._kept([Path(root, below)] if root and below else [], _part, *part)
-
-    def data_in(self, round_: int) -> ClientData:
-        """The data that the device has in a round: another part of the data set where `data.drift` says so."""
-        drift = self.settings.data.drift
-        if not drift or self._own or PARTITION_ID not in self.config:
-            return self.data
-        from bouquet.common.data.partitions import part_in_round
-
-        part = part_in_round(round_, int(self.config[PARTITION_ID]), self.num_partitions, drift)
-        return _part(self.settings, part, self.num_partitions)
 
     @cached_property
     def data_warnings(self) -> tuple[str, ...]:

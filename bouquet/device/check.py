@@ -203,7 +203,7 @@ def _clock(authority: Path) -> Line:
     shown = f"{now.astimezone():%Y-%m-%d %H:%M %Z}"
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if not begins <= now <= ends:
-        text = f"{shown}, and {authority.name} is valid from {begins:%Y-%m-%d} to {ends:%Y-%m-%d}: set the clock, or renew it."
+        text = f"{shown}, and {authority.name} is valid from {begins:%Y-%m-%d} to {ends:%Y-%m-%d}: set the clock."
         return Line("clock", WRONG, text)
     state = WARNING if (ends - now).days < NEAR_DAYS else OK
     return Line("clock", state, f"{shown}; {authority.name} is valid until {ends:%Y-%m-%d}.")

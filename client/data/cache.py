@@ -126,10 +126,10 @@ def kept_data(file: Path) -> ClientData | None:
             name: np.ndarray(about["shape"], about["dtype"], body, about["start"])
             for name, about in header["arrays"].items()
         }
-        rest = {name: tuple(held) if isinstance(held, list) else held for name, held in header.items()}
+        rest: dict[str, Any] = {name: tuple(held) if isinstance(held, list) else held for name, held in header.items()}
         for name in ("arrays", "bytes", "checksum"):
             del rest[name]
-        return ClientData(**arrays, **rest | {"scaling": rest["scaling"] and Scaling(**rest["scaling"])})
+        return ClientData(**arrays, **{**rest, "scaling": rest["scaling"] and Scaling(**rest["scaling"])})
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError):

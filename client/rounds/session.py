@@ -90,7 +90,7 @@ class Session:
     @cached_property
     def samples(self) -> RoundSamples:
         """The device's samples, loaded when they are first asked for."""
-        data = self.node.data_in(self.received.round)
+        data = self.node.data
         self.metrics[protocol.GROUP] = -1 if data.group is None else data.group
         if data.left_out:
             self.metrics[protocol.LEFT_OUT] = data.left_out
@@ -99,8 +99,7 @@ class Session:
     @cached_property
     def scorer(self) -> evaluation.Scorer:
         """What the outputs of models are worth here."""
-        data = self.node.data_in(self.received.round)
-        return evaluation.Scorer(self.node.task, data.scaling, data.naive)
+        return evaluation.Scorer(self.node.task, self.node.data.scaling, self.node.data.naive)
 
     @cached_property
     def _validated(self) -> tuple[Samples, Samples | None]:

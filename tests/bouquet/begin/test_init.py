@@ -1,10 +1,8 @@
 """What `bouquet init` sees in folders of photos, tables and .npz, and that what it writes works as it is."""
 
 import json
-import os
 import shutil
 import tomllib
-import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -64,19 +62,6 @@ def test_photos_of_one_device_large_grey_and_in_parts(tmp_path):
     assert "scaled to 32 × 32 pixels, grey" in said
 
 
-def test_photos_as_they_are(tmp_path):
-    for device, form in zip(TWO, ("NFC", "NFD"), strict=True):
-        for name in ("Möhre", "healthy"):
-            folder = tmp_path / "plants" / device / unicodedata.normalize(form, name)
-            folder.mkdir(parents=True)
-            for k in range(4):
-                Image.new("RGB", (40, 30)).save(folder / f"{k}.png")
-        os.mkfifo(folder / "5.jpg")
-    settings, said = written(tmp_path / "plants")
-    assert settings.data.classes == ("Möhre", "healthy")
-    assert "photos of 40 × 30 pixels, 2 classes" in said
-
-
 def test_tables_of_a_logger_become_a_forecast(tmp_path):
     settings, said = written(write_tables(tmp_path / "tanks", TWO))
     assert (settings.task.kind, settings.task.unit) == ("forecast", "cm")
@@ -125,12 +110,6 @@ def test_a_date_in_parts_and_devices_whose_tables_differ(tmp_path):
     settings, said = written(tmp_path)
     assert settings.table.time == ("year", "month", "day", "hour")
     assert "Not every device has rain" in said
-
-
-def test_a_point_in_a_folders_name_is_part_of_it(tmp_path):
-    draft = look(write_photos(tmp_path / "plot.2", ("pi.1", "pi.2"), each=1, size=9))
-    assert draft.sections["run"]["name"] == "plot.2"
-    assert "(pi.1, pi.2)" in draft.seen[0]
 
 
 @pytest.mark.parametrize("numbers", [False, True])

@@ -127,21 +127,6 @@ def test_one_broken_image_is_named_and_the_others_are_predicted(device, tmp_path
     assert sum(found["probability"] for found in read["predictions"]) == pytest.approx(1, abs=1e-5)
 
 
-def test_samples_of_an_npz(device, tmp_path, bouquet):
-    np.savez(tmp_path / "data.npz", x=np.full((2, 3, 4, 4), [[[[60]]], [[[200]]]], dtype=np.uint8))
-    np.savez(tmp_path / "wrong.npz", x=np.zeros((2, 3, 5, 5), dtype=np.uint8))
-    np.savez(tmp_path / "other.npz", y=np.zeros(3))
-    status, out, _ = bouquet("predict", tmp_path, "--state-dir", device / "state")
-    assert status == 0
-    assert [line.split()[:2] for line in out.splitlines()] == [
-        [f"{tmp_path}/data.npz[0]:", "dark"],
-        [f"{tmp_path}/data.npz[1]:", "bright"],
-    ]
-    _, _, err = bouquet("predict", tmp_path / "wrong.npz", tmp_path / "other.npz", "--state-dir", device / "state")
-    assert "'x' has shape (2, 3, 5, 5), expected (samples, *(3, 4, 4))" in err
-    assert "other.npz lacks 'x'; it holds y" in err
-
-
 def test_a_model_of_sensor_windows_takes_no_images(device):
     card = ModelCard.of(load_settings(None, ["data.dataset=uci-har", "model.name=cnn-har"]))
     kept = KeptModel(card.build().eval(), card, "here")

@@ -109,13 +109,6 @@ def test_new_code_prepares_anew(tmp_path, source, monkeypatch):
     assert make.calls == 2
 
 
-def test_a_state_folder_that_cannot_be_written_costs_time_alone(tmp_path, source, capsys):
-    (tmp_path / "state").write_text("a file")
-    make = Maker()
-    assert load(tmp_path, make).train_x.tobytes() == made(1).train_x.tobytes()
-    assert "cannot be kept" in capsys.readouterr().out
-
-
 def node(state_dir, values, **config):
     context = SimpleNamespace(node_config={"state-dir": str(state_dir), **config})
     return ClientContext(parse_settings({}, values), context)

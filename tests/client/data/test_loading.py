@@ -11,7 +11,6 @@ from PIL import Image
 
 from bouquet.client.data.loading import load_partition, rotated
 from bouquet.client.data.own import load_folder
-from bouquet.common.data.datasets import load_dataset
 from bouquet.common.errors import BouquetError
 
 CLASSES = ("cat", "dog", "owl")
@@ -31,14 +30,6 @@ def test_parts_are_standardised_split_and_repeatable() -> None:
     assert (first.input_shape, first.num_classes, first.group) == ((1, 8, 8), 10, None)
     assert np.array_equal(first.train_x, second.train_x)
     assert not np.array_equal(first.train_y, digits_part("iid", 3, seed=1).train_y)
-
-
-def test_all_parts_together_are_the_data_set() -> None:
-    parts = [digits_part("iid", i, 4) for i in range(4)]
-    together = np.concatenate([x for part in parts for x in (part.train_x, part.test_x)])
-    digits = load_dataset("digits")
-    every = digits.standardised(digits.scaled(np.arange(1797)))
-    assert np.array_equal(np.sort(together.sum(axis=(1, 2, 3))), np.sort(every.sum(axis=(1, 2, 3))))
 
 
 def test_quarter_turns_are_exact_and_follow_the_group() -> None:
@@ -72,17 +63,6 @@ def test_labels_are_permuted_by_group() -> None:
     assert sorted(mapping) == sorted(mapping.values()) == list(range(10))
     assert permuted.train_y.tolist() == [mapping[label] for label in plain.train_y.tolist()]
     assert permuted.test_y.tolist() == [mapping[label] for label in plain.test_y.tolist()]
-
-
-def test_public_data_are_held_out_of_every_part() -> None:
-    parts = [digits_part("iid", i, 4, public_fraction=0.2) for i in range(4)]
-    assert sum(len(part.train_y) + len(part.test_y) for part in parts) == 1797 - 359
-
-
-def test_options_reach_the_partition() -> None:
-    part = digits_part("pathological", classes_per_client=3, samples_per_client=40, minimum=20)
-    assert len(part.train_y) + len(part.test_y) == 40
-    assert len(set(part.train_y)) == 3
 
 
 @pytest.mark.parametrize(
@@ -135,20 +115,6 @@ def test_an_npz_of_bytes_is_split(tmp_path: Path) -> None:
         assert (own.train_x[own.train_y == label] == value).all()
         assert (own.test_y == label).sum() == 2
     assert np.array_equal(load(file).test_x, own.test_x)
-
-
-def test_floats_are_taken_as_they_are_and_a_test_part_is_used(tmp_path: Path) -> None:
-    x, test_x = RNG.standard_normal((4, 9, 16)), RNG.standard_normal((2, 9, 16)).astype(np.float32)
-    save_npz(tmp_path, "data.npz", x=x, y=np.array([0, 2, 2, 0]), x_test=test_x, y_test=np.array([2, 2], np.uint8))
-    own = load(tmp_path, input_shape=(9, 16))
-    assert np.array_equal(own.train_x, x.astype(np.float32))
-    assert np.array_equal(own.test_x, test_x)
-    assert own.test_y.tolist() == [2, 2]
-
-
-def test_grey_images_may_lack_their_channel(tmp_path: Path) -> None:
-    x = RNG.random((10, 2, 2))
-    assert load(save_npz(tmp_path, x=x)).input_shape == GREY
 
 
 def test_overlapping_windows_are_split_by_segment(tmp_path: Path) -> None:

@@ -99,9 +99,3 @@ def test_one_long_burst_is_cut_by_time(tmp_path):
     own = load(tmp_path)
     assert len(own.test_y) == 12
     assert any("are 10 scenes by EXIF" in note for note in own.notes)
-
-
-def test_photos_apart_are_neither_scenes_nor_alike(tmp_path):
-    for when, name in enumerate(CLASSES):
-        burst(tmp_path, name, scenes=40, frames=1, when=when)
-    assert load(tmp_path).notes == ()

@@ -213,17 +213,6 @@ def test_a_link_to_a_stick_that_is_not_there_and_a_pipe_are_named(tmp_path):
         read_table(tmp_path / "b.csv", ABOUT)
 
 
-def test_of_a_file_that_breaks_after_many_rows_none_are_kept(tmp_path):
-    lines = [f"{60 * k},{k * 7919 % 1000},1" for k in range(40_000)]
-    written(tmp_path, ["time,level,temp", *lines[:100]], name="a.csv")
-    path = written(tmp_path, ["time,level,temp", *lines], name="b.csv.gz")
-    content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2] + b"\xff" * 300 + content[len(content) // 2 :])
-    table = read_table(tmp_path, ABOUT)
-    assert (len(table.times), len(table.lines), len(table.inputs)) == (100, 100, 100)
-    assert any("b.csv.gz cannot be unpacked" in note for note in table.notes)
-
-
 def test_a_packed_file_that_is_still_written_is_read_as_far_as_it_goes(tmp_path):
     path = written(tmp_path, rows(), name="data.csv.gz")
     path.write_bytes(path.read_bytes()[:-200])

@@ -96,14 +96,6 @@ def test_a_reading_that_cannot_be_is_none(machine, file, content, said):
     assert reasons(machine, **WHEN[file]) == [said]
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\x00Batt", b"UPS\n"])
-def test_a_supply_that_does_not_say_what_it_is_is_no_mains(machine, content):
-    (machine.root / "sys/class/power_supply/BAT0/type").write_bytes(content)
-    machine.write("sys/class/power_supply/AC/type", "?")
-    assert machine.sensors.on_mains() is False
-    assert reasons(machine, mains=True) == ["on battery; again on mains"]
-
-
 @pytest.mark.timeout(120)
 class TestCommand:
     NO_END = "its owner's own command cannot be started, or did not end"

@@ -45,14 +45,6 @@ def test_code_is_unpacked_and_found_again_as_long_as_it_is_whole(tmp_path):
     assert unpacked("3" * 64, tmp_path) is None
 
 
-def test_of_codes_that_came_few_stay(tmp_path):
-    for number in range(5):
-        files = {"RELEASE": str(number).encode()}
-        last = unpack(archive(files), digest_of(files), tmp_path)
-    assert len(list(tmp_path.iterdir())) == 2
-    assert last.exists()
-
-
 def bomb(size):
     return packed([*FILES.items(), ("large", bytes(size))])
 
@@ -131,12 +123,6 @@ def test_a_model_or_data_set_of_the_owners_is_imported_only_with_their_leave():
         if what != "model":
             with pytest.raises(CodeRefused):
                 CodeTrust().check_config({section: {name: "torchvision:resnet18"}})
-
-
-def test_the_client_app_is_told_which_procedures_are_allowed():
-    assert CodeTrust().node_config == {}
-    assert CodeTrust(procedures=frozenset({"b.c", "a"})).node_config == {"allowed-procedures": "a b.c"}
-    assert CodeTrust(anything=True).node_config == {"allowed-procedures": "*"}
 
 
 @pytest.mark.parametrize(
