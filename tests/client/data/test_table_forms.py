@@ -229,3 +229,12 @@ def test_a_quotation_mark_too_many_costs_its_own_line(tmp_path):
     head, *rest = ["time,level,temp,note", *(f"{row},fine" for row in rows()[1:])]
     rest[50] = rest[50].replace("fine", '"changed\nthe battery"')
     assert len(read_table(written(tmp_path, [head, *rest]), ABOUT, strict=True).times) == 400
+
+
+def test_tables_in_folders_below_and_what_may_be_a_spreadsheets_days_are_said(tmp_path):
+    written(tmp_path, rows(), name="a.csv")
+    (tmp_path / "old").mkdir()
+    written(tmp_path / "old", rows(), name="b.csv")
+    assert any("1 tables in folders" in note and "old/b.csv" in note for note in read_table(tmp_path, ABOUT).notes)
+    days = [rows()[0], *(f"{46_000 + k / 24},1.0,2.0" for k in range(9))]
+    assert "a spreadsheet's day numbers" in read_table(written(tmp_path, days, name="days.csv"), ABOUT).notes[0]

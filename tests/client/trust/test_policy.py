@@ -45,6 +45,14 @@ def test_code_is_unpacked_and_found_again_as_long_as_it_is_whole(tmp_path):
     assert unpacked("3" * 64, tmp_path) is None
 
 
+def test_of_codes_that_came_few_stay(tmp_path):
+    for number in range(5):
+        files = {"RELEASE": str(number).encode()}
+        last = unpack(archive(files), digest_of(files), tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+    assert last.exists()
+
+
 def bomb(size):
     return packed([*FILES.items(), ("large", bytes(size))])
 
