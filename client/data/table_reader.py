@@ -113,7 +113,7 @@ def read_table(
         wrong = wrong_clock(times, np.concatenate(found.files))
         reading.leave_out(times, wrong)
         order, twice = _in_order(times, wrong, about)
-        if 30_000 <= times.min() and times.max() < 80_000:  # what spreadsheets write for dates from 1982 to 2119
+        if times.min() >= 30_000 and times.max() < 80_000:  # what spreadsheets write for dates from 1982 to 2119
             notes.append("All times are of one day of 1970: if they are a spreadsheet's day numbers, write dates.")
         if twice:
             notes.append(f"{twice} rows have a time that a later row has, too, and are left out.")
