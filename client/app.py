@@ -102,13 +102,8 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
             tell(f"Privacy: {node.budget.told()}.")
         return reply
 
-    @client_app.train()
-    def train(message: Message, context: Context) -> Message:
-        return answer(message, context, work)
-
-    @client_app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
-        return answer(message, context, work)
+    client_app.train()(lambda message, context: answer(message, context, work))
+    client_app.evaluate()(lambda message, context: answer(message, context, work))
 
     def say_who(message: Message, node: ClientContext) -> Message:
         said = node.about
@@ -119,9 +114,7 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
             said = said | {protocol.REFUSES: str(error)}
         return protocol.reply(message, node.client, {}, config=said)
 
-    @client_app.query("identify")
-    def identify(message: Message, context: Context) -> Message:
-        return answer(message, context, say_who)
+    client_app.query("identify")(lambda message, context: answer(message, context, say_who))
 
     @client_app.query("notice")
     def notice(message: Message, context: Context) -> Message:

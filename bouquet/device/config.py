@@ -44,30 +44,24 @@ def device_config(
     """
     if (data is None) == (partition_id is None):
         raise BouquetError("Give either --data DIR, this device's own data, or --partition-id N, a part of a data set.")
-    config: dict[str, str | int | float | bool] = {STATE_DIR: str(state_dir.absolute())}
-    if name or partition_id is None:
-        config[NAME] = name or host_name()
-    if report_classes:
-        config[REPORT_CLASSES] = True
-    if strict:
-        config[STRICT] = True
-    if tags:
-        config[TAGS] = ",".join(checked_tags(tags))
-    config |= device_demands(least_noise, most_epsilon)
     if when is not None:
         read_when(when)
-        config[WHEN] = str(when.absolute())
-    if partition_id is not None:
-        config[PARTITION_ID] = partition_id
-    if data is not None:
-        if not data.exists():
-            raise BouquetError(f"The data folder {data} is not there.")
-        if data.is_dir() and not any(data.iterdir()):
-            raise BouquetError(
-                f"The data folder {data} is empty; it holds a folder of images for each class, or a data.npz."
-            )
-        config[DATA] = str(data.absolute())
-    return config
+    if data is not None and not data.exists():
+        raise BouquetError(f"The data folder {data} is not there.")
+    if data is not None and data.is_dir() and not any(data.iterdir()):
+        raise BouquetError(f"The data folder {data} is empty; it holds images in folders by class, or a data.npz.")
+    said = {
+        STATE_DIR: str(state_dir.absolute()),
+        NAME: name or (host_name() if partition_id is None else None),
+        REPORT_CLASSES: report_classes or None,
+        STRICT: strict or None,
+        TAGS: ",".join(checked_tags(tags)) or None,
+        WHEN: None if when is None else str(when.absolute()),
+        PARTITION_ID: partition_id,
+        DATA: None if data is None else str(data.absolute()),
+        **device_demands(least_noise, most_epsilon),
+    }
+    return {key: value for key, value in said.items() if value is not None}
 
 
 def checked_tags(tags: Sequence[str]) -> list[str]:

@@ -34,7 +34,6 @@ from bouquet.keys.certificates import (
     make_authority,
     make_device_key,
     requested_key,
-    shown_name,
 )
 from bouquet.server.service.certificates import Certificates
 
@@ -212,7 +211,7 @@ def renew_server(
     """
     held = list(certificate_names(directory / SERVER_CERTIFICATE))
     for host in removed:
-        name = shown_name(alternative_names([host]))
+        name = str(next(iter(alternative_names([host]))).value)
         if name in ALWAYS_NAMED or name not in held:
             why = "the server's own machine reaches it by that" if name in ALWAYS_NAMED else "it is not in it"
             raise BouquetError(f"{host!r} cannot be taken from the certificate, {why}. It holds {', '.join(held)}.")

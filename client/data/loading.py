@@ -129,15 +129,10 @@ def load_partition(
         raise BouquetError(
             f"partition-id is {partition_id}; with {num_partitions} parts 0 to {num_partitions - 1} exist."
         )
+    read_as = str(data_dir or ""), standardise, tuple(classes), tuple(input_shape)
+    fractions = public_fraction, reserved_fraction
     data, parts = _partitioned(
-        dataset,
-        (str(data_dir or ""), standardise, tuple(classes), tuple(input_shape)),
-        partition,
-        num_partitions,
-        seed,
-        public_fraction,
-        reserved_fraction,
-        tuple(sorted(options.items())),
+        dataset, read_as, partition, num_partitions, seed, *fractions, tuple(sorted(options.items()))
     )
     part = parts[partition_id]
     what = f"Part {partition_id} of data set {dataset!r}"
@@ -178,16 +173,12 @@ def _partitioned(
 ) -> tuple[Dataset, list[ClientPart]]:
     """A data set and all its parts; kept, because a simulation asks for one part after another."""
     data = hold_out(reserve(load_dataset(name, *read_as), reserved_fraction), public_fraction, seed)
-    parts = partition_by_rule(
-        rule,
-        data.y,
-        num_partitions,
-        seed,
-        owners=data.owners,
-        owner_groups=data.populations,
-        num_classes=data.info.num_classes,
-        **dict(options),
-    )
+    about: dict[str, Any] = {
+        "owners": data.owners,
+        "owner_groups": data.populations,
+        "num_classes": data.info.num_classes,
+    }
+    parts = partition_by_rule(rule, data.y, num_partitions, seed, **about, **dict(options))
     if any(part.rotation_degrees for part in parts) and len(data.info.input_shape) != 3:
         raise BouquetError(f"Partition {rule!r} turns images, and data set {name!r} has none; take another partition.")
     return data, parts

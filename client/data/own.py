@@ -81,18 +81,8 @@ def load_folder(
     naive, naive_names = _naive(y, test_y)
     if x.dtype != np.uint8:
         x, test_x = scaling.inputs(x), scaling.inputs(test_x)
-    return ClientData(
-        x,
-        scaling.targets(y),
-        test_x,
-        scaling.targets(test_y),
-        0,
-        notes=notes,
-        scaling=scaling,
-        naive=naive,
-        naive_names=naive_names,
-        **rest,
-    )
+    rest |= {"notes": notes, "scaling": scaling, "naive": naive, "naive_names": naive_names}
+    return ClientData(x, scaling.targets(y), test_x, scaling.targets(test_y), 0, **rest)
 
 
 def load_table(path: Path | str, settings: Settings, strict: bool = False) -> ClientData:
@@ -142,18 +132,8 @@ def load_table(path: Path | str, settings: Settings, strict: bool = False) -> Cl
             "naive": np.concatenate([samples.naive[:, test], naive]),
             "naive_names": (*samples.naive_names, *names),
         }
-    return ClientData(
-        x[train],
-        train_y,
-        x[test],
-        test_y,
-        len(settings.data.classes),
-        notes=notes,
-        warnings=tuple(dict.fromkeys(warnings)),
-        left_out=table.left_out,
-        scaling=scaling,
-        **rest,
-    )
+    rest |= {"notes": notes, "warnings": tuple(dict.fromkeys(warnings)), "left_out": table.left_out, "scaling": scaling}
+    return ClientData(x[train], train_y, x[test], test_y, len(settings.data.classes), **rest)
 
 
 def _naive(y: NDArray[Any], test_y: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...]]:

@@ -58,11 +58,6 @@ class BlankSession(Session):
         return _BlankSamples(blank, blank, seed=0)
 
     @property
-    def untrained(self) -> tuple[str, ...]:
-        """None that is known: the data are not looked at again."""
-        return ()
-
-    @property
     def loss_of(self) -> TrainingLoss:
         """That of samples as they are."""
         task = self.node.task

@@ -14,7 +14,7 @@ from bouquet.client.rounds.start_model import compose
 from bouquet.client.state.device_state import PERSONAL, Kept
 from bouquet.common import protocol
 from bouquet.common.model.build import initial_model, state_vector
-from bouquet.common.protocol import ARRAYS, Encoder, Instruction, Payload, Proximal
+from bouquet.common.protocol import ARRAYS, Encoder, Instruction, Payload
 from bouquet.common.protocol.error_replies import NOT_NOW_ERROR, NotNow
 from bouquet.common.settings import load_settings
 from bouquet.experiments.simulation.inline_grid import InlineGrid
@@ -54,14 +54,6 @@ def test_it_trains_reports_and_replies_with_all_layers(model):
     assert not np.array_equal(reply.vector, model[1])
 
 
-def test_a_strong_proximal_term_holds_the_device_at_its_anchor(model):
-    app = make_client_app(SETTINGS)
-    free = reply_checks.read_reply(app(ask(model, whole(model)), context()), model[0]).vector
-    held = whole(model, proximal=(Proximal(ARRAYS, 5.0),), config={"momentum": 0.0})
-    bound = reply_checks.read_reply(app(ask(model, held), context()), model[0]).vector
-    assert np.linalg.norm(bound - model[1]) < 0.5 * np.linalg.norm(free - model[1])
-
-
 def test_layers_that_do_not_travel_live_on_the_device(model):
     layout, initial = model
     app, ctx = make_client_app(SETTINGS), context()
@@ -96,21 +88,6 @@ def test_compose_by_hand(layout):
     assert start(personal, kept)[0].tolist() == [1] * 8
     assert start(personal, None) == (pytest.approx([2] * 8), True)
     assert start(Instruction({ARRAYS: Payload(sent)}), None) == (pytest.approx([2] * 8), False)
-
-
-def test_validation_holds_a_part_out_of_training(model):
-    instruction = whole(model, config=protocol.holding_out(0.25))
-    reply = make_client_app(SETTINGS)(ask(model, instruction), context())
-    metrics = reply_checks.read_reply(reply, model[0]).metrics
-    assert (metrics["num-examples"], metrics["validation-examples"]) == (108, 36)
-    assert 0 <= metrics["validation-accuracy"] <= 1
-
-
-def test_evaluation_tests_what_the_device_would_use(model):
-    reply = make_client_app(SETTINGS)(ask(model, whole(model), kind="evaluate"), context())
-    metrics = reply_checks.read_metrics(reply)
-    assert metrics["num-examples"] == 36
-    assert "arrays" not in reply.content
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,11 @@
 
 import numpy as np
 import pytest
-import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from bouquet.client.app import make_client_app
 from bouquet.client.context import ClientContext
 from bouquet.client.device_log import _numbers
-from bouquet.client.training.precision import Precision
 from bouquet.common import protocol
 from bouquet.common.model.build import initial_model, state_vector
 from bouquet.common.model_selection import CHOSEN, MIXED, mixed_bits
@@ -73,18 +71,6 @@ def test_a_round_and_the_end_of_the_run(device):
     assert device.said[-1].startswith("The run plants has ended.")
 
 
-@pytest.mark.parametrize("reduced", [torch.bfloat16, torch.float16])
-def test_what_leaves_a_device_that_trains_in_mixed_precision_is_in_32_bits(device, monkeypatch, reduced):
-    plain = device("train")
-    monkeypatch.setattr(Precision, "of", lambda *_: Precision(reduced, "cpu"))
-    reply = device("train", settings=SETTINGS.with_overrides({"train.mixed_precision": True}))
-    assert f"Mixed precision: local training computes in {str(reduced)[6:]}." in device.said
-    ours, theirs = (reply.content[ARRAYS] for reply in (reply, plain))
-    assert {part.dtype for part in ours.values()} == {"float32"}
-    assert [part.data for part in ours.values()] != [part.data for part in theirs.values()]  # it is used
-    assert reply_checks.read_metrics(reply)["loss"] == reply_checks.read_metrics(plain)["loss"]  # tests are in 32 bits
-
-
 def test_what_the_device_serves_is_in_its_log():
     metrics = {"accuracy": 0.5, CHOSEN: 4, MIXED: mixed_bits(["received", "trained"], True)}
     assert _numbers(metrics, ACCURACY) == "accuracy 0.500 as received, serves received + trained, without alone"
@@ -119,12 +105,3 @@ def test_a_device_that_is_renamed_has_the_randomness_it_had(tmp_path):
 
     assert seeds("garden-pi") == seeds("balcony-pi")
     assert len(set(seeds("garden-pi"))) == 2
-
-
-def test_a_simulation_is_silent(capsys, tmp_path):
-    settings = load_settings(None, ["data.clients=10"])
-    layout, vector = state_vector(initial_model(settings))
-    content = Encoder(layout).content(Instruction({ARRAYS: Payload(vector)}), 1, "run", {})
-    context = Context(1, 2, {"partition-id": 0, "num-partitions": 10}, RecordDict(), {})
-    make_client_app(settings, tmp_path)(Message(content, dst_node_id=2, message_type="train"), context)
-    assert capsys.readouterr().out == ""

@@ -49,19 +49,6 @@ def test_a_fleet_of_photos_is_seen_written_checked_and_simulated(tmp_path):
     assert json.loads((tmp_path / "runs" / "plants" / "summary.json").read_text())["clients"] == 2
 
 
-def test_photos_of_one_device_large_grey_and_in_parts(tmp_path):
-    for part in ("train", "test"):
-        for name in ("a", "b"):
-            (tmp_path / "one" / part / name).mkdir(parents=True)
-            for k in range(4):
-                Image.new("L", (200, 100 + k)).save(tmp_path / "one" / part / name / f"{k}.png")
-    settings, said = written(tmp_path / "one")
-    assert settings.data.classes == ("a", "b")
-    assert settings.data.input_shape == (1, 32, 32)
-    assert settings.data.data_dir == ""
-    assert "scaled to 32 × 32 pixels, grey" in said
-
-
 def test_tables_of_a_logger_become_a_forecast(tmp_path):
     settings, said = written(write_tables(tmp_path / "tanks", TWO))
     assert (settings.task.kind, settings.task.unit) == ("forecast", "cm")

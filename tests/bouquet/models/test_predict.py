@@ -12,7 +12,6 @@ from PIL import Image
 
 from bouquet.client.app import make_client_app
 from bouquet.client.data.loading import load_partition
-from bouquet.client.data.own import load_folder
 from bouquet.client.state.device_state import PERSONAL, DeviceState
 from bouquet.client.state.store import FolderStore
 from bouquet.common.errors import BouquetError
@@ -81,17 +80,6 @@ def test_what_a_device_answers_with_is_what_the_record_says(strategy, tmp_path, 
         accuracies.append(np.mean(kept.probabilities(own.test_x).argmax(axis=1) == own.test_y))
     assert np.mean(accuracies) == pytest.approx(summary["accuracy_in_use_macro"], abs=1e-6)
     assert summary["accuracy_macro"] == pytest.approx(summary["accuracy_in_use_macro"], abs=1e-6)
-
-
-def test_predictions_are_those_of_training(device):
-    kept = device_model(device / "state")
-    found = list(predict(kept, [device / "photos"], top=2))
-    assert [p.name for p in found] == sorted(map(str, (device / "photos").rglob("*.png")))
-    assert all(dict(p.classes).keys() == set(CLASSES) for p in found)
-    assert np.mean([p.classes[0][0] in p.name for p in found]) > 0.9
-    data = load_folder(device / "photos", input_shape=(3, 4, 4), classes=CLASSES)
-    expected = kept.probabilities(kept.card.inputs(np.concatenate([data.train_x, data.test_x])))[:, 0]
-    np.testing.assert_allclose(sorted(dict(p.classes)["dark"] for p in found), sorted(expected), atol=1e-6)
 
 
 def test_what_has_labels_has_a_score(device, tmp_path, bouquet):

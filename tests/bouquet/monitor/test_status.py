@@ -14,30 +14,9 @@ from bouquet.common.errors import BouquetError
 from bouquet.common.system.locks import locked
 from bouquet.monitor.prometheus import metrics_text
 from bouquet.monitor.status import collect
-from bouquet.monitor.status_table import columns, print_status
+from bouquet.monitor.status_table import print_status
 from bouquet.monitor.web import Access, Page, make_app
 from tests.helpers.status_runs import STARTED, line
-
-
-def test_what_a_device_serves_has_a_column_where_it_is_not_the_methods_own(run):
-    status = collect(run.folder)
-    assert "serves" not in columns(status, time.time())[0]
-    mixed = {"kept": "mixture", "mixed": ["received", "trained"], "alone_left_out": 1}
-    (run.folder / "rounds.jsonl").write_text(json.dumps(line(1, by_client={"garden-pi": mixed})) + "\n")
-    status = collect(run.folder)
-    found = [row[-1] for row in columns(status, time.time())]
-    assert found == ["serves", "", "received + trained, without alone", ""]
-    for device in status["devices"]:
-        del device["serves"]  # an older server's page
-    assert "serves" not in columns(status, time.time())[0]
-
-
-def test_who_came_from_which_cluster_and_when(run):
-    lines = [line(1), line(2, moved={"garden-pi": 3}), line(3)]
-    (run.folder / "rounds.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
-    status = collect(run.folder)
-    assert [device["moved"] for device in status["devices"]] == [None, {"round": 2, "from": 3}, None]
-    assert columns(status, time.time())[2][4] == "0 (since round 2, before 3)"
 
 
 def test_the_devices_by_name_and_the_run(run):

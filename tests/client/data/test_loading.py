@@ -32,14 +32,6 @@ def test_parts_are_standardised_split_and_repeatable() -> None:
     assert not np.array_equal(first.train_y, digits_part("iid", 3, seed=1).train_y)
 
 
-def test_quarter_turns_are_exact_and_follow_the_group() -> None:
-    for client in range(8):
-        plain, turned = digits_part("iid", client), digits_part("rotated", client, groups=4)
-        assert turned.group == client % 4
-        assert np.array_equal(turned.train_x, np.rot90(plain.train_x, client % 4, axes=(2, 3)))
-        assert np.array_equal(turned.test_y, plain.test_y)
-
-
 def test_turning_is_counter_clockwise_in_steps_of_any_angle() -> None:
     image = np.array([[[[1, 2], [3, 4]]]], dtype=np.float32)
     assert rotated(image, 90)[0, 0].tolist() == [[2, 4], [1, 3]]
@@ -171,14 +163,6 @@ def test_a_folder_of_images_is_labelled_by_the_federations_classes(tmp_path: Pat
     assert np.bincount(np.concatenate([own.train_y, own.test_y]), minlength=3).tolist() == [0, 5, 10]
     assert own.train_x[0, :, 0, 0].tolist() == [255, 0, 0]
     assert load(tmp_path, input_shape=(1, 5, 7)).train_x[0, 0, 0, 0] == 76  # red as grey
-
-
-def test_train_and_test_subfolders_are_used(tmp_path: Path) -> None:
-    save_images(tmp_path / "train", {"cat": 3}, suffix=".jpg")
-    assert len(load(tmp_path, input_shape=(3, 4, 4)).train_y) == 2
-    save_images(tmp_path / "test", {"owl": 2}, suffix=".JPG")
-    own = load(tmp_path, input_shape=(3, 4, 4))
-    assert (own.train_y.tolist(), own.test_y.tolist()) == ([0, 0, 0], [2, 2])
 
 
 def test_photos_stand_upright_and_large_ones_keep_their_picture(tmp_path: Path) -> None:

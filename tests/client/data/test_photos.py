@@ -32,17 +32,6 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("orientation", range(10))
-def test_every_orientation_is_undone(orientation, tmp_path):
-    upright = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
-    undone = [upright, upright, upright[:, ::-1], upright[::-1, ::-1], upright[::-1], upright.T, np.rot90(upright)]
-    undone += [upright[::-1, ::-1].T, np.rot90(upright, 3), upright]
-    data = Image.Exif()
-    data[0x0112] = orientation
-    Image.fromarray(np.ascontiguousarray(undone[orientation])).save(tmp_path / "a.png", exif=data)
-    np.testing.assert_array_equal(read_image(tmp_path / "a.png", (1, 3, 4))[0], upright)
-
-
 def test_what_is_transparent_has_white_behind_it_and_is_said(tmp_path):
     files = save(tmp_path)
     clear = np.zeros((4, 4, 4), np.uint8)
@@ -161,24 +150,6 @@ def test_a_folder_that_may_not_be_looked_into_is_left_out(tmp_path):
     assert any("The folder" in note and "rust cannot be read" in note for note in own.notes)
 
 
-def test_a_class_that_is_a_link_to_nowhere_or_no_folder_is_named(tmp_path):
-    save(tmp_path, count=50)
-    (tmp_path / "rust").symlink_to(tmp_path / "stick" / "rust")  # which is not plugged in
-    (tmp_path / CLASSES[1]).write_bytes(b"")
-    own = load(tmp_path)
-    assert (own.left_out, own.samples_by_class()) == (2, [50, 0, 0])
-    assert all(f"/{name} cannot be read" in own.notes[0] for name in CLASSES[1:])
-
-
-def test_what_lies_beside_train_is_said(tmp_path):
-    for part in ("train", "val", "@eaDir"):
-        save(tmp_path / part)
-    said = "Passed over: val; beside train nothing but test is read."
-    assert load(tmp_path).notes == (said,)
-    save(tmp_path / "test", seed=20)
-    assert said in load(tmp_path).notes
-
-
 def test_a_class_is_the_same_however_its_accents_are_kept(tmp_path):
     apart = unicodedata.normalize("NFD", CLASSES[1])
     assert apart != CLASSES[1]
@@ -187,23 +158,6 @@ def test_a_class_is_the_same_however_its_accents_are_kept(tmp_path):
     assert load(tmp_path).samples_by_class() == [0, 8, 0]
     chosen = load_settings(None, [f'data.classes=["a", "{apart}"]', "data.input_shape=[3,8,8]", "data.dataset=own"])
     assert chosen.data.classes == ("a", CLASSES[1])
-
-
-def test_folders_of_no_class_wait_and_a_misspelt_one_has_a_hint(tmp_path):
-    save(tmp_path)
-    save(tmp_path, "blight", count=3, seed=10)
-    save(tmp_path, "Rust ", count=2, seed=20)
-    (tmp_path / "notes").mkdir()
-    own = load(tmp_path)
-    assert own.unknown_classes == ("Rust ", "blight")
-    assert own.samples_by_class() == [8, 0, 0]
-    assert own.notes[0] == (
-        "Not a class of this run, and waits for one whose data.classes name it: Rust  (2 images; is it rust? Rename "
-        "the folder then), blight (3 images)."
-    )
-    with pytest.raises(BouquetError, match=r"Rust  is not one of the classes .*; is it rust\?") as caught:
-        load(tmp_path, strict=True)
-    assert "Rust " not in caught.value.public
 
 
 def test_the_same_photo_in_two_classes_is_said(tmp_path):

@@ -30,32 +30,10 @@ def hours(values, skip=()):
     return [f"2026-01-{1 + n // 24:02d}T{n % 24:02d}:00,{v}" for n, v in enumerate(values) if n not in skip]
 
 
-def test_columns_are_found_by_name_and_gaps_are_gaps(tmp_path):
-    path = csv(tmp_path, "b,t,a,unused", "1,10,NA,x", "2,20,,y", "3,30,0.5,z")
-    table = read_table(path, TableSettings(inputs=("a", "b"), targets=("b",), time=("t",)))
-    np.testing.assert_array_equal(table.inputs, [[np.nan, 1], [np.nan, 2], [0.5, 3]])
-    np.testing.assert_array_equal(table.targets, [[1], [2], [3]])
-    np.testing.assert_array_equal(table.times, [10, 20, 30])
-
-
 def test_of_rows_of_the_same_time_the_last_counts_and_rows_are_sorted(tmp_path):
     table = read_table(csv(tmp_path, "a,t", "3,30", "1,10", "9,30"), TableSettings(inputs=("a",), time=("t",)))
     assert (table.inputs.tolist(), table.times.tolist()) == ([[1], [9]], [10, 30])
     assert "1 rows have a time that a later row has" in table.notes[0]
-
-
-@pytest.mark.parametrize(
-    ("columns", "cells", "expected"),
-    [
-        (("t",), "2026-03-01T12:30", 1772368200),
-        (("t",), "2026-03-01 12:30+01:00", 1772364600),
-        (("t",), "1772368200.5", 1772368200.5),
-        (("y", "m", "d", "h"), "2026,3,1,12", 1772366400),
-    ],
-)
-def test_a_time_is_iso_8601_or_seconds_or_the_parts_of_a_date(columns, cells, expected, tmp_path):
-    path = csv(tmp_path, f"a,{','.join(columns)}", f"1,{cells}")
-    assert read_table(path, TableSettings(inputs=("a",), time=columns)).times.tolist() == [expected]
 
 
 @pytest.mark.parametrize(
@@ -173,14 +151,6 @@ def test_a_table_without_a_single_window_is_an_error_and_no_crash(rows, tmp_path
     chosen = ["task.kind=forecast", "data.dataset=own", "table.inputs=a", "table.targets=a", "table.time=t"]
     with pytest.raises(BouquetError):
         load_table(csv(tmp_path, "t,a", *rows), load_settings(None, [*chosen, "table.history=2"]))
-
-
-def test_without_targets_the_newest_window_is_there(tmp_path):
-    about = TableSettings(**HOURLY, history=2, horizon=3)
-    table = read_table(csv(tmp_path, "t,a", *hours(range(6))), about)
-    samples = samples_of(table, about, is_forecast=True, needs_targets=False)
-    assert samples.x[-1, 0].tolist() == [4, 5]
-    assert (samples.times[-1] - table.times[-1]) / 3600 == 3
 
 
 def test_everything_is_standardised_by_what_is_trained_on(tmp_path):

@@ -45,13 +45,6 @@ def test_only_the_layers_that_are_named_are_trained(open_session):
         session.train(session.initial, layers=["fc9"])
 
 
-def test_the_gradient_of_parts_is_that_of_all(open_session, monkeypatch):
-    session = open_session()
-    whole = session.gradient(session.initial)
-    monkeypatch.setattr("bouquet.client.training.evaluation.TEST_BATCH", 7)
-    np.testing.assert_allclose(session.gradient(session.initial), whole, atol=1e-6)
-
-
 def test_streams_are_independent_and_always_the_same(open_session):
     def draw(session, stream):
         return torch.rand(3, generator=session.generator(stream)).tolist()

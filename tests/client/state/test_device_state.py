@@ -20,14 +20,6 @@ def store(request, tmp_path):
     return FolderStore(tmp_path / "state") if request.param == "folder" else ContextStore(RecordDict())
 
 
-def test_a_repeated_round_starts_from_the_state_before_it(store):
-    state = DeviceState(store)
-    state.keep("run", 1, ONE, {})
-    state.keep("run", 2, TWO, {})
-    assert state.recall("run", 2).round == 1
-    assert state.recall("run", 3).slots["center-0"]["fc.weight"].tolist() == [[0, 0]]
-
-
 def test_only_the_last_three_rounds_stay(store):
     state = DeviceState(store)
     for round_ in range(1, 6):

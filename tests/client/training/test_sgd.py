@@ -173,7 +173,7 @@ def test_batch_normalisation_cannot_train_on_one_sample():
     with pytest.raises(BouquetError, match=r"mini-batch of one sample: it needs at least 2 training samples"):
         sgd.train(model, x, y, options, [], generator)
     with pytest.raises(BouquetError, match="mini-batch of one sample"):
-        sgd.gradients(model, x, y)
+        sgd.loss_and_gradients(model, x, y)
 
 
 def test_a_loss_that_is_no_number_is_never_a_good_one():

@@ -83,15 +83,6 @@ def test_the_same_seed_gives_the_same_images_and_each_image_its_own_change(names
     assert ((first.numpy() >= low) & (first.numpy() <= high)).all()
 
 
-def test_colours_of_floats_change_as_those_of_bytes_do():
-    x = images(8, 3, 16, 16)
-    floats = torch.as_tensor(CARD.inputs(x.numpy()))
-    of_bytes = draw(augmentation(["color"], CARD, x, False), x, 3)
-    of_floats = draw(augmentation(["color"], CARD, floats, False), floats, 3)
-    difference = np.abs(CARD.inputs(of_bytes.numpy()) - of_floats.numpy()) * np.reshape(CARD.std, (1, 3, 1, 1))
-    assert difference.max() < 4 / 255  # bytes are rounded after each step
-
-
 def test_what_cannot_be_augmented():
     assert augmentation([], CARD, torch.zeros(2, 9, 128), True) is None
     with pytest.raises(BouquetError, match=r"train\.augment = \['flip'\]: samples of shape \(9, 128\) are no images"):

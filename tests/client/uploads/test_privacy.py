@@ -9,7 +9,7 @@ from bouquet.client.context import ClientContext
 from bouquet.client.state.device_state import DeviceState
 from bouquet.client.state.store import FolderStore
 from bouquet.client.uploads import privacy
-from bouquet.client.uploads.privacy import PrivateUploads, clipped, gaussian
+from bouquet.client.uploads.privacy import PrivateUploads, gaussian
 from bouquet.common import protocol
 from bouquet.common.errors import BouquetError
 from bouquet.common.model.build import initial_model, state_vector
@@ -55,11 +55,6 @@ def test_an_update_is_clipped_as_a_whole_and_counters_go_back_as_they_came(tmp_p
     np.testing.assert_allclose(found["b.weight"], [1, 1.8], rtol=1e-6)
     assert found["a.steps"].tolist() == [7]
     assert COUNTED.unflatten(trained)["a.weight"].tolist() == [4, 1, 1]  # what the device keeps is as it was
-
-
-def test_a_short_update_is_not_made_longer_and_one_of_zero_stays():
-    np.testing.assert_array_equal(clipped(np.array([0.3, 0.4]), 1.0), [0.3, 0.4])
-    np.testing.assert_array_equal(clipped(np.zeros(2), 1.0), [0, 0])
 
 
 def test_layers_that_were_not_sent_are_compared_with_what_the_server_saw_last(tmp_path):
