@@ -65,7 +65,7 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
     def unwatched(message: Message, node: ClientContext) -> Message:
         # Imported here, because saying who one is must not cost the import of PyTorch.
         from bouquet.client.procedures.registry import check_measured, procedure
-        from bouquet.client.rounds.blank_session import BlankSession
+        from bouquet.client.rounds.blank_session import blank_session
         from bouquet.client.rounds.comparing import Comparing
         from bouquet.client.rounds.mixture import Mixing
         from bouquet.client.rounds.session import Session
@@ -95,7 +95,7 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
                 raise
             # That it went wrong may depend on the data, and would leave with no noise on it.
             device_log.hidden(message, error, tell)
-            reply = handler(BlankSession.of(session))
+            reply = handler(blank_session(session))
         else:
             device_log.ended(node, message, session.metrics, tell)
         if session.private is not None and trains and node.budget is not None:

@@ -65,6 +65,7 @@ class Session:
     private: PrivateUploads | None = None  # where the settings ask for it
     metrics: dict[str, float] = field(default_factory=dict)
     observer: Observer = field(default_factory=Observer)
+    learns: bool = True  # else training ends where it began (`bouquet.client.rounds.blank_session`)
     _fit: set[int] = field(default_factory=set)  # sizes of mini-batches that were looked at
     said: dict[str, protocol.Scalar] = field(default_factory=dict)  # of classes, if the owner says so, and of the data
 
@@ -105,7 +106,9 @@ class Session:
     def _validated(self) -> tuple[Samples, Samples | None]:
         """What the message does not hold out for validation, and what it does."""
         fraction = self.received.validation_fraction
-        return self.samples.split(fraction) if fraction else (self.samples.all_train, None)
+        if fraction and self.learns:
+            return self.samples.split(fraction)
+        return self.samples.all_train, self.samples.all_train if fraction else None
 
     @property
     def train_data(self) -> Samples:
@@ -129,17 +132,12 @@ class Session:
         """Samples and labels to compare models on: what is held out for validation, else all that is trained on."""
         return self._validated[1] or self.train_data
 
-    @property
-    def test_data(self) -> Samples:
-        """Samples and labels to test on."""
-        return self.samples.test
-
     @cached_property
     def loss_of(self) -> TrainingLoss:
         """The loss of a mini-batch in training, as the settings want it (`train.augment`, `train.class_weights`)."""
         train, (x, y), task = self.node.settings.train, self.train_data, self.node.task
         plain = sgd.PLAIN if task.has_classes else TrainingLoss(loss=task.loss)
-        if not train.augment and train.class_weights == "none":
+        if not self.learns or (not train.augment and train.class_weights == "none"):
             return plain
         weights = None
         if train.class_weights == "balanced":
@@ -175,10 +173,7 @@ class Session:
         return self.built.initial.copy()
 
     def start(self) -> Vector:
-        """The model (d,) that the instruction starts from (`bouquet.client.rounds.start_model`).
-
-        The reply will say whether layers of the device's own that belong to it are lost.
-        """
+        """The model (d,) that the instruction starts from; the reply will say whether own layers of it are lost."""
         vector, lost = starting_model(self.received, self.recall, self.initial, self.layout)
         self.metrics[protocol.STATE_LOST] = int(lost)
         return vector
@@ -228,6 +223,8 @@ class Session:
         model only ``layers`` are trained, None for all, and the others stay as they are; ``changes`` are those of
         `options`. Raises `BouquetError` for a layer or an option that there is not.
         """
+        if not self.learns:
+            return start, 0.0
         options = self.options(**changes)
         samples = self.train_data if data is None else data
         trained = None if layers is None else self.layout.names(layers)
@@ -255,17 +252,20 @@ class Session:
         known = [f.name for f in fields(SGDOptions)]
         if unknown := [name for name in changes if name not in known]:
             raise BouquetError(f"Local training has no option {unknown[0]!r}; there are {', '.join(known)}.")
-        return replace(sgd_options(self.received.config, self.node.settings.train), **changes)
+        options = replace(sgd_options(self.received.config, self.node.settings.train), **changes)
+        return options if self.learns else replace(options, local_epochs=0)
 
     def gradient(self, vector: Vector, data: Samples | None = None, stream: str = "") -> Vector:
         """∇L (d,) of the mean loss at a model (d,) on ``data``, by default `train_data`; zero in what is not trained.
 
         In training mode, as a gradient step is, a part of the data at a time; the model's buffers stay as they were.
         """
+        flat = np.zeros(self.layout.dim, dtype=np.float32)
+        if not self.learns:
+            return flat
         x, y = self.train_data if data is None else data
         with self.seeded(stream):
             gradients = sgd.mean_gradients(self.load(vector), x, y, self.loss_of.as_they_are, evaluation.together(x))
-        flat = np.zeros(self.layout.dim, dtype=np.float32)
         for spec in self.layout.tensors:
             if spec.name in gradients:
                 flat[spec.columns] = gradients[spec.name].flatten().float().cpu().numpy()
@@ -298,8 +298,8 @@ class Session:
             yield
 
     def test(self, *models: Vector) -> evaluation.Scores:
-        """Scores on `test_data` of a model (d,), of several those of what they say together."""
-        x, y = self.test_data
+        """Scores on the test data of a model (d,), of several those of what they say together."""
+        x, y = self.samples.test
         outputs = [evaluation.predict(self.load(model), x) for model in models]
         return self.scorer.scores(self.node.task.together(outputs) if len(outputs) > 1 else outputs[0], y)
 
@@ -319,7 +319,7 @@ class Session:
             held = evaluation.test(model, *self.validation_data, self.scorer)
             self.metrics[self.node.task.score.validation] = held.score
             self.metrics[protocol.VALIDATION_EXAMPLES] = held.examples
-        scores = evaluation.test(model, *self.test_data, self.scorer)
+        scores = evaluation.test(model, *self.samples.test, self.scorer)
         self.metrics |= score_metrics(scores, self.node.task.score)
         if self.node.is_real:
             self.metrics |= machine_metrics(Sensors())

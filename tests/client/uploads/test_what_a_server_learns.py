@@ -1,5 +1,6 @@
 """What a server that means ill learns of a device: each is an attack that once went through, or one close to it."""
 
+from functools import cached_property
 from itertools import product
 
 import numpy as np
@@ -191,7 +192,9 @@ def test_a_device_whose_data_fail_answers_as_the_others_do(tmp_path, monkeypatch
     federation.grid.handlers = {node: handled(h) for node, h in federation.grid.handlers.items()}
     federation.play(1)
     told.clear()
-    monkeypatch.setattr(ClientContext, "data", property(fails))
+    failing = cached_property(fails)
+    failing.__set_name__(ClientContext, "data")
+    monkeypatch.setattr(ClientContext, "data", failing)
     federation.play(2)
     messages = list(federation.strategy.configure_evaluate(2, federation.arrays, ConfigRecord(), federation.grid))
     list(federation.grid.send_and_receive(messages))
