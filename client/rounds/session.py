@@ -93,8 +93,7 @@ class Session:
         """The device's samples, loaded when they are first asked for."""
         data = self.node.data
         self.metrics[protocol.GROUP] = -1 if data.group is None else data.group
-        if data.left_out:
-            self.metrics[protocol.LEFT_OUT] = data.left_out
+        self.metrics |= {protocol.LEFT_OUT: data.left_out} if data.left_out else {}
         return RoundSamples.of(data, self.device, self.node.seed(0))
 
     @cached_property
@@ -131,6 +130,11 @@ class Session:
     def validation_data(self) -> Samples:
         """Samples and labels to compare models on: what is held out for validation, else all that is trained on."""
         return self._validated[1] or self.train_data
+
+    @property
+    def test_data(self) -> Samples:
+        """Samples and labels to test on."""
+        return self.samples.test
 
     @cached_property
     def loss_of(self) -> TrainingLoss:
@@ -245,10 +249,7 @@ class Session:
         return self.built.vector(), loss
 
     def options(self, **changes: Any) -> SGDOptions:
-        """Hyper-parameters of local training: what the server sent, else the settings; ``changes`` replace fields.
-
-        Raises `BouquetError` for one that is no field of `bouquet.client.training.sgd.SGDOptions`.
-        """
+        """What the server sent, else the settings; ``changes`` replace fields, and `BouquetError` names what is none."""
         known = [f.name for f in fields(SGDOptions)]
         if unknown := [name for name in changes if name not in known]:
             raise BouquetError(f"Local training has no option {unknown[0]!r}; there are {', '.join(known)}.")
@@ -286,10 +287,8 @@ class Session:
 
     @contextmanager
     def seeded(self, stream: str = "") -> Iterator[None]:
-        """Inside, what draws from PyTorch's global generators (dropout) is seeded by this device and round.
-
-        `torch.manual_seed` would also note a seed, with a stack trace, for every kind of accelerator that is not there.
-        """
+        """Inside, what draws from PyTorch's global generators (dropout) is seeded by this device and round."""
+        # `torch.manual_seed` would note a seed, with a stack trace, for every kind of accelerator that is not there.
         seed, on_gpu = self.node.seed(self.received.round, stream), self.device.type == "cuda"
         with torch.random.fork_rng(devices=[self.device] if on_gpu else []):
             torch.default_generator.manual_seed(seed)
@@ -298,8 +297,8 @@ class Session:
             yield
 
     def test(self, *models: Vector) -> evaluation.Scores:
-        """Scores on the test data of a model (d,), of several those of what they say together."""
-        x, y = self.samples.test
+        """Scores on `test_data` of a model (d,), of several those of what they say together."""
+        x, y = self.test_data
         outputs = [evaluation.predict(self.load(model), x) for model in models]
         return self.scorer.scores(self.node.task.together(outputs) if len(outputs) > 1 else outputs[0], y)
 
@@ -319,7 +318,7 @@ class Session:
             held = evaluation.test(model, *self.validation_data, self.scorer)
             self.metrics[self.node.task.score.validation] = held.score
             self.metrics[protocol.VALIDATION_EXAMPLES] = held.examples
-        scores = evaluation.test(model, *self.samples.test, self.scorer)
+        scores = evaluation.test(model, *self.test_data, self.scorer)
         self.metrics |= score_metrics(scores, self.node.task.score)
         if self.node.is_real:
             self.metrics |= machine_metrics(Sensors())

@@ -43,17 +43,6 @@ def whole(model, **more):
     return Instruction({ARRAYS: Payload(model[1])}, **more)
 
 
-def test_it_trains_reports_and_replies_with_all_layers(model):
-    app = make_client_app(SETTINGS)
-    reply = reply_checks.read_reply(app(ask(model, whole(model)), context()), model[0])
-    assert reply.client == "client-3"
-    assert reply.num_examples == 144
-    assert reply.metrics["group"] == 1
-    assert reply.metrics["train-loss"] < reply.metrics["loss"]
-    assert reply.metrics["accuracy-trained"] > reply.metrics["accuracy"]
-    assert not np.array_equal(reply.vector, model[1])
-
-
 def test_layers_that_do_not_travel_live_on_the_device(model):
     layout, initial = model
     app, ctx = make_client_app(SETTINGS), context()

@@ -87,18 +87,6 @@ def test_the_mix_is_what_the_samples_were_drawn_from_not_the_few_that_were(file,
     assert sorted(counts) == [2, 2, 12, 24]  # its shares, of which twenty samples hold one and one
 
 
-def test_they_are_turned_and_labelled_as_the_clients_own(file):
-    for client in range(4):
-        plain, turned = part(file, client), part(file, client, "rotated", groups=4)
-        assert np.array_equal(turned.test_x, np.rot90(plain.test_x, client, axes=(2, 3)))
-        assert np.array_equal(turned.test_y, plain.test_y)
-        permuted = part(file, client, "label-permuted", groups=4)
-        to = dict(zip(*(numbers(permuted.train_x)[1].tolist(), permuted.train_y.tolist()), strict=True))
-        true = numbers(permuted.test_x)[1].tolist()
-        assert np.bincount(true).tolist() == np.bincount(plain.test_y).tolist()
-        assert permuted.test_y.tolist() == [to[label] for label in true]
-
-
 def test_of_an_owner_they_are_its_others_of_no_stretch_that_is_trained_on(file):
     for cap, most in ((20, 60), (None, 20)):
         for client in range(6):

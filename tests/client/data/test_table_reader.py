@@ -24,25 +24,6 @@ def file(folder, content, name="data.csv"):
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        "\ufeffa,t\r\n1,10\r\n3,20\r\n",  # as Windows writes it
-        '"a","t"\n"1","10"\n"3","20"\n',
-        "a,t\r1,10\r3,20\r",
-        " a , t \n 1 , 10 \n 3 , 20 \n",
-        "a,t\n1,10\n\na,t\n  \n,\n3,20\n",  # restarted, with its header once more
-        b"a,t\n1,10\n\0\0\0\0\0\n\0\0\x003,20\n",  # power was lost
-        b"a,t\n1,10\n3,20\n\0\0\0\0",
-        "a,t\n1,1970-01-01T00:00:10\n3,1970-01-01 01:00:20+01:00\n",
-        "t,unused,a\n10,x,1\n20,,3\n",
-    ],
-)
-def test_what_loggers_write_is_read(content, tmp_path):
-    table = read_table(file(tmp_path, content), ONE)
-    assert (table.inputs.tolist(), table.times.tolist()) == ([[1], [3]], [10, 20])
-
-
-@pytest.mark.parametrize(
     ("columns", "cells"),
     [(("t",), "1e20"), (("t",), "31.02.2026"), (("t",), "nan"), (("t",), ""), (("y", "m"), "2026,3")]
     + [(("y", "m", "d"), cells) for cells in ("2026,13,1", "2026,2,30", "2026.5,1,1", "2026,1,NA", "1e99,1,1")],

@@ -33,21 +33,6 @@ def test_only_the_last_three_rounds_stay(store):
     assert state.recall("run", 4).round == 3
 
 
-def test_another_run_starts_afresh_and_the_old_one_stays_beside_it(store):
-    state = DeviceState(store)
-    for round_ in (8, 9):
-        state.keep("old", round_, ONE, {})
-    assert state.recall("new", 1) is None
-    assert state.recall("new", 10) is None
-    state.keep("new", 1, TWO, {})
-    assert state.runs.of("new").names() == ["round-000001.safetensors"]
-    assert state.latest().slots[PERSONAL]["fc.weight"].tolist() == [[5, 6]]
-    assert state.recall("old", 10).round == 9
-    state.keep("old", 10, ONE, {})
-    assert (state.latest().run, state.latest().round) == ("old", 10)
-    assert state.recall("new", 2).round == 1
-
-
 def test_the_run_that_lasted_longest_stays_however_many_come_after_it(store, monkeypatch):
     clock = [1e9]
     monkeypatch.setattr("bouquet.client.state.kept_runs.time.time", lambda: clock[0])
@@ -209,21 +194,6 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(BouquetError, match=r"The state folder .*/file/state cannot be made"):
         FolderStore(tmp_path / "file" / "state")
-
-
-def test_large_integers_and_tensors_without_axes_come_back_as_they_were(store):
-    tensors = {
-        "n": np.array(2**40 + 1),
-        "table": np.array([2**24 + 1, -(2**31)], dtype=np.int32),
-        "t": np.eye(2)[:, :1].T,
-    }
-    state = DeviceState(store)
-    state.keep("run", 1, {PERSONAL: tensors}, {})
-    state.save_arrays("run", "centers", 1, tensors)
-    for back in (state.recall("run", 2).slots[PERSONAL], state.load_arrays("run", "centers", 1)):
-        for name, array in tensors.items():
-            assert (back[name].dtype, back[name].shape) == (array.dtype, array.shape)
-            assert (back[name] == array).all()
 
 
 def test_what_a_link_names_is_not_written_over(tmp_path):
