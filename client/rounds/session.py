@@ -249,7 +249,7 @@ class Session:
         return self.built.vector(), loss
 
     def options(self, **changes: Any) -> SGDOptions:
-        """What the server sent, else the settings; ``changes`` replace fields, and `BouquetError` names what is none."""
+        """What the server sent, else the settings; ``changes`` replace fields. `BouquetError` names what is none."""
         known = [f.name for f in fields(SGDOptions)]
         if unknown := [name for name in changes if name not in known]:
             raise BouquetError(f"Local training has no option {unknown[0]!r}; there are {', '.join(known)}.")
