@@ -55,11 +55,7 @@ def bouquet(
 
 @app.command(rich_help_panel=RESEARCH)
 @options.takes_settings
-def simulate(
-    chosen: Settings,
-    out: options.Out = None,
-    resume: options.Resume = False,
-) -> None:
+def simulate(chosen: Settings, out: options.Out = None, resume: options.Resume = False) -> None:
     """Run a federation of simulated devices on this machine and leave its record in the run folder.
 
     Example: bouquet simulate --strategy fesem --dataset digits --partition rotated --clients 20 --groups 4 --rounds 15
@@ -113,17 +109,13 @@ def server(
     out: options.Out = None,
     resume: options.ResumeOrBegin = False,
     host: Annotated[str, options.of(options.REACHED, "Address to listen on for clients.")] = "0.0.0.0",
-    port: Annotated[
-        int,
-        options.of(options.REACHED, "Port to listen on for clients (gRPC).", min=1, max=65535),
-    ] = 9092,
+    port: Annotated[int, options.of(options.REACHED, "Port to listen on for clients (gRPC).", min=1, max=65535)] = 9092,
     keys: Annotated[
         Path | None,
         options.of(options.REACHED, "Certificates and registered devices; 'keys' by default.", metavar="DIR"),
     ] = None,
     insecure: Annotated[
-        bool,
-        options.of(options.REACHED, "No encryption, and whoever asks takes part: for a trial.", "--insecure"),
+        bool, options.of(options.REACHED, "No encryption, and whoever asks takes part: for a trial.", "--insecure")
     ] = False,
     health: options.Health = None,
     web: options.Web = None,
@@ -163,8 +155,7 @@ def client(
         options.of(options.DATA, "Instead of --data: which part of the server's data set is this device's.", min=0),
     ] = None,
     wait: Annotated[
-        float | None,
-        options.of(options.WHO, "Seconds to look for the server at first; for ever if not given.", min=0),
+        float | None, options.of(options.WHO, "Seconds to look for the server at first; for ever if not given.", min=0)
     ] = None,
     keys: options.DeviceKeys = None,
     insecure: options.DeviceInsecure = False,

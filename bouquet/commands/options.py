@@ -165,8 +165,7 @@ When = Annotated[
     ),
 ]
 Tags = Annotated[
-    list[str] | None,
-    of(WHO, "What this device is called by beside its name; can be repeated.", "--tag", metavar="TAG"),
+    list[str] | None, of(WHO, "What this device is called by beside its name; can be repeated.", "--tag", metavar="TAG")
 ]
 Resume = Annotated[bool, of(None, "Go on with the run in the run folder after its last round.", "--resume")]
 ResumeOrBegin = Annotated[

@@ -117,10 +117,7 @@ def _failure(error: Exception, host: str, port: int) -> tuple[str, str]:
     if isinstance(error, TimeoutError):
         return f"no answer from {host}", f"Check the address, and that no firewall drops port {port}."
     if isinstance(error, ConnectionRefusedError):
-        return (
-            f"{host} is there, but nothing listens on port {port}",
-            "Check that bouquet server runs, and its port.",
-        )
+        return (f"{host} is there, but nothing listens on port {port}", "Check that bouquet server runs, and its port.")
     return f"{getattr(error, 'strerror', None) or error}", "Check this device's network and the address."
 
 

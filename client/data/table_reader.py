@@ -64,11 +64,7 @@ class _Columns:
 
 
 def read_table(
-    path: Path,
-    about: TableSettings,
-    classes: tuple[str, ...] = (),
-    with_targets: bool = True,
-    strict: bool = False,
+    path: Path, about: TableSettings, classes: tuple[str, ...] = (), with_targets: bool = True, strict: bool = False
 ) -> Table:
     """The columns that the settings name; a last line that is not finished is passed over.
 

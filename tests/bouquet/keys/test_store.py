@@ -15,15 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.trust.certificates import common_name, expires, fingerprint
-from bouquet.keys.store import (
-    DeviceKeys,
-    add_device,
-    device_keys,
-    init_keys,
-    list_devices,
-    remove_device,
-    renew_device,
-)
+from bouquet.keys.store import DeviceKeys, add_device, device_keys, init_keys, list_devices, remove_device, renew_device
 from tests.helpers.key_store import check_pair, days_left, key_of, names, run
 
 INVALID_PURPOSE = 26  # OpenSSL's X509_V_ERR_INVALID_PURPOSE

@@ -196,10 +196,7 @@ def test_a_server_that_is_being_stopped_refuses_nobody(federation: Federation) -
 
 
 def test_a_tls_server_asked_without_tls(federation: Federation) -> None:
-    for server in (
-        contextlib.nullcontext(federation.address),
-        openssl_server(federation.server, federation.authority),
-    ):
+    for server in (contextlib.nullcontext(federation.address), openssl_server(federation.server, federation.authority)):
         with (
             server as address,
             pytest.raises(ServerMismatch, match=r"speaks TLS, and this device was told not to.*keys"),

@@ -39,10 +39,7 @@ def device(tmp_path):
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"model.hidden": [4]},
-        {"model.hidden": [400, 300], "strategy.name": "ifca", "strategy.num_clusters": 40},
-    ],
+    [{"model.hidden": [4]}, {"model.hidden": [400, 300], "strategy.name": "ifca", "strategy.num_clusters": 40}],
 )
 def test_what_a_run_may_send_follows_from_the_devices_own_model(device, settings):
     store = device(None, **settings)

@@ -157,8 +157,7 @@ def test_everything_is_standardised_by_what_is_trained_on(tmp_path):
     rng = np.random.default_rng(0)
     rows = [f"{60 * i},{a},{b}" for i, (a, b) in enumerate(rng.normal((10, -5), (3, 2), (200, 2)))]
     chosen = load_settings(
-        None,
-        ["task.kind=regression", "data.dataset=own", "table.inputs=a", "table.targets=b", "table.time=t"],
+        None, ["task.kind=regression", "data.dataset=own", "table.inputs=a", "table.targets=b", "table.time=t"]
     )
     data = load_table(csv(tmp_path, "t,a,b", *rows), chosen)
     assert (data.train_x.shape, data.train_y.shape, data.test_y.shape) == ((160, 1), (160, 1), (40, 1))

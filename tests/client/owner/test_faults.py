@@ -18,14 +18,8 @@ from tests.helpers.machine import Machine
 
 TEMPERATURE = "sys/class/thermal/thermal_zone0/temp"
 CAPACITY = "sys/class/power_supply/BAT0/capacity"
-WHEN = {
-    TEMPERATURE: {"temperature": 70},
-    CAPACITY: {"battery": 0.3},
-}
-NOT_KNOWN = {
-    TEMPERATURE: "its temperature is not known",
-    CAPACITY: "how full its battery is, is not known",
-}
+WHEN = {TEMPERATURE: {"temperature": 70}, CAPACITY: {"battery": 0.3}}
+NOT_KNOWN = {TEMPERATURE: "its temperature is not known", CAPACITY: "how full its battery is, is not known"}
 
 
 @pytest.fixture

@@ -55,6 +55,8 @@ def test_an_update_is_clipped_as_a_whole_and_counters_go_back_as_they_came(tmp_p
     np.testing.assert_allclose(found["b.weight"], [1, 1.8], rtol=1e-6)
     assert found["a.steps"].tolist() == [7]
     assert COUNTED.unflatten(trained)["a.weight"].tolist() == [4, 1, 1]  # what the device keeps is as it was
+    longer = uploads(tmp_path / "other").release(vector([2.2, 1, 1], [1, 1.9]), COUNTED.layers, sent, INITIAL)
+    np.testing.assert_allclose(COUNTED.unflatten(longer)["a.weight"], [1.8, 1, 1], rtol=1e-6)  # of norm 1.5
 
 
 def test_layers_that_were_not_sent_are_compared_with_what_the_server_saw_last(tmp_path):
