@@ -38,11 +38,15 @@ def silent(text: str) -> None:
     """For a simulation, where a hundred devices share one screen."""
 
 
+def number_of(message: Message) -> int | None:
+    """The number of the round that a message is of; None where it says none."""
+    given = config_of(message.content, protocol.CONFIG).get(protocol.ROUND) if message.has_content() else None
+    return given if isinstance(given, int) else None
+
+
 def round_of(message: Message) -> str:
     """``Round 3`` or ``Test after round 3``, whichever the message asks for."""
-    config = config_of(message.content, protocol.CONFIG) if message.has_content() else {}
-    given = config.get(protocol.ROUND)
-    number = given if isinstance(given, int) else None
+    number = number_of(message)
     if message.metadata.message_type == MessageType.TRAIN:
         return f"Round {number}" if number is not None else "A round"
     return f"Test after round {number}" if number is not None else "A test"
@@ -71,9 +75,7 @@ def ended(node: ClientContext, message: Message, metrics: Mapping[str, Any], tel
     if tell is silent:
         return
     tell(f"{round_of(message)} ended: {_numbers(metrics, node.task.score)}.")
-    config = config_of(message.content, protocol.CONFIG)
-    last = config.get(protocol.ROUND) == node.settings.run.rounds
-    if message.metadata.message_type == MessageType.EVALUATE and last:
+    if message.metadata.message_type == MessageType.EVALUATE and number_of(message) == node.settings.run.rounds:
         tell(f"The run {node.settings.run.name} has ended. This device's model stays; it waits for the next run.")
 
 

@@ -45,10 +45,7 @@ def is_finished(folder: Path, settings: Settings) -> bool:
 
 def check_folder(folder: Path, settings: Settings, resume: bool) -> None:
     """A new run needs a folder without one; one that goes on needs settings that fit."""
-    if not resume:
-        check_new(folder)
-    else:
-        RunRecord(folder).check_continues(settings)
+    RunRecord(folder).check_continues(settings) if resume else check_new(folder)
 
 
 @contextlib.contextmanager

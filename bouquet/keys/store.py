@@ -24,7 +24,7 @@ from cryptography import x509
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.nearest import nearest
-from bouquet.common.system.files import write_atomically, write_secret
+from bouquet.common.system.files import make_folder, write_atomically, write_secret
 from bouquet.common.trust.certificates import check_renewal, common_name, expires, fingerprint, read, registered
 from bouquet.keys.certificates import (
     ALWAYS_NAMED,
@@ -34,7 +34,6 @@ from bouquet.keys.certificates import (
     make_authority,
     make_device_key,
     requested_key,
-    shown_name,
 )
 from bouquet.server.service.certificates import Certificates
 
@@ -78,6 +77,11 @@ class DeviceKeys:
     certificate: Path
     authority: Path
     name: str
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The three files, absolute, as `bouquet.client.agent.settings.DeviceSettings` names them."""
+        return {key: getattr(self, key).absolute() for key in ("authority", "certificate", "private_key")}
 
 
 def server_keys(directory: Path | None, insecure: bool) -> ServerKeys | None:
@@ -207,7 +211,7 @@ def renew_server(
     """
     held = list(certificate_names(directory / SERVER_CERTIFICATE))
     for host in removed:
-        name = shown_name(alternative_names([host]))
+        name = str(next(iter(alternative_names([host]))).value)
         if name in ALWAYS_NAMED or name not in held:
             why = "the server's own machine reaches it by that" if name in ALWAYS_NAMED else "it is not in it"
             raise BouquetError(f"{host!r} cannot be taken from the certificate, {why}. It holds {', '.join(held)}.")
@@ -327,10 +331,8 @@ def _read(file: Path, hint: str) -> bytes:
 
 def _private_folder(folder: Path) -> None:
     """A folder that nobody else can look into; one that is there stays as it is."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise BouquetError(f"The folder {folder} cannot be made: {error.strerror}.") from None
+    if not folder.exists():
+        make_folder(folder, "the folder").chmod(0o700)
 
 
 def _write(file: Path, content: bytes) -> None:

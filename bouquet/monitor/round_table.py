@@ -70,21 +70,16 @@ class RoundTable:
             named = (f"{name} {cell}" for name, cell in zip(heads(self.score), cells, strict=True) if cell != "–")
             self.console.print(Text(stamp("  ".join(named))), soft_wrap=True)
         for client, reason in failures(line):
-            text = f"round {line['round']} without {client}: {reason}"
-            self.console.print(Text(self._stamped(text), style="yellow"), soft_wrap=True)
+            self._note(f"round {line['round']} without {client}: {reason}", "yellow")
         resting = line.get("not_now") or {}
         for client, reason in resting.items():
             if self._resting.get(client) != reason:
-                text = f"round {line['round']} without {client}, as its owner has it: {reason}"
-                self.console.print(Text(self._stamped(text)), soft_wrap=True)
+                self._note(f"round {line['round']} without {client}, as its owner has it: {reason}")
         self._resting = resting
         if absent := [name for name in line.get("absent", ()) if name not in line["failed"]]:
-            text = f"round {line['round']} without {', '.join(absent)}: absent"
-            self.console.print(Text(self._stamped(text), style="yellow"), soft_wrap=True)
-
+            self._note(f"round {line['round']} without {', '.join(absent)}: absent", "yellow")
         for warning in line.get("warnings", ()):
-            text = f"round {line['round']}: {warning}"
-            self.console.print(Text(self._stamped(text), style="bold yellow"), soft_wrap=True)
+            self._note(f"round {line['round']}: {warning}", "bold yellow")
 
     def status(self, status: Mapping[str, Any]) -> None:
         """What the server is doing: whom it waits for, which round it is in."""
@@ -100,8 +95,8 @@ class RoundTable:
         elif state == TESTING:
             self.say("testing every client's model")
 
-    def _stamped(self, text: str) -> str:
-        return text if self.console.is_terminal else stamp(text)
+    def _note(self, text: str, style: str = "") -> None:
+        self.console.print(Text(text if self.console.is_terminal else stamp(text), style=style), soft_wrap=True)
 
 
 def _cells(line: Mapping[str, Any], rounds: int, score: Score) -> list[str]:

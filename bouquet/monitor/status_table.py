@@ -38,17 +38,15 @@ def columns(status: Mapping[str, Any], now: float) -> list[tuple[str, ...]]:
     tagged = any(device.get("tags") for device in devices)
     rows: list[tuple[str, ...]] = [(*heads, "samples", "failures", "bouquet", *(["tags"] if tagged else []))]
     for device in devices:
-        connected = (
-            "key removed"
-            if device.get("removed")
-            else "not now"
-            if device.get("not_now")
-            else "other tags"
-            if not device.get("takes_part", True)
-            else "yes"
-            if device["connected"]
-            else ("MISSING" if alive and device["expected"] else "no")
-        )
+        said = [
+            (device.get("removed"), "key removed"),
+            (device.get("not_now"), "not now"),
+            (not device.get("takes_part", True), "other tags"),
+            (device["connected"], "yes"),
+            (alive and device["expected"], "MISSING"),
+            (True, "no"),
+        ]
+        connected = next(text for holds, text in said if holds)
         shown = [device["round"], device["cluster"], device[score.key], device["samples"]]
         cells = [
             "–" if value is None else score.number(value) if isinstance(value, float) else str(value) for value in shown

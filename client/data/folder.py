@@ -8,6 +8,7 @@ device, anew for each message.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,23 +109,21 @@ def _read_images(
             f"{folder} is a folder of images, which cannot have shape {input_shape}; images have (1 or 3, height, "
             "width), other data go into an .npz file."
         )
-    if (folder / "train").is_dir() and "train" not in classes:
-        others = [e.name for e in folder.iterdir() if e.is_dir() and not is_clutter(e.name)]
-        beside = ", ".join(sorted({*others} - {"train", "test"}))
-        said = (printable(f"Passed over: {beside}; beside train nothing but test is read."),) * bool(beside)
-        if not (folder / "test").is_dir():
-            own = _read_class_folders(folder / "train", input_shape, classes, report, strict, until)
-            return replace(own, notes=said + own.notes)
-        if until is not None:
-            raise BouquetError(f"{folder} holds train and test, and {BY_TIME} tests the newest: put all into train.")
-        own, test = (
-            _read_class_folders(folder / part, input_shape, classes, report, strict, None, divided=True)
-            for part in ("train", "test")
-        )
-        parts: dict[str, Any] = {"test_x": test.x, "test_y": test.y, "test_files": test.files}
-        told: dict[str, Any] = {"notes": said + own.notes + test.notes, "left_out": own.left_out + test.left_out}
-        return replace(own, **parts, **told, unknown=tuple(dict.fromkeys(own.unknown + test.unknown)))
-    return _read_class_folders(folder, input_shape, classes, report, strict, until)
+    read = partial(_read_class_folders, input_shape=input_shape, classes=classes, report=report, strict=strict)
+    if not (folder / "train").is_dir() or "train" in classes:
+        return read(folder, until=until)
+    others = {e.name for e in folder.iterdir() if e.is_dir() and not is_clutter(e.name)} - {"train", "test"}
+    beside = ", ".join(sorted(others))
+    said = (printable(f"Passed over: {beside}; beside train nothing but test is read."),) * bool(beside)
+    if not (folder / "test").is_dir():
+        own = read(folder / "train", until=until)
+        return replace(own, notes=said + own.notes)
+    if until is not None:
+        raise BouquetError(f"{folder} holds train and test, and {BY_TIME} tests the newest: put all into train.")
+    own, test = (read(folder / part, until=None, divided=True) for part in ("train", "test"))
+    parts: dict[str, Any] = {"test_x": test.x, "test_y": test.y, "test_files": test.files}
+    told: dict[str, Any] = {"notes": said + own.notes + test.notes, "left_out": own.left_out + test.left_out}
+    return replace(own, **parts, **told, unknown=tuple(dict.fromkeys(own.unknown + test.unknown)))
 
 
 def _read_class_folders(

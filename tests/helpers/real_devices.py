@@ -81,7 +81,8 @@ class Federation:
     def session(self, instruction, round_=1, kind="train", part=0):
         """A device's session for an instruction."""
         return Session.open(
-            self.message(instruction, round_, kind), ClientContext(self.settings, self.contexts[2 + part], self.folder)
+            self.message(instruction, round_, kind),
+            ClientContext(self.settings, self.contexts[2 + part], self.folder, round=round_),
         )
 
     def ask(self, instruction, round_=1, part=0):
