@@ -121,7 +121,9 @@ class MethodStrategy(Receiver[State], Strategy):
 
         def ask(instructions: Mapping[str, Instruction], most: float = math.inf) -> Replies:
             messages = self._messages(layout, nodes, instructions, server_round, config, MessageType.TRAIN)
-            patience = replace(self.round_patience, timeout=min(most, self.round_patience.timeout))
+            patience = replace(
+                self.round_patience, timeout=min(most, self.round_patience.timeout), question=math.isfinite(most)
+            )
             replies, silent = exchange(grid, messages, patience)
             now.preliminary += [*messages, *replies]
             self.give_up(silent)
@@ -307,10 +309,15 @@ class MethodStrategy(Receiver[State], Strategy):
         The others, whose owners have conditions, are then in ``train_round.not_now``. For a server, before a round;
         ``again`` for the same one.
         """
-        if asked := self._nodes.to_ask(connected, again=again):
+        due = self._due(connected, self.train_round.number + 1)
+        if asked := self._nodes.to_ask(due, again=again):
             self._asked_before += self._identify(grid, asked)
-        self.train_round.not_now = self._nodes.not_now(connected)
+        self.train_round.not_now = self._nodes.not_now(due)
         return self._nodes.among(connected)
+
+    def _due(self, connected: Sequence[int], round_: int) -> list[int]:
+        """Those that are not left out of a round: all others would wait for what they say of themselves, too."""
+        return [n for n in connected if self.exclusion.reason(self._nodes.name_of(n), round_) is None]
 
     def have_tags(self, nodes: Iterable[int]) -> None:
         """Nodes that said one of the `tags` before the server was restarted; they may be too busy to say it again."""
@@ -326,7 +333,7 @@ class MethodStrategy(Receiver[State], Strategy):
         Where only ``some`` of them are chosen, those whose owners have conditions are asked before.
         """
         connected = wait_for_nodes(grid, max(self.min_available_nodes, needed), self.wait_timeout)
-        if asked := self._nodes.to_ask(connected, some):
+        if asked := self._nodes.to_ask(self._due(connected, self._now.number), some):
             self.train_round.identification += self._identify(grid, asked)
         if self._nodes.borrowing and self._initial is not None and not self.filter_of(InitialModel):
             self.filters.append(InitialModel(self._nodes.borrowing, self._initial))
@@ -356,7 +363,9 @@ class MethodStrategy(Receiver[State], Strategy):
             # Whom the server knows by its key takes part, also where it is slow to answer.
             found = {node: self.names(node, None) for node in unknown}
             self._nodes.clients.update({node: name for node, name in found.items() if name is not None})
-        return self._nodes.ask(grid, unknown, self.names, self.round_patience, self.round_timeout)
+        shares = {node: self.exclusion.share(self._nodes.name_of(node)) for node in unknown}
+        patience = replace(self.round_patience, shares=shares)
+        return self._nodes.ask(grid, unknown, self.names, patience, self.round_timeout)
 
     def _messages(
         self,
