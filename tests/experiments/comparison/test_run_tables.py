@@ -23,6 +23,7 @@ from bouquet.experiments.comparison.tables import (
     print_results,
     render_csv,
     render_markdown,
+    verdicts,
     write_results,
 )
 from tests.helpers.small_table import GRID, FakeRunner
@@ -135,6 +136,23 @@ def test_all_claims_of_a_table_hold_together(compare, monkeypatch):
     assert {key: d.p_value for key, d in part.items()} == {("FeSEM", "digits", "Fed|Avg"): 0.08}  # still of four
 
 
+def test_what_is_significant_is_a_line_for_each_reference_and_claim(claiming, monkeypatch):
+    results = claiming(3, ["FeSEM"])
+
+    def certain(row, other, measure=None):
+        mean = sum(sum(row[seed].values()) - sum(other[seed].values()) for seed in row)
+        return Difference(mean, mean, mean, seeds=3, ahead=3, pairs=6, p_value=0.001 if abs(mean) > 0.2 else 0.2)
+
+    monkeypatch.setattr(claims, "paired_difference", certain)
+    assert verdicts(results) == [
+        "Significantly better than alone: FeSEM (1 of 2 columns), Fed|Avg (1 of 2 columns); "
+        "worse: Fed|Avg (1 of 2 columns).",
+        "Significantly better than Fed|Avg: FeSEM (1 of 2 columns), alone (1 of 2 columns); "
+        "worse: FeSEM (1 of 2 columns), alone (1 of 2 columns).",
+        "FeSEM, in the mean of the columns, is significantly better than: Fed|Avg, alone; worse than: none.",
+    ]
+
+
 SCORES = {  # three seeds of two clients
     ("FeSEM", "IID"): [[0.5, 0.7], [0.6, 0.8], [0.6, 0.6]],
     ("FeSEM", "rotated"): [[0.9, 0.9], [0.8, 0.8], [0.7, 0.9]],
@@ -209,7 +227,9 @@ def test_one_table_of_rows_by_metrics_for_the_terminal_a_paper_and_a_program(tab
     print_results(results, console)
     said = console.file.getvalue()
 
-    assert [said.count(text) for text in ("accuracy_macro", "bytes_up (MB)", "Fed|Avg", ".910 ± .014")] == [1, 1, 4, 1]
+    assert [said.count(text) for text in ("accuracy_macro", "bytes_up (MB)", "Fed|Avg", ".910 ± .014")] == [1, 1, 2, 1]
+    assert "\nSignificantly better than Fed|Avg: none; worse: none.\n" in said
+    assert ("≈" in said, "protocol" in said) == (False, False)  # table.md has these
     heads, *lines = csv.reader(io.StringIO(csv_table(results)))
     assert heads == ["data", "strategy", *(metric.title for metric in results.table.metrics)]
     assert [line[:2] for line in lines] == [[*results.table.data, row] for row in results.table.strategies]

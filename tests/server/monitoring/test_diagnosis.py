@@ -111,7 +111,7 @@ def test_a_device_for_which_its_clusters_model_is_far_worse_than_its_own():
     found = diagnose(lines, EXPECTED)
     assert list(found) == ["misplaced c"]
     assert "c: the model of its cluster, 0, is far worse for it (accuracy 0.17) than what" in found["misplaced c"]
-    assert "(0.92); of the other devices half gain +0.05 or less" in found["misplaced c"]
+    assert "(0.92, where half of the others change by +0.05 or less). Look" in found["misplaced c"]
     one = [{**line, "assignment": dict.fromkeys("abc", 0)} for line in lines]
     assert "the model that it is sent is far worse for it" in diagnose(one, EXPECTED)["misplaced c"]
 
