@@ -151,7 +151,7 @@ def test_where_seeds_test_the_same_part_the_devices_have_to_agree(table):
 
 
 def test_an_error_is_told_in_its_unit_and_less_is_more():
-    gain = Difference(1.2412, 1.0, 1.5, 5, 5, 10, 0.001)
+    gain = Difference(1.2412, 1.0, 1.5, 0.001)
     best = Outcome("FedAvg", "fedavg", 0.1, -3.0, 3.0, gain, {"a": 3.0, "b": -0.5}, True)
     said = advice([best, Outcome("yours", "fesem", 0.1, -4.0, 4.0, None, {}, False)], MAE)
     assert said.endswith("+1.2 ± 0.24 cm over each device alone. Most gain a (+3); worse off: b (−0.5).")

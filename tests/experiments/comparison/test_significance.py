@@ -18,7 +18,6 @@ def test_a_difference_is_paired_by_client_and_its_interval_is_over_seeds():
     found = paired_difference(row, other)
     # seed 0: .1, .3, mean .2; seed 1: .1, .1, mean .1; deviation .0707, of their mean .05, t of one degree 12.706
     assert found.mean == pytest.approx(0.15)
-    assert (found.seeds, found.ahead, found.pairs) == (2, 2, 4)
     assert found.high - found.mean == pytest.approx(12.7062 * 0.05, rel=1e-4)
     # p: 2 (1/2 − arctan(3) / π), Cauchy's distribution at t = .15 / .05
     assert found.p_value == pytest.approx(1 - 2 * math.atan(3) / math.pi)
@@ -43,8 +42,7 @@ def test_seeds_that_agree_are_a_claim_and_ones_that_do_not_are_none():
     assert not paired_difference(row, other).is_noise
     one_seed_disagrees = {**row, 2: {str(i): 0.7 + 0.001 * i for i in range(20)}}
     found = paired_difference(one_seed_disagrees, other)
-    assert (found.ahead, found.is_noise) == (2, True)
-    assert paired_difference({**row, 2: other[2]}, other).ahead == 2  # level is not ahead
+    assert found.is_noise
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
