@@ -342,7 +342,9 @@ def _server(address: str, directory: Path | None, insecure: bool) -> Iterator[Li
             (own.authority, own.certificate, own.private_key) if own else (ours if ours.is_file() else None, None, None)
         )
         check_server(address, insecure=insecure, authority=files[0], certificate=files[1], private_key=files[2])
-        yield Line("server", OK, f"{address} answers" + ("." if insecure else ", with a certificate that is trusted."))
+        if proxy is None:
+            trusted = "." if insecure else ", with a certificate that is trusted."
+            yield Line("server", OK, f"{address} answers{trusted}")
         if own is not None or insecure:
             yield Line("", OK, _asked(address, *files))
     except BouquetError as error:
