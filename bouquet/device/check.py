@@ -117,12 +117,11 @@ def _whole_data(path: Path, settings: Settings, strict: bool) -> Iterator[Line]:
         yield Line("", WARNING, note)
     if found.scaling is not None:
         scaling = found.scaling
-        words = [f"{name}={value}" for name in table.inputs for value in table.values.get(name, ("",))]
-        words = words or [f"x[:, {k}]" for k in range(len(scaling.mean))]  # of an .npz
-        named = zip([word.rstrip("=") for word in words], scaling.mean, scaling.std, strict=True)
-        about = [f"{name} {mean:.4g} ± {std:.3g}" for name, mean, std in named if "=" not in name]
-        inputs = ", ".join(about[:MOST_COLUMNS]) + (
-            f", and {len(about) - MOST_COLUMNS} more" * (len(about) > MOST_COLUMNS)
+        words = table.words or [f"x[:, {k}]" for k in range(len(scaling.mean))]  # of an .npz
+        named = zip(words, scaling.mean, scaling.std, strict=True)
+        about = [f"{name} {mean:.4g} ± {std:.3g}" for name, mean, std in named if name not in table.values]
+        inputs = ", ".join(about[:MOST_COLUMNS]) + f", and {len(about) - MOST_COLUMNS} more" * (
+            len(about) > MOST_COLUMNS
         )
         targets = zip(table.targets, scaling.target_mean, scaling.target_std, strict=False)
         told = "".join(f"; told: {name} {mean:.4g} ± {std:.3g}" for name, mean, std in targets)
@@ -338,11 +337,12 @@ def _server(address: str, directory: Path | None, insecure: bool) -> Iterator[Li
         if (proxy := find_proxy(address, os.environ)) is not None:
             yield Line("proxy", OK, f"{address} is reached through {proxy}.")
         ours = (directory or DEFAULT) / CA_CERTIFICATE
-        files = (
-            (own.authority, own.certificate, own.private_key) if own else (ours if ours.is_file() else None, None, None)
-        )
+        none = ours if ours.is_file() else None, None, None
+        files = (own.authority, own.certificate, own.private_key) if own else none
         check_server(address, insecure=insecure, authority=files[0], certificate=files[1], private_key=files[2])
-        yield Line("server", OK, f"{address} answers" + ("." if insecure else ", with a certificate that is trusted."))
+        if proxy is None:
+            trusted = "." if insecure else ", with a certificate that is trusted."
+            yield Line("server", OK, f"{address} answers{trusted}")
         if own is not None or insecure:
             yield Line("", OK, _asked(address, *files))
     except BouquetError as error:

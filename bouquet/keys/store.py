@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import shutil
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -152,17 +152,13 @@ class _End:
         return f"The certificate of {self.whose} {verb} on {self.at:%Y-%m-%d}; {self.remedy}"
 
 
-def _own(directory: Path) -> Iterator[_End]:
-    yield _End(
-        expires(read(directory / CA_CERTIFICATE)[0]),
-        "the authority",
-        "make another, add every device again and copy each its folder: bouquet keys init --dir NEW --host NAME_OR_IP",
+def _own(directory: Path) -> list[_End]:
+    anew = (
+        "make another, add every device again and copy each its folder: bouquet keys init --dir NEW --host NAME_OR_IP"
     )
-    yield _End(
-        expires(read(directory / SERVER_CERTIFICATE)[0]),
-        "the server",
-        f"make a new one and start the server again: bouquet keys server --dir {directory}",
-    )
+    again = f"make a new one and start the server again: bouquet keys server --dir {directory}"
+    told = ((CA_CERTIFICATE, "the authority", anew), (SERVER_CERTIFICATE, "the server", again))
+    return [_End(expires(read(directory / file)[0]), whose, remedy) for file, whose, remedy in told]
 
 
 def expiring(directory: Path, now: datetime, days: float = 30) -> list[str]:
@@ -171,13 +167,9 @@ def expiring(directory: Path, now: datetime, days: float = 30) -> list[str]:
     The authority's, the server's, and the newest of each registered device; a device's file that cannot be read is
     passed over. Raises `BouquetError` where one of the first two cannot be read.
     """
-    ends = [
-        *_own(directory),
-        *(
-            _End(expires(newest), name, f"make a new one: bouquet keys renew {name} --dir {directory}")
-            for name, (newest, *_) in registered(directory / REGISTERED)
-        ),
-    ]
+    ends = _own(directory)
+    for name, (newest, *_) in registered(directory / REGISTERED):
+        ends.append(_End(expires(newest), name, f"make a new one: bouquet keys renew {name} --dir {directory}"))
     return [end.line(now) for end in ends if end.at <= now + timedelta(days=days)]
 
 

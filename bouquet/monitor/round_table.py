@@ -105,18 +105,13 @@ def _cells(line: Mapping[str, Any], rounds: int, score: Score) -> list[str]:
         f"{line['round']}/{rounds}",
         f"{line['replies']}/{answered}" if line["failures"] else str(line["replies"]),
         str(line["clusters"]),
-        _number(line["purity"], 2),
-        _number(line["loss"], 3),
+        *("–" if line[key] is None else written(line[key], digits) for key, digits in (("purity", 2), ("loss", 3))),
         _scored(score, line[score.of("macro")]),
         _scored(score, line[score.of("trained_macro")]),
         human_bytes(line["bytes_down"]),
         human_bytes(line["bytes_up"]),
         human_seconds(line["seconds"]),
     ]
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "–" if value is None else written(value, digits)
 
 
 def _scored(score: Score, value: float | None) -> str:

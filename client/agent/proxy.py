@@ -17,8 +17,8 @@ import contextlib
 import ipaddress
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from urllib.parse import unquote_to_bytes, urlsplit
+from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.system.ports import split_address
@@ -33,16 +33,15 @@ DEFAULT_PORT = 443
 
 @dataclass(frozen=True)
 class Proxy:
-    """A proxy, the variable that names it, and the user and password it is told; as text, all but these."""
+    """A proxy, and the variable that names it; not the user and password that it is told."""
 
     host: str
     port: int
     variable: str
-    credentials: bytes = field(default=b"", repr=False)
 
     @property
     def url(self) -> str:
-        """Its URL, without user and password."""
+        """Its URL."""
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     def __str__(self) -> str:
@@ -70,7 +69,7 @@ def find_proxy(address: str, environment: Mapping[str, str]) -> Proxy | None:
             f"The variable {variable} does not name a proxy as {FORM}. In the user and the password, "
             "characters such as / ? # are written as %2F %3F %23."
         ) from None
-    return Proxy(place, port or DEFAULT_PORT, variable, unquote_to_bytes(parts.netloc.rpartition("@")[0]))
+    return Proxy(place, port or DEFAULT_PORT, variable)
 
 
 def grpc_environment(environment: Mapping[str, str]) -> dict[str, str]:

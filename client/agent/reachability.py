@@ -9,17 +9,14 @@ connection after it, because in TLS 1.3 the client is through before the server 
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import http.client
 import os
-import re
 import socket
 import ssl
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bouquet.client.agent.proxy import FORM, Proxy, find_proxy
+from bouquet.client.agent.proxy import find_proxy
 from bouquet.common.errors import BouquetError
 from bouquet.common.system.ports import split_address
 
@@ -30,7 +27,6 @@ TLS_ALERT = b"\x15\x03"
 # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH; ..._CERT_NOT_YET_VALID, ..._HAS_EXPIRED.
 OTHER_NAME = (62, 64)
 NOT_YET_VALID, EXPIRED = 9, 10
-MOST_PROXY_BYTES = 16_384
 
 
 class ServerUnreachable(BouquetError):
@@ -54,11 +50,11 @@ def check_server(
 
     ``authority`` is the PEM file of who signed the server's certificate; without it the system's authorities count.
     ``certificate`` and ``private_key`` are this device's own, shown in the handshake; a server that refuses them does
-    not pass. With ``insecure`` no file is looked at. The way is gRPC's: through the proxy of this process's
-    environment, where there is one (`bouquet.client.agent.proxy`), which then looks up the server's name.
+    not pass. With ``insecure`` no file is looked at. Where the way is through a proxy (`bouquet.client.agent.proxy`),
+    it is asked whether that is there; what is behind it, gRPC's own error tells.
 
     Raises `ServerUnreachable` when nothing answers, each step given ``timeout`` seconds, `ServerMismatch` when the two
-    sides, or the proxy, do not fit, `BouquetError` for an address, a file or a proxy's URL that cannot be used.
+    sides do not fit, `BouquetError` for an address, a file or a proxy's URL that cannot be used.
     Whether the server knows this device's certificate only the agent finds out.
     """
     host, _ = split_address(address)
@@ -67,47 +63,36 @@ def check_server(
     except UnicodeError:
         raise BouquetError(f"{host!r} is not a name that a server can have.") from None
     context = None if insecure else _context(authority, certificate, private_key)
-    proxy = find_proxy(address, os.environ)
-    shown = f"{address}, through the proxy {proxy}," if proxy else address
+    if (proxy := find_proxy(address, os.environ)) is not None:
+        hint = f"Check {proxy.variable}; a server that is reached without a proxy is named in no_proxy."
+        _connect(proxy.url.removeprefix("http://"), timeout, f"proxy {proxy}", hint).close()
+        return
     if context is None:
-        _check_plain(address, proxy, shown, timeout)
+        _check_plain(address, timeout)
         return
     # gRPC's server ends the connection of a device that it refuses without an alert, and so does any that is just
     # being stopped; but that one not twice.
     for _ in range(2):
-        with _connect(address, proxy, timeout) as connection:
-            answer, error = _ask_secured(connection, context, host, shown, authority)
+        with _connect(address, timeout, f"server {address}") as connection:
+            answer, error = _ask_secured(connection, context, host, address, authority)
         if answer or isinstance(error, TimeoutError):
-            _judge(answer, shown)
+            _judge(answer, address)
             return
         if _alert(error):
             break
-    raise _refused(shown, certificate, _alert(error))
+    raise _refused(address, certificate, _alert(error))
 
 
 # The way there
 
 
-def _connect(address: str, proxy: Proxy | None, timeout: float) -> socket.socket:
-    """A connection to the server, through the proxy where there is one."""
-    host, port = (proxy.host, proxy.port) if proxy else split_address(address)
+def _connect(address: str, timeout: float, what: str, hint: str = "") -> socket.socket:
+    host, port = split_address(address)
     try:
-        connection = socket.create_connection((host, port), timeout=timeout)
+        return socket.create_connection((host, port), timeout=timeout)
     except (OSError, UnicodeError) as error:
         reason, advice = _failure(error, host, port)
-        if proxy:
-            raise ServerUnreachable(
-                f"The proxy {proxy} cannot be reached: {reason}. Check {proxy.variable}; a server that is reached "
-                "without a proxy is named in no_proxy."
-            ) from None
-        raise ServerUnreachable(f"The server {address} cannot be reached: {reason}. {advice}") from None
-    if proxy:
-        try:
-            _open_tunnel(connection, proxy, address)
-        except BaseException:
-            connection.close()
-            raise
-    return connection
+        raise ServerUnreachable(f"The {what} cannot be reached: {reason}. {hint or advice}") from None
 
 
 def _failure(error: Exception, host: str, port: int) -> tuple[str, str]:
@@ -119,39 +104,6 @@ def _failure(error: Exception, host: str, port: int) -> tuple[str, str]:
     if isinstance(error, ConnectionRefusedError):
         return (f"{host} is there, but nothing listens on port {port}", "Check that bouquet server runs, and its port.")
     return f"{getattr(error, 'strerror', None) or error}", "Check this device's network and the address."
-
-
-def _open_tunnel(connection: socket.socket, proxy: Proxy, address: str) -> None:
-    """Have the proxy connect to the server (RFC 9110, 9.3.6), as gRPC asks for it, or say why it does not."""
-    request = f"CONNECT {address} HTTP/1.1\r\nHost: {address}\r\n"
-    if proxy.credentials:
-        request += f"Proxy-Authorization: Basic {base64.b64encode(proxy.credentials).decode()}\r\n"
-    answer = bytearray()
-    with contextlib.suppress(OSError):
-        connection.sendall(f"{request}\r\n".encode())
-        # One byte at a time: what follows the header is the server's, and may come with it.
-        while not answer.endswith(b"\r\n\r\n") and len(answer) < MOST_PROXY_BYTES and (byte := connection.recv(1)):
-            answer += byte
-            if not answer.startswith(b"HTTP/1."[: len(answer)]):
-                break
-    line = re.match(rb"HTTP/1\.\d (\d{3})\b", answer)
-    if line is None or not answer.endswith(b"\r\n\r\n"):
-        raise (ServerMismatch if answer else ServerUnreachable)(
-            f"The proxy {proxy} does not answer as an HTTP proxy does: another program may have its port, or it is "
-            f"not up yet. Check {proxy.variable}."
-        )
-    status = int(line[1])
-    if 200 <= status < 300:
-        return
-    said = f"{status} {http.client.responses.get(status, '')}".strip()
-    if status == http.client.PROXY_AUTHENTICATION_REQUIRED:
-        raise ServerMismatch(
-            f"The proxy {proxy} wants another user and password ({said}): set {proxy.variable} to {FORM}."
-        )
-    raise (ServerUnreachable if status >= 500 else ServerMismatch)(
-        f"The proxy {proxy} does not connect to {address} ({said}). Check the address, that bouquet server runs, and "
-        "what the proxy allows; a server that is reached without a proxy is named in no_proxy."
-    )
 
 
 # The two certificates
@@ -251,27 +203,27 @@ def _text(error: Exception) -> str:
 # What is there
 
 
-def _check_plain(address: str, proxy: Proxy | None, shown: str, timeout: float) -> None:
-    with _connect(address, proxy, timeout) as connection:
+def _check_plain(address: str, timeout: float) -> None:
+    with _connect(address, timeout, f"server {address}") as connection:
         answer, _ = _first_bytes(connection)
     if answer and not answer.startswith(TLS_ALERT):
-        _judge(answer, shown)
-    elif _completes_handshake(address, proxy, timeout):
+        _judge(answer, address)
+    elif _completes_handshake(address, timeout):
         raise ServerMismatch(
-            f"The server {shown} speaks TLS, and this device was told not to (--insecure). "
+            f"The server {address} speaks TLS, and this device was told not to (--insecure). "
             "Start it with its keys instead (--keys DIR, made on the server with bouquet keys add)."
         )
     else:
-        raise _silent(shown)
+        raise _silent(address)
 
 
-def _completes_handshake(address: str, proxy: Proxy | None, timeout: float) -> bool:
+def _completes_handshake(address: str, timeout: float) -> bool:
     """Whether there is TLS at all, whoever's."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2", "http/1.1"])
     try:
-        with _connect(address, proxy, timeout) as connection, context.wrap_socket(connection):
+        with _connect(address, timeout, "server") as connection, context.wrap_socket(connection):
             return True
     except (OSError, ServerUnreachable):
         return False

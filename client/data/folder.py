@@ -41,15 +41,11 @@ def read_folder(
 ) -> OwnData:
     """Read ``path``: an .npz file, a folder that holds ``data.npz``, or a folder of images by class.
 
-    An .npz holds ``x`` (n, *input_shape), uint8 or float, and ``y`` (n,), whole numbers from 0, or without classes
-    numbers (n, targets); also, if there are any, ``x_test`` and ``y_test``, and ``segment`` (n,), the recording that
-    overlapping windows are from. With ``by_time`` it holds ``time`` (n,), and ``start`` (n,) of windows.
-
-    A folder of images has a subfolder for each class, named like it, which may be missing where the device has none;
-    or ``train`` and ``test``, each with such subfolders. Images are turned as their EXIF data say, converted to the
-    channels and scaled to the height and width of ``input_shape``. Those that cannot be read
-    are left out and counted where they are few; with ``strict`` one is an error. With ``by_time`` they are in the order
-    of the time that `bouquet.client.data.scenes.in_time` knows.
+    `read_npz` says what an .npz holds. A folder of images has a subfolder for each class, named like it, which may be
+    missing where the device has none; or ``train`` and ``test``, each with such subfolders. Images are turned as their
+    EXIF data say, converted to the channels and scaled to the height and width of ``input_shape``. Those that cannot be
+    read are left out and counted where they are few; with ``strict`` one is an error. With ``by_time`` they are in the
+    order of the time that `bouquet.client.data.scenes.in_time` knows.
 
     Raises `BouquetError`, naming the file, what was found and what is allowed.
     """

@@ -18,7 +18,7 @@ from bouquet.client.context import ClientContext
 from bouquet.client.owner.sensors import Sensors
 from bouquet.client.rounds.model import Built
 from bouquet.client.rounds.observer import Observer
-from bouquet.client.rounds.reply import machine_metrics, metrics_that_leave, said_beside, score_metrics
+from bouquet.client.rounds.reply import class_counts, machine_metrics, metrics_that_leave, said_of_data, score_metrics
 from bouquet.client.rounds.rival import judged
 from bouquet.client.rounds.samples import RoundSamples, Samples
 from bouquet.client.rounds.start_model import starting_model
@@ -322,7 +322,7 @@ class Session:
         self.metrics |= score_metrics(scores, self.node.task.score)
         if self.node.is_real:
             self.metrics |= machine_metrics(Sensors())
-        self.said = said_beside(self.node, scores)
+        self.said = class_counts(self.node, scores) | said_of_data(self.node)
 
     def report_trained(self, trained: Vector, train_loss: float) -> None:
         """Metrics of the model after training."""
