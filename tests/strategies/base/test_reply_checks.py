@@ -23,7 +23,7 @@ def test_a_stock_apps_own_percents_are_no_share_and_are_taken_as_they_are():
 
 
 @pytest.mark.parametrize("value", [-1, 1e10])
-def test_nobody_has_fewer_than_no_test_samples_or_more_than_a_device_can_hold(value):
+def test_test_samples_are_no_fewer_than_none_nor_more_than_can_be(value):
     with pytest.raises(ProtocolError, match="it must be from 0 to 1000000000"):
         read(**{TEST_EXAMPLES: value})
 
