@@ -20,7 +20,7 @@ from bouquet.common.errors import BouquetError
 from bouquet.common.parameters.layout import contiguous
 from bouquet.common.settings import Settings
 from bouquet.common.settings.resume import check_continues
-from bouquet.common.system.files import make_folder, sweep, write_atomically, write_json
+from bouquet.common.system.files import keep_private, make_folder, sweep, write_atomically, write_json
 from bouquet.server import run_folder
 from bouquet.server.run_folder import CHECKPOINTS, MODELS, ROUNDS, SETTINGS, SIMILARITY, SUMMARY, holds_run
 from bouquet.strategies.base.strategy import MethodStrategy
@@ -134,6 +134,7 @@ class RunRecord:
         assert strategy.layout is not None
         folder = self.folder / MODELS
         folder.mkdir(exist_ok=True)
+        keep_private(folder)
         layout = strategy.layout
         assignment = strategy.assignment(strategy.state)
         for cluster, center in enumerate(strategy.centers(strategy.state)):

@@ -91,7 +91,7 @@ def test_who_is_asked_alone_holds_all_up_by_more_than_most_took_to_train():
     assert not question.is_late(60.0, None)  # others have not answered either
 
 
-def test_who_answers_a_question_late_and_alone_is_noted_and_training_says_what_is_usual():
+def test_who_answers_late_and_alone_is_noted_and_training_says_what_is_usual():
     question = Patience(timeout=60, straggler_factor=5, straggler_grace=0.3, question=True)
     exchange(InlineGrid({1: echo}, delays={1: 0.1}), messages(1), question)
     assert question.waited_for == {1}

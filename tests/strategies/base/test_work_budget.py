@@ -72,7 +72,7 @@ def test_what_says_nothing_of_its_time_does_the_first_steps(scripted, play):
 
 
 @pytest.mark.parametrize(("samples", "seconds"), [(10, 5e-324), (10, 1e-320), (10, 1e39), (10**9, 1e-9), (10**9, 1e39)])
-def test_what_one_device_claims_of_its_speed_ends_no_run_and_hardly_scales_the_others(scripted, play, samples, seconds):
+def test_what_one_claims_of_its_speed_ends_no_run_and_scales_no_other(scripted, play, samples, seconds):
     claims = {NUM_EXAMPLES: samples, TRAIN_SECONDS: seconds}
     honest = {n: scripted(f"h{n}", moving(0), {TRAIN_SECONDS: 0.1}) for n in range(8)}
     moved = []
