@@ -130,9 +130,12 @@ class Run:
 
     @cached_property
     def beside(self) -> dict[str, Mapping[str, float]]:
-        """Client → what it has, would have alone and was sent (`server.record.gains`), of the last round known."""
+        """Client → what it has, would have alone and was sent (`server.record.gains`), of the last round known.
+
+        Of a run that is over only those that were tested at its end: others' figures are of other rounds.
+        """
         known = {client: numbers["beside"] for client, numbers in self.last_numbers.items() if numbers.get("beside")}
-        return {**known, **((self.summary or {}).get("beside_by_client") or {})}
+        return (self.summary or {}).get("beside_by_client") or known
 
     @cached_property
     def last_numbers(self) -> dict[str, Mapping[str, Any]]:

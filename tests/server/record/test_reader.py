@@ -168,3 +168,17 @@ def test_of_a_server_that_starts_it_is_said_that_it_starts(tmp_path):
         pytest.raises(RecordError, match="run is starting: its"),
     ):
         read_run(tmp_path / "run")
+
+
+def test_the_verdict_of_a_run_that_is_over_is_of_those_tested_at_its_end(write_run):
+    folder = write_run(clients=2)
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["by_client"] = {name: {"beside": {"own": 0.5, "alone": 0.6}} for name in ("client-0", "client-1")}
+    (folder / "rounds.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert set(read_run(folder).beside) == {"client-0", "client-1"}
+
+    summary = json.loads((folder / "summary.json").read_text())
+    last = {"client-0": {"own": 0.9, "alone": 0.9}}  # the other was gone
+    (folder / "summary.json").write_text(json.dumps({**summary, "beside_by_client": last}))
+    assert read_run(folder).beside == last
