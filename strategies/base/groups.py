@@ -39,7 +39,7 @@ MEMORY = 5  # rounds that a client's direction is the mean of, about
 SAME = 0.65  # adjusted Rand index of the groups of two rounds, from which on they are the same
 FEWEST = 4  # clients that can be several groups
 PULL = 4.0  # robust deviations from which on a client is pulled to another cluster
-DIVIDED, JOINED = 1.0, 2.0  # deviations of chance by which more devices must gain than lose
+CLEAR = 2.0  # deviations of chance by which more votes must be for a change than against it
 LONGEST = 10  # rounds between trials, at most
 
 NumClusters = Annotated[
@@ -76,7 +76,7 @@ class Trial:
     rows: dict[str, int] = field(default_factory=dict)  # client → its model's row
     models: Matrix | None = None  # (m, d)
     pair: list[int] = field(default_factory=list)  # the clusters that would be one; none where they would be divided
-    votes: dict[str, int] = field(default_factory=dict)  # client → 1 where it errs less with that model, −1, or 0
+    votes: dict[str, tuple[int, int]] = field(default_factory=dict)  # client → rounds that it erred less, and more
     is_silent: bool = False  # who was asked said nothing: no app of Bouquet's, or a run that counts nothing
     refused: int = 0  # divisions in a row that did not pay; after the n-th none is asked for in n rounds
     wait: int = 0
@@ -86,54 +86,51 @@ class Trial:
     def heard(self, replies: Replies) -> Trial:
         """With what the devices of a round say."""
         asked = [one for one in replies.received if one.client in self.rows and one.client not in replies.late]
-        said = ((one.client, one.config.get(JUDGED)) for one in asked)
-        votes = {client: (vote > 0) - (vote < 0) for client, vote in said if isinstance(vote, int)}
+        said = ((one.client, one.config.get(JUDGED), *self.votes.get(one.client, (0, 0))) for one in asked)
+        votes = {c: (less + (vote > 0), more + (vote < 0)) for c, vote, less, more in said if isinstance(vote, int)}
         return replace(self, votes={**self.votes, **votes}, is_silent=bool(asked) and not votes)
 
     def pays(self, clients: Collection[str]) -> bool | None:
         """Whether clearly more of these gain than lose; None before half of them said so, and where it is not clear.
 
-        Where devices cannot say, a division does, by the test alone, and nothing is joined.
+        Then they are asked again, and what they said counts, too. Where devices cannot say, a division pays, by the
+        test alone, and nothing is joined.
         """
         if self.is_silent:
             return not self.pair
         said = [self.votes[client] for client in clients if client in self.votes]
         if 2 * len(said) < len(clients):
             return None
-        is_clear = sum(said) >= (JOINED if self.pair else DIVIDED) * math.sqrt(max(1, sum(vote != 0 for vote in said)))
-        return is_clear if is_clear or sum(said) <= 0 else None
+        less, more = (sum(vote[side] for vote in said) for side in (0, 1))
+        is_clear = less - more >= CLEAR * math.sqrt(less + more) > 0
+        return is_clear if is_clear or less <= more else None
 
     def next(
-        self,
-        divided: Mapping[str, int],
-        judged: Collection[str],
-        is_refused: bool,
-        assignment: Mapping[str, int],
-        centers: Matrix,
-        replies: Replies,
-        aggregation: Aggregation,
+        self, divided: dict[str, int], judged: set[str], refused: bool, assignment: Mapping[str, int], centers: Matrix
     ) -> Trial:
         """What is asked after a round that left the clusters as they were, or of `Trial()` after one that did not.
 
-        It is whether to divide clusters, as far as clients are ``divided``, else whether to join two of the clusters
-        (K × d). Votes of the ``judged`` stay.
+        It is whether to divide clusters, as far as clients are ``divided``, else whether to join two of the clusters,
+        whose ``centers`` (K × p) have parameters alone. Votes of the ``judged`` stay.
         """
-        refused = self.refused + is_refused
-        wait = min(refused, LONGEST) if is_refused else max(0, self.wait - 1)
+        refusals = self.refused + refused
+        wait = min(refusals, LONGEST) if refused else max(0, self.wait - 1)
         pair, tried, quiet = self.pair if judged else [], self.tried, self.quiet + 1
         if not pair and (wait or not divided) and quiet > min(tried, LONGEST) and len(centers) > 1:
-            distances = euclidean_distances(replies.layout.parameters_of(centers))
+            distances = euclidean_distances(centers)
             pairs = sorted(combinations(range(len(centers)), 2), key=lambda two: float(distances[two]))
             pair, tried, quiet = [*pairs[tried % len(pairs)]], tried + 1, 0
         rows = {c: 0 for c, k in assignment.items() if k in pair} if pair else {} if wait else divided
-        is_there = [client in rows and client not in replies.late for client in replies.clients]
-        there = [client for client, is_one in zip(replies.clients, is_there, strict=True) if is_one]
-        found, place = np.unique([rows[client] for client in there], return_inverse=True)
-        models = aggregation.cluster_means(replies.W[is_there], place, len(found)) if there else None
-        row = {one: k for k, one in enumerate(found.tolist())}
         votes = {client: vote for client, vote in self.votes.items() if client in judged}
-        rows = {client: row[one] for client, one in rows.items() if one in row}
-        return Trial(rows, models, pair, votes, False, refused, wait, quiet, tried)
+        return Trial(rows, None, pair, votes, False, refusals, wait, quiet, tried)
+
+    def with_models(self, replies: Replies, aggregation: Aggregation) -> Trial:
+        """With the models of those who replied; who would share one that nobody sent is not asked."""
+        there = {c: i for i, c in enumerate(replies.clients) if c in self.rows and c not in replies.late}
+        found, place = np.unique([self.rows[client] for client in there], return_inverse=True)
+        models = aggregation.cluster_means(replies.W[[*there.values()]], place, len(found)) if there else None
+        row = {one: k for k, one in enumerate(found.tolist())}
+        return replace(self, rows={c: row[one] for c, one in self.rows.items() if one in row}, models=models)
 
 
 @dataclass(frozen=True)
@@ -222,10 +219,9 @@ class Groups:
         pulled = {client: number[k] for client, k in pulled.items() if k in number}
         directions = {client: one for client, one in directions.items() if client not in pulled}
         origins = [origins[k] for k in number]
-        same = origins == [*range(len(centers))]
-        trial = (trial if same else Trial()).next(
-            divided, judged, is_refused, assignment, centers, replies, aggregation
-        )
+        trial = trial if origins == [*range(len(centers))] else Trial()
+        trial = trial.next(divided, judged, is_refused, assignment, replies.layout.parameters_of(centers))
+        trial = trial.with_models(replies, aggregation)
         assignment = {client: number[k] for client, k in clusters.items()}
         return Found(Groups(directions, known.rounds, proposed, lowest, trial), assignment, origins, pulled)
 
