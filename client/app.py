@@ -67,6 +67,7 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
         from bouquet.client.procedures.registry import check_measured, procedure
         from bouquet.client.rounds.blank_session import blank_session
         from bouquet.client.rounds.comparing import Comparing
+        from bouquet.client.rounds.in_use import InUse
         from bouquet.client.rounds.mixture import Mixing
         from bouquet.client.rounds.session import Session
         from bouquet.client.trust.policy import ALLOWED_PROCEDURES, allowed_procedures
@@ -78,6 +79,8 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
             session.observer = Mixing(session)
         if node.settings.personal.compare:
             session.observer = Comparing(session, session.observer)
+        if node.is_real:
+            session.observer = InUse(session, session.observer)
         # Whoever gives the settings in this process, as a simulation does, answers for what it runs.
         allowed = None if settings else allowed_procedures(str(node.config.get(ALLOWED_PROCEDURES, "")))
         asked = procedure(session.received.procedure, allowed)
