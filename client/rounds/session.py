@@ -376,7 +376,7 @@ class Session:
             packed, copies = self.copies.answer(self.run, received, trained, is_model, seed, from_received)
             config |= reply_config(self.layout, packed, copies)
         elif trained is not None and received.upload:
-            arrays = protocol.to_record(self.layout, trained, received.upload, received.joined)
+            arrays = protocol.to_record(self.layout, trained, received.upload)
         return protocol.reply(
             self.message, self.node.client, metrics_that_leave(self.metrics, self.node), arrays, config
         )

@@ -74,7 +74,6 @@ class MethodStrategy(Receiver[State], Strategy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.joins_tensors = False  # where all devices run Bouquet's own ClientApp
         self.protection = Protection()  # how far one client may move the others' models
         self._rule_asked_for, self._updates = False, 0
         self.run_id = ""
@@ -376,7 +375,7 @@ class MethodStrategy(Receiver[State], Strategy):
         config: ConfigRecord,
         kind: str,
     ) -> list[Message]:
-        encoder = Encoder(layout, self.arrayrecord_key, self.configrecord_key, self.joins_tensors)
+        encoder = Encoder(layout, self.arrayrecord_key, self.configrecord_key)
         messages = []
         knows_devices = self.identify or self._nodes.needs
         if self.budget and kind == MessageType.TRAIN:

@@ -41,21 +41,16 @@ class Bombs:
     """What is sent in place of a reply, by what the server says of it."""
 
     def __init__(self, layout):
-        names = ",".join(spec.name for spec in layout.tensors)
-        arrays = {
-            name: tensors.encode_part(a) for name, a in layout.unflatten(np.zeros(layout.dim, np.float32)).items()
-        }
-        ((_, whole),) = tensors.joined(arrays).items()
-        again = Array("uint8", (100 * len(whole.data),), whole.stype, 100 * whole.data)
-        self.joined = tensors.record_of({",".join([names] * 100): again})
+        arrays = layout.unflatten(np.zeros(layout.dim, np.float32)).items()
+        self.many = tensors.record_of({f"{k}{name}": tensors.encode(a) for k in range(100) for name, a in arrays})
         claims = Array("float32", (1,), "numpy.ndarray", header((5 * 10**8,)) + bytes(4))
         self.claims = tensors.record_of({layout.tensors[0].name: claims})
 
     def scripts(self):
         """Of two devices, what they send round by round, and are honest otherwise."""
         hoard = {"x": bytes(6_000_000)}  # more than two replies to this run take
-        bomber = {2: ({}, self.joined), 3: ({}, self.claims)}
-        hoarder = {2: ({}, self.claims), 3: ({}, self.joined), 5: (hoard, None)}
+        bomber = {2: ({}, self.many), 3: ({}, self.claims)}
+        hoarder = {2: ({}, self.claims), 3: ({}, self.many), 5: (hoard, None)}
         return bomber, hoarder
 
 
