@@ -20,6 +20,7 @@ from bouquet.experiments.comparison.grid import make_table
 from bouquet.experiments.comparison.run import Results
 from bouquet.experiments.comparison.significance import Difference, paired_difference
 from bouquet.experiments.comparison.table import STANDARD_ROWS, Table
+from bouquet.server.monitoring.outliers import differing_speeds
 
 SEEDS = tuple(range(8))
 CHOSEN_ON_SEEDS = (100, 101)
@@ -169,6 +170,12 @@ def advice(found: Sequence[Outcome], score: Score) -> str:
     most = ", ".join(f"{name} (+{amount(score, gain)})" for name, gain in by_gain[:MOST_NAMED] if gain > 0)
     worse = [f"{name} (−{amount(score, -gain)})" for name, gain in by_gain if gain < 0]
     return f"Take {best.row}: {gain} over each device alone. Most gain {most}; worse off: {', '.join(worse) or 'none'}."
+
+
+def speed_advice(results: Results) -> str:
+    """What to set where devices differ in speed, as far as the settings say so (`simulation.speeds`); else nothing."""
+    runs = [one.run.rounds[:2] for one in results.cells if one.run and one.cell.settings.simulation.speeds]
+    return next(filter(None, map(differing_speeds, runs)), "")
 
 
 def lines_to_put(found: Sequence[Outcome]) -> str:

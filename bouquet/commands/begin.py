@@ -103,7 +103,7 @@ def try_(
 
     from bouquet.begin.look import devices_in, look
     from bouquet.begin.parts import digest, read_devices
-    from bouquet.begin.trial import advice, gain_text, lines_to_put, outcomes, trial_table, unit_of
+    from bouquet.begin.trial import advice, gain_text, lines_to_put, outcomes, speed_advice, trial_table, unit_of
     from bouquet.common.errors import BouquetError
     from bouquet.common.settings import load_settings, parse_settings
     from bouquet.experiments.comparison.tables import write_results
@@ -138,11 +138,12 @@ def try_(
         )
     console.print(shown)
     console.print(f"± is of 95 % over {len(table.seeds)} seeds; ≈: may be chance.")
-    _say(advice(found, score))
+    for said in filter(None, (advice(found, score), speed_advice(results))):
+        _say(said)
     file = settings or (f"{chosen.run.name}.toml" if len(folders) == 1 else "the settings file")
     _say(f"What was best here, for {file}:\n{lines_to_put(found)}")
     _say(f"All of it: {out}/compare.html")
 
 
 def _say(text: str) -> None:
-    console.print(text, soft_wrap=True, highlight=False)
+    console.print(text, soft_wrap=True, highlight=False, markup=False)

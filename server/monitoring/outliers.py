@@ -84,13 +84,13 @@ def always_last(lines: Sequence[Line]) -> dict[str, str]:
 
 def differing_speeds(lines: Sequence[Line]) -> str:
     """What to set where rounds wait for the slowest device several times as long as for most (docs/own-speeds.md)."""
-    recent = lines[-ROUNDS:]
+    recent = lines[-2:]  # after them a round does not wait so long for a device that held up both
     times = [[*(line.get("seconds_by_client") or {}).values()] for line in recent]
-    if len(times) < ROUNDS or min(map(len, times)) < LEAST_DEVICES:
+    if len(times) < 2 or min(map(len, times)) < LEAST_DEVICES or any(x.get("late") or x.get("steps") for x in recent):
+        return ""
+    if any(max(t) < max(SPEEDS_DIFFER * median(t), median(t) + SECONDS_SLOWER) for t in times):
         return ""
     first, most, last = (fmean(map(of, times)) for of in (min, median, max))
-    if last < max(SPEEDS_DIFFER * most, most + SECONDS_SLOWER) or any(x.get("late") or x.get("steps") for x in recent):
-        return ""
     return (
         f"Your devices differ by {last / max(first, 0.1):.0f}×: a round waits {last:.0f} s for the slowest, where half "
         f"of them have answered after {most:.0f} s. With server.buffer = 0.3 no round waits for it; where slow devices "

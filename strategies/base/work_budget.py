@@ -64,7 +64,10 @@ class WorkBudget:
         self.seconds[client] = (self.seconds.get(client, now) + now) / 2
 
     def normalised(self, replies: Replies, records: Mapping[str, str]) -> Replies:
-        """The replies as if all had done the mean number of steps; ``records`` as in `Replies.each_update`."""
+        """The replies as if all had done the mean number of steps; ``records`` as in `Replies.each_update`.
+
+        Before any protection looks at norms: what counts is limited, not what it was made of.
+        """
         if not self.steps:
             return replies
         mean = float(capped(np.array([*self.steps.values()]), MOST_STEPS).mean())

@@ -8,7 +8,7 @@ import pytest
 from bouquet.begin import trial
 from bouquet.begin.look import look
 from bouquet.begin.parts import MOST, Samples, read_devices, write_parts
-from bouquet.begin.trial import Outcome, advice, candidate, lines_to_put, outcomes, trial_table
+from bouquet.begin.trial import Outcome, advice, candidate, lines_to_put, outcomes, speed_advice, trial_table
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings import parse_settings
 from bouquet.common.task.score import ACCURACY, Score
@@ -141,6 +141,17 @@ def test_within_the_noise_nothing_is_advised(table):
     assert lines_to_put(outcomes(made, False)) == "[train]\nlearning_rate = 0.1"
     lower = results(table, lambda r, s, c: 0.7 - (r != trial.ALONE) * (0.1 + jitter(s)), {})
     assert "yours, the best row on the samples to choose on, is no better" in advice(outcomes(lower, False), ACCURACY)
+
+
+def test_where_settings_have_speeds_it_says_that_no_round_must_wait_for_the_slowest(table):
+    made = results(table, lambda r, s, c: 0.7, {})
+    for one in made.cells:
+        # From the third round on a round does not wait for c.
+        one.run.rounds = [{"seconds_by_client": {"a": 1, "b": 2, "c": c}} for c in (12, 12, 2)]
+    assert speed_advice(made) == ""  # times of this machine
+    settings = one.cell.settings.with_overrides({"simulation.speeds": [9, 1]})
+    made.cells[-1] = CellResult(dataclasses.replace(one.cell, settings=settings), one.run)
+    assert speed_advice(made).startswith("Your devices differ by 12×: a round waits 12 s")
 
 
 def test_where_seeds_test_the_same_part_the_devices_have_to_agree(table):

@@ -52,6 +52,19 @@ def test_an_update_counts_as_of_the_mean_number_of_steps(scripted, play):
     assert strategy.centers(strategy.state)[0][:3].tolist() == pytest.approx([each] * 3)
 
 
+def test_the_norm_is_limited_of_what_counts(scripted, play):
+    """Before it, a device of large steps would count for twice the limit: its four steps are shorter than ten."""
+    strategy = made()
+    strategy.protection = Protection(limit_norm=1.0)
+    devices = {"a": moving(0), "b": moving(1), "c": lambda start, received: 2 * moving(2)(start, received) - start}
+    grid = TimedGrid({n: scripted(name, train) for n, (name, train) in enumerate(devices.items())}, SPEEDS)
+    play(strategy, grid, range(1, 2))
+    before = strategy.centers(strategy.state)[0]
+    play(strategy, grid, range(2, 3))
+    assert strategy.train_round.limited == {"c": 0.5}
+    assert (strategy.centers(strategy.state)[0] - before)[:3].tolist() == pytest.approx([8 / 3] * 3)
+
+
 def test_where_devices_choose_the_update_is_from_the_model_that_was_trained(scripted, play):
     def train(start, received):
         return received.models["center-1"].vector + received.config["local-steps"] * np.eye(8)[0]
