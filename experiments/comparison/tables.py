@@ -114,7 +114,7 @@ def one_table(results: Results) -> list[list[str]]:
 
 def latex_table(results: Results) -> str:
     """`one_table` for a paper, with the rules of the package booktabs."""
-    heads, *lines = ([_for_latex(text) for text in line] for line in one_table(results))
+    heads, *lines = ([text.translate(LATEX) for text in line] for line in one_table(results))
     parts = [[line for line in lines if line[0] == data] for data in dict.fromkeys(line[0] for line in lines)]
     body = " \\midrule\n".join("".join(f"{' & '.join(line)} \\\\\n" for line in part) for part in parts)
     return (
@@ -128,10 +128,6 @@ def csv_table(results: Results) -> str:
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerows(one_table(results))
     return buffer.getvalue()
-
-
-def _for_latex(text: str) -> str:
-    return text.translate(LATEX)
 
 
 def write_results(results: Results, out: Path) -> list[Path]:

@@ -130,10 +130,7 @@ class Run:
 
     @cached_property
     def beside(self) -> dict[str, Mapping[str, float]]:
-        """Client → what it has, would have alone and was sent (`server.record.gains`), of the last round known.
-
-        Of a run that is over only those that were tested at its end: others' figures are of other rounds.
-        """
+        """Client → what it has, would have alone and was sent, of its last round; of a run that is over, of its end."""
         known = {client: numbers["beside"] for client, numbers in self.last_numbers.items() if numbers.get("beside")}
         return (self.summary or {}).get("beside_by_client") or known
 
