@@ -39,7 +39,7 @@ MEMORY = 5  # rounds that a client's direction is the mean of, about
 SAME = 0.65  # adjusted Rand index of the groups of two rounds, from which on they are the same
 FEWEST = 4  # clients that can be several groups
 PULL = 4.0  # robust deviations from which on a client is pulled to another cluster
-CLEAR = 2.0  # deviations of chance by which more votes must be for a change than against it
+DIVIDED, JOINED = 1.0, 2.0  # deviations of chance by which more devices must gain than lose
 LONGEST = 10  # rounds between trials, at most
 
 NumClusters = Annotated[
@@ -76,7 +76,7 @@ class Trial:
     rows: dict[str, int] = field(default_factory=dict)  # client → its model's row
     models: Matrix | None = None  # (m, d)
     pair: list[int] = field(default_factory=list)  # the clusters that would be one; none where they would be divided
-    votes: dict[str, tuple[int, int]] = field(default_factory=dict)  # client → rounds that it erred less, and more
+    votes: dict[str, int] = field(default_factory=dict)  # client → 1 where it errs less with that model, −1, or 0
     is_silent: bool = False  # who was asked said nothing: no app of Bouquet's, or a run that counts nothing
     refused: int = 0  # divisions in a row that did not pay; after the n-th none is asked for in n rounds
     wait: int = 0
@@ -86,24 +86,22 @@ class Trial:
     def heard(self, replies: Replies) -> Trial:
         """With what the devices of a round say."""
         asked = [one for one in replies.received if one.client in self.rows and one.client not in replies.late]
-        said = ((one.client, one.config.get(JUDGED), *self.votes.get(one.client, (0, 0))) for one in asked)
-        votes = {c: (less + (vote > 0), more + (vote < 0)) for c, vote, less, more in said if isinstance(vote, int)}
+        said = ((one.client, one.config.get(JUDGED)) for one in asked)
+        votes = {client: (vote > 0) - (vote < 0) for client, vote in said if isinstance(vote, int)}
         return replace(self, votes={**self.votes, **votes}, is_silent=bool(asked) and not votes)
 
     def pays(self, clients: Collection[str]) -> bool | None:
         """Whether clearly more of these gain than lose; None before half of them said so, and where it is not clear.
 
-        Then they are asked again, and what they said counts, too. Where devices cannot say, a division pays, by the
-        test alone, and nothing is joined.
+        Where devices cannot say, a division does, by the test alone, and nothing is joined.
         """
         if self.is_silent:
             return not self.pair
         said = [self.votes[client] for client in clients if client in self.votes]
         if 2 * len(said) < len(clients):
             return None
-        less, more = (sum(vote[side] for vote in said) for side in (0, 1))
-        is_clear = less - more >= CLEAR * math.sqrt(less + more) > 0
-        return is_clear if is_clear or less <= more else None
+        is_clear = sum(said) >= (JOINED if self.pair else DIVIDED) * math.sqrt(max(1, sum(vote != 0 for vote in said)))
+        return is_clear if is_clear or sum(said) <= 0 else None
 
     def next(
         self, divided: dict[str, int], judged: set[str], refused: bool, assignment: Mapping[str, int], centers: Matrix
