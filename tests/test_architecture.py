@@ -281,23 +281,3 @@ def test_a_device_is_sent_nothing_that_only_a_server_draws_or_a_simulation_batch
     sent = {name for name in code_files() if name.endswith(".py")}
     assert len(sent) > 100
     assert [name for name in sent if "batched" in name or "plots" in name] == []
-
-
-def test_importing_a_package_by_name_gives_its_classes():
-    from bouquet import strategies
-    from bouquet.strategies import mathematics
-
-    for method in METHODS.values():
-        name = method.strategy.partition(":")[2]
-        assert getattr(strategies, name).__name__ == name
-    assert strategies.one_model.__name__ == "one_model"
-    assert mathematics.cluster_means.__name__ == "cluster_means"
-    for package in (strategies, mathematics):
-        with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
-            _ = package.Nothing
-
-
-def test_a_tests_name_can_be_read():
-    files = [*(ROOT / "tests").rglob("test_*.py")]
-    names = {node.name for file in files for node in ast.walk(tree_of(file)) if isinstance(node, ast.FunctionDef)}
-    assert [name for name in names if name.startswith("test_") and len(name) > 80] == []

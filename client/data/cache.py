@@ -17,7 +17,7 @@ import math
 import os
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +118,7 @@ def _write(file: Path, data: ClientData) -> None:
         "unknown_classes": data.unknown_classes,
     }
     header |= {"in_order": data.in_order, "span": data.span}
-    header |= {"naive_names": data.naive_names, "scaling": data.scaling and data.scaling.model_dump()}
+    header |= {"naive_names": data.naive_names, "scaling": data.scaling and asdict(data.scaling)}
     end, checksum = 0, 0
     for name, array in arrays.items():
         start = math.ceil(end / ALIGNMENT) * ALIGNMENT

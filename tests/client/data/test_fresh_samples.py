@@ -162,7 +162,7 @@ def test_the_setting_is_checked(samples):
 def test_own_data_have_no_fresh_samples():
     own = ["data.dataset=own", "data.classes=['a','b']", "data.input_shape=[1,2,2]"]
     load_settings(None, own)
-    with pytest.raises(BouquetError, match=r"data\.test_samples = 5 .* dataset 'own'"):
+    with pytest.raises(BouquetError, match=r"data\.test_samples = 5 is of a named data set"):
         load_settings(None, [*own, "data.test_samples=5"])
     with pytest.raises(BouquetError, match=r"data\.reserved_fraction = 0\.2 is of a named data set"):
         load_settings(None, [*own, "data.reserved_fraction=0.2"])
