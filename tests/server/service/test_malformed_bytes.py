@@ -103,3 +103,12 @@ def test_frames_and_fields_that_are_not_known_and_a_second_hello_are_borne(fleet
     )
     device.wait_for("received")
     assert fleet.pull(identifier)[0].has_content()
+
+
+@pytest.mark.parametrize("text", ["\x1b[31m\n", "x" * 10**5, "\u202e"])
+def test_the_reason_of_an_error_is_fit_for_a_terminal(fleet, text):
+    device = fleet.welcome("mallory")
+    device.send(reply={"id": (identifier := fleet.push(device)), "error": {"code": -1, "reason": text}})
+    (reply,) = fleet.pull(identifier)
+    assert reply.error.reason.isprintable()
+    assert len(reply.error.reason) < 2000
