@@ -17,7 +17,7 @@ import math
 import os
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,7 @@ def _about(file: Path) -> tuple[int, int]:
 def _write(file: Path, data: ClientData) -> None:
     arrays = {n: np.ascontiguousarray(array) for n in ARRAYS if (array := getattr(data, n)) is not None}
     about = {f.name: getattr(data, f.name) for f in fields(data) if f.name not in (*ARRAYS, "kept_as")}
-    header: dict[str, Any] = {**about, "scaling": data.scaling and data.scaling.model_dump(), "arrays": {}}
+    header: dict[str, Any] = {**about, "scaling": data.scaling and asdict(data.scaling), "arrays": {}}
     end, checksum = 0, 0
     for name, array in arrays.items():
         start = math.ceil(end / ALIGNMENT) * ALIGNMENT

@@ -193,25 +193,18 @@ class Run:
         """Clients ordered by cluster, then group, then name; those without a cluster come last."""
         return sorted(
             self.clients if clients is None else clients,
-            key=lambda c: (
-                c not in self.assignment,
-                self.assignment.get(c, 0),
-                natural_order(str(self.groups.get(c, ""))),
-                natural_order(c),
-            ),
+            key=lambda c: (c not in self.assignment, self.assignment.get(c, 0), self._by_group(c), natural_order(c)),
         )
 
     def by_group(self) -> list[str]:
         """Clients ordered by true group, then cluster, then name; those without a group come last."""
         return sorted(
             self.clients,
-            key=lambda c: (
-                c not in self.groups,
-                natural_order(str(self.groups.get(c, ""))),
-                self.assignment.get(c, 0),
-                natural_order(c),
-            ),
+            key=lambda c: (c not in self.groups, self._by_group(c), self.assignment.get(c, 0), natural_order(c)),
         )
+
+    def _by_group(self, client: str) -> Any:
+        return natural_order(str(self.groups.get(client, "")))
 
 
 def not_tested(summary: Mapping[str, Any] | None) -> dict[str, str]:

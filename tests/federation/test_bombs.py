@@ -138,7 +138,7 @@ def test_bombs_go_off_nowhere_and_the_honest_devices_rounds_go_on(wired):
     assert not wrong
     assert [sorted(names) for names in failed[:6]] == [[], *[["bomber", "hoarder"]] * 2, [], ["hoarder"], []], failed
     assert {why.partition(": ")[0] for why in (*failed[1].values(), *failed[2].values())} == {
-        "The tensors cannot be decoded",
+        "Tensor 'fc1.weight' is missing (4 of 4 are).",
         "Tensor 'fc1.weight' cannot be decoded",
     }
     assert failed[4]["hoarder"].startswith("The reply cannot be read. It takes ")

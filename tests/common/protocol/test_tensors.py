@@ -33,6 +33,7 @@ def test_an_array_has_the_bytes_that_flower_gives_it(array):
         (lambda data: data[:-1], "23 bytes follow the header"),
         (lambda data: data + b"x", "25 bytes follow the header"),
         (lambda data: b"\x00" + data[1:], "no array where one should begin"),
+        (lambda data: data[:8] + b"\xff\xff" + data[10:] + bytes(2**16), "no array where one should begin"),
         (lambda data: data.replace(b"(2, 3)", b"(9**9)"), "Shape|shape|malformed|header"),
         (lambda data: data.replace(b"(2, 3)", b"(2,-3)"), "no array of numbers"),
         (lambda data: data.replace(b"'<f4'", b"'|O4'"), "descr|numbers|data type"),

@@ -268,11 +268,6 @@ def test_runs_whose_loss_and_score_go_together_are_left_in_peace(scores, losses,
     assert "still" not in diagnose(still(scores, losses, tested, score), expected(score))
 
 
-def test_a_score_that_is_not_tested_says_nothing():
-    lines = still(UNTIL_NINTH + [0.6] * 6, FALLING)
-    assert "still" not in diagnose([{**line, "accuracy_micro": None} for line in lines], EXPECTED)
-
-
 @pytest.mark.parametrize(
     ("naive", "said"),
     [
