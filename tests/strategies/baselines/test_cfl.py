@@ -166,6 +166,12 @@ def test_nothing_is_kept_of_clients_that_are_all_asked_in_every_round():
     assert set(go(strategy, state, [4], clients=["a"]).updates) == {"a"}
 
 
+def test_the_mean_is_weighted_by_samples():
+    strategy = CFL()
+    state = go(strategy, begin(strategy, (0, 0)), [1], examples={"a": 30, "b": 0.1, "c": 10, "d": 0.1})
+    assert state.centers[0, 0] == pytest.approx(0.5 * (30 - 10) / 40, abs=0.01)
+
+
 def test_whether_a_cluster_has_settled_is_weighted_by_samples():
     strategy = CFL(stationary_norm=0.4, conflict_norm=0.5)
     # updates (±1, 0) with 3 samples and 1: |3 − 1| / 4 is above ε₁, their plain mean is 0

@@ -103,6 +103,7 @@ def test_a_round_that_left_the_centers_as_they_were_does_not_cost_the_step(devic
     once = ask(both(EVEN, EVEN), round_=2, version=1)
     again = ask(both(EVEN, EVEN), round_=3, version=1)
     assert once.metrics[choice.SIMILARITY_GAP] == again.metrics[choice.SIMILARITY_GAP] == pytest.approx(2)
+    assert once.metrics[choice.CHOSEN] == again.metrics[choice.CHOSEN] == 0  # the losses are equal
 
 
 def test_a_lost_state_is_noticed_and_the_loss_decides(device):
