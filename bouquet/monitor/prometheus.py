@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from bouquet.common.task.score import Score
+from bouquet.common.texts import ENDLESS
 from bouquet.server.record.gains import ALONE, OWN, RECEIVED
 from bouquet.server.record.status import FAILED, FINISHED, STOPPED, TESTING, TRAINING, WAITING
 
@@ -34,7 +35,8 @@ class StatusCollector(Collector):
             state.add_metric([run["name"], name], float(run["state"] == name))
         yield state
         yield self._of_run("bouquet_round", "The round in hand.", run["round"])
-        yield self._of_run("bouquet_rounds", "Rounds that the run is to have.", run["rounds"])
+        rounds = run["rounds"] if run["rounds"] < ENDLESS else None
+        yield self._of_run("bouquet_rounds", "Rounds that the run is to have.", rounds)
         yield self._of_run("bouquet_rounds_completed", "Rounds that have ended.", run["completed"])
         yield self._of_run("bouquet_run_seconds", "Seconds that the rounds took.", run["seconds"])
         yield self._of_run("bouquet_time_left_seconds", "Seconds that the rest may take.", run["time_left"])
