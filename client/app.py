@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from flwr.app import Context, Message, MessageType
@@ -101,6 +103,12 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
             reply = handler(blank_session(session))
         else:
             device_log.ended(node, message, session.metrics, tell)
+            if trains and node.is_real and node.settings.run.is_endless:
+                from bouquet.client.data.new_samples import worked
+
+                about = node.state.store, node.context.run_id, node.data, node.settings.server.new_samples, time.time()
+                with suppress(BouquetError):  # the round's own work is done, and its reply goes
+                    worked(*about, session.received.round)
         if session.private is not None and trains and node.budget is not None:
             tell(f"Privacy: {node.budget.told()}.")
         return reply

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -147,7 +149,21 @@ class ClientContext:
             said[protocol.CONDITIONS] = True
             if (refused := self.watch.refusal()) is not None:
                 said |= {protocol.NOT_NOW: str(refused), protocol.AGAIN_IN: refused.seconds}
+        if self.is_real and self.settings.run.is_endless:
+            said |= {protocol.CONDITIONS: True, **(self._rest() if protocol.NOT_NOW not in said else {})}
         return said
+
+    def _rest(self) -> dict[str, protocol.Scalar]:
+        """That the device rests for want of new samples, and when to ask again; empty where it works."""
+        from bouquet.client.data.new_samples import rests
+
+        with suppress(BouquetError):  # of data that cannot be read the round says what is wrong
+            needed = self.settings.server.new_samples
+            if (found := rests(self.state.store, self.context.run_id, self.data, needed, time.time())) is not None:
+                private = self.settings.privacy.is_on
+                reason = "too few new samples (server.new_samples)" if private else str(found)
+                return {protocol.NOT_NOW: reason, protocol.AGAIN_IN: found.seconds}
+        return {}
 
     @property
     def task(self) -> Task:

@@ -19,7 +19,7 @@ from bouquet.common.model_selection import LEAST_TESTED, served, served_text
 from bouquet.common.protocol.names import CHOSEN
 from bouquet.common.protocol.records import config_of
 from bouquet.common.task.score import Score
-from bouquet.common.texts import plain
+from bouquet.common.texts import of_rounds, plain
 
 if TYPE_CHECKING:
     from bouquet.client.context import ClientContext
@@ -70,7 +70,7 @@ def began(node: ClientContext, message: Message, run: str, precision: str, tell:
     for line in (holds, few, data.span, *data.notes, *node.data_warnings, *asked):
         if line and node.state.is_news(f"{run} {line.partition(':')[0]}", line):
             tell(line)
-    tell(f"{round_of(message)} of {node.settings.run.rounds} begins ({node.settings.run.name}).")
+    tell(f"{round_of(message)}{of_rounds(node.settings.run.rounds)} begins ({node.settings.run.name}).")
 
 
 def ended(node: ClientContext, message: Message, metrics: Mapping[str, Any], tell: Say) -> None:

@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from bouquet.common.task.score import Score
+from bouquet.common.texts import ENDLESS
 from bouquet.server.record.gains import ALONE, OWN, RECEIVED
 from bouquet.server.record.status import FAILED, FINISHED, STOPPED, TESTING, TRAINING, WAITING
 
@@ -50,8 +51,9 @@ class StatusCollector(Collector):
         for name in STATES:
             state.add_metric([run["name"], name], float(run["state"] == name))
         yield state
+        of_run = {**run, "rounds": run["rounds"] if run["rounds"] < ENDLESS else None}
         for name, what, key in OF_RUN:
-            yield self._family(name, what, {(): run[key]})
+            yield self._family(name, what, {(): of_run[key]})
         yield self._family(
             "bouquet_warnings", "What is wrong with the run now; bouquet status says it.", {(): self._warnings}
         )

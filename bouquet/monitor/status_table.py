@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bouquet.common.task.score import Score
+from bouquet.common.texts import of_rounds
 from bouquet.experiments.report.units import ago, human_bytes, human_seconds
 from bouquet.server.record.gains import HEADS
 from bouquet.server.record.gains import cells as gain_cells
@@ -24,7 +25,7 @@ def headline(run: Mapping[str, Any]) -> str:
     text = f"{run['name']}: {run['state']}"
     if run["state"] == WAITING:
         return f"{text}. {run['waiting']}"
-    text += f", round {run['round']} of {run['rounds']}"
+    text += f", round {run['round']}{of_rounds(run['rounds'])}"
     if run["time_left"] is not None:
         text += f", about {human_seconds(run['time_left'])} left"
     return text + (f". {run['reason']}" if run["reason"] else ".")
@@ -70,8 +71,7 @@ def not_now(status: Mapping[str, Any]) -> list[str]:
     """A line for each device whose owner does not let it work now, with the reason and the time."""
     found = [(device["name"], device["not_now"]) for device in status["devices"] if device.get("not_now")]
     return [
-        f"{name}, not now, as its owner has it: {said['reason']} "
-        f"(asked again at {time.strftime('%H:%M', time.localtime(said['until']))})"
+        f"{name}, not now: {said['reason']} (asked again at {time.strftime('%H:%M', time.localtime(said['until']))})"
         for name, said in found
     ]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,10 +25,12 @@ from bouquet.common.settings import Settings, SettingsError, parse_settings
 from bouquet.common.settings.sections import OWN_DATA
 from bouquet.common.system.locks import is_locked
 from bouquet.common.task.score import Score
+from bouquet.common.texts import of_rounds
 from bouquet.server.monitoring.diagnosis import failures
 from bouquet.server.record.status import FAILED, read_status
 from bouquet.server.run_folder import ROUNDS, SETTINGS, SIMILARITY, START, SUMMARY
 
+MOST_BYTES = 2**23  # of the lines of a run without an end: what shows it stays quick
 Points = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
@@ -253,11 +256,14 @@ def read_run(folder: Path | str) -> Run:
         settings = parse_settings(content, {})
     except SettingsError as error:
         raise RecordError(f"{folder / SETTINGS} does not fit this version of Bouquet: {error}") from None
-    rounds, notes = _read_rounds(folder / ROUNDS)
+    rounds, notes = _read_rounds(folder / ROUNDS, MOST_BYTES if settings.run.is_endless else None)
+    if rounds and rounds[0]["round"] > 1 and settings.run.is_endless:
+        notes.append(f"Curves and sums are of the rounds from {rounds[0]['round']} on; {ROUNDS} has all of them.")
     summary = read_object(folder / SUMMARY) if (folder / SUMMARY).exists() else None
     if summary is None:
         done = rounds[-1]["round"] if rounds else 0
-        notes.insert(0, f"This run has not ended: {done} of {settings.run.rounds} rounds are recorded, no summary yet.")
+        total = of_rounds(settings.run.rounds)
+        notes.insert(0, f"This run has not ended: {done}{total} rounds are recorded, no summary yet.")
     said = read_status(folder)
     if summary is None and said.get("state") == FAILED:
         notes.insert(0, f"The run failed. {said.get('reason', '')}")
@@ -291,8 +297,8 @@ def natural_order(text: str) -> tuple[tuple[int, int, str, str], ...]:
     return tuple((0, len(n), n, part) if part[0] in "0123456789" else (1, 0, part, "") for part, n in parts)
 
 
-def _read_rounds(file: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Lines of ``rounds.jsonl`` in order, and notes on what was passed over.
+def _read_rounds(file: Path, most: int | None) -> tuple[list[dict[str, Any]], list[str]]:
+    """Lines of ``rounds.jsonl`` in order, the last ``most`` bytes of them, and notes on what was passed over.
 
     A round that was recorded twice (the run was stopped between its record and its checkpoint, then resumed) counts
     as it was recorded last.
@@ -300,7 +306,13 @@ def _read_rounds(file: Path) -> tuple[list[dict[str, Any]], list[str]]:
     if not file.exists():
         return [], []
     try:
-        text = file.read_text(encoding="utf-8", errors="replace")
+        with file.open("rb") as content:
+            if most is not None and content.seek(0, os.SEEK_END) > most:
+                content.seek(-most, os.SEEK_END)
+                content.readline()
+            else:
+                content.seek(0)
+            text = content.read().decode("utf-8", errors="replace")
     except OSError as error:
         raise RecordError(f"{file} cannot be read: {error.strerror}.") from None
     rounds: dict[int, dict[str, Any]] = {}

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -83,17 +84,14 @@ class RunRecord:
             return {}
         return content if isinstance(content, dict) else {}
 
-    def rounds(self) -> list[dict[str, Any]]:
+    def each_round(self) -> Iterator[dict[str, Any]]:
         """The lines written so far; a last line that was cut off is passed over."""
-        path = self.folder / ROUNDS
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        rounds = []
-        for line in lines:
-            try:
-                rounds.append(json.loads(line))
-            except ValueError:
-                break
-        return rounds
+        with suppress(FileNotFoundError, ValueError), (self.folder / ROUNDS).open(encoding="utf-8") as lines:
+            yield from map(json.loads, lines)
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """All of `each_round`."""
+        return [*self.each_round()]
 
     def add_round(self, line: Mapping[str, Any]) -> None:
         """Append one line and sync it. Raises `BouquetError` where that cannot be done, on a full disk."""

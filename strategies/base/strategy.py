@@ -302,14 +302,14 @@ class MethodStrategy(Receiver[State], Strategy):
                 "[protection] and its cap on weights do nothing in this run."
             )
 
-    def who_can(self, grid: Grid, connected: Sequence[int], again: bool = False) -> dict[str, int]:
+    def who_can(self, grid: Grid, connected: Sequence[int], again: bool = False, all_: bool = False) -> dict[str, int]:
         """Client → node for the connected nodes that can work now; asks those that are new, or due again.
 
         The others, whose owners have conditions, are then in ``train_round.not_now``. For a server, before a round;
-        ``again`` for the same one.
+        ``again`` for the same one. ``all_``: also those with conditions that could work when they were asked last.
         """
         due = self._due(connected, self.train_round.number + 1)
-        if asked := self._nodes.to_ask(due, again=again):
+        if asked := self._nodes.to_ask(due, who_can=all_, again=again):
             self._asked_before += self._identify(grid, asked)
         self.train_round.not_now = self._nodes.not_now(due)
         return self._nodes.among(connected)
