@@ -66,8 +66,7 @@ federation: $(VENV)/installed-dev
 
 # Malformed replies, 2,000 against every method: some minutes.
 malformed: $(VENV)/installed-dev
-	BOUQUET_MALFORMED=2000 $(TESTED) tests/strategies/base/test_malformed.py \
-		tests/server/service/test_malformed_bytes.py --timeout 3600
+	BOUQUET_MALFORMED=2000 $(TESTED) tests/strategies/base/test_malformed.py --timeout 3600
 
 # An hour of conversations that Hypothesis makes up; what fails stays in .hypothesis, and is tried first from then on.
 fuzz: $(VENV)/installed-dev

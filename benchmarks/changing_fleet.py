@@ -22,8 +22,8 @@ from typing import Any
 
 from bouquet.common.data.partitions import part_in_round
 from bouquet.common.settings import load_settings
-from bouquet.experiments.simulation import run as simulation
 from bouquet.experiments.simulation.inline_grid import InlineGrid
+from bouquet.experiments.simulation.run import FIRST_NODE, simulate
 
 ROUNDS, CHANGE, BACK, DEVICES, GROUPS = 20, 11, 16, 20, 4
 DRIFT: dict[str, list[tuple[int, float]]] = {
@@ -60,7 +60,7 @@ def measured(change: str, method: str, seed: int) -> Iterator[dict[str, Any]]:
     def grid(*given: Any, **more: Any) -> Joining:
         grids.append(Joining(*given, **more))
         if change == "join":
-            grids[0].late = frozenset(simulation.FIRST_NODE + int(client[-2:]) for client in changed)
+            grids[0].late = frozenset(FIRST_NODE + int(client[-2:]) for client in changed)
         return grids[0]
 
     def follow(line: dict[str, Any]) -> None:
@@ -68,11 +68,7 @@ def measured(change: str, method: str, seed: int) -> Iterator[dict[str, Any]]:
         grids[0].round = line["round"] + 1
 
     with tempfile.TemporaryDirectory() as folder:
-        simulation.InlineGrid, before = grid, simulation.InlineGrid  # type: ignore[assignment,misc]
-        try:
-            simulation.simulate(load_settings(None, options), Path(folder) / "run", follow=follow)
-        finally:
-            simulation.InlineGrid = before  # type: ignore[misc]
+        simulate(load_settings(None, options), Path(folder) / "run", follow=follow, grid=grid)
     for line in lines:
         yield {"change": change, "method": method, "seed": seed, **seen(line, changed, DRIFT[change])}
 

@@ -35,8 +35,8 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
+from links import Link, programs
 from processes import cpu_seconds, memory_bytes, name_of, proportional, tree
-from wire import Link, programs
 
 from bouquet.common.system.ports import free_port
 from bouquet.common.system.processes import ending_in_order
@@ -152,7 +152,7 @@ def measure(model: str, rounds: int, cold: bool, folder: Path) -> dict[str, floa
 
 def at_rest(minutes: float, cold: bool, away: bool, folder: Path) -> dict[str, float | str]:
     """One device that is connected, or looks for its server, and has nothing to do."""
-    link, port = Link(LINK, None), free_port()
+    link, port = Link(LINK), free_port()
     bouquet = (sys.executable, "-m", "bouquet")
     init_keys(folder / "keys", [link.server])
     add_device(folder / "keys", "device")

@@ -29,8 +29,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.links import programs, written_lines
 from benchmarks.processes import cpu_seconds, most_resident, resident
-from benchmarks.wire import programs, written_lines
 from bouquet.common.system.ports import free_port
 from bouquet.common.system.processes import ending_in_order
 from bouquet.keys.store import add_device, init_keys

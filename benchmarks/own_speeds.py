@@ -19,7 +19,8 @@ import numpy as np
 from flwr.app import Message
 
 from bouquet.common.settings import load_settings
-from bouquet.experiments.simulation import run as simulation
+from bouquet.experiments.simulation.run import simulate
+from bouquet.experiments.simulation.timed_grid import TimedGrid
 
 GOAL = 0.4  # of the time that waiting for all is given; so long are the other rows
 RATES = (0.05, 0.1, 0.2)
@@ -54,7 +55,6 @@ FLEETS = {
     "away": Fleet(4, 480, ["simulation.speeds=[100,30,5,60]", "simulation.links=[2]"]),
 }
 SLOWEST = 2  # the kind of devices, in each fleet
-TIMED: Any = simulation.TimedGrid
 ROWS = {
     "all": [],
     "buffer": ["server.buffer=0.3"],
@@ -63,7 +63,7 @@ ROWS = {
 }
 
 
-class HalfAway(simulation.TimedGrid):
+class HalfAway(TimedGrid):
     """A fleet of which the second half is not reached every other minute; what such a device has in hand it ends."""
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
@@ -86,12 +86,12 @@ class Looks(NamedTuple):
 
 def run(fleet: str, method: str, row: str, rate: float, rounds: int, seed: int) -> Looks:
     """A run of so many rounds, looked at some fifty times at most."""
-    simulation.TimedGrid = HalfAway if fleet == "away" else TIMED  # type: ignore[misc, unused-ignore]
     name, *more = METHODS[method]
     changes = [f"strategy.name={name}", f"run.seed={seed}", f"run.rounds={rounds}", f"train.learning_rate={rate}"]
     changes += [f"server.evaluate_every={max(1, rounds // 50)}", *more, *ROWS[row], *FLEETS[fleet].settings]
     with tempfile.TemporaryDirectory() as folder:
-        summary = simulation.simulate(load_settings(None, [*COMMON, *changes]), Path(folder) / "run")
+        settings = load_settings(None, [*COMMON, *changes])
+        summary = simulate(settings, Path(folder) / "run", grid=HalfAway if fleet == "away" else None)
         lines = [json.loads(line) for line in (Path(folder) / "run" / "rounds.jsonl").read_text().splitlines()]
     spent = np.cumsum([line["seconds"] for line in lines]).tolist()
     looks = [(t, x["evaluation"]["accuracy_macro"]) for t, x in zip(spent, lines, strict=True) if "evaluation" in x]

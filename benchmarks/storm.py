@@ -22,8 +22,8 @@ import time
 from statistics import median
 
 from benchmarks.fleet_size import federation
+from benchmarks.links import written_lines
 from benchmarks.processes import cpu_seconds, most_resident
-from benchmarks.wire import written_lines
 from bouquet.common.system.processes import ending_in_order
 from bouquet.common.wire.transfer import METHOD
 from bouquet.keys.store import add_device, remove_device

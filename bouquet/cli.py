@@ -8,7 +8,7 @@ import signal
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.text import Text
@@ -55,11 +55,7 @@ def bouquet(
 
 @app.command(rich_help_panel=RESEARCH)
 @options.takes_settings
-def simulate(
-    chosen: Settings,
-    out: options.Out = None,
-    resume: options.Resume = False,
-) -> None:
+def simulate(chosen: Settings, out: options.Out = None, resume: options.Resume = False) -> None:
     """Run a federation of simulated devices on this machine and leave its record in the run folder.
 
     Example: bouquet simulate --strategy fesem --dataset digits --partition rotated --clients 20 --groups 4 --rounds 15
@@ -112,28 +108,14 @@ def server(
     chosen: Settings,
     out: options.Out = None,
     resume: options.ResumeOrBegin = False,
-    host: Annotated[
-        str, typer.Option(rich_help_panel=options.REACHED, help="Address to listen on for clients.")
-    ] = "0.0.0.0",
-    port: Annotated[
-        int,
-        typer.Option(min=1, max=65535, rich_help_panel=options.REACHED, help="Port to listen on for clients (gRPC)."),
-    ] = 9092,
+    host: Annotated[str, options.of(options.REACHED, "Address to listen on for clients.")] = "0.0.0.0",
+    port: Annotated[int, options.of(options.REACHED, "Port to listen on for clients (gRPC).", min=1, max=65535)] = 9092,
     keys: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            rich_help_panel=options.REACHED,
-            help="Certificates and registered devices; 'keys' by default.",
-        ),
+        options.of(options.REACHED, "Certificates and registered devices; 'keys' by default.", metavar="DIR"),
     ] = None,
     insecure: Annotated[
-        bool,
-        typer.Option(
-            "--insecure",
-            rich_help_panel=options.REACHED,
-            help="No encryption, and whoever asks takes part: for a trial.",
-        ),
+        bool, options.of(options.REACHED, "No encryption, and whoever asks takes part: for a trial.", "--insecure")
     ] = False,
     health: options.Health = None,
     web: options.Web = None,
@@ -166,26 +148,14 @@ def client(
     state_dir: options.StateDir = options.STATE_DIR,
     name: Annotated[
         str | None,
-        typer.Option(
-            rich_help_panel=options.WHO,
-            help="Name of this device, where it has no certificate: its host's name by default.",
-        ),
+        options.of(options.WHO, "Name of this device, where it has no certificate: its host's name by default."),
     ] = None,
     partition_id: Annotated[
         int | None,
-        typer.Option(
-            min=0,
-            rich_help_panel=options.DATA,
-            help="Instead of --data: which part of the server's data set is this device's.",
-        ),
+        options.of(options.DATA, "Instead of --data: which part of the server's data set is this device's.", min=0),
     ] = None,
     wait: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            rich_help_panel=options.WHO,
-            help="Seconds to look for the server at first; for ever if not given.",
-        ),
+        float | None, options.of(options.WHO, "Seconds to look for the server at first; for ever if not given.", min=0)
     ] = None,
     keys: options.DeviceKeys = None,
     insecure: options.DeviceInsecure = False,
@@ -220,16 +190,7 @@ def client(
     from bouquet.keys.store import device_keys
 
     config = device_config(
-        data,
-        state_dir,
-        name,
-        partition_id,
-        strict,
-        least_noise,
-        report_classes,
-        most_epsilon,
-        when,
-        tags or (),
+        data, state_dir, name, partition_id, strict, least_noise, report_classes, most_epsilon, when, tags or ()
     )
     own = device_keys(keys, insecure)
     trust = CodeTrust(
@@ -244,19 +205,18 @@ def client(
     key_name = own.name if own else None
     if key_name and partition_id is None:
         config["name"] = key_name
+    files: dict[str, Any] = {} if own is None else own.files
     node = DeviceSettings(
         server,
         state_dir.absolute(),
         config,
         insecure=insecure,
-        authority=own.authority.absolute() if own else None,
-        certificate=own.certificate.absolute() if own else None,
-        private_key=own.private_key.absolute() if own else None,
         health=health,
         trust=trust,
         wait=wait,
         most_hours=most_hours,
         cold=cold,
+        **files,
     )
 
     def report(line: str) -> None:
@@ -296,7 +256,6 @@ def compare(
     A comparison that was stopped goes on where it was when it is started again. With --row, --column or --seed only a
     part is run and shown; what is written is of the whole table. A table that says what to tune is tuned first.
     """
-    from bouquet.experiments.comparison.cell_process import ForkRunner
     from bouquet.experiments.comparison.grid import load_table
     from bouquet.experiments.comparison.tables import csv_table, latex_table, print_results, write_results
     from bouquet.experiments.comparison.tuning import run_comparison
@@ -306,7 +265,7 @@ def compare(
     loaded = load_table(table)
     folder = out or Path("runs") / loaded.name
     part = (row or (), column or (), seed or ())
-    results = run_comparison(loaded, folder, jobs, ForkRunner(), said, resume, part, check_elsewhere)
+    results = run_comparison(loaded, folder, jobs, said, resume, part, check_elsewhere)
     written = write_results(results, folder)
     shown = results.part(*part) if any(part) else results
     if latex or csv:
@@ -343,6 +302,7 @@ app.command(rich_help_panel=SERVER)(fleet.stop)
 app.command(rich_help_panel=DEVICE)(fleet.check)
 app.command(rich_help_panel=DEVICE)(models.predict)
 app.command(rich_help_panel=DEVICE)(models.export)
+app.command(rich_help_panel=DEVICE)(models.rollback)
 app.registered_commands.sort(key=lambda one: GROUPS.index(str(one.rich_help_panel)))
 
 

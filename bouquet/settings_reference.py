@@ -98,7 +98,7 @@ def _table(keys: Sequence[str], kinds: Mapping[str, type[BaseModel]]) -> Iterato
     yield "| --- | --- | --- |"
     for key in keys:
         field = kinds[key].model_fields[key.rpartition(".")[2]]
-        said = field.description or _plain(key.rpartition(".")[2])
+        said = field.description or key.rpartition(".")[2].replace("_", " ").capitalize() + "."
         words = _words(field.annotation)
         if any(word not in said for word in words):
             said += f" One of {', '.join(f'`{word}`' for word in words)}."
@@ -110,10 +110,6 @@ def _words(annotation: Any) -> list[str]:
     if get_origin(annotation) is Literal:
         return [word for word in get_args(annotation) if isinstance(word, str)]
     return [word for part in get_args(annotation) for word in _words(part)]
-
-
-def _plain(name: str) -> str:
-    return name.replace("_", " ").capitalize() + "."
 
 
 def _shown(value: Any) -> str:

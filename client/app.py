@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from flwr.app import Context, Message, MessageType
@@ -34,7 +36,7 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
     def answer(message: Message, context: Context, how: Answer) -> Message:
         try:
             own = settings or Settings.from_run_config(context.run_config)
-            node = ClientContext(own, context, state_folder, durable=state_folder is None)
+            node = ClientContext(own, context, state_folder, state_folder is None, device_log.number_of(message) or 0)
             return how(message, node)
         except NotNow as later:
             device_log.not_now(message, str(later), tell)
@@ -65,8 +67,9 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
     def unwatched(message: Message, node: ClientContext) -> Message:
         # Imported here, because saying who one is must not cost the import of PyTorch.
         from bouquet.client.procedures.registry import check_measured, procedure
-        from bouquet.client.rounds.blank_session import BlankSession
+        from bouquet.client.rounds.blank_session import blank_session
         from bouquet.client.rounds.comparing import Comparing
+        from bouquet.client.rounds.in_use import InUse
         from bouquet.client.rounds.mixture import Mixing
         from bouquet.client.rounds.session import Session
         from bouquet.client.trust.policy import ALLOWED_PROCEDURES, allowed_procedures
@@ -78,6 +81,8 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
             session.observer = Mixing(session)
         if node.settings.personal.compare:
             session.observer = Comparing(session, session.observer)
+        if node.is_real:
+            session.observer = InUse(session, session.observer)
         # Whoever gives the settings in this process, as a simulation does, answers for what it runs.
         allowed = None if settings else allowed_procedures(str(node.config.get(ALLOWED_PROCEDURES, "")))
         asked = procedure(session.received.procedure, allowed)
@@ -95,20 +100,21 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
                 raise
             # That it went wrong may depend on the data, and would leave with no noise on it.
             device_log.hidden(message, error, tell)
-            reply = handler(BlankSession.of(session))
+            reply = handler(blank_session(session))
         else:
             device_log.ended(node, message, session.metrics, tell)
+            if trains and node.is_real and node.settings.run.is_endless:
+                from bouquet.client.data.new_samples import worked
+
+                about = node.state.store, node.context.run_id, node.data, node.settings.server.new_samples, time.time()
+                with suppress(BouquetError):  # the round's own work is done, and its reply goes
+                    worked(*about, session.received.round)
         if session.private is not None and trains and node.budget is not None:
             tell(f"Privacy: {node.budget.told()}.")
         return reply
 
-    @client_app.train()
-    def train(message: Message, context: Context) -> Message:
-        return answer(message, context, work)
-
-    @client_app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
-        return answer(message, context, work)
+    client_app.train()(lambda message, context: answer(message, context, work))
+    client_app.evaluate()(lambda message, context: answer(message, context, work))
 
     def say_who(message: Message, node: ClientContext) -> Message:
         said = node.about
@@ -119,9 +125,7 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
             said = said | {protocol.REFUSES: str(error)}
         return protocol.reply(message, node.client, {}, config=said)
 
-    @client_app.query("identify")
-    def identify(message: Message, context: Context) -> Message:
-        return answer(message, context, say_who)
+    client_app.query("identify")(lambda message, context: answer(message, context, say_who))
 
     @client_app.query("notice")
     def notice(message: Message, context: Context) -> Message:

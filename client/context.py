@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -17,19 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context
 
-from bouquet.client.node_config import (
-    DATA,
-    LEAST_NOISE,
-    MOST_EPSILON,
-    NAME,
-    NUM_PARTITIONS,
-    PARTITION_ID,
-    STATE_DIR,
-    STRICT,
-    TAGS,
-    THREADS,
-    WHEN,
-)
+from bouquet.client import node_config
 from bouquet.client.owner.watch import Watch
 from bouquet.client.state.device_state import DeviceState
 from bouquet.client.state.store import ContextStore, FolderStore
@@ -52,12 +42,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ClientContext:
-    """One device. ``folder`` overrides where its state lies (simulation); ``durable`` syncs it to the disk."""
+    """One device in a ``round``. ``folder`` overrides where its state lies (simulation); ``durable`` syncs it."""
 
     settings: Settings
     context: Context
     folder: Path | None = None
     durable: bool = True
+    round: int = 0
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -71,12 +62,12 @@ class ClientContext:
         """
         if not self.demands_privacy:
             return
-        least, asked = self.config.get(LEAST_NOISE, 0.0), self.settings.privacy
+        least, asked = self.config.get(node_config.LEAST_NOISE, 0.0), self.settings.privacy
         if asked.withholds and asked.noise_multiplier >= float(least):
             if uploads and self.budget is not None:
                 self.budget.check(asked.noise_multiplier)
             return
-        demanded = "--least-noise" if LEAST_NOISE in self.config else "--most-epsilon"
+        demanded = "--least-noise" if node_config.LEAST_NOISE in self.config else "--most-epsilon"
         has = f"clip_norm = {asked.clip_norm}, scores = {asked.scores!r}, noise_multiplier = {asked.noise_multiplier:g}"
         raise OwnerRefusal(
             f"This device's owner sends nothing without privacy.clip_norm, privacy.scores = 'withhold' and a "
@@ -87,14 +78,14 @@ class ClientContext:
     @property
     def demands_privacy(self) -> bool:
         """Whether the device's owner lets nothing leave that is made of its data and has no noise."""
-        return LEAST_NOISE in self.config or MOST_EPSILON in self.config
+        return node_config.LEAST_NOISE in self.config or node_config.MOST_EPSILON in self.config
 
     @cached_property
     def watch(self) -> Watch | None:
         """When the device's owner lets it work; None where the owner has said nothing."""
-        if self.is_simulated or WHEN not in self.config:
+        if self.is_simulated or node_config.WHEN not in self.config:
             return None
-        return Watch(Path(str(self.config[WHEN])), Path(str(self.config.get(STATE_DIR, "."))))
+        return Watch(Path(str(self.config[node_config.WHEN])), Path(str(self.config.get(node_config.STATE_DIR, "."))))
 
     @property
     def threads(self) -> int:
@@ -102,14 +93,14 @@ class ClientContext:
         if not self.is_real:
             return self.settings.train.threads
         own = self.watch.settled.threads if self.watch else None
-        given = self.config.get(THREADS) or os.environ.get("OMP_NUM_THREADS", "")
+        given = self.config.get(node_config.THREADS) or os.environ.get("OMP_NUM_THREADS", "")
         return own or (int(given) if str(given).isdecimal() else 0) or idle_cores()
 
     @cached_property
     def budget(self) -> Budget | None:
         """The count of all that was released with noise; None where there is no folder that outlasts a restart."""
-        most = self.config.get(MOST_EPSILON)
-        if self.folder is None and (state_dir := self.config.get(STATE_DIR)):
+        most = self.config.get(node_config.MOST_EPSILON)
+        if self.folder is None and (state_dir := self.config.get(node_config.STATE_DIR)):
             return Budget(Path(str(state_dir)), None if most is None else float(most))
         if most is not None:
             raise OwnerRefusal("--most-epsilon counts in a state folder, and this device has none.")
@@ -123,24 +114,24 @@ class ClientContext:
     @property
     def is_real(self) -> bool:
         """Whether this is a device; Flower's own simulation, too, gives its clients no folder."""
-        return not self.is_simulated and STATE_DIR in self.config
+        return not self.is_simulated and node_config.STATE_DIR in self.config
 
     @cached_property
     def state(self) -> DeviceState:
         """The device's own memory: a folder where one is given, else what Flower's SuperNode keeps."""
         if self.folder is not None:
             return DeviceState(FolderStore(self.folder / self.client, self.durable))
-        if folder := self.config.get(STATE_DIR):
+        if folder := self.config.get(node_config.STATE_DIR):
             return DeviceState(FolderStore(Path(str(folder)), self.durable))
         return DeviceState(ContextStore(self.context.state))
 
     @cached_property
     def client(self) -> str:
         """The stable identity: the name it was given, else its part of the data set, else one it made and kept."""
-        if name := self.config.get(NAME):
+        if name := self.config.get(node_config.NAME):
             return str(name)
-        if DATA not in self.config and PARTITION_ID in self.config:
-            part = int(self.config[PARTITION_ID])
+        if node_config.DATA not in self.config and node_config.PARTITION_ID in self.config:
+            part = int(self.config[node_config.PARTITION_ID])
             return self._folder(part).name.partition(".csv")[0] if self._own else client_name(part, self.num_partitions)
         return self.state.identity()
 
@@ -150,15 +141,29 @@ class ClientContext:
         if self.folder is not None:
             return {}
         said: dict[str, protocol.Scalar] = {protocol.RELEASE: importlib.metadata.version(DISTRIBUTION)}
-        if STATE_DIR in self.config:
+        if node_config.STATE_DIR in self.config:
             said[protocol.DEVICE_ID] = self.state.identity()
-        if tags := str(self.config.get(TAGS, "")):
+        if tags := str(self.config.get(node_config.TAGS, "")):
             said[protocol.TAGS] = tags.split(",")
         if self.watch is not None:
             said[protocol.CONDITIONS] = True
             if (refused := self.watch.refusal()) is not None:
                 said |= {protocol.NOT_NOW: str(refused), protocol.AGAIN_IN: refused.seconds}
+        if self.is_real and self.settings.run.is_endless:
+            said |= {protocol.CONDITIONS: True, **(self._rest() if protocol.NOT_NOW not in said else {})}
         return said
+
+    def _rest(self) -> dict[str, protocol.Scalar]:
+        """That the device rests for want of new samples, and when to ask again; empty where it works."""
+        from bouquet.client.data.new_samples import rests
+
+        with suppress(BouquetError):  # of data that cannot be read the round says what is wrong
+            needed = self.settings.server.new_samples
+            if (found := rests(self.state.store, self.context.run_id, self.data, needed, time.time())) is not None:
+                private = self.settings.privacy.is_on
+                reason = "too few new samples (server.new_samples)" if private else str(found)
+                return {protocol.NOT_NOW: reason, protocol.AGAIN_IN: found.seconds}
+        return {}
 
     @property
     def task(self) -> Task:
@@ -168,42 +173,35 @@ class ClientContext:
     @property
     def num_partitions(self) -> int:
         """Among how many clients the data set is divided."""
-        return int(self.config.get(NUM_PARTITIONS, self.settings.data.clients))
+        return int(self.config.get(node_config.NUM_PARTITIONS, self.settings.data.clients))
 
     @cached_property
     def data(self) -> ClientData:
-        """The device's own folder, or its part of the data set that the settings name; looked at once in a message."""
-        if folder := self.config.get(DATA):
-            strict = bool(self.config.get(STRICT, False))
+        """The device's own folder, or its part of the data set in this round; looked at once in a message."""
+        if folder := self.config.get(node_config.DATA):
+            strict = bool(self.config.get(node_config.STRICT, False))
             try:
                 return self._kept([Path(str(folder))], own_data, self.settings, str(folder), strict)
             except BouquetError as error:  # its text names files and folders of the owner's
                 what = error.public if error.public != str(error) else "This device's own data do not fit this run."
                 raise BouquetError(str(error), public=f"{what} {SAYS_MORE}") from error
-        if self._own and (not self.settings.data.data_dir or PARTITION_ID not in self.config):
+        if self._own and (not self.settings.data.data_dir or node_config.PARTITION_ID not in self.config):
             raise BouquetError("This device was given no data: start its client with --data FOLDER.")
         if self._own:
-            return own_data(self.settings, str(self._folder(int(self.config[PARTITION_ID]))))
-        if PARTITION_ID not in self.config:
+            return own_data(self.settings, str(self._folder(int(self.config[node_config.PARTITION_ID]))))
+        if node_config.PARTITION_ID not in self.config:
             raise BouquetError(
                 "This device has neither data of its own (--data FOLDER) nor a part of the data set (--partition-id N)."
             )
-        settings = self.settings.data
-        part = (self.settings, int(self.config[PARTITION_ID]), self.num_partitions)
+        from bouquet.common.data.partitions import part_in_round
+
+        settings, number = self.settings.data, int(self.config[node_config.PARTITION_ID])
+        number = part_in_round(self.round, number, self.num_partitions, settings.drift)
+        part = (self.settings, number, self.num_partitions)
         if settings.partition != "rotated" or ":" in settings.dataset or is_images(settings.dataset):
             return _part(*part)  # quicker made than read, or made of files that nobody here knows of
         root, below = settings.data_dir or os.environ.get(DATA_DIR_VARIABLE), dataset_info(settings.dataset).folder
         return self._kept([Path(root, below)] if root and below else [], _part, *part)
-
-    def data_in(self, round_: int) -> ClientData:
-        """The data that the device has in a round: another part of the data set where `data.drift` says so."""
-        drift = self.settings.data.drift
-        if not drift or self._own or PARTITION_ID not in self.config:
-            return self.data
-        from bouquet.common.data.partitions import part_in_round
-
-        part = part_in_round(round_, int(self.config[PARTITION_ID]), self.num_partitions, drift)
-        return _part(self.settings, part, self.num_partitions)
 
     @cached_property
     def data_warnings(self) -> tuple[str, ...]:
@@ -217,7 +215,7 @@ class ClientContext:
 
     def _kept(self, sources: Sequence[Path], make: Callable[..., ClientData], *given: Any) -> ClientData:
         """What ``make`` makes of the sources; on a device with a state folder, made once."""
-        state_dir = self.config.get(STATE_DIR)
+        state_dir = self.config.get(node_config.STATE_DIR)
         if self.folder is not None or not state_dir:
             return make(*given)
         from bouquet.client.data.cache import prepared
@@ -233,7 +231,7 @@ class ClientContext:
     @property
     def has_own_data(self) -> bool:
         """Whether the samples are the device's own: bytes as they are, floats as their owner prepared them."""
-        return DATA in self.config or self._own
+        return node_config.DATA in self.config or self._own
 
     @property
     def _own(self) -> bool:
@@ -257,7 +255,7 @@ class ClientContext:
 
     @cached_property
     def _first_name(self) -> str:
-        if self.folder is not None or STATE_DIR not in self.config or DATA not in self.config:
+        if self.folder is not None or node_config.STATE_DIR not in self.config or node_config.DATA not in self.config:
             return self.client
         return self.state.first_name(self.client)
 
@@ -304,7 +302,6 @@ def _read_data(settings: Settings, folder: str, strict: bool) -> ClientData:
         Path(folder),
         classes=card.classes,
         input_shape=card.input_shape,
-        as_bytes=True,
         seed=settings.run.seed,
         test_fraction=settings.data.test_fraction,
         report=lambda line: print(line, flush=True),

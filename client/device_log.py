@@ -15,11 +15,11 @@ from flwr.app import Message, MessageType
 from bouquet.common import protocol
 from bouquet.common.errors import BouquetError
 from bouquet.common.metrics import written
-from bouquet.common.model_selection import served, served_text
+from bouquet.common.model_selection import LEAST_TESTED, served, served_text
 from bouquet.common.protocol.names import CHOSEN
 from bouquet.common.protocol.records import config_of
 from bouquet.common.task.score import Score
-from bouquet.common.texts import plain
+from bouquet.common.texts import of_rounds, plain
 
 if TYPE_CHECKING:
     from bouquet.client.context import ClientContext
@@ -38,11 +38,15 @@ def silent(text: str) -> None:
     """For a simulation, where a hundred devices share one screen."""
 
 
+def number_of(message: Message) -> int | None:
+    """The number of the round that a message is of; None where it says none."""
+    given = config_of(message.content, protocol.CONFIG).get(protocol.ROUND) if message.has_content() else None
+    return given if isinstance(given, int) else None
+
+
 def round_of(message: Message) -> str:
     """``Round 3`` or ``Test after round 3``, whichever the message asks for."""
-    config = config_of(message.content, protocol.CONFIG) if message.has_content() else {}
-    given = config.get(protocol.ROUND)
-    number = given if isinstance(given, int) else None
+    number = number_of(message)
     if message.metadata.message_type == MessageType.TRAIN:
         return f"Round {number}" if number is not None else "A round"
     return f"Test after round {number}" if number is not None else "A test"
@@ -59,11 +63,14 @@ def began(node: ClientContext, message: Message, run: str, precision: str, tell:
     more = f" and {len(shown) - SHOWN_CLASSES} classes more" if len(shown) > SHOWN_CLASSES else ""
     by_class = f"; {', '.join(shown[:SHOWN_CLASSES])}{more}" if shown else ""
     holds = f"Data: {len(data.train_y)} samples to train on, {len(data.test_y)} to test on{by_class}."
+    few = ""
+    if node.is_real and (tested := len(data.test_y)) < LEAST_TESTED:
+        few = f"Judging: {tested} test samples are too few: each new model takes the place of the one in use."
     asked = (precision,) if node.settings.train.mixed_precision else ()
-    for line in (holds, data.span, *data.notes, *node.data_warnings, *asked):
+    for line in (holds, few, data.span, *data.notes, *node.data_warnings, *asked):
         if line and node.state.is_news(f"{run} {line.partition(':')[0]}", line):
             tell(line)
-    tell(f"{round_of(message)} of {node.settings.run.rounds} begins ({node.settings.run.name}).")
+    tell(f"{round_of(message)}{of_rounds(node.settings.run.rounds)} begins ({node.settings.run.name}).")
 
 
 def ended(node: ClientContext, message: Message, metrics: Mapping[str, Any], tell: Say) -> None:
@@ -71,9 +78,7 @@ def ended(node: ClientContext, message: Message, metrics: Mapping[str, Any], tel
     if tell is silent:
         return
     tell(f"{round_of(message)} ended: {_numbers(metrics, node.task.score)}.")
-    config = config_of(message.content, protocol.CONFIG)
-    last = config.get(protocol.ROUND) == node.settings.run.rounds
-    if message.metadata.message_type == MessageType.EVALUATE and last:
+    if message.metadata.message_type == MessageType.EVALUATE and number_of(message) == node.settings.run.rounds:
         tell(f"The run {node.settings.run.name} has ended. This device's model stays; it waits for the next run.")
 
 

@@ -22,6 +22,8 @@ REPORT = "serving"  # key of a reply's config: by how much more the mixture errs
 SERVE = "serve"  # key of a message's config: RECEIVED or MIXTURE, what the fleet does better with; who is told counts
 CHOSEN = "chosen"  # metric: what is served, as its place in SERVED_NAMES
 MIXED = "mixed"  # metric: a bit for each of NAMES that is in the mixture, and the next where REFERENCE was left out
+LEAST_TESTED = 10  # test samples of a device, by which an older model may stay in use: with fewer, chance decides
+IN_USE = "in-use"  # metric: where an older model stays in use, the round that it is of; 0: of an earlier run
 
 
 def reported(config: Mapping[str, Any]) -> float | None:
@@ -42,12 +44,14 @@ def served(metrics: Mapping[str, float]) -> dict[str, Any]:
     """What a device says that it serves, for the record; empty where it serves the method's own model.
 
     ``kept`` is one of `SERVED_NAMES`, ``mixed`` the models of a mixture, and ``alone_left_out`` is 1 where the model
-    alone is none of them because the received one was judged better.
+    alone is none of them because the received one was judged better. ``in_use`` is the round of an older model that
+    stays in use instead, 0 for one of an earlier run.
     """
-    place, bits = metrics.get(CHOSEN), metrics.get(MIXED)
+    place, bits, older = metrics.get(CHOSEN), metrics.get(MIXED), metrics.get(IN_USE)
+    found: dict[str, Any] = {} if older is None else {"in_use": int(older)}
     if place is None or not 0 <= place < len(SERVED_NAMES):
-        return {}
-    found: dict[str, Any] = {"kept": SERVED_NAMES[int(place)]}
+        return found
+    found["kept"] = SERVED_NAMES[int(place)]
     if bits is None or found["kept"] != MIXTURE or not 0 < bits < 2 << len(NAMES):
         return found
     found["mixed"] = [kind for k, kind in enumerate(NAMES) if int(bits) >> k & 1]
@@ -56,5 +60,7 @@ def served(metrics: Mapping[str, float]) -> dict[str, Any]:
 
 def served_text(said: Mapping[str, Any]) -> str:
     """What `served` gave as people read it: ``received + trained, without alone``; empty where nothing was said."""
+    if (older := said.get("in_use")) is not None:
+        return f"its model of {f'round {older}' if older else 'an earlier run'}, which stays in use"
     text = " + ".join(said.get("mixed") or ()) or str(said.get("kept") or "")
     return f"{text}, without {REFERENCE}" if said.get("alone_left_out") else text

@@ -19,6 +19,12 @@ MOST_TAGS = 20
 CONTROLS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"  # not tab, not line feed
 )
+ENDLESS = 10**9  # rounds of a run without an end
+
+
+def of_rounds(total: int) -> str:
+    """`` of 40``; nothing of a run without an end."""
+    return f" of {total}" if total < ENDLESS else ""
 
 
 def plain(text: str, longest: int = LONGEST) -> str:

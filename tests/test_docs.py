@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from bouquet.common.model.build import initial_model
 from bouquet.common.settings import Settings, load_settings, section_class
 from bouquet.experiments.report.units import human_bytes
 from bouquet.experiments.simulation.run import simulate
-from bouquet.models.export import INPUT, OUTPUT
 from bouquet.settings_reference import settings_reference
 from bouquet.strategies.registry import hyper_parameters, strategy_class
 
@@ -30,7 +28,7 @@ WORDS = {
     "choosing-a-method.md": 500,
     "security.md": 900,
     "reliability.md": 1500,
-    "decisions.md": 4000,  # ten pages
+    "decisions.md": 2500,
     "writing-a-strategy.md": 1500,
     "own-package.md": 1500,
 }
@@ -80,14 +78,6 @@ def test_a_guide_is_as_long_as_it_may_be(page):
 
 def test_the_guides_together_are_a_short_book():
     assert sum(len(re.sub(r"[|#*-]+", " ", prose(page)).split()) for page in GUIDES) <= 40_000
-
-
-def test_names_on_the_architecture_page_are_in_the_files_beside_them():
-    text = (ROOT / "docs" / "architecture.md").read_text()
-    pairs = [(name, file) for file, name in re.findall(r"`([\w/]+/\w+\.py)` \(`(\w+)`\)", text)]
-    pairs += re.findall(r"`(\w+)` \(`([\w/]+/\w+\.py)`\)", text)
-    assert pairs
-    assert [(name, file) for name, file in pairs if f"def {name}(" not in (ROOT / file).read_text()] == []
 
 
 def test_settings_that_the_pages_name_are_there():
@@ -153,26 +143,3 @@ def test_the_sizes_of_models_are_those_of_the_page():
         changes = [f"model.name={name}", "data.dataset=own", "data.classes=a,b,c", f"data.input_shape={shape}"]
         count = sum(p.numel() for p in initial_model(load_settings(None, changes)).parameters())
         assert (name, int(parameters.replace(" ", "")), size) == (name, count, human_bytes(4 * count))
-
-
-def test_the_example_is_of_the_model_whose_size_check_prints():
-    server, logs, models = (
-        (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
-        for page in ("deploy-server", "names-and-logs", "models")
-    )
-    (name,) = re.findall(r'\[model\]\nname = "([\w-]+)"', server)
-    check = re.search(r"model   ok    ([\w-]+), (\d+) parameters", logs)
-    assert check[1] == name
-    assert f"|`{name}`|{check[2]}|" in models.replace(" ", "")
-
-
-def test_the_program_without_python_fits_the_settings_and_the_table_of_its_page():
-    page = "".join((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("sensors", "sensors-use"))
-    toml, csv, program = (re.search(rf"```{kind}\n(.*?)```", page, re.DOTALL)[1] for kind in ("toml", "text", "js"))
-    table = tomllib.loads(toml)["table"]
-    about = f"inputs: {json.dumps(table['inputs'])}, history: {table['history']}, horizon: {table['horizon']}"
-    assert about in program
-    assert csv.split()[0].split(",") == [*table["time"], *table["inputs"]]
-    assert f"{{ {INPUT}: new ort.Tensor" in program
-    assert f"told.{OUTPUT}.data" in program
-    assert f"`{INPUT}` (n, columns, history)" in page

@@ -48,15 +48,3 @@ def test_it_finds_who_sees_digits_upside_down_and_is_more_accurate_than_fedavg(e
     found = float(accuracy.removeprefix("Accuracy: "))
     assert found > 0.9
     assert found > fedavg.evaluate_metrics_clientapp[rounds]["eval_acc"] + 0.05
-
-
-def test_the_diff_that_is_shown_is_that_of_the_file():
-    shown = (EXAMPLE / "README.md").read_text().partition("```diff\n")[2].partition("```")[0].splitlines()
-    lines = (EXAMPLE / "pytorchexample" / "server_app.py").read_text().splitlines()
-    there = [line[1:] for line in shown if line[:1] in " +"]
-    place = 0
-    for line in there:
-        place = lines.index(line, place) + 1
-    gone = [line[1:] for line in shown if line.startswith("-")]
-    assert len(gone) > 3
-    assert not set(gone) & set(lines)

@@ -22,8 +22,8 @@ import numpy as np
 import tomli_w
 
 from benchmarks.faults.schedule import DEVICES, ROUNDS
+from benchmarks.links import Link
 from benchmarks.processes import name_of
-from benchmarks.wire import Link
 from bouquet.client.agent.store import NODE_CONFIG, TASKS
 from bouquet.common.data.datasets import load_dataset
 from bouquet.common.settings import Settings, parse_settings
@@ -136,7 +136,7 @@ class Fleet:
     def connect(self, device: Device) -> None:
         """A link of its own, under a number that nobody has."""
         for number in range(FIRST_LINK + random.randrange(50), LAST_LINK):
-            device.link = Link(number, None)
+            device.link = Link(number)
             with contextlib.suppress(SystemExit):
                 device.link.up()
                 return

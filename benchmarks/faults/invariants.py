@@ -23,6 +23,7 @@ from bouquet.client.training import evaluation
 from bouquet.common.model.build import initial_model
 from bouquet.common.settings import Settings
 from bouquet.common.system.files import TEMPORARY
+from bouquet.experiments.report.run_report import write_report
 from bouquet.server.record.status import FINISHED, read_status
 from bouquet.server.run.checkpoint import load_checkpoint
 
@@ -53,8 +54,11 @@ def check_run(schedule: Schedule, fleet: Fleet, settings: Settings, run: Path, d
     models = [load_file(file) for file in sorted((run / "models").glob("*.safetensors"))]
     if not models or not all(np.isfinite(a).all() for model in models for a in model.values()):
         wrong.append(f"{len(models)} models, not all finite")
-    if not (run / "report.html").exists():
-        wrong.append("there is no report")
+    if not (run / "report.html").exists():  # where the disk was full at the end, it is said how to have it later
+        if f"bouquet report {run}" in fleet.log.read_text():
+            write_report(run)
+        else:
+            wrong.append("there is no report, and nobody is told")
     return wrong + [f"left behind: {file}" for file in temporary(run)]
 
 

@@ -39,7 +39,7 @@ def draft_text(draft: Draft, made_by: str) -> str:
     for section, values in draft.sections.items():
         lines += ["", f"[{section}]"] if len(lines) > 1 else [f"[{section}]"]
         for key, value in values.items():
-            text, comment = f"{key} = {_toml(value)}", draft.comments.get(f"{section}.{key}")
+            text, comment = f"{key} = {json.dumps(value, ensure_ascii=False)}", draft.comments.get(f"{section}.{key}")
             lines.append(f"{text + '  ':<{WIDTH}}# {comment}" if comment else text)
     return "\n".join(lines) + "\n"
 
@@ -62,7 +62,3 @@ def class_setting(draft: Draft, classes: Iterable[str], comment: str) -> None:
     if len(listed) < 2:
         raise BouquetError(f"There is one class only, {', '.join(listed)}: to tell apart there must be two at least.")
     draft.set("data", "classes", listed, comment)
-
-
-def _toml(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)

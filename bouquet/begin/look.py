@@ -105,16 +105,11 @@ def _look_at_photos(draft: Draft) -> None:
     sizes, modes = set(), set()
     for device in draft.devices:
         parts = [device / part for part in sorted(PARTS) if (device / part).is_dir()] or [device]
-        found = [
-            (class_name(entry.name), image_files(entry))
-            for part in parts
-            for entry in sorted(part.iterdir())
-            if _is_class(entry)
-        ]
-        counts[device] = Counter()
-        for name, images in found:
-            counts[device][name] += len(images)
-        photos = [image for _, images in found for image in images]
+        counts[device], photos = Counter(), []
+        for entry in (entry for part in parts for entry in sorted(part.iterdir())):
+            if entry.is_dir() and not is_clutter(entry.name):
+                photos += (images := image_files(entry))
+                counts[device][class_name(entry.name)] += len(images)
         for photo in photos[:: max(1, len(photos) // LOOKED_AT)]:
             with suppress(BouquetError):  # said when all are read
                 image = read_photo(photo, (3, LEAST_SIDE, LEAST_SIDE))
@@ -136,19 +131,11 @@ def _look_at_photos(draft: Draft) -> None:
     channels = 1 if modes <= {"L", "1"} else 3
     width, height = small if small == large and max(small) <= SMALL else (SIDE, SIDE)
     side = max(width, height)
-    larger = (
-        f"; [{channels}, {2 * side}, {2 * side}] shows more, and is four times as slow"
-        if small > (width, height)
-        else ""
-    )
+    larger = f"; [{channels}, {2 * side}, {2 * side}] shows more, and is four times as slow" * (small > (width, height))
     draft.set("data", "input_shape", [channels, height, width], f"photos are scaled to it{larger}")
     draft.set("model", "name", "cnn-dcpfl" if min(width, height) >= LEAST_SIDE else "mlp")
     colour = "grey" if channels == 1 else "in colour"
     draft.assumed.append(f"Photos are scaled to {width} × {height} pixels, {colour}.")
-
-
-def _is_class(entry: Path) -> bool:
-    return entry.is_dir() and not is_clutter(entry.name)
 
 
 # --- .npz ------------------------------------------------------------------------------------------------------------

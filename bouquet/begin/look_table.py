@@ -74,9 +74,8 @@ def look_at_tables(draft: Draft, target: str | None) -> None:
     draft.set("table", "targets", [told.name], "the column to tell")
     if kind == "classification":
         class_setting(draft, told.distinct, f"the words in {told.name}")
-    why = (
-        "as you said" if target else "as its name says" if told.name.lower() in TOLD else "assumed; another by --target"
-    )
+    named_so = "as its name says" if told.name.lower() in TOLD else "assumed; another by --target"
+    why = "as you said" if target else named_so
     draft.assumed.append(f"The column to tell is {told.name} ({why}): {_what(kind, told)}.")
     if time:
         draft.set("table", "time", list(time), "when a row is of: the newest part is tested")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 
 from bouquet.begin.draft import Draft, name_of
@@ -49,10 +50,8 @@ def server_files(draft: Draft) -> list[str]:
 def _own_names() -> list[str]:
     """What other machines may call this one: its name, and the address of the way out."""
     names = [socket.gethostname()]
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way_out:
-        try:
-            way_out.connect(("192.0.2.1", 9))  # sends nothing; an address that nobody has
-            names.append(way_out.getsockname()[0])
-        except OSError:  # without a network
-            pass
+    # Without a network there is none.
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way_out:
+        way_out.connect(("192.0.2.1", 9))  # sends nothing; an address that nobody has
+        names.append(way_out.getsockname()[0])
     return names

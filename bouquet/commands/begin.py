@@ -50,7 +50,7 @@ def init(
 
     def say(what: str, lines: list[str]) -> None:
         for line in lines:
-            console.print(f"{what:<9}{line}", soft_wrap=True, highlight=False)
+            _say(f"{what:<9}{line}")
 
     say("seen", draft.seen)
     say("assumed", draft.assumed)
@@ -106,7 +106,6 @@ def try_(
     from bouquet.begin.trial import advice, gain_text, lines_to_put, outcomes, speed_advice, trial_table, unit_of
     from bouquet.common.errors import BouquetError
     from bouquet.common.settings import load_settings, parse_settings
-    from bouquet.experiments.comparison.cell_process import ForkRunner
     from bouquet.experiments.comparison.tables import write_results
     from bouquet.experiments.comparison.tuning import run_comparison
 
@@ -115,12 +114,12 @@ def try_(
     places = folders if len(folders) > 1 else devices_in(folders[0])
     devices = read_devices(chosen, places)
     for line in [*draft.seen, *draft.assumed] if draft else ():
-        console.print(line, soft_wrap=True, highlight=False)
+        _say(line)
     if len(places) == 1:
         console.print(f"One device's data, divided into {len(devices)} by their order: no devices that there are.")
     out /= digest(devices, chosen.data.test_fraction)
     table = trial_table(chosen, devices, out, rounds, "the defaults" if draft else "your settings")
-    results = run_comparison(table, out, None, ForkRunner(), console, quiet=True)
+    results = run_comparison(table, out, None, console, quiet=True)
     if results.interrupted:
         raise typer.Abort
     if failed := results.failed_now:
@@ -140,9 +139,11 @@ def try_(
     console.print(shown)
     console.print(f"± is of 95 % over {len(table.seeds)} seeds; ≈: may be chance.")
     for said in filter(None, (advice(found, score), speed_advice(results))):
-        console.print(said, soft_wrap=True, highlight=False)
+        _say(said)
     file = settings or (f"{chosen.run.name}.toml" if len(folders) == 1 else "the settings file")
-    console.print(
-        f"What was best here, for {file}:\n{lines_to_put(found)}", soft_wrap=True, highlight=False, markup=False
-    )
-    console.print(f"All of it: {out}/compare.html", soft_wrap=True, highlight=False)
+    _say(f"What was best here, for {file}:\n{lines_to_put(found)}")
+    _say(f"All of it: {out}/compare.html")
+
+
+def _say(text: str) -> None:
+    console.print(text, soft_wrap=True, highlight=False, markup=False)

@@ -88,6 +88,18 @@ def export(
     _say(f"written  {file} ({kept.card.model.name}, {what}, from {kept.origin})")
 
 
+def rollback(state_dir: StateDir = None) -> None:
+    """Have this device use the model before the one in use again, until a newer one is better than both.
+
+    The device keeps the two before the one in use. No server is needed, and training goes on as it is.
+    """
+    from bouquet.client.rounds.in_use import ROUND
+    from bouquet.models.kept import roll_back
+
+    kept = roll_back(state_dir or Path("bouquet-state"))
+    _say(f"in use   the model of round {kept.facts[ROUND]} again, until a newer one is better than both")
+
+
 def _say(text: str, err: bool = False) -> None:
     """Print it; names of classes and columns are those that a server gave, or a file."""
     typer.echo(printable(text), err=err)

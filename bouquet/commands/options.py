@@ -22,229 +22,155 @@ OWNER = "When it works, and what leaves it"
 REACHED = "How devices reach it"
 STAY = "Begin, go on, stay"
 
+
+def of(panel: str | None, says: str, *names: str, **more: Any) -> Any:
+    """An option in a panel of --help."""
+    return typer.Option(*names, help=says, rich_help_panel=panel, **more)
+
+
 SettingsFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--settings", "-s", metavar="FILE", help="Settings of the run, a TOML file.", rich_help_panel=SETTINGS
-    ),
+    Path | None, of(SETTINGS, "Settings of the run, a TOML file.", "--settings", "-s", metavar="FILE")
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="SECTION.KEY=VALUE",
-        help="Set any key, over the file; can be given many times.",
-        rich_help_panel=SETTINGS,
-    ),
+    of(SETTINGS, "Set any key, over the file; can be given many times.", "--set", metavar="SECTION.KEY=VALUE"),
 ]
 Strategy = Annotated[
     str | None,
-    typer.Option(
-        help="fesem, fesem-ma, fedavg, fedprox, standalone, … or your own: package.module:Class or ./file.py:Class.",
-        rich_help_panel=SETTINGS,
+    of(
+        SETTINGS,
+        "fesem, fesem-ma, fedavg, fedprox, standalone, … or your own: package.module:Class or ./file.py:Class.",
     ),
 ]
 Dataset = Annotated[
     str | None,
-    typer.Option(
-        help="digits, mnist, fashion-mnist, emnist, cifar10, uci-har, …, own, or package.module:function.",
-        rich_help_panel=SETTINGS,
-    ),
+    of(SETTINGS, "digits, mnist, fashion-mnist, emnist, cifar10, uci-har, …, own, or package.module:function."),
 ]
-DataDir = Annotated[
-    Path | None, typer.Option(help="Folder that holds the data set; 'digits' needs none.", rich_help_panel=SETTINGS)
-]
+DataDir = Annotated[Path | None, of(SETTINGS, "Folder that holds the data set; 'digits' needs none.")]
 Partition = Annotated[
     str | None,
-    typer.Option(
-        help="iid, dirichlet, pathological, dominant, class-groups, rotated, label-permuted, natural, or your own.",
-        rich_help_panel=SETTINGS,
+    of(
+        SETTINGS, "iid, dirichlet, pathological, dominant, class-groups, rotated, label-permuted, natural, or your own."
     ),
 ]
-Clients = Annotated[
-    int | None, typer.Option(help="Number of clients the data set is divided among.", rich_help_panel=SETTINGS)
-]
-Groups = Annotated[
-    int | None, typer.Option(help="Number of true groups, for partitions that have them.", rich_help_panel=SETTINGS)
-]
-Model = Annotated[
-    str | None, typer.Option(help="mlp, cnn-dcpfl, resnet18, … or package.module:factory.", rich_help_panel=SETTINGS)
-]
-Rounds = Annotated[int | None, typer.Option(help="Rounds of training.", rich_help_panel=SETTINGS)]
-Seed = Annotated[int | None, typer.Option(help="Everything random derives from it.", rich_help_panel=SETTINGS)]
+Clients = Annotated[int | None, of(SETTINGS, "Number of clients the data set is divided among.")]
+Groups = Annotated[int | None, of(SETTINGS, "Number of true groups, for partitions that have them.")]
+Model = Annotated[str | None, of(SETTINGS, "mlp, cnn-dcpfl, resnet18, … or package.module:factory.")]
+Rounds = Annotated[int | None, of(SETTINGS, "Rounds of training.")]
+Seed = Annotated[int | None, of(SETTINGS, "Everything random derives from it.")]
 NoCompare = Annotated[
     bool,
-    typer.Option(
+    of(
+        SETTINGS,
+        "Train no model alone on each device: half the work, and nothing says what devices gain.",
         "--no-compare",
-        help="Train no model alone on each device: half the work, and nothing says what devices gain.",
-        rich_help_panel=SETTINGS,
     ),
 ]
-Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Run folder; runs/NAME by default.")]
+Out = Annotated[Path | None, of(None, "Run folder; runs/NAME by default.", metavar="DIR")]
 # Of a device: what ``client`` and ``check`` are given alike.
-SERVER_ADDRESS = typer.Option("--server", metavar="HOST:PORT", help="Where the server listens.", rich_help_panel=WHO)
+SERVER_ADDRESS = of(WHO, "Where the server listens.", "--server", metavar="HOST:PORT")
 DeviceData = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR", help="This device's data: a folder of images by class, an .npz, or CSV.", rich_help_panel=DATA
-    ),
+    Path | None, of(DATA, "This device's data: a folder of images by class, an .npz, or CSV.", metavar="DIR")
 ]
-StateDir = Annotated[
-    Path,
-    typer.Option(metavar="DIR", help="Where this device keeps its identity and its own model.", rich_help_panel=WHO),
-]
+StateDir = Annotated[Path, of(WHO, "Where this device keeps its identity and its own model.", metavar="DIR")]
 STATE_DIR = Path("bouquet-state")
 DeviceKeys = Annotated[
     Path | None,
-    typer.Option(
-        "--keys",
-        metavar="DIR",
-        help="This device's folder from the server's keys/devices; 'keys' by default.",
-        rich_help_panel=WHO,
-    ),
+    of(WHO, "This device's folder from the server's keys/devices; 'keys' by default.", "--keys", metavar="DIR"),
 ]
 DeviceInsecure = Annotated[
-    bool,
-    typer.Option(
-        "--insecure", help="Trust the network: for a server that was started with --insecure.", rich_help_panel=WHO
-    ),
+    bool, of(WHO, "Trust the network: for a server that was started with --insecure.", "--insecure")
 ]
 Health = Annotated[
     str | None,
-    typer.Option(metavar="HOST:PORT", envvar="BOUQUET_HEALTH", help="Offer gRPC's health service there, without TLS."),
+    of(None, "Offer gRPC's health service there, without TLS.", metavar="HOST:PORT", envvar="BOUQUET_HEALTH"),
 ]
 Cold = Annotated[
-    bool,
-    typer.Option("--cold", help="Start a fresh Python for each task: slower, for devices with little memory."),
+    bool, of(None, "Start a fresh Python for each task: slower, for devices with little memory.", "--cold")
 ]
 Strict = Annotated[
     bool,
-    typer.Option(
-        "--strict",
-        help="Refuse photos and rows that cannot be read, even one; without it up to 5 % are left out.",
-        rich_help_panel=DATA,
-    ),
+    of(DATA, "Refuse photos and rows that cannot be read, even one; without it up to 5 % are left out.", "--strict"),
 ]
 ReportClasses = Annotated[
     bool,
-    typer.Option(
-        "--report-classes",
-        help="Tell the server this device's samples and accuracy by class; by default only sums.",
-        rich_help_panel=OWNER,
-    ),
+    of(OWNER, "Tell the server this device's samples and accuracy by class; by default only sums.", "--report-classes"),
 ]
 KeepWaiting = Annotated[
     bool,
-    typer.Option(
+    of(
+        STAY,
+        "Stay when the run is over: wait for bouquet run NEXT.toml, and for devices without limit.",
         "--keep-waiting",
-        rich_help_panel=STAY,
-        help="Stay when the run is over: wait for bouquet run NEXT.toml, and for devices without limit.",
     ),
 ]
 Web = Annotated[
     str | None,
-    typer.Option(
+    of(
+        None,
+        "Offer a live page, status and metrics there; read-only, token beyond 127.0.0.1.",
         "--web",
         metavar="HOST:PORT",
-        help="Offer a live page, status and metrics there; read-only, token beyond 127.0.0.1.",
     ),
 ]
 Signature = Annotated[
     Path | None,
-    typer.Option(
-        rich_help_panel=REACHED,
-        metavar="FILE",
-        help="Owner's signature on this release (bouquet keys sign); release.sig in --keys.",
-    ),
+    of(REACHED, "Owner's signature on this release (bouquet keys sign); release.sig in --keys.", metavar="FILE"),
 ]
 TrustApp = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="SHA256", help="Also run the server's code with this digest; can be repeated.", rich_help_panel=TRUST
-    ),
+    list[str] | None, of(TRUST, "Also run the server's code with this digest; can be repeated.", metavar="SHA256")
 ]
 TrustSigner = Annotated[
-    list[Path] | None,
-    typer.Option(
-        metavar="FILE", help="Also run what this key signed (signer.pub of bouquet keys signer).", rich_help_panel=TRUST
-    ),
+    list[Path] | None, of(TRUST, "Also run what this key signed (signer.pub of bouquet keys signer).", metavar="FILE")
 ]
 TrustAnyApp = Annotated[
-    bool,
-    typer.Option(
-        "--trust-any-app",
-        help="Run whatever the server sends: its operator can do all that you can.",
-        rich_help_panel=TRUST,
-    ),
+    bool, of(TRUST, "Run whatever the server sends: its operator can do all that you can.", "--trust-any-app")
 ]
 AllowModel = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="PACKAGE.MODULE:FACTORY", help="A model of your own that the server may ask for.", rich_help_panel=TRUST
-    ),
+    list[str] | None, of(TRUST, "A model of your own that the server may ask for.", metavar="PACKAGE.MODULE:FACTORY")
 ]
 AllowProcedure = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="NAME|PACKAGE.MODULE",
-        help="What a method of another package may do here; can be repeated.",
-        rich_help_panel=TRUST,
-    ),
+    of(TRUST, "What a method of another package may do here; can be repeated.", metavar="NAME|PACKAGE.MODULE"),
 ]
 AllowData = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="PACKAGE.MODULE:FUNCTION",
-        help="A data set or partition of your own that the server may ask for.",
-        rich_help_panel=TRUST,
-    ),
+    of(TRUST, "A data set or partition of your own that the server may ask for.", metavar="PACKAGE.MODULE:FUNCTION"),
 ]
 LeastNoise = Annotated[
     float | None,
-    typer.Option(
+    of(
+        OWNER,
+        "Send nothing to a run whose privacy.noise_multiplier is below Z, or that wants scores.",
         min=0,
         metavar="Z",
-        help="Send nothing to a run whose privacy.noise_multiplier is below Z, or that wants scores.",
-        rich_help_panel=OWNER,
     ),
 ]
 MostEpsilon = Annotated[
     float | None,
-    typer.Option(
+    of(
+        OWNER,
+        "Let noised uploads of (E, 1e-5) leave in all, over all runs and restarts, and nothing else.",
         min=0,
         metavar="E",
-        help="Let noised uploads of (E, 1e-5) leave in all, over all runs and restarts, and nothing else.",
-        rich_help_panel=OWNER,
     ),
 ]
-MostHours = Annotated[
-    float, typer.Option(min=0.01, metavar="H", help="Let the work on one task take no longer than H hours.")
-]
+MostHours = Annotated[float, of(None, "Let the work on one task take no longer than H hours.", min=0.01, metavar="H")]
 When = Annotated[
     Path | None,
-    typer.Option(
+    of(
+        OWNER,
+        "This device's owner says when it works: \\[when] with hours, power, link, temperature, …",
         metavar="FILE",
-        help="This device's owner says when it works: \\[when] with hours, power, link, temperature, …",
-        rich_help_panel=OWNER,
     ),
 ]
 Tags = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--tag",
-        metavar="TAG",
-        help="What this device is called by beside its name; can be repeated.",
-        rich_help_panel=WHO,
-    ),
+    list[str] | None, of(WHO, "What this device is called by beside its name; can be repeated.", "--tag", metavar="TAG")
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the run folder after its last round.")]
+Resume = Annotated[bool, of(None, "Go on with the run in the run folder after its last round.", "--resume")]
 ResumeOrBegin = Annotated[
     bool,
-    typer.Option(
-        "--resume",
-        rich_help_panel=STAY,
-        help="Go on with the run in the run folder; begin it where there is none, as a service wants it.",
-    ),
+    of(STAY, "Go on with the run in the run folder; begin it where there is none, as a service wants it.", "--resume"),
 ]
 
 

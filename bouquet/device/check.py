@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from cryptography import x509
 from rich.console import Console
 from rich.text import Text
 
@@ -21,6 +22,7 @@ from bouquet.common.errors import BouquetError
 from bouquet.common.settings import Settings, load_settings
 from bouquet.common.settings.sections import OWN_DATA
 from bouquet.common.system.resources import available_bytes, available_cores, peak_bytes, reset_peak
+from bouquet.common.trust.certificates import expires, read
 from bouquet.keys.store import CA_CERTIFICATE, DEFAULT, device_keys
 
 OK, WARNING, WRONG = "ok", "look", "WRONG"
@@ -115,12 +117,11 @@ def _whole_data(path: Path, settings: Settings, strict: bool) -> Iterator[Line]:
         yield Line("", WARNING, note)
     if found.scaling is not None:
         scaling = found.scaling
-        words = [f"{name}={value}" for name in table.inputs for value in table.values.get(name, ("",))]
-        words = words or [f"x[:, {k}]" for k in range(len(scaling.mean))]  # of an .npz
-        named = zip([word.rstrip("=") for word in words], scaling.mean, scaling.std, strict=True)
-        about = [f"{name} {mean:.4g} ± {std:.3g}" for name, mean, std in named if "=" not in name]
-        inputs = ", ".join(about[:MOST_COLUMNS]) + (
-            f", and {len(about) - MOST_COLUMNS} more" * (len(about) > MOST_COLUMNS)
+        words = table.words or [f"x[:, {k}]" for k in range(len(scaling.mean))]  # of an .npz
+        named = zip(words, scaling.mean, scaling.std, strict=True)
+        about = [f"{name} {mean:.4g} ± {std:.3g}" for name, mean, std in named if name not in table.values]
+        inputs = ", ".join(about[:MOST_COLUMNS]) + f", and {len(about) - MOST_COLUMNS} more" * (
+            len(about) > MOST_COLUMNS
         )
         targets = zip(table.targets, scaling.target_mean, scaling.target_std, strict=False)
         told = "".join(f"; told: {name} {mean:.4g} ± {std:.3g}" for name, mean, std in targets)
@@ -188,8 +189,6 @@ def _keys(directory: Path | None, insecure: bool) -> Iterator[Line]:
 
 def _valid(certificate: Path) -> Line:
     """Until when the device is admitted, as far as its own certificate says."""
-    from bouquet.common.trust.certificates import expires, read
-
     ends = expires(read(certificate)[0])
     left = (ends - datetime.now(UTC)).days
     if left < 0:
@@ -199,21 +198,12 @@ def _valid(certificate: Path) -> Line:
 
 def _clock(authority: Path) -> Line:
     """The device's clock against the authority's certificate: a small device that was off is years behind."""
-    from cryptography import x509
-
-    now = datetime.now(UTC)
+    certificate, now = x509.load_pem_x509_certificate(read(authority)[0]), datetime.now(UTC)
     shown = f"{now.astimezone():%Y-%m-%d %H:%M %Z}"
-    try:
-        certificate = x509.load_pem_x509_certificate(authority.read_bytes())
-    except (OSError, ValueError) as error:
-        return Line("clock", WRONG, f"The certificate {authority} cannot be read ({error}).")
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    if now < begins:
-        return Line("clock", WRONG, f"It says {shown}, before {authority.name} was made ({begins:%Y-%m-%d}): set it.")
-    if now > ends:
-        return Line(
-            "clock", WRONG, f"{authority.name} has expired, on {ends:%Y-%m-%d}; this device's clock says {shown}."
-        )
+    if not begins <= now <= ends:
+        text = f"{shown}, and {authority.name} is valid from {begins:%Y-%m-%d} to {ends:%Y-%m-%d}: set the clock."
+        return Line("clock", WRONG, text)
     state = WARNING if (ends - now).days < NEAR_DAYS else OK
     return Line("clock", state, f"{shown}; {authority.name} is valid until {ends:%Y-%m-%d}.")
 
@@ -250,6 +240,7 @@ def _step(settings: Settings, path: Path | None, strict: bool) -> Iterator[Line]
     import numpy as np
     import torch
 
+    from bouquet.client.context import own_data
     from bouquet.client.training import evaluation, sgd
     from bouquet.client.training.memory import check_fits
     from bouquet.client.training.precision import Precision
@@ -266,15 +257,14 @@ def _step(settings: Settings, path: Path | None, strict: bool) -> Iterator[Line]
         own = STEP_SAMPLES
         if path is not None and settings.data.dataset == OWN_DATA:
             with contextlib.suppress(BouquetError):  # said above
-                own = _samples(path, settings, strict)
+                own = len(own_data(settings, str(path), strict).train_y)
         x = torch.zeros(1, *shape)
         count = max(train.batch_size, min(own, STEP_SAMPLES, evaluation.together(x)))
         generator = np.random.default_rng(0)
         x = torch.as_tensor(generator.normal(size=(count, *shape)).astype(np.float32)).to(device)
         task = task_of(settings)
-        y = torch.as_tensor(generator.integers(0, num_classes, size=count)).to(device)
-        if not task.has_classes:
-            y = torch.as_tensor(generator.normal(size=(count, num_classes)).astype(np.float32)).to(device)
+        y = torch.zeros(count, dtype=torch.int64) if task.has_classes else torch.zeros(count, num_classes)
+        y = y.to(device)
         precision = Precision.of(train.mixed_precision, device)
         loss = sgd.PLAIN if task.has_classes else sgd.TrainingLoss(loss=task.loss)
         options = sgd_options({"local-epochs": 1}, train)
@@ -283,12 +273,9 @@ def _step(settings: Settings, path: Path | None, strict: bool) -> Iterator[Line]
         reset_peak()
         before, available = peak_bytes(), available_bytes() or 0
         check_fits(model, x, train.batch_size)
-        # The first step pays for what PyTorch sets up.
-        sgd.train(
-            model, x[: train.batch_size], y[: train.batch_size], options, (), order, loss_of=loss, precision=precision
-        )
-        clock = time.monotonic()
-        sgd.train(model, x, y, options, (), order, loss_of=loss, precision=precision)
+        for size in (train.batch_size, count):  # the first step pays for what PyTorch sets up
+            clock = time.monotonic()
+            sgd.train(model, x[:size], y[:size], options, (), order, loss_of=loss, precision=precision)
         epoch = (time.monotonic() - clock) * own / count
     except BouquetError as error:
         yield Line("model", WRONG, str(error))
@@ -339,13 +326,6 @@ def _privacy(owner: Mapping[str, float], settings: Settings | None, state_dir: P
     return Line("privacy", OK, spent)
 
 
-def _samples(path: Path, settings: Settings, strict: bool) -> int:
-    """How many samples of its own the device would train on."""
-    from bouquet.client.context import own_data
-
-    return len(own_data(settings, str(path), strict).train_y)
-
-
 def _server(address: str, directory: Path | None, insecure: bool) -> Iterator[Line]:
     from bouquet.client.agent.proxy import find_proxy
     from bouquet.client.agent.reachability import check_server
@@ -357,11 +337,12 @@ def _server(address: str, directory: Path | None, insecure: bool) -> Iterator[Li
         if (proxy := find_proxy(address, os.environ)) is not None:
             yield Line("proxy", OK, f"{address} is reached through {proxy}.")
         ours = (directory or DEFAULT) / CA_CERTIFICATE
-        files = (
-            (own.authority, own.certificate, own.private_key) if own else (ours if ours.is_file() else None, None, None)
-        )
+        none = ours if ours.is_file() else None, None, None
+        files = (own.authority, own.certificate, own.private_key) if own else none
         check_server(address, insecure=insecure, authority=files[0], certificate=files[1], private_key=files[2])
-        yield Line("server", OK, f"{address} answers" + ("." if insecure else ", with a certificate that is trusted."))
+        if proxy is None:
+            trusted = "." if insecure else ", with a certificate that is trusted."
+            yield Line("server", OK, f"{address} answers{trusted}")
         if own is not None or insecure:
             yield Line("", OK, _asked(address, *files))
     except BouquetError as error:

@@ -7,18 +7,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from bouquet.client.node_config import (
-    DATA,
-    LEAST_NOISE,
-    MOST_EPSILON,
-    NAME,
-    PARTITION_ID,
-    REPORT_CLASSES,
-    STATE_DIR,
-    STRICT,
-    TAGS,
-    WHEN,
-)
+from bouquet.client import node_config
 from bouquet.client.owner.conditions import read_when
 from bouquet.common.errors import BouquetError
 from bouquet.common.texts import MOST_TAGS, TAG
@@ -44,30 +33,24 @@ def device_config(
     """
     if (data is None) == (partition_id is None):
         raise BouquetError("Give either --data DIR, this device's own data, or --partition-id N, a part of a data set.")
-    config: dict[str, str | int | float | bool] = {STATE_DIR: str(state_dir.absolute())}
-    if name or partition_id is None:
-        config[NAME] = name or host_name()
-    if report_classes:
-        config[REPORT_CLASSES] = True
-    if strict:
-        config[STRICT] = True
-    if tags:
-        config[TAGS] = ",".join(checked_tags(tags))
-    config |= device_demands(least_noise, most_epsilon)
     if when is not None:
         read_when(when)
-        config[WHEN] = str(when.absolute())
-    if partition_id is not None:
-        config[PARTITION_ID] = partition_id
-    if data is not None:
-        if not data.exists():
-            raise BouquetError(f"The data folder {data} is not there.")
-        if data.is_dir() and not any(data.iterdir()):
-            raise BouquetError(
-                f"The data folder {data} is empty; it holds a folder of images for each class, or a data.npz."
-            )
-        config[DATA] = str(data.absolute())
-    return config
+    if data is not None and not data.exists():
+        raise BouquetError(f"The data folder {data} is not there.")
+    if data is not None and data.is_dir() and not any(data.iterdir()):
+        raise BouquetError(f"The data folder {data} is empty; it holds images in folders by class, or a data.npz.")
+    said = {
+        node_config.STATE_DIR: str(state_dir.absolute()),
+        node_config.NAME: name or (host_name() if partition_id is None else None),
+        node_config.REPORT_CLASSES: report_classes or None,
+        node_config.STRICT: strict or None,
+        node_config.TAGS: ",".join(checked_tags(tags)) or None,
+        node_config.WHEN: None if when is None else str(when.absolute()),
+        node_config.PARTITION_ID: partition_id,
+        node_config.DATA: None if data is None else str(data.absolute()),
+        **device_demands(least_noise, most_epsilon),
+    }
+    return {key: value for key, value in said.items() if value is not None}
 
 
 def checked_tags(tags: Sequence[str]) -> list[str]:
@@ -84,7 +67,7 @@ def device_demands(least_noise: float | None, most_epsilon: float | None) -> dic
     """What a device's owner demands of a run, as part of its node config. Raises `BouquetError` for no budget."""
     if most_epsilon is not None and not 0 < most_epsilon < math.inf:
         raise BouquetError(f"--most-epsilon is {most_epsilon:g}; it must be above 0 and finite.")
-    demands = {LEAST_NOISE: least_noise, MOST_EPSILON: most_epsilon}
+    demands = {node_config.LEAST_NOISE: least_noise, node_config.MOST_EPSILON: most_epsilon}
     return {key: value for key, value in demands.items() if value is not None}
 
 

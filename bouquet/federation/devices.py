@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from bouquet.client.agent.main import command
 from bouquet.client.agent.settings import DeviceSettings
@@ -25,32 +26,21 @@ def local_devices(devices: Sequence[DeviceSettings]) -> Iterator[list[subprocess
 
     They end with this process, however that ends.
     """
-    environment = {**os.environ, **SMALL}
     pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in devices]
     started: list[subprocess.Popen[bytes]] = []
+
+    def start(argv: list[str], folder: Path, log: str, descriptors: Sequence[int]) -> None:
+        with (make_folder(folder, "the folder of a device") / log).open("ab") as said:
+            own, quiet = {**os.environ, **SMALL}, subprocess.DEVNULL
+            started.append(subprocess.Popen(argv, env=own, pass_fds=descriptors, stdin=quiet, stdout=said, stderr=said))
+
     try:
         numbers = [theirs.fileno() for _, theirs in pairs]
         trainer = [sys.executable, "-P", "-m", "bouquet.client.agent.trainer", *map(str, numbers)]
-        log = make_folder(devices[0].state_dir.parent, "the folder of the devices") / "trainer.log"
-        with log.open("ab") as output:
-            started.append(
-                subprocess.Popen(
-                    trainer, env=environment, pass_fds=numbers, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-                )
-            )
+        start(trainer, devices[0].state_dir.parent, "trainer.log", numbers)
         for device, (ours, _) in zip(devices, pairs, strict=True):
-            with (make_folder(device.state_dir, "the state folder") / "device.log").open("ab") as output:
-                argv = command(replace(device, trainer=ours.fileno(), with_parent=True))
-                started.append(
-                    subprocess.Popen(
-                        argv,
-                        env=environment,
-                        pass_fds=[ours.fileno()],
-                        stdin=subprocess.DEVNULL,
-                        stdout=output,
-                        stderr=output,
-                    )
-                )
+            argv = command(replace(device, trainer=ours.fileno(), with_parent=True))
+            start(argv, device.state_dir, "device.log", [ours.fileno()])
         for ends in pairs:
             for end in ends:
                 end.close()

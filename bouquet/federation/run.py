@@ -45,10 +45,10 @@ def is_finished(folder: Path, settings: Settings) -> bool:
 
 def check_folder(folder: Path, settings: Settings, resume: bool) -> None:
     """A new run needs a folder without one; one that goes on needs settings that fit."""
-    if not resume:
-        check_new(folder)
-    else:
+    if resume:
         RunRecord(folder).check_continues(settings)
+    else:
+        check_new(folder)
 
 
 @contextlib.contextmanager

@@ -152,11 +152,6 @@ def certificate_names(file: Path) -> tuple[str, ...]:
     return tuple(str(name.value) for name in names)
 
 
-def shown_name(names: x509.SubjectAlternativeName) -> str:
-    """The first of some names, as `certificate_names` shows it."""
-    return str(next(iter(names)).value)
-
-
 def _builder(
     subject: x509.Name, issuer: x509.Name, key: CertificatePublicKeyTypes, days: int
 ) -> x509.CertificateBuilder:
@@ -167,17 +162,10 @@ def _builder(
 
 
 def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only")
+    usage = dict.fromkeys((*others, "decipher_only"), False)
+    signs = dict.fromkeys(("key_cert_sign", "crl_sign"), signs_certificates)
+    return x509.KeyUsage(digital_signature=not signs_certificates, **usage, **signs)
 
 
 def _name(common: str) -> x509.Name:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import shutil
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,7 +24,7 @@ from cryptography import x509
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.nearest import nearest
-from bouquet.common.system.files import write_atomically, write_secret
+from bouquet.common.system.files import make_folder, write_atomically, write_secret
 from bouquet.common.trust.certificates import check_renewal, common_name, expires, fingerprint, read, registered
 from bouquet.keys.certificates import (
     ALWAYS_NAMED,
@@ -34,7 +34,6 @@ from bouquet.keys.certificates import (
     make_authority,
     make_device_key,
     requested_key,
-    shown_name,
 )
 from bouquet.server.service.certificates import Certificates
 
@@ -78,6 +77,11 @@ class DeviceKeys:
     certificate: Path
     authority: Path
     name: str
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The three files, absolute, as `bouquet.client.agent.settings.DeviceSettings` names them."""
+        return {key: getattr(self, key).absolute() for key in ("authority", "certificate", "private_key")}
 
 
 def server_keys(directory: Path | None, insecure: bool) -> ServerKeys | None:
@@ -148,17 +152,13 @@ class _End:
         return f"The certificate of {self.whose} {verb} on {self.at:%Y-%m-%d}; {self.remedy}"
 
 
-def _own(directory: Path) -> Iterator[_End]:
-    yield _End(
-        expires(read(directory / CA_CERTIFICATE)[0]),
-        "the authority",
-        "make another, add every device again and copy each its folder: bouquet keys init --dir NEW --host NAME_OR_IP",
+def _own(directory: Path) -> list[_End]:
+    anew = (
+        "make another, add every device again and copy each its folder: bouquet keys init --dir NEW --host NAME_OR_IP"
     )
-    yield _End(
-        expires(read(directory / SERVER_CERTIFICATE)[0]),
-        "the server",
-        f"make a new one and start the server again: bouquet keys server --dir {directory}",
-    )
+    again = f"make a new one and start the server again: bouquet keys server --dir {directory}"
+    told = ((CA_CERTIFICATE, "the authority", anew), (SERVER_CERTIFICATE, "the server", again))
+    return [_End(expires(read(directory / file)[0]), whose, remedy) for file, whose, remedy in told]
 
 
 def expiring(directory: Path, now: datetime, days: float = 30) -> list[str]:
@@ -167,13 +167,9 @@ def expiring(directory: Path, now: datetime, days: float = 30) -> list[str]:
     The authority's, the server's, and the newest of each registered device; a device's file that cannot be read is
     passed over. Raises `BouquetError` where one of the first two cannot be read.
     """
-    ends = [
-        *_own(directory),
-        *(
-            _End(expires(newest), name, f"make a new one: bouquet keys renew {name} --dir {directory}")
-            for name, (newest, *_) in registered(directory / REGISTERED)
-        ),
-    ]
+    ends = _own(directory)
+    for name, (newest, *_) in registered(directory / REGISTERED):
+        ends.append(_End(expires(newest), name, f"make a new one: bouquet keys renew {name} --dir {directory}"))
     return [end.line(now) for end in ends if end.at <= now + timedelta(days=days)]
 
 
@@ -207,7 +203,7 @@ def renew_server(
     """
     held = list(certificate_names(directory / SERVER_CERTIFICATE))
     for host in removed:
-        name = shown_name(alternative_names([host]))
+        name = str(next(iter(alternative_names([host]))).value)
         if name in ALWAYS_NAMED or name not in held:
             why = "the server's own machine reaches it by that" if name in ALWAYS_NAMED else "it is not in it"
             raise BouquetError(f"{host!r} cannot be taken from the certificate, {why}. It holds {', '.join(held)}.")
@@ -327,10 +323,8 @@ def _read(file: Path, hint: str) -> bytes:
 
 def _private_folder(folder: Path) -> None:
     """A folder that nobody else can look into; one that is there stays as it is."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise BouquetError(f"The folder {folder} cannot be made: {error.strerror}.") from None
+    if not folder.exists():
+        make_folder(folder, "the folder").chmod(0o700)
 
 
 def _write(file: Path, content: bytes) -> None:

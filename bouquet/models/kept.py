@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from safetensors.numpy import load as load_safetensors
 from torch import Tensor, nn
 
 from bouquet.client.data.cache import FOLDER as DATA
+from bouquet.client.rounds.in_use import ROUND
 from bouquet.client.rounds.serving import served_models
-from bouquet.client.state.device_state import PERSONAL, DeviceState
+from bouquet.client.state.device_state import PERSONAL, DeviceState, Kept
 from bouquet.client.state.store import FolderStore
 from bouquet.client.trust.policy import OWN_CODE
 from bouquet.common.data.scaling import Scaling
@@ -114,17 +116,11 @@ def device_model(state_dir: Path, allowed: Collection[str] = ()) -> KeptModel:
     Of code of the user's own (``package.module:factory``) only what is ``allowed`` is imported. Raises `BouquetError`
     where there is none, and says how to get one.
     """
-    try:
-        # Not made when it is not there: asking for a model must not leave the folder of a device behind.
-        there = state_dir.is_dir()
-        state = DeviceState(FolderStore(state_dir, durable=False)) if there else None
-        kept = state.latest() if state else None
-    except PermissionError:
-        raise BouquetError(
-            f"The state folder {state_dir} cannot be read by this user; run the command as the one that runs the "
-            "client, e.g. sudo -u bouquet."
-        ) from None
-    if kept is None or PERSONAL not in kept.slots:
+    there = state_dir.is_dir()
+    with _owners(state_dir) as state:
+        used = state.in_use() if state else None
+        kept = used or (state.latest() if state else None)
+    if kept is None or (used is None and PERSONAL not in kept.slots):
         what = "holds no model yet" if there else "is not there"
         raise BouquetError(
             f"The state folder {state_dir} {what}: a device keeps its model at the end of its first round. Give "
@@ -143,10 +139,33 @@ def device_model(state_dir: Path, allowed: Collection[str] = ()) -> KeptModel:
             f"The frozen layers of the model in {state_dir} are lost or damaged; the device is sent them again in its "
             "next round."
         )
-    served = served_models(state, kept.run, kept.round) if state else []
-    models = [{**backbone, **own} for own in served or [kept.slots[PERSONAL]]]
-    found = _loaded(kept.card, models, f"{state_dir}, round {kept.round}", allowed)
+    if used is not None:
+        round_, served = used.facts[ROUND], [*used.slots.values()]
+    else:  # kept by an older release, or for another's ClientApp
+        round_ = kept.round
+        served = (served_models(state, kept.run, round_) if state else []) or [kept.slots[PERSONAL]]
+    found = _loaded(kept.card, [{**backbone, **own} for own in served], f"{state_dir}, round {round_}", allowed)
     return replace(found, data=state_dir / DATA / kept.data) if kept.data else found
+
+
+def roll_back(state_dir: Path) -> Kept:
+    """Have the device use the model before the one in use, which is given. Raises `BouquetError` without one."""
+    with _owners(state_dir) as state:
+        if state is None:
+            raise BouquetError(f"The state folder {state_dir} is not there.")
+        return state.roll_back()
+
+
+@contextmanager
+def _owners(state_dir: Path) -> Iterator[DeviceState | None]:
+    """What a state folder holds; none is made where there is none, because asking must not leave one behind."""
+    try:
+        yield DeviceState(FolderStore(state_dir)) if state_dir.is_dir() else None
+    except PermissionError:
+        raise BouquetError(
+            f"The state folder {state_dir} is another user's; run the command as the one that runs the client, e.g. "
+            "sudo -u bouquet."
+        ) from None
 
 
 def cluster_model(run: Path, cluster: int, allowed: Collection[str] = ()) -> KeptModel:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -91,13 +92,9 @@ def predict(kept: KeptModel, paths: Sequence[Path], top: int, strict: bool = Fal
         for path in paths:
             yield from _of_table(kept, path, top, strict)
         return
-    batch: list[_Sample] = []
-    for sample in _samples(kept, paths):
-        batch.append(sample)
-        if len(batch) == BATCH:
-            yield from _predict_batch(kept, batch, top)
-            batch = []
-    yield from _predict_batch(kept, batch, top)
+    samples = _samples(kept, paths)
+    while batch := list(islice(samples, BATCH)):
+        yield from _predict_batch(kept, batch, top)
 
 
 def score_text(kept: KeptModel, paths: Sequence[Path], predictions: Sequence[Prediction], strict: bool = False) -> str:

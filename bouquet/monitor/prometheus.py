@@ -10,10 +10,28 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from bouquet.common.task.score import Score
+from bouquet.common.texts import ENDLESS
 from bouquet.server.record.gains import ALONE, OWN, RECEIVED
 from bouquet.server.record.status import FAILED, FINISHED, STOPPED, TESTING, TRAINING, WAITING
 
 STATES = (WAITING, TRAINING, TESTING, FINISHED, FAILED, STOPPED)
+OF_RUN = (
+    ("bouquet_round", "The round in hand.", "round"),
+    ("bouquet_rounds", "Rounds that the run is to have.", "rounds"),
+    ("bouquet_rounds_completed", "Rounds that have ended.", "completed"),
+    ("bouquet_run_seconds", "Seconds that the rounds took.", "seconds"),
+    ("bouquet_time_left_seconds", "Seconds that the rest may take.", "time_left"),
+    ("bouquet_run_updated_seconds", "When the server last said something.", "updated"),
+    ("bouquet_loss", "Mean training loss of the models of a round.", "loss"),
+    ("bouquet_clusters", "Number of clusters.", "clusters"),
+)
+OF_DEVICES = (
+    ("bouquet_device_connected", "1 while the device is connected.", "connected"),
+    ("bouquet_device_expected", "1 for a device that should be there.", "expected"),
+    ("bouquet_device_last_seen_seconds", "When it was last heard of.", "last_seen"),
+    ("bouquet_device_round", "The last round that it replied in.", "round"),
+    ("bouquet_device_samples", "Samples that it trains on.", "samples"),
+)
 MODELS = {OWN: "in_use", ALONE: "alone", RECEIVED: "received"}  # that a device compares: values of the label
 
 
@@ -33,70 +51,47 @@ class StatusCollector(Collector):
         for name in STATES:
             state.add_metric([run["name"], name], float(run["state"] == name))
         yield state
-        yield self._of_run("bouquet_round", "The round in hand.", run["round"])
-        yield self._of_run("bouquet_rounds", "Rounds that the run is to have.", run["rounds"])
-        yield self._of_run("bouquet_rounds_completed", "Rounds that have ended.", run["completed"])
-        yield self._of_run("bouquet_run_seconds", "Seconds that the rounds took.", run["seconds"])
-        yield self._of_run("bouquet_time_left_seconds", "Seconds that the rest may take.", run["time_left"])
-        yield self._of_run("bouquet_run_updated_seconds", "When the server last said something.", run["updated"])
-        yield self._scores("bouquet_score", "Mean over the devices", {(): run[self.score.key]})
-        yield self._of_run("bouquet_loss", "Mean training loss of the models of a round.", run["loss"])
-        yield self._of_run("bouquet_clusters", "Number of clusters.", run["clusters"])
-        yield self._of_run(
-            "bouquet_warnings", "What is wrong with the run now; bouquet status says it.", self._warnings
+        of_run = {**run, "rounds": run["rounds"] if run["rounds"] < ENDLESS else None}
+        for name, what, key in OF_RUN:
+            yield self._family(name, what, {(): of_run[key]})
+        yield self._family(
+            "bouquet_warnings", "What is wrong with the run now; bouquet status says it.", {(): self._warnings}
         )
+        yield self._scores("bouquet_score", "Mean over the devices", {(): run[self.score.key]})
         yield self._scores(
             "bouquet_cluster_score", "Mean over the devices of a cluster", self._of_clusters(), "cluster"
         )
-        yield self._of_devices("bouquet_device_connected", "1 while the device is connected.", "connected")
-        yield self._of_devices("bouquet_device_expected", "1 for a device that should be there.", "expected")
-        yield self._of_devices("bouquet_device_last_seen_seconds", "When it was last heard of.", "last_seen")
-        yield self._of_devices("bouquet_device_round", "The last round that it replied in.", "round")
+        for name, what, key in OF_DEVICES:
+            yield self._family(name, what, {(device["name"],): device[key] for device in self.devices}, "device")
         scores = {(device["name"],): device[self.score.key] for device in self.devices}
         yield self._scores("bouquet_device_score", "Of the model that the device was sent", scores, "device")
         compared = "What a device that compares has in use, would have alone, and was sent"
         yield self._scores("bouquet_device_compared_score", compared, self._compared(), "device", "model")
-        yield self._of_devices("bouquet_device_samples", "Samples that it trains on.", "samples")
-        resting = GaugeMetricFamily(
-            "bouquet_device_not_now_until_seconds",
-            "When a device is asked again whose owner does not let it work now.",
-            labels=["run", "device", "reason"],
-        )
+        resting = {(d["name"], said["reason"]): said["until"] for d in self.devices if (said := d.get("not_now"))}
+        what = "When a device is asked again whose owner does not let it work now."
+        yield self._family("bouquet_device_not_now_until_seconds", what, resting, "device", "reason")
         failures = CounterMetricFamily("bouquet_device_failures", "Rounds that it failed in.", labels=["run", "device"])
         traffic = CounterMetricFamily(
             "bouquet_device_bytes", "Payload bytes.", labels=["run", "device", "direction"], unit="bytes"
         )
         for device in self.devices:
-            if said := device.get("not_now"):
-                resting.add_metric([run["name"], device["name"], said["reason"]], said["until"])
             failures.add_metric([run["name"], device["name"]], device["failures"])
             for direction in ("up", "down"):
                 traffic.add_metric([run["name"], device["name"], direction], device[f"bytes_{direction}"])
-        yield resting
         yield failures
         yield traffic
 
-    def _of_run(self, name: str, what: str, value: float | None) -> Metric:
-        family = GaugeMetricFamily(name, what, labels=["run"])
-        if value is not None:
-            family.add_metric([self.run["name"]], float(value))
-        return family
-
-    def _of_devices(self, name: str, what: str, key: str) -> Metric:
-        family = GaugeMetricFamily(name, what, labels=["run", "device"])
-        for device in self.devices:
-            if device[key] is not None:
-                family.add_metric([self.run["name"], device["name"]], float(device[key]))
+    def _family(self, name: str, what: str, values: Mapping[tuple[Any, ...], float | None], *labels: str) -> Metric:
+        family = GaugeMetricFamily(name, what, labels=["run", *labels])
+        for whose, value in values.items():
+            if value is not None:
+                family.add_metric([self.run["name"], *whose], float(value))
         return family
 
     def _scores(self, name: str, of: str, values: Mapping[tuple[Any, ...], float | None], *labels: str) -> Metric:
         unit = f" ({self.score.unit})" if self.score.unit else ""
         what = f"{of}: the task's score, here the {self.score.label}{unit}."
-        family = GaugeMetricFamily(name, what, labels=["run", *labels, "score"])
-        for whose, value in values.items():
-            if value is not None:
-                family.add_metric([self.run["name"], *whose, self.score.key], value)
-        return family
+        return self._family(name, what, {(*whose, self.score.key): v for whose, v in values.items()}, *labels, "score")
 
     def _compared(self) -> dict[tuple[Any, ...], float]:
         """Three for each device at most, whatever it reports."""

@@ -14,6 +14,7 @@ from rich.text import Text
 from bouquet.common.metrics import written
 from bouquet.common.system.log_file import stamp
 from bouquet.common.task.score import ACCURACY, Score
+from bouquet.common.texts import ENDLESS
 from bouquet.experiments.report.units import human_bytes, human_seconds
 from bouquet.server.monitoring.diagnosis import failures
 from bouquet.server.record.gains import HEADS as GAIN_HEADS
@@ -37,6 +38,7 @@ class RoundTable:
     def __init__(self, console: Console, rounds: int, title: str, score: Score = ACCURACY) -> None:
         self.console = console
         self.rounds = rounds
+        self.is_live = console.is_terminal and rounds < ENDLESS  # a table that is drawn again has to end
         self.score = score
         self.table = Table(title=title, title_justify="left", caption_justify="left")
         for column in heads(score):
@@ -47,7 +49,7 @@ class RoundTable:
         self.say("waiting for devices")
 
     def __enter__(self) -> RoundTable:
-        if self.console.is_terminal:
+        if self.is_live:
             self._live.start()
         return self
 
@@ -64,34 +66,30 @@ class RoundTable:
     def __call__(self, line: Mapping[str, Any]) -> None:
         """Add a round's line from ``rounds.jsonl``."""
         cells = _cells(line, self.rounds, self.score)
-        self.table.add_row(*cells)
+        if self.is_live:
+            self.table.add_row(*cells)
         self.say(f"round {line['round'] + 1}" if line["round"] < self.rounds else "testing every client's model")
-        if not self.console.is_terminal:
+        if not self.is_live:
             named = (f"{name} {cell}" for name, cell in zip(heads(self.score), cells, strict=True) if cell != "–")
             self.console.print(Text(stamp("  ".join(named))), soft_wrap=True)
         for client, reason in failures(line):
-            text = f"round {line['round']} without {client}: {reason}"
-            self.console.print(Text(self._stamped(text), style="yellow"), soft_wrap=True)
+            self._note(f"round {line['round']} without {client}: {reason}", "yellow")
         resting = line.get("not_now") or {}
         for client, reason in resting.items():
             if self._resting.get(client) != reason:
-                text = f"round {line['round']} without {client}, as its owner has it: {reason}"
-                self.console.print(Text(self._stamped(text)), soft_wrap=True)
+                self._note(f"round {line['round']} without {client}, not now: {reason}")
         self._resting = resting
         if absent := [name for name in line.get("absent", ()) if name not in line["failed"]]:
-            text = f"round {line['round']} without {', '.join(absent)}: absent"
-            self.console.print(Text(self._stamped(text), style="yellow"), soft_wrap=True)
-
+            self._note(f"round {line['round']} without {', '.join(absent)}: absent", "yellow")
         for warning in line.get("warnings", ()):
-            text = f"round {line['round']}: {warning}"
-            self.console.print(Text(self._stamped(text), style="bold yellow"), soft_wrap=True)
+            self._note(f"round {line['round']}: {warning}", "bold yellow")
 
     def status(self, status: Mapping[str, Any]) -> None:
         """What the server is doing: whom it waits for, which round it is in."""
         state = status.get("state")
         if state == WAITING:
             text = f"waiting for devices: {sentence(dict(status)).rstrip('.')}"
-            if not self.console.is_terminal and text != self._said:
+            if not self.is_live and text != self._said:
                 self.console.print(Text(stamp(text)), soft_wrap=True)
             self._said = text
             self.say(text)
@@ -100,28 +98,23 @@ class RoundTable:
         elif state == TESTING:
             self.say("testing every client's model")
 
-    def _stamped(self, text: str) -> str:
-        return text if self.console.is_terminal else stamp(text)
+    def _note(self, text: str, style: str = "") -> None:
+        self.console.print(Text(text if self.is_live else stamp(text), style=style), soft_wrap=True)
 
 
 def _cells(line: Mapping[str, Any], rounds: int, score: Score) -> list[str]:
     answered = line["replies"] + line["failures"]
     return [
-        f"{line['round']}/{rounds}",
+        f"{line['round']}/{rounds}" if rounds < ENDLESS else str(line["round"]),
         f"{line['replies']}/{answered}" if line["failures"] else str(line["replies"]),
         str(line["clusters"]),
-        _number(line["purity"], 2),
-        _number(line["loss"], 3),
+        *("–" if line[key] is None else written(line[key], digits) for key, digits in (("purity", 2), ("loss", 3))),
         _scored(score, line[score.of("macro")]),
         _scored(score, line[score.of("trained_macro")]),
         human_bytes(line["bytes_down"]),
         human_bytes(line["bytes_up"]),
         human_seconds(line["seconds"]),
     ]
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "–" if value is None else written(value, digits)
 
 
 def _scored(score: Score, value: float | None) -> str:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bouquet.common.task.score import Score
+from bouquet.common.texts import of_rounds
 from bouquet.experiments.report.units import ago, human_bytes, human_seconds
 from bouquet.server.record.gains import HEADS
 from bouquet.server.record.gains import cells as gain_cells
@@ -24,7 +25,7 @@ def headline(run: Mapping[str, Any]) -> str:
     text = f"{run['name']}: {run['state']}"
     if run["state"] == WAITING:
         return f"{text}. {run['waiting']}"
-    text += f", round {run['round']} of {run['rounds']}"
+    text += f", round {run['round']}{of_rounds(run['rounds'])}"
     if run["time_left"] is not None:
         text += f", about {human_seconds(run['time_left'])} left"
     return text + (f". {run['reason']}" if run["reason"] else ".")
@@ -38,17 +39,15 @@ def columns(status: Mapping[str, Any], now: float) -> list[tuple[str, ...]]:
     tagged = any(device.get("tags") for device in devices)
     rows: list[tuple[str, ...]] = [(*heads, "samples", "failures", "bouquet", *(["tags"] if tagged else []))]
     for device in devices:
-        connected = (
-            "key removed"
-            if device.get("removed")
-            else "not now"
-            if device.get("not_now")
-            else "other tags"
-            if not device.get("takes_part", True)
-            else "yes"
-            if device["connected"]
-            else ("MISSING" if alive and device["expected"] else "no")
-        )
+        said = [
+            (device.get("removed"), "key removed"),
+            (device.get("not_now"), "not now"),
+            (not device.get("takes_part", True), "other tags"),
+            (device["connected"], "yes"),
+            (alive and device["expected"], "MISSING"),
+            (True, "no"),
+        ]
+        connected = next(text for holds, text in said if holds)
         shown = [device["round"], device["cluster"], device[score.key], device["samples"]]
         cells = [
             "–" if value is None else score.number(value) if isinstance(value, float) else str(value) for value in shown
@@ -72,8 +71,7 @@ def not_now(status: Mapping[str, Any]) -> list[str]:
     """A line for each device whose owner does not let it work now, with the reason and the time."""
     found = [(device["name"], device["not_now"]) for device in status["devices"] if device.get("not_now")]
     return [
-        f"{name}, not now, as its owner has it: {said['reason']} "
-        f"(asked again at {time.strftime('%H:%M', time.localtime(said['until']))})"
+        f"{name}, not now: {said['reason']} (asked again at {time.strftime('%H:%M', time.localtime(said['until']))})"
         for name, said in found
     ]
 

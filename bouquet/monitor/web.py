@@ -113,7 +113,8 @@ def make_app(current: Callable[[], Path], access: Access) -> FastAPI:
     """The application that serves the run in the folder that ``current`` names."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     page = Page(current)
-    policy = (
+    headers = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
+    headers["Content-Security-Policy"] = (
         f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'nonce-{page.nonce}'; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
@@ -132,10 +133,7 @@ def make_app(current: Callable[[], Path], access: Access) -> FastAPI:
             answer = PlainTextResponse(hint, status_code=401 if access.token else 403)
         else:
             answer = await following(request)
-        answer.headers["Content-Security-Policy"] = policy
-        answer.headers["X-Content-Type-Options"] = "nosniff"
-        answer.headers["Referrer-Policy"] = "no-referrer"
-        answer.headers["Cache-Control"] = "no-store"
+        answer.headers.update(headers)
         return answer
 
     @app.exception_handler(BouquetError)
@@ -217,12 +215,9 @@ def serving(
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches the address."""
-    if host == "localhost":
-        return True
-    try:
+    with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return host == "localhost"
 
 
 def kept_token(folder: Path) -> str:

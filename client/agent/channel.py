@@ -11,7 +11,7 @@ from bouquet.client.agent.reachability import ServerMismatch
 from bouquet.client.agent.settings import DeviceSettings
 from bouquet.common.errors import BouquetError
 from bouquet.common.system.files import write_atomically
-from bouquet.common.trust.certificates import fingerprint
+from bouquet.common.trust.certificates import check_renewal, fingerprint
 from bouquet.common.wire.transfer import FRAME_BYTES
 
 KEEPALIVE_SECONDS, KEEPALIVE_ANSWER_SECONDS = 50, 20  # as the server's (`bouquet.server.service.connections`)
@@ -48,8 +48,6 @@ def certificate(settings: DeviceSettings) -> Path | None:
 
 def renewal(settings: DeviceSettings, pem: bytes) -> str:
     """Keep a certificate that the server has sent; what to say of it, nothing where it is shown already."""
-    from bouquet.common.trust.certificates import check_renewal
-
     copied, shown = settings.certificate, certificate(settings)
     if copied is None or shown is None or settings.authority is None:
         return ""

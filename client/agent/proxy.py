@@ -17,8 +17,8 @@ import contextlib
 import ipaddress
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from urllib.parse import unquote_to_bytes
+from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.system.ports import split_address
@@ -28,25 +28,20 @@ PROXIES = ("grpc_proxy", "https_proxy", "HTTPS_PROXY", "http_proxy")
 EXCEPTIONS = ("no_grpc_proxy", "no_proxy", "NO_PROXY")
 FORM = "http://[USER:PASSWORD@]HOST:PORT"
 TAKEN = re.compile(r"http://[^/?#]", re.IGNORECASE)
-PARTS = re.compile(
-    r"http://(?:(?P<credentials>[^/?#]*)@)?(?P<host>\[[^]/?#]+\]|[^][:@/?#]+)(?::(?P<port>\d*))?\s*(?:[/?#].*)?",
-    re.IGNORECASE | re.DOTALL,
-)
-DEFAULT_PORT = "443"
+DEFAULT_PORT = 443
 
 
 @dataclass(frozen=True)
 class Proxy:
-    """A proxy, the variable that names it, and the user and password it is told; as text, all but these."""
+    """A proxy, and the variable that names it; not the user and password that it is told."""
 
     host: str
     port: int
     variable: str
-    credentials: bytes = field(default=b"", repr=False)
 
     @property
     def url(self) -> str:
-        """Its URL, without user and password."""
+        """Its URL."""
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     def __str__(self) -> str:
@@ -63,24 +58,18 @@ def find_proxy(address: str, environment: Mapping[str, str]) -> Proxy | None:
     variable, url = _first(environment, PROXIES)
     if not TAKEN.match(url) or _is_listed(host, _first(environment, EXCEPTIONS)[1]):
         return None
-    parts = PARTS.fullmatch(url)
-    place = f"{parts['host']}:{parts['port'] or DEFAULT_PORT}" if parts else ""
     try:
-        proxy_host, port = split_address(place)
-    except BouquetError:
+        parts = urlsplit(url)
+        place, port = parts.hostname or "", parts.port
+        if not place:
+            raise ValueError(place)
+    except ValueError:
         # Not shown: what cannot be read may hold a password.
         raise BouquetError(
             f"The variable {variable} does not name a proxy as {FORM}. In the user and the password, "
             "characters such as / ? # are written as %2F %3F %23."
         ) from None
-    return Proxy(proxy_host, port, variable, unquote_to_bytes(parts["credentials"] or "") if parts else b"")
-
-
-def passed_over(address: str, environment: Mapping[str, str]) -> str:
-    """The variable whose proxy, meant for the server at ``address``, gRPC does not use for its form; empty without."""
-    variable, url = _first(environment, PROXIES)
-    is_meant = url and not _is_listed(split_address(address)[0], _first(environment, EXCEPTIONS)[1])
-    return variable if is_meant and not TAKEN.match(url) else ""
+    return Proxy(place, port or DEFAULT_PORT, variable)
 
 
 def grpc_environment(environment: Mapping[str, str]) -> dict[str, str]:

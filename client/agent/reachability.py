@@ -9,18 +9,14 @@ connection after it, because in TLS 1.3 the client is through before the server 
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import http.client
 import os
-import re
 import socket
 import ssl
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bouquet.client.agent.proxy import FORM, Proxy, find_proxy, passed_over
+from bouquet.client.agent.proxy import find_proxy
 from bouquet.common.errors import BouquetError
 from bouquet.common.system.ports import split_address
 
@@ -31,7 +27,6 @@ TLS_ALERT = b"\x15\x03"
 # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH; ..._CERT_NOT_YET_VALID, ..._HAS_EXPIRED.
 OTHER_NAME = (62, 64)
 NOT_YET_VALID, EXPIRED = 9, 10
-MOST_PROXY_BYTES = 16_384
 
 
 class ServerUnreachable(BouquetError):
@@ -55,11 +50,11 @@ def check_server(
 
     ``authority`` is the PEM file of who signed the server's certificate; without it the system's authorities count.
     ``certificate`` and ``private_key`` are this device's own, shown in the handshake; a server that refuses them does
-    not pass. With ``insecure`` no file is looked at. The way is gRPC's: through the proxy of this process's
-    environment, where there is one (`bouquet.client.agent.proxy`), which then looks up the server's name.
+    not pass. With ``insecure`` no file is looked at. Where the way is through a proxy (`bouquet.client.agent.proxy`),
+    it is asked whether that is there; what is behind it, gRPC's own error tells.
 
     Raises `ServerUnreachable` when nothing answers, each step given ``timeout`` seconds, `ServerMismatch` when the two
-    sides, or the proxy, do not fit, `BouquetError` for an address, a file or a proxy's URL that cannot be used.
+    sides do not fit, `BouquetError` for an address, a file or a proxy's URL that cannot be used.
     Whether the server knows this device's certificate only the agent finds out.
     """
     host, _ = split_address(address)
@@ -67,60 +62,37 @@ def check_server(
         host.encode("idna")
     except UnicodeError:
         raise BouquetError(f"{host!r} is not a name that a server can have.") from None
-    keys = _Keys(authority, certificate, private_key)
-    context = None if insecure else _context(keys)
-    proxy = find_proxy(address, os.environ)
-    shown = f"{address}, through the proxy {proxy}," if proxy else address
+    context = None if insecure else _context(authority, certificate, private_key)
+    if (proxy := find_proxy(address, os.environ)) is not None:
+        hint = f"Check {proxy.variable}; a server that is reached without a proxy is named in no_proxy."
+        _connect(proxy.url.removeprefix("http://"), timeout, f"proxy {proxy}", hint).close()
+        return
     if context is None:
-        _check_plain(address, proxy, shown, timeout)
+        _check_plain(address, timeout)
         return
     # gRPC's server ends the connection of a device that it refuses without an alert, and so does any that is just
     # being stopped; but that one not twice.
     for _ in range(2):
-        with _connect(address, proxy, timeout) as connection:
-            answer, error = _ask_secured(connection, context, host, shown, keys)
+        with _connect(address, timeout, f"server {address}") as connection:
+            answer, error = _ask_secured(connection, context, host, address, authority)
         if answer or isinstance(error, TimeoutError):
-            _judge(answer, shown)
+            _judge(answer, address)
             return
         if _alert(error):
             break
-    raise _refused(shown, keys, _alert(error))
-
-
-@dataclass(frozen=True)
-class _Keys:
-    """The files of `check_server`."""
-
-    authority: Path | None
-    certificate: Path | None
-    private_key: Path | None
+    raise _refused(address, certificate, _alert(error))
 
 
 # The way there
 
 
-def _connect(address: str, proxy: Proxy | None, timeout: float) -> socket.socket:
-    """A connection to the server, through the proxy where there is one."""
-    host, port = (proxy.host, proxy.port) if proxy else split_address(address)
+def _connect(address: str, timeout: float, what: str, hint: str = "") -> socket.socket:
+    host, port = split_address(address)
     try:
-        connection = socket.create_connection((host, port), timeout=timeout)
+        return socket.create_connection((host, port), timeout=timeout)
     except (OSError, UnicodeError) as error:
         reason, advice = _failure(error, host, port)
-        if proxy:
-            raise ServerUnreachable(
-                f"The proxy {proxy} cannot be reached: {reason}. Check {proxy.variable}; a server that is reached "
-                "without a proxy is named in no_proxy."
-            ) from None
-        if variable := passed_over(address, os.environ):
-            advice += f" The proxy in {variable} is not used: gRPC takes those alone that are given as {FORM}."
-        raise ServerUnreachable(f"The server {address} cannot be reached: {reason}. {advice}") from None
-    if proxy:
-        try:
-            _open_tunnel(connection, proxy, address)
-        except BaseException:
-            connection.close()
-            raise
-    return connection
+        raise ServerUnreachable(f"The {what} cannot be reached: {reason}. {hint or advice}") from None
 
 
 def _failure(error: Exception, host: str, port: int) -> tuple[str, str]:
@@ -130,91 +102,40 @@ def _failure(error: Exception, host: str, port: int) -> tuple[str, str]:
     if isinstance(error, TimeoutError):
         return f"no answer from {host}", f"Check the address, and that no firewall drops port {port}."
     if isinstance(error, ConnectionRefusedError):
-        return (
-            f"{host} is there, but nothing listens on port {port}",
-            "Check that bouquet server runs, and its port.",
-        )
+        return (f"{host} is there, but nothing listens on port {port}", "Check that bouquet server runs, and its port.")
     return f"{getattr(error, 'strerror', None) or error}", "Check this device's network and the address."
-
-
-def _open_tunnel(connection: socket.socket, proxy: Proxy, address: str) -> None:
-    """Have the proxy connect to the server (RFC 9110, 9.3.6), as gRPC asks for it, or say why it does not."""
-    request = f"CONNECT {address} HTTP/1.1\r\nHost: {address}\r\n"
-    if proxy.credentials:
-        request += f"Proxy-Authorization: Basic {base64.b64encode(proxy.credentials).decode()}\r\n"
-    answer = bytearray()
-    with contextlib.suppress(OSError):
-        connection.sendall(f"{request}\r\n".encode())
-        # One byte at a time: what follows the header is the server's, and may come with it.
-        while not answer.endswith(b"\r\n\r\n") and len(answer) < MOST_PROXY_BYTES and (byte := connection.recv(1)):
-            answer += byte
-            if not answer.startswith(b"HTTP/1."[: len(answer)]):
-                break
-    if not answer:
-        raise ServerUnreachable(
-            f"The proxy {proxy} accepts a connection and then says nothing. Check that it runs, and {proxy.variable}."
-        )
-    line = re.match(rb"HTTP/1\.\d (\d{3})\b", answer)
-    if line is None or not answer.endswith(b"\r\n\r\n"):
-        raise ServerMismatch(
-            f"The proxy {proxy} does not answer as an HTTP proxy does: another program may have its port. "
-            f"Check {proxy.variable}."
-        )
-    status = int(line[1])
-    said = f"{status} {http.client.responses.get(status, '')}".strip()
-    if status == http.client.PROXY_AUTHENTICATION_REQUIRED:
-        found = "does not accept the user and password given" if proxy.credentials else "asks for a user and a password"
-        raise ServerMismatch(f"The proxy {proxy} {found} ({said}). Set {proxy.variable} to {FORM}.")
-    if status >= 500:
-        raise ServerUnreachable(
-            f"The proxy {proxy} does not reach the server {address} ({said}). Check the address and that bouquet "
-            "server runs; a server that is reached without a proxy is named in no_proxy."
-        )
-    if not 200 <= status < 300:
-        raise ServerMismatch(
-            f"The proxy {proxy} refuses to connect to {address} ({said}). Whoever runs it must allow that address "
-            "and port; a server that is reached without a proxy is named in no_proxy."
-        )
 
 
 # The two certificates
 
 
-def _context(keys: _Keys) -> ssl.SSLContext:
+def _context(authority: Path | None, certificate: Path | None, private_key: Path | None) -> ssl.SSLContext:
     """What this device trusts and shows. Raises `BouquetError` for files that cannot be used."""
-    if keys.authority is not None and not keys.authority.is_file():
-        raise BouquetError(f"There is no certificate {keys.authority}; copy the server's ca.crt to this device.")
-    for file in (keys.certificate, keys.private_key):
+    for file in (authority, certificate, private_key):
         if file is not None and not file.is_file():
             raise BouquetError(f"There is no {file}; copy what bouquet keys add made on the server to this device.")
     try:
-        context = ssl.create_default_context(cafile=keys.authority)
+        context = ssl.create_default_context(cafile=authority)
     except OSError as error:
-        raise BouquetError(f"The certificate {keys.authority} cannot be read ({_text(error)}).") from None
+        raise BouquetError(f"The certificate {authority} cannot be read ({_text(error)}).") from None
     context.set_alpn_protocols(["h2"])
     # Judge the certificate as gRPC does: by its alternative names alone, and without the strictness of Python 3.13.
     context.hostname_checks_common_name = False
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    _show(context, keys)
+    if certificate is not None:
+        try:
+            # An empty password, lest OpenSSL ask whoever sits at the terminal for that of an encrypted key.
+            context.load_cert_chain(certificate, private_key, password="")
+        except (OSError, ValueError) as error:
+            raise BouquetError(
+                f"The certificate {certificate} and the key {private_key} cannot be used ({_text(error)}). "
+                "Copy both from the folder that bouquet keys add made on the server."
+            ) from None
     return context
 
 
-def _show(context: ssl.SSLContext, keys: _Keys) -> None:
-    """Have the context show this device's certificate. Raises `BouquetError` for files that cannot be used."""
-    if keys.certificate is None:
-        return
-    try:
-        # An empty password, lest OpenSSL ask whoever sits at the terminal for that of an encrypted key.
-        context.load_cert_chain(keys.certificate, keys.private_key, password="")
-    except (OSError, ValueError) as error:
-        raise BouquetError(
-            f"The certificate {keys.certificate} and the key {keys.private_key} cannot be used ({_text(error)}). "
-            "Copy both from the folder that bouquet keys add made on the server."
-        ) from None
-
-
 def _ask_secured(
-    connection: socket.socket, context: ssl.SSLContext, host: str, shown: str, keys: _Keys
+    connection: socket.socket, context: ssl.SSLContext, host: str, shown: str, authority: Path | None
 ) -> tuple[bytes, OSError | None]:
     """`_first_bytes` through TLS; none, and the alert, where the handshake ends with one about this device."""
     try:
@@ -222,7 +143,7 @@ def _ask_secured(
     except ssl.SSLCertVerificationError as error:
         raise ServerMismatch(
             f"The certificate of {shown} is not accepted: {error.verify_message}. "
-            f"{_advice_on(error.verify_code, host, keys.authority)}"
+            f"{_advice_on(error.verify_code, host, authority)}"
         ) from None
     except (TimeoutError, ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
         raise _silent(shown) from None
@@ -237,24 +158,16 @@ def _ask_secured(
         return _first_bytes(secured)
 
 
-def _refused(shown: str, keys: _Keys, alert: str) -> ServerMismatch:
-    if keys.certificate is None:
+def _refused(shown: str, certificate: Path | None, alert: str) -> ServerMismatch:
+    if certificate is None:
         return ServerMismatch(
             f"The server {shown} asks for a device's certificate, and none was shown. Start this device with its keys "
             "(--keys DIR, made on the server with bouquet keys add)."
         )
-    reason = alert or _verdict(keys)
-    other = "Was it made by another authority? bouquet keys add, on this server, makes the device's keys anew."
-    old = f"Has it expired? bouquet keys renew, on the server. If not, a clock is wrong: {_clock()}."
-    if "expired" in reason or "not yet valid" in reason:
-        advice = old
-    elif re.search("unknown ca|decrypt error|issuer|self.signed|signature", reason):
-        advice = other
-    else:
-        advice = f"{other} {old}"
     return ServerMismatch(
-        f"The server {shown} does not accept this device's certificate {keys.certificate}"
-        f"{f' ({reason})' if reason else ''}. {advice}"
+        f"The server {shown} does not accept this device's certificate {certificate}{f' ({alert})' if alert else ''}. "
+        "Was it made by another authority? bouquet keys add, on this server, makes the device's keys anew. Has it "
+        f"expired? bouquet keys renew, on the server. If not, a clock is wrong: {_clock()}."
     )
 
 
@@ -279,40 +192,6 @@ def _alert(error: OSError | None) -> str:
     return name.lower().replace("_", " ") if is_about_it else ""
 
 
-def _verdict(keys: _Keys) -> str:
-    """What a server that trusts ``authority`` alone holds against this device's certificate; empty for nothing.
-
-    Asked of OpenSSL, in a handshake in memory.
-    """
-    if keys.authority is None:
-        return ""
-    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=keys.authority)
-    server.verify_mode = ssl.CERT_REQUIRED
-    server.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    client = _unwary()
-    for context in (server, client):
-        _show(context, keys)  # As the server's own it does too: this client does not look.
-    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
-    device = client.wrap_bio(back, there)
-    verifier = server.wrap_bio(there, back, server_side=True)
-    for side in (device, verifier, device, verifier):
-        try:
-            side.do_handshake()
-        except ssl.SSLWantReadError:
-            continue
-        except ssl.SSLCertVerificationError as error:
-            return error.verify_message
-    return ""
-
-
-def _unwary() -> ssl.SSLContext:
-    """A client's context that takes any certificate."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
-
-
 def _clock() -> str:
     return f"this device's clock says {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
 
@@ -324,26 +203,27 @@ def _text(error: Exception) -> str:
 # What is there
 
 
-def _check_plain(address: str, proxy: Proxy | None, shown: str, timeout: float) -> None:
-    with _connect(address, proxy, timeout) as connection:
+def _check_plain(address: str, timeout: float) -> None:
+    with _connect(address, timeout, f"server {address}") as connection:
         answer, _ = _first_bytes(connection)
     if answer and not answer.startswith(TLS_ALERT):
-        _judge(answer, shown)
-    elif _completes_handshake(address, proxy, timeout):
+        _judge(answer, address)
+    elif _completes_handshake(address, timeout):
         raise ServerMismatch(
-            f"The server {shown} speaks TLS, and this device was told not to (--insecure). "
+            f"The server {address} speaks TLS, and this device was told not to (--insecure). "
             "Start it with its keys instead (--keys DIR, made on the server with bouquet keys add)."
         )
     else:
-        raise _silent(shown)
+        raise _silent(address)
 
 
-def _completes_handshake(address: str, proxy: Proxy | None, timeout: float) -> bool:
+def _completes_handshake(address: str, timeout: float) -> bool:
     """Whether there is TLS at all, whoever's."""
-    context = _unwary()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2", "http/1.1"])
     try:
-        with _connect(address, proxy, timeout) as connection, context.wrap_socket(connection):
+        with _connect(address, timeout, "server") as connection, context.wrap_socket(connection):
             return True
     except (OSError, ServerUnreachable):
         return False

@@ -52,26 +52,17 @@ class TaskStore:
         """Where the content of its reply lies."""
         return self.folder / f"{identifier}.reply"
 
-    def digest_file(self, identifier: str) -> Path:
-        """Where the SHA-256 of that content lies, as it was when the reply was written."""
-        return self.folder / f"{identifier}.sha256"
+    def file(self, name: str | int, kind: str) -> Path:
+        """Of a task the SHA-256 of its reply (``sha256``), or the ``error`` that is its reply.
 
-    def error_file(self, identifier: str) -> Path:
-        """Where the error lies that is its reply."""
-        return self.folder / f"{identifier}.error"
-
-    def run_file(self, run: int) -> Path:
-        """Where the settings of a run lie."""
-        return self.folder / f"{run}.run"
-
-    def room_file(self, run: int) -> Path:
-        """What a content of a run may take, as JSON: the fields of a `Room`."""
-        return self.folder / f"{run}.room.run"
+        Of a run its settings (``run``), and what its contents may take, the fields of a `Room` (``room.run``).
+        """
+        return self.folder / f"{name}.{kind}"
 
     def room(self, run: int) -> Room | None:
         """What a content may take at most in a run, by the device's own model; None before that is known."""
         with contextlib.suppress(OSError, ValueError, TypeError):
-            return Room(**json.loads(self.room_file(run).read_text(encoding="utf-8")))
+            return Room(**json.loads(self.file(run, "room.run").read_text(encoding="utf-8")))
         return None
 
     def holds(self) -> list[str]:
@@ -80,7 +71,7 @@ class TaskStore:
 
     def keep_run(self, run: Run) -> None:
         """Keep the settings of a run; those of others go, and their tasks: nobody asks for these replies any more."""
-        kept = self.room_file(run.id) if self._has_settings(run) else None
+        kept = self.file(run.id, "room.run") if self._has_settings(run) else None
         for file in self.folder.glob("*.run"):
             if file != kept:
                 file.unlink(missing_ok=True)
@@ -88,11 +79,11 @@ class TaskStore:
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 if json.loads(file.read_text(encoding="utf-8"))["run"] != run.id:
                     self.drop(file.stem)
-        self.run_file(run.id).write_text(run.settings, encoding="utf-8")
+        self.file(run.id, "run").write_text(run.settings, encoding="utf-8")
 
     def _has_settings(self, run: Run) -> bool:
         with contextlib.suppress(OSError):
-            return self.run_file(run.id).read_text(encoding="utf-8") == run.settings
+            return self.file(run.id, "run").read_text(encoding="utf-8") == run.settings
         return False
 
     def has_content(self, task: Task) -> bool:
@@ -106,7 +97,7 @@ class TaskStore:
 
     def reply_is_there(self, identifier: str) -> bool:
         """Whether a task is answered."""
-        return self.reply_file(identifier).exists() or self.error_file(identifier).exists()
+        return self.reply_file(identifier).exists() or self.file(identifier, "error").exists()
 
     def keep(self, task: Task, node: int, promised: int) -> None:
         """Keep what a task is, and its content where that came inside.
@@ -129,23 +120,23 @@ class TaskStore:
     def fail(self, identifier: str, code: int, reason: str) -> Reply:
         """Have an error be the reply to a task."""
         with contextlib.suppress(BouquetError):  # on a full disk it is said once
-            write_atomically(self.error_file(identifier), json.dumps([code, reason]).encode(), 0o600)
+            write_atomically(self.file(identifier, "error"), json.dumps([code, reason]).encode(), 0o600)
         return Reply(id=identifier, error=Error(code=code, reason=reason))
 
     def succeed(self, identifier: str, content: bytes) -> None:
         """Have a content be the reply to a task. Raises `BouquetError` where it cannot be written."""
         with contextlib.suppress(OSError):  # without it the reply does not count
-            self.digest_file(identifier).write_bytes(hashlib.sha256(content).digest())
+            self.file(identifier, "sha256").write_bytes(hashlib.sha256(content).digest())
         write_atomically(self.reply_file(identifier), content, 0o600)
 
     def reply(self, identifier: str) -> Reply | None:
         """The reply to a task, where there is one; what the disk has damaged goes, so that the task is done again."""
         with contextlib.suppress(OSError, ValueError):
-            code, reason = json.loads(self.error_file(identifier).read_text(encoding="utf-8"))
+            code, reason = json.loads(self.file(identifier, "error").read_text(encoding="utf-8"))
             return Reply(id=identifier, error=Error(code=code, reason=reason))
         with contextlib.suppress(OSError):
             content = content_in(self.reply_file(identifier))
-            if content.sha256 == self.digest_file(identifier).read_bytes():
+            if content.sha256 == self.file(identifier, "sha256").read_bytes():
                 return Reply(id=identifier, content=content)
             self.reply_file(identifier).unlink()
         return None
@@ -161,7 +152,7 @@ class TaskStore:
             with contextlib.suppress(OSError, ValueError):  # dropped meanwhile, or cut off
                 if int(file.read_text(encoding="utf-8")) > round_:
                     self.reply_file(file.stem).unlink(missing_ok=True)
-                    self.error_file(file.stem).unlink(missing_ok=True)
+                    self.file(file.stem, "error").unlink(missing_ok=True)
 
     def drop(self, identifier: str) -> None:
         """Forget a task and its reply."""

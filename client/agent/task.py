@@ -39,7 +39,7 @@ def answer(store: TaskStore, identifier: str) -> None:
     from bouquet.common.wire.flower import content_bytes, instruction
 
     about = json.loads((store.folder / f"{identifier}.json").read_text(encoding="utf-8"))
-    settings = store.run_file(about["run"]).read_text(encoding="utf-8")
+    settings = store.file(about["run"], "run").read_text(encoding="utf-8")
     room, content = store.room(about["run"]), store.content(identifier)
     if not content.exists() or (room is None and content.stat().st_size > INLINE_BYTES):
         measure(store, about["run"], settings)
@@ -77,7 +77,7 @@ def measure(store: TaskStore, run: int, settings: str) -> None:
     whole = sum(tensor.numel() * tensor.element_size() for tensor in built.model.state_dict().values())
     room = Room.of(built.layout, min(max(models, FEW_MODELS), MOST_MODELS))
     room = replace(room, arrays=room.arrays + 2 * whole)  # layers that do not travel are sent once
-    write_atomically(store.room_file(run), json.dumps(asdict(room)).encode(), 0o600)
+    write_atomically(store.file(run, "room.run"), json.dumps(asdict(room)).encode(), 0o600)
 
 
 if __name__ == "__main__":

@@ -193,15 +193,12 @@ def _in_time(arrays: dict[str, NDArray[Any]], x: NDArray[Any], y: NDArray[Any], 
     order = order[np.argsort(times[order], kind="stable")]
     if until:
         order = order[times[order] < seconds_of(until)]
-    notes = []
+    notes: tuple[str, ...] = ()
     if "segment" in arrays:
-        notes.append(f"{file.name} has segments, which nothing looks at with {BY_TIME}.")
-    if "start" not in arrays and x.ndim == 3:  # windows
-        notes.append(
-            f"{file.name} has no 'start', the time of what each sample begins with: windows that begin before the cut "
-            "and end after it have rows in common with what is trained on."
-        )
-    return OwnData(x[order], y[order], notes=tuple(notes), times=times[order], starts=starts[order])
+        notes += (f"{file.name} has segments, which nothing looks at with {BY_TIME}.",)
+    if "start" not in arrays and x.ndim == 3:
+        notes += (f"{file.name} has no 'start': windows over the cut have rows in common with what is trained on.",)
+    return OwnData(x[order], y[order], notes=notes, times=times[order], starts=starts[order])
 
 
 def _seconds(arrays: dict[str, NDArray[Any]], key: str, fit: Fitting) -> Floats:

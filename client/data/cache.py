@@ -17,7 +17,7 @@ import math
 import os
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,34 +34,7 @@ ALIGNMENT = 64
 KEPT = 2  # files: a device may serve two runs in turns
 ARRAYS = ("train_x", "train_y", "test_x", "test_y", "naive")
 # What decides how samples come out, beside the libraries that it calls.
-CODE: tuple[str, ...] = (
-    "client/data/loading",
-    "client/data/own",
-    "client/data/drift",
-    "client/data/folder",
-    "client/data/arrays",
-    "client/data/scenes",
-    "client/data/table",
-    "client/data/table_reader",
-    "client/data/outliers",
-    "client/data/table_text",
-    "client/data/table_numbers",
-    "client/data/table_times",
-    "common/data/scaling",
-    "common/data/class_folders",
-    "common/data/images",
-    "common/data/left_out",
-    "common/model/card",
-    "common/data/datasets",
-)
-CODE += (
-    "common/data/catalog",
-    "common/data/heterogeneity",
-    "common/data/readers",
-    "common/data/partitions",
-    "common/data/partition_rules",
-    "client/data/cache",
-)
+CODE = ("client/data/*.py", "common/data/*.py", "common/model/card.py")
 
 
 def prepared(
@@ -89,7 +62,7 @@ def prepared(
 
 def _key(sources: Iterable[Path], settings: Mapping[str, Any]) -> str:
     root = Path(__file__).parents[2]
-    code = [root / f"{name}.py" for name in CODE]
+    code = [file for pattern in CODE for file in root.glob(pattern)]
     libraries = [np.__version__]
     with contextlib.suppress(ImportError):
         from PIL import __version__ as pillow
@@ -110,15 +83,8 @@ def _about(file: Path) -> tuple[int, int]:
 
 def _write(file: Path, data: ClientData) -> None:
     arrays = {n: np.ascontiguousarray(array) for n in ARRAYS if (array := getattr(data, n)) is not None}
-    header: dict[str, Any] = {"num_classes": data.num_classes, "group": data.group, "arrays": {}}
-    header |= {
-        "notes": data.notes,
-        "warnings": data.warnings,
-        "left_out": data.left_out,
-        "unknown_classes": data.unknown_classes,
-    }
-    header |= {"in_order": data.in_order, "span": data.span}
-    header |= {"naive_names": data.naive_names, "scaling": data.scaling and data.scaling.model_dump()}
+    about = {f.name: getattr(data, f.name) for f in fields(data) if f.name not in (*ARRAYS, "kept_as")}
+    header: dict[str, Any] = {**about, "scaling": data.scaling and asdict(data.scaling), "arrays": {}}
     end, checksum = 0, 0
     for name, array in arrays.items():
         start = math.ceil(end / ALIGNMENT) * ALIGNMENT
@@ -160,19 +126,10 @@ def kept_data(file: Path) -> ClientData | None:
             name: np.ndarray(about["shape"], about["dtype"], body, about["start"])
             for name, about in header["arrays"].items()
         }
-        return ClientData(
-            **arrays,
-            num_classes=header["num_classes"],
-            group=header["group"],
-            notes=tuple(header["notes"]),
-            warnings=tuple(header["warnings"]),
-            left_out=header["left_out"],
-            unknown_classes=tuple(header["unknown_classes"]),
-            scaling=Scaling(**header["scaling"]) if header["scaling"] else None,
-            naive_names=tuple(header["naive_names"]),
-            in_order=header["in_order"],
-            span=header["span"],
-        )
+        rest: dict[str, Any] = {name: tuple(held) if isinstance(held, list) else held for name, held in header.items()}
+        for name in ("arrays", "bytes", "checksum"):
+            del rest[name]
+        return ClientData(**arrays, **{**rest, "scaling": rest["scaling"] and Scaling(**rest["scaling"])})
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError):

@@ -8,6 +8,7 @@ device, anew for each message.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,15 +41,11 @@ def read_folder(
 ) -> OwnData:
     """Read ``path``: an .npz file, a folder that holds ``data.npz``, or a folder of images by class.
 
-    An .npz holds ``x`` (n, *input_shape), uint8 or float, and ``y`` (n,), whole numbers from 0, or without classes
-    numbers (n, targets); also, if there are any, ``x_test`` and ``y_test``, and ``segment`` (n,), the recording that
-    overlapping windows are from. With ``by_time`` it holds ``time`` (n,), and ``start`` (n,) of windows.
-
-    A folder of images has a subfolder for each class, named like it, which may be missing where the device has none;
-    or ``train`` and ``test``, each with such subfolders. Images are turned as their EXIF data say, converted to the
-    channels and scaled to the height and width of ``input_shape``. Those that cannot be read
-    are left out and counted where they are few; with ``strict`` one is an error. With ``by_time`` they are in the order
-    of the time that `bouquet.client.data.scenes.in_time` knows.
+    `read_npz` says what an .npz holds. A folder of images has a subfolder for each class, named like it, which may be
+    missing where the device has none; or ``train`` and ``test``, each with such subfolders. Images are turned as their
+    EXIF data say, converted to the channels and scaled to the height and width of ``input_shape``. Those that cannot be
+    read are left out and counted where they are few; with ``strict`` one is an error. With ``by_time`` they are in the
+    order of the time that `bouquet.client.data.scenes.in_time` knows.
 
     Raises `BouquetError`, naming the file, what was found and what is allowed.
     """
@@ -108,23 +105,21 @@ def _read_images(
             f"{folder} is a folder of images, which cannot have shape {input_shape}; images have (1 or 3, height, "
             "width), other data go into an .npz file."
         )
-    if (folder / "train").is_dir() and "train" not in classes:
-        others = [e.name for e in folder.iterdir() if e.is_dir() and not is_clutter(e.name)]
-        beside = ", ".join(sorted({*others} - {"train", "test"}))
-        said = (printable(f"Passed over: {beside}; beside train nothing but test is read."),) * bool(beside)
-        if not (folder / "test").is_dir():
-            own = _read_class_folders(folder / "train", input_shape, classes, report, strict, until)
-            return replace(own, notes=said + own.notes)
-        if until is not None:
-            raise BouquetError(f"{folder} holds train and test, and {BY_TIME} tests the newest: put all into train.")
-        own, test = (
-            _read_class_folders(folder / part, input_shape, classes, report, strict, None, divided=True)
-            for part in ("train", "test")
-        )
-        parts: dict[str, Any] = {"test_x": test.x, "test_y": test.y, "test_files": test.files}
-        told: dict[str, Any] = {"notes": said + own.notes + test.notes, "left_out": own.left_out + test.left_out}
-        return replace(own, **parts, **told, unknown=tuple(dict.fromkeys(own.unknown + test.unknown)))
-    return _read_class_folders(folder, input_shape, classes, report, strict, until)
+    read = partial(_read_class_folders, input_shape=input_shape, classes=classes, report=report, strict=strict)
+    if not (folder / "train").is_dir() or "train" in classes:
+        return read(folder, until=until)
+    others = {e.name for e in folder.iterdir() if e.is_dir() and not is_clutter(e.name)} - {"train", "test"}
+    beside = ", ".join(sorted(others))
+    said = (printable(f"Passed over: {beside}; beside train nothing but test is read."),) * bool(beside)
+    if not (folder / "test").is_dir():
+        own = read(folder / "train", until=until)
+        return replace(own, notes=said + own.notes)
+    if until is not None:
+        raise BouquetError(f"{folder} holds train and test, and {BY_TIME} tests the newest: put all into train.")
+    own, test = (read(folder / part, until=None, divided=True) for part in ("train", "test"))
+    parts: dict[str, Any] = {"test_x": test.x, "test_y": test.y, "test_files": test.files}
+    told: dict[str, Any] = {"notes": said + own.notes + test.notes, "left_out": own.left_out + test.left_out}
+    return replace(own, **parts, **told, unknown=tuple(dict.fromkeys(own.unknown + test.unknown)))
 
 
 def _read_class_folders(

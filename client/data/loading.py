@@ -117,20 +117,11 @@ def load_partition(
 ) -> ClientData:
     """A client's part of a shared data set.
 
-    Args:
-        dataset: a name that `bouquet.common.data.catalog.dataset_info` knows, or one's own as ``module:function``.
-        partition: a name in `bouquet.common.data.partitions.PARTITIONS`, or one's own as ``module:function``.
-        partition_id: which part, from 0.
-        num_partitions: how many parts there are.
-        seed: of the partition and the split; every client and the server must use the same.
-        data_dir: folder that holds the data set; None for embedded data.
-        classes, input_shape: of a folder of images.
-        test_fraction: share of the client's samples that it tests on, and never trains on.
-        test_samples: it tests on at most so many fresh samples instead, see `_fresh`; what it trains on is the same.
-        public_fraction: share that the server holds out as public data where there is no official test part.
-        reserved_fraction: share to take ``test_samples`` from, whatever the seed
-        (`bouquet.common.data.datasets.reserve`). standardise: False leaves images from 0 to 1.
-        options: the keyword arguments of `bouquet.common.data.partitions.partition`, hashable.
+    ``dataset`` and ``partition`` are names that `common.data.catalog` and `common.data.partitions` know, or one's as
+    ``module:function``; ``options`` are the latter's. ``seed`` is of the partition and the split: all clients and the
+    server must use the same. With ``test_samples`` the client tests on at most so many fresh samples instead of
+    ``test_fraction`` of its own (`_fresh`); what it trains on is the same. ``public_fraction`` is what the server holds
+    out as public data, ``reserved_fraction`` what ``test_samples`` are taken from, whatever the seed.
 
     Raises `BouquetError` for settings that the data do not allow.
     """
@@ -138,15 +129,10 @@ def load_partition(
         raise BouquetError(
             f"partition-id is {partition_id}; with {num_partitions} parts 0 to {num_partitions - 1} exist."
         )
+    read_as = str(data_dir or ""), standardise, tuple(classes), tuple(input_shape)
+    fractions = public_fraction, reserved_fraction
     data, parts = _partitioned(
-        dataset,
-        (str(data_dir or ""), standardise, tuple(classes), tuple(input_shape)),
-        partition,
-        num_partitions,
-        seed,
-        public_fraction,
-        reserved_fraction,
-        tuple(sorted(options.items())),
+        dataset, read_as, partition, num_partitions, seed, *fractions, tuple(sorted(options.items()))
     )
     part = parts[partition_id]
     what = f"Part {partition_id} of data set {dataset!r}"
@@ -187,16 +173,12 @@ def _partitioned(
 ) -> tuple[Dataset, list[ClientPart]]:
     """A data set and all its parts; kept, because a simulation asks for one part after another."""
     data = hold_out(reserve(load_dataset(name, *read_as), reserved_fraction), public_fraction, seed)
-    parts = partition_by_rule(
-        rule,
-        data.y,
-        num_partitions,
-        seed,
-        owners=data.owners,
-        owner_groups=data.populations,
-        num_classes=data.info.num_classes,
-        **dict(options),
-    )
+    about: dict[str, Any] = {
+        "owners": data.owners,
+        "owner_groups": data.populations,
+        "num_classes": data.info.num_classes,
+    }
+    parts = partition_by_rule(rule, data.y, num_partitions, seed, **about, **dict(options))
     if any(part.rotation_degrees for part in parts) and len(data.info.input_shape) != 3:
         raise BouquetError(f"Partition {rule!r} turns images, and data set {name!r} has none; take another partition.")
     return data, parts

@@ -19,7 +19,6 @@ from bouquet.client.data.table import Timed, capped, divide, jumped, samples_of,
 from bouquet.client.data.table_reader import read_table
 from bouquet.common.data.scaling import within
 from bouquet.common.errors import BouquetError
-from bouquet.common.model.card import OWN_MEAN, OWN_STD, standardise_bytes
 from bouquet.common.settings import Settings
 from bouquet.common.settings.sections import TableSettings
 from bouquet.common.task.task import task_of
@@ -38,45 +37,26 @@ def load_folder(
     classes: Sequence[str],
     test_fraction: float = 0.2,
     seed: int = 0,
-    mean: tuple[float, ...] = OWN_MEAN,
-    std: tuple[float, ...] = OWN_STD,
     report: Callable[[str], None] | None = None,
     strict: bool = False,
-    as_bytes: bool = False,
     about: TableSettings = NO_TABLE,
     by_time: bool = False,
 ) -> ClientData:
     """A device's own data: an .npz file, or a folder that holds ``data.npz`` or a folder of images for each class.
 
-    `bouquet.client.data.folder.read_folder` says what each may hold. Bytes are divided by 255 and standardised; floats
-    are taken as they are. Without a test part of its own, ``test_fraction`` of the samples is set aside for it.
-
-    Where there are no classes, targets and floats are scaled as those of a table.
-
-    Args:
-        path: the file or folder.
-        input_shape: of one sample, the same for the whole federation.
-        classes: names in label order, the same for the whole federation, whether or not this device has them all;
-            empty where numbers are told.
-        test_fraction: above 0 and below 1.
-        seed: of the split; the same seed gives the same split after a restart.
-        mean, std: for each channel or for all, the same for the whole federation; by default bytes become −1 to 1.
-        report: told how far the reading of many images has come, in a line each time.
-        strict: leave out nothing that cannot be read (`bouquet.common.data.left_out`).
-        as_bytes: leave bytes as they are, a fourth of the memory; who uses them standardises.
-        about: where numbers are told, what they are called and how they are scaled; and where the cut is.
-        by_time: test the newest samples.
+    `bouquet.client.data.folder.read_folder` says what each may hold. Bytes stay bytes, a fourth of the memory; floats
+    are taken as they are. Without a test part of its own, ``test_fraction`` of the samples is set aside for it: by
+    ``seed``, or with ``by_time`` the newest. Where there are no classes, targets and floats are scaled as those of a
+    table. ``report`` is told how far the reading of many images has come; ``strict`` leaves nothing out.
 
     Raises `BouquetError`, naming the file, what was found and what is allowed.
     """
     path, classes = Path(path), tuple(classes)
     own = read_folder(path, tuple(input_shape), classes, report, strict, about, by_time)
     notes, x, y = own.notes, own.x, own.y
-    if not as_bytes:
-        x = standardise_bytes(x, mean, std)
     rest: dict[str, Any] = {"left_out": own.left_out, "unknown_classes": own.unknown, "warnings": own.warnings}
     if own.test_x is not None and own.test_y is not None:
-        test_x, test_y = own.test_x if as_bytes else standardise_bytes(own.test_x, mean, std), own.test_y
+        test_x, test_y = own.test_x, own.test_y
         check_enough(str(path), len(y), len(test_y))
     else:
         parts = divide(own, about, test_fraction)
@@ -101,18 +81,8 @@ def load_folder(
     naive, naive_names = _naive(y, test_y)
     if x.dtype != np.uint8:
         x, test_x = scaling.inputs(x), scaling.inputs(test_x)
-    return ClientData(
-        x,
-        scaling.targets(y),
-        test_x,
-        scaling.targets(test_y),
-        0,
-        notes=notes,
-        scaling=scaling,
-        naive=naive,
-        naive_names=naive_names,
-        **rest,
-    )
+    rest |= {"notes": notes, "scaling": scaling, "naive": naive, "naive_names": naive_names}
+    return ClientData(x, scaling.targets(y), test_x, scaling.targets(test_y), 0, **rest)
 
 
 def load_table(path: Path | str, settings: Settings, strict: bool = False) -> ClientData:
@@ -162,18 +132,8 @@ def load_table(path: Path | str, settings: Settings, strict: bool = False) -> Cl
             "naive": np.concatenate([samples.naive[:, test], naive]),
             "naive_names": (*samples.naive_names, *names),
         }
-    return ClientData(
-        x[train],
-        train_y,
-        x[test],
-        test_y,
-        len(settings.data.classes),
-        notes=notes,
-        warnings=tuple(dict.fromkeys(warnings)),
-        left_out=table.left_out,
-        scaling=scaling,
-        **rest,
-    )
+    rest |= {"notes": notes, "warnings": tuple(dict.fromkeys(warnings)), "left_out": table.left_out, "scaling": scaling}
+    return ClientData(x[train], train_y, x[test], test_y, len(settings.data.classes), **rest)
 
 
 def _naive(y: NDArray[Any], test_y: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...]]:

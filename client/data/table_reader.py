@@ -6,6 +6,7 @@ pandas would take 89 MB on the disk and 42 MB of memory (docs/decisions.md). How
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -63,11 +64,7 @@ class _Columns:
 
 
 def read_table(
-    path: Path,
-    about: TableSettings,
-    classes: tuple[str, ...] = (),
-    with_targets: bool = True,
-    strict: bool = False,
+    path: Path, about: TableSettings, classes: tuple[str, ...] = (), with_targets: bool = True, strict: bool = False
 ) -> Table:
     """The columns that the settings name; a last line that is not finished is passed over.
 
@@ -97,6 +94,10 @@ def read_table(
     total = sum(map(len, found.lines)) + damage.count
     notes = [f"Recognised: {', '.join(reading.form)}."] * bool(reading.form)
     notes += [*bad.notes(len(files)), *reading.notes]
+    folders = sorted(path.iterdir()) if path.is_dir() else ()
+    readable = (entry for entry in folders if entry.is_dir() and os.access(entry, os.R_OK | os.X_OK))
+    if below := [file for folder in readable for file in table_files(folder)]:
+        notes.append(f"Passed over: {len(below)} tables in folders of {path}, such as {below[0].relative_to(path)}.")
     if damage.count == total:
         why = " ".join((*notes, *damage.reasons))
         raise BouquetError(
@@ -108,6 +109,8 @@ def read_table(
         wrong = wrong_clock(times, np.concatenate(found.files))
         reading.leave_out(times, wrong)
         order, twice = _in_order(times, wrong, about)
+        if times.min() >= 30_000 and times.max() < 80_000:  # what spreadsheets write for dates from 1982 to 2119
+            notes.append("All times are of one day of 1970: if they are a spreadsheet's day numbers, write dates.")
         if twice:
             notes.append(f"{twice} rows have a time that a later row has, too, and are left out.")
     damage.check(total)

@@ -95,9 +95,6 @@ def _text(file: Path) -> str:
 
 
 def _number(file: Path) -> int | None:
-    return _whole(_text(file))
-
-
-def _whole(text: str) -> int | None:
     """A whole number of a size that a reading may have."""
+    text = _text(file)
     return int(text) if len(text) <= MOST_DIGITS and re.fullmatch(r"[+-]?\d+", text) else None

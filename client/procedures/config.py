@@ -21,14 +21,6 @@ def count(received: Received, key: str) -> int:
     return value
 
 
-def text(received: Received, key: str, allowed: tuple[str, ...]) -> str:
-    """One of the ``allowed`` texts. Raises `ProtocolError` as `number` does."""
-    value = received.config.get(key)
-    if not isinstance(value, str) or value not in allowed:
-        raise _unfit(received, key, f"none of {', '.join(allowed)}")
-    return value
-
-
 def _unfit(received: Received, key: str, what: str) -> ProtocolError:
     return ProtocolError(
         f"The server asks for {received.procedure!r} and says {key} = {received.config.get(key)!r}, {what}."

@@ -103,12 +103,7 @@ class Comparing(Serving):
         self._note(own, alone, vector if received is None and from_received else received, vector, of_vector)
 
     def _note(
-        self,
-        own: float,
-        alone: Vector | None,
-        received: Vector | None,
-        tested: Vector | None,
-        its_score: float | None,
+        self, own: float, alone: Vector | None, received: Vector | None, tested: Vector | None, its_score: float | None
     ) -> None:
         """Note the scores of the three; that of a model which is the one that was ``tested`` is known."""
         metrics, score = self.session.metrics, self.session.node.task.score

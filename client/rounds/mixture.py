@@ -98,9 +98,8 @@ class Mixing(Serving):
         """Keep the distinct models that are finite; note and give the scores of what is served, None without any."""
         mixed: dict[str, Vector] = {}
         for kind, model in models.items():
-            if model is None or not np.isfinite(model).all():
-                continue
-            if not any(np.array_equal(model, other) for other in mixed.values()):
+            is_new = model is not None and not any(np.array_equal(model, other) for other in mixed.values())
+            if model is not None and is_new and np.isfinite(model).all():
                 mixed[kind] = model
         if not mixed:
             return None

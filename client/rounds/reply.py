@@ -42,11 +42,6 @@ def said_of_data(node: ClientContext) -> dict[str, protocol.Scalar]:
     return {key: list(texts[:MOST_TAGS]) for key, texts in said.items() if texts}
 
 
-def said_beside(node: ClientContext, scores: Scores) -> dict[str, protocol.Scalar]:
-    """What a device says of its classes and its data beside its metrics."""
-    return class_counts(node, scores) | said_of_data(node)
-
-
 def machine_metrics(sensors: Sensors) -> dict[str, float]:
     """What a device's machine tells of itself, for its owner to see on the page; empty where it tells nothing."""
     found = {protocol.TEMPERATURE: sensors.temperature(), protocol.BATTERY: sensors.battery()}

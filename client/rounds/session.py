@@ -18,7 +18,7 @@ from bouquet.client.context import ClientContext
 from bouquet.client.owner.sensors import Sensors
 from bouquet.client.rounds.model import Built
 from bouquet.client.rounds.observer import Observer
-from bouquet.client.rounds.reply import machine_metrics, metrics_that_leave, said_beside, score_metrics
+from bouquet.client.rounds.reply import class_counts, machine_metrics, metrics_that_leave, said_of_data, score_metrics
 from bouquet.client.rounds.rival import judged
 from bouquet.client.rounds.samples import RoundSamples, Samples
 from bouquet.client.rounds.start_model import starting_model
@@ -65,6 +65,7 @@ class Session:
     private: PrivateUploads | None = None  # where the settings ask for it
     metrics: dict[str, float] = field(default_factory=dict)
     observer: Observer = field(default_factory=Observer)
+    learns: bool = True  # else training ends where it began (`bouquet.client.rounds.blank_session`)
     _fit: set[int] = field(default_factory=set)  # sizes of mini-batches that were looked at
     said: dict[str, protocol.Scalar] = field(default_factory=dict)  # of classes, if the owner says so, and of the data
 
@@ -90,23 +91,23 @@ class Session:
     @cached_property
     def samples(self) -> RoundSamples:
         """The device's samples, loaded when they are first asked for."""
-        data = self.node.data_in(self.received.round)
+        data = self.node.data
         self.metrics[protocol.GROUP] = -1 if data.group is None else data.group
-        if data.left_out:
-            self.metrics[protocol.LEFT_OUT] = data.left_out
+        self.metrics |= {protocol.LEFT_OUT: data.left_out} if data.left_out else {}
         return RoundSamples.of(data, self.device, self.node.seed(0))
 
     @cached_property
     def scorer(self) -> evaluation.Scorer:
         """What the outputs of models are worth here."""
-        data = self.node.data_in(self.received.round)
-        return evaluation.Scorer(self.node.task, data.scaling, data.naive)
+        return evaluation.Scorer(self.node.task, self.node.data.scaling, self.node.data.naive)
 
     @cached_property
     def _validated(self) -> tuple[Samples, Samples | None]:
         """What the message does not hold out for validation, and what it does."""
         fraction = self.received.validation_fraction
-        return self.samples.split(fraction) if fraction else (self.samples.all_train, None)
+        if fraction and self.learns:
+            return self.samples.split(fraction)
+        return self.samples.all_train, self.samples.all_train if fraction else None
 
     @property
     def train_data(self) -> Samples:
@@ -140,7 +141,7 @@ class Session:
         """The loss of a mini-batch in training, as the settings want it (`train.augment`, `train.class_weights`)."""
         train, (x, y), task = self.node.settings.train, self.train_data, self.node.task
         plain = sgd.PLAIN if task.has_classes else TrainingLoss(loss=task.loss)
-        if not train.augment and train.class_weights == "none":
+        if not self.learns or (not train.augment and train.class_weights == "none"):
             return plain
         weights = None
         if train.class_weights == "balanced":
@@ -176,10 +177,7 @@ class Session:
         return self.built.initial.copy()
 
     def start(self) -> Vector:
-        """The model (d,) that the instruction starts from (`bouquet.client.rounds.start_model`).
-
-        The reply will say whether layers of the device's own that belong to it are lost.
-        """
+        """The model (d,) that the instruction starts from; the reply will say whether own layers of it are lost."""
         vector, lost = starting_model(self.received, self.recall, self.initial, self.layout)
         self.metrics[protocol.STATE_LOST] = int(lost)
         return vector
@@ -229,6 +227,8 @@ class Session:
         model only ``layers`` are trained, None for all, and the others stay as they are; ``changes`` are those of
         `options`. Raises `BouquetError` for a layer or an option that there is not.
         """
+        if not self.learns:
+            return start, 0.0
         options = self.options(**changes)
         samples = self.train_data if data is None else data
         trained = None if layers is None else self.layout.names(layers)
@@ -249,24 +249,24 @@ class Session:
         return self.built.vector(), loss
 
     def options(self, **changes: Any) -> SGDOptions:
-        """Hyper-parameters of local training: what the server sent, else the settings; ``changes`` replace fields.
-
-        Raises `BouquetError` for one that is no field of `bouquet.client.training.sgd.SGDOptions`.
-        """
+        """What the server sent, else the settings; ``changes`` replace fields. `BouquetError` names what is none."""
         known = [f.name for f in fields(SGDOptions)]
         if unknown := [name for name in changes if name not in known]:
             raise BouquetError(f"Local training has no option {unknown[0]!r}; there are {', '.join(known)}.")
-        return replace(sgd_options(self.received.config, self.node.settings.train), **changes)
+        options = replace(sgd_options(self.received.config, self.node.settings.train), **changes)
+        return options if self.learns else replace(options, local_epochs=0)
 
     def gradient(self, vector: Vector, data: Samples | None = None, stream: str = "") -> Vector:
         """∇L (d,) of the mean loss at a model (d,) on ``data``, by default `train_data`; zero in what is not trained.
 
         In training mode, as a gradient step is, a part of the data at a time; the model's buffers stay as they were.
         """
+        flat = np.zeros(self.layout.dim, dtype=np.float32)
+        if not self.learns:
+            return flat
         x, y = self.train_data if data is None else data
         with self.seeded(stream):
             gradients = sgd.mean_gradients(self.load(vector), x, y, self.loss_of.as_they_are, evaluation.together(x))
-        flat = np.zeros(self.layout.dim, dtype=np.float32)
         for spec in self.layout.tensors:
             if spec.name in gradients:
                 flat[spec.columns] = gradients[spec.name].flatten().float().cpu().numpy()
@@ -287,10 +287,8 @@ class Session:
 
     @contextmanager
     def seeded(self, stream: str = "") -> Iterator[None]:
-        """Inside, what draws from PyTorch's global generators (dropout) is seeded by this device and round.
-
-        `torch.manual_seed` would also note a seed, with a stack trace, for every kind of accelerator that is not there.
-        """
+        """Inside, what draws from PyTorch's global generators (dropout) is seeded by this device and round."""
+        # `torch.manual_seed` would note a seed, with a stack trace, for every kind of accelerator that is not there.
         seed, on_gpu = self.node.seed(self.received.round, stream), self.device.type == "cuda"
         with torch.random.fork_rng(devices=[self.device] if on_gpu else []):
             torch.default_generator.manual_seed(seed)
@@ -324,7 +322,7 @@ class Session:
         self.metrics |= score_metrics(scores, self.node.task.score)
         if self.node.is_real:
             self.metrics |= machine_metrics(Sensors())
-        self.said = said_beside(self.node, scores)
+        self.said = class_counts(self.node, scores) | said_of_data(self.node)
 
     def report_trained(self, trained: Vector, train_loss: float) -> None:
         """Metrics of the model after training."""
@@ -378,7 +376,7 @@ class Session:
             packed, copies = self.copies.answer(self.run, received, trained, is_model, seed, from_received)
             config |= reply_config(self.layout, packed, copies)
         elif trained is not None and received.upload:
-            arrays = protocol.to_record(self.layout, trained, received.upload, received.joined)
+            arrays = protocol.to_record(self.layout, trained, received.upload)
         return protocol.reply(
             self.message, self.node.client, metrics_that_leave(self.metrics, self.node), arrays, config
         )

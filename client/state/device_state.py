@@ -35,6 +35,7 @@ Arrays = dict[str, NDArray[Any]]
 PERSONAL = "personal"  # the slot of the device's own model
 # A server whose last checkpoint is damaged repeats that round; devices may have kept one that it never finished.
 _KEPT = 3
+_IN_USE, _TAKEN_BACK = "in-use", "taken-back"
 _IDENTITY = "identity.json"
 _NEWS = "said.json"  # what the log said of the data, so that it is said again only when it has changed
 _NOTED = 20
@@ -132,21 +133,49 @@ class DeviceState:
         data: str = "",
     ) -> None:
         """Write the state of a finished round, and drop rounds that are no longer needed."""
-        tensors = {f"{slot}/{name}": contiguous(a) for slot, arrays in slots.items() for name, a in arrays.items()}
-        metadata = {"run": run, "round": str(round_), "facts": json.dumps(dict(facts)), "card": card}
-        metadata |= {name: value for name, value in (("backbone", backbone), ("data", data)) if value}
-        self._keep(run, "round", round_, _pack(tensors, metadata))
+        self._keep(run, "round", round_, _packed(Kept(round_, dict(slots), dict(facts), run, card, backbone, data)))
 
     def latest(self) -> Kept | None:
         """The last model this device trained, of whichever run."""
         models = ((store, round_) for store in self.runs.latest_first() for round_ in _numbers(store, "round"))
         return next((kept for store, round_ in models if (kept := _load(store, round_)) is not None), None)
 
+    def use(self, model: Kept) -> None:
+        """Have models in use, whose slots are what they are called; ``round`` numbers them. The two before stay."""
+        self._keep(model.run, _IN_USE, model.round, _packed(model))
+        for store in self.runs.latest_first():
+            for number in _numbers(store, _TAKEN_BACK):
+                store.delete(_file(_TAKEN_BACK, number))
+
+    def in_use(self) -> Kept | None:
+        """What `use` was given last and is not taken back; None where nothing is, or it is lost."""
+        return next(iter(self._all(_IN_USE)), None)
+
+    def taken_back(self) -> list[Kept]:
+        """What `roll_back` took out of use since `use`."""
+        return self._all(_TAKEN_BACK)
+
+    def roll_back(self) -> Kept:
+        """Take back the models in use; those before them. Raises `BouquetError` where there are none."""
+        models = self._all(_IN_USE)
+        if len(models) < 2:
+            raise BouquetError("There is no model before the one in use: nothing is taken back.")
+        store, name = self.runs.of(models[0].run), _file(_IN_USE, models[0].round)
+        store.write(_file(_TAKEN_BACK, models[0].round), store.read(name) or b"")
+        store.delete(name)
+        return models[1]
+
+    def _all(self, name: str) -> list[Kept]:
+        """All of a name in all runs, the last ones first."""
+        found = ((store, number) for store in self.runs.latest_first() for number in _numbers(store, name))
+        return [kept for store, number in found if (kept := _load(store, number, name=name)) is not None]
+
     def keep_backbone(self, run: str, digest: str, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Write what stays the same all through a run, and drop what no model that is kept needs."""
         store = self.runs.begin(run)
         store.write(_backbone(digest), _pack({k: contiguous(a) for k, a in arrays.items()}, {"run": ""}))
-        models = [_load(store, round_) for round_ in _numbers(store, "round")]
+        kinds = ("round", _IN_USE, _TAKEN_BACK)
+        models = [_load(store, number, name=name) for name in kinds for number in _numbers(store, name)]
         needed = {_backbone(digest), *(_backbone(kept.backbone) for kept in models if kept is not None)}
         for name in store.names():
             if name.startswith("backbone-") and name not in needed:
@@ -202,16 +231,16 @@ def _numbers(store: Store, name: str) -> list[int]:
     return sorted((int(match[1]) for n in store.names() if (match := pattern.fullmatch(n))), reverse=True)
 
 
-def _load(store: Store, round_: int, run: str | None = None) -> Kept | None:
-    found = _read(store, _file("round", round_), run)
+def _load(store: Store, round_: int, run: str | None = None, name: str = "round") -> Kept | None:
+    found = _read(store, _file(name, round_), run)
     if found is None:
         return None
     metadata, tensors = found
     slots: dict[str, Arrays] = {}
     for key, array in tensors.items():
-        slot, _, name = key.partition("/")
-        slots.setdefault(slot, {})[name] = array
-    said = (metadata.get(name, "") for name in ("card", "backbone", "data"))
+        slot, _, tensor = key.partition("/")
+        slots.setdefault(slot, {})[tensor] = array
+    said = (metadata.get(key, "") for key in ("card", "backbone", "data"))
     return Kept(round_, slots, json.loads(metadata["facts"]), metadata["run"], *said)
 
 
@@ -228,6 +257,13 @@ def _try_unpack(content: bytes | None) -> tuple[dict[str, str], Arrays] | None:
         return _unpack(content)
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _packed(kept: Kept) -> bytes:
+    tensors = {f"{slot}/{name}": contiguous(a) for slot, arrays in kept.slots.items() for name, a in arrays.items()}
+    metadata = {"run": kept.run, "round": str(kept.round), "facts": json.dumps(kept.facts), "card": kept.card}
+    metadata |= {name: value for name, value in (("backbone", kept.backbone), ("data", kept.data)) if value}
+    return _pack(tensors, metadata)
 
 
 def _pack(tensors: Arrays, metadata: Mapping[str, str]) -> bytes:

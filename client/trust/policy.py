@@ -32,16 +32,7 @@ LARGEST_CODE_BYTES = 64 * 2**20  # unpacked: Bouquet has less than two
 MOST_CODE_FILES = 5_000
 ENTRY = b"PK\x01\x02"  # begins each in the list of files that ends an archive
 KEPT_CODES = 2
-DAMAGED = (
-    zipfile.BadZipFile,
-    OSError,
-    ValueError,
-    NotImplementedError,
-    RuntimeError,
-    EOFError,
-    zlib.error,
-    struct.error,
-)
+DAMAGED = (zipfile.BadZipFile, OSError, ValueError, RuntimeError, EOFError, zlib.error, struct.error)
 PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others take as much memory as the archive says
 # Settings that can name code of the user's own, what it is called, and the option that allows it.
 OWN_CODE = {
@@ -83,25 +74,18 @@ class CodeTrust:
     def __post_init__(self) -> None:
         if self.signers and self.memory is None:
             raise BouquetError("A device that trusts a signer needs a file that remembers the newest release.")
-        for text in self.signers:
-            if not PUBLIC_KEY.fullmatch(text):
-                raise BouquetError(f"{text!r} is no signer's public key: ssh-ed25519 AAAA…, as in signer.pub.")
-        for text in self.hashes:
-            if not SHA256.fullmatch(text):
-                raise BouquetError(f"{text!r} is no digest of code: 64 hexadecimal digits, as a refusal names them.")
-        for name in self.models:
-            if ":" not in name:
-                raise BouquetError(f"{name!r} names no model of your own; it is of the form package.module:factory.")
-        for name in self.data:
-            if ":" not in name:
-                raise BouquetError(
-                    f"{name!r} names no data set or partition of your own; it is of the form package.module:function."
-                )
-        for name in self.procedures:
-            if not name or ":" in name or name.split() != [name]:
-                raise BouquetError(
-                    f"{name!r} names no procedure; it is its name, or of the form package.module, without a colon."
-                )
+        own = re.compile(r".*:.*")
+        forms = (
+            (self.signers, PUBLIC_KEY, "no signer's public key: ssh-ed25519 AAAA…, as in signer.pub"),
+            (self.hashes, SHA256, "no digest of code: 64 hexadecimal digits, as a refusal names them"),
+            (self.models, own, "no model of your own, of the form package.module:factory"),
+            (self.data, own, "no data set or partition of your own, of the form package.module:function"),
+            (self.procedures, re.compile(r"[^\s:]+"), "no procedure: its name, or package.module, without a colon"),
+        )
+        for texts, form, what in forms:
+            for text in texts:
+                if not form.fullmatch(text):
+                    raise BouquetError(f"{text!r} is {what}.")
 
     def check_code(self, code: str, signature: bytes, server: str) -> str:
         """Raise `CodeRefused`, with the reason, unless the server's ``code``, a digest, is trusted.

@@ -81,12 +81,8 @@ class PrivateUploads:
         assert settings.clip_norm is not None
         self.clip_norm = settings.clip_norm
         self.deviation = settings.clip_norm * settings.noise_multiplier
-        self.state = state
-        self.layout = layout
-        self.run = run
-        self.seed = seed
-        self.noise_multiplier = settings.noise_multiplier
-        self.budget = budget
+        self.state, self.layout, self.run = state, layout, run
+        self.seed, self.budget, self.noise_multiplier = seed, budget, settings.noise_multiplier
         self._counters = np.zeros(layout.dim, dtype=bool)
         for spec in layout.tensors:
             self._counters[spec.columns] = spec.kind == "counter"
@@ -134,14 +130,9 @@ class PrivateUploads:
         """What the server knows of the model in a record, whole (d,)."""
         payload = received.models.get(record)
         before = received.round + (payload is None)  # without it in the message, it came in this round's first one
-        kept = next(
-            (
-                found
-                for version in self.state.array_versions(self.run, _KNOWN)
-                if version < before and (found := self.state.load_arrays(self.run, _KNOWN, version)) is not None
-            ),
-            {},
-        )
+        earlier = (v for v in self.state.array_versions(self.run, _KNOWN) if v < before)
+        found = (self.state.load_arrays(self.run, _KNOWN, version) for version in earlier)
+        kept = next((arrays for arrays in found if arrays is not None), {})
         base = kept.get(_KNOWN if record == ARRAYS else f"{_SENT}/{record}", initial).copy()
         offered = [received.models.get(SPARE), payload] if not kept else [payload]
         for some in offered:

@@ -81,81 +81,48 @@ def described(info: DatasetInfo) -> Callable[[Loader], Loader]:
     return note
 
 
-def _torchvision(class_call: str) -> str:
-    return f"torchvision.datasets.{class_call} downloads it"
+def _torchvision(
+    call: str, folder: str, classes: int, shape: tuple[int, ...], mean: tuple[float, ...], std: tuple[float, ...]
+) -> DatasetInfo:
+    return DatasetInfo(shape, classes, 255, mean, std, f"torchvision.datasets.{call} downloads it", folder)
 
 
 # Bytes become −1 to 1, as devices' own photos do: a folder's mean is not known without reading it.
 _FOLDER_OF_IMAGES = DatasetInfo(
-    (),
-    0,
-    255,
-    (0.5,),
-    (0.5,),
-    "put the images into train/CLASS/ and, if some are to test on, into test/CLASS/; "
+    *((), 0, 255, (0.5,), (0.5,)),
+    origin="put the images into train/CLASS/ and, if some are to test on, into test/CLASS/; "
     "'images' is the data folder itself, 'images/NAME' the folder NAME or the archive NAME.tar in it",
-    "train/CLASS/*.jpg",
+    folder="train/CLASS/*.jpg",
 )
 
+_GREY, _COLOUR, _DOWNLOAD = (1, 28, 28), (3, 32, 32), "(FOLDER, download=True)"
+_BOTH = "download=True), for 'train' and for 'test',"
 DATASETS: dict[str, DatasetInfo] = {
     # Digits stay between 0 and 1, as in the reference runs that this project checks itself against
     # (docs/decisions.md).
     "digits": DatasetInfo((1, 8, 8), 10, 16, (0.0,), (1.0,), "embedded in scikit-learn (UCI optdigits)"),
-    "mnist": DatasetInfo(
-        (1, 28, 28), 10, 255, (0.1307,), (0.3081,), _torchvision("MNIST(FOLDER, download=True)"), "MNIST"
+    "mnist": _torchvision(f"MNIST{_DOWNLOAD}", "MNIST", 10, _GREY, (0.1307,), (0.3081,)),
+    "fashion-mnist": _torchvision(f"FashionMNIST{_DOWNLOAD}", "FashionMNIST", 10, _GREY, (0.2860,), (0.3530,)),
+    "emnist": _torchvision(
+        "EMNIST(FOLDER, split='balanced', download=True)", "EMNIST", 47, _GREY, (0.1751,), (0.3332,)
     ),
-    "fashion-mnist": DatasetInfo(
-        (1, 28, 28), 10, 255, (0.2860,), (0.3530,), _torchvision("FashionMNIST(FOLDER, download=True)"), "FashionMNIST"
+    "cifar10": _torchvision(
+        *(f"CIFAR10{_DOWNLOAD}", "cifar-10-batches-py", 10, _COLOUR),
+        *((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     ),
-    "emnist": DatasetInfo(
-        (1, 28, 28),
-        47,
-        255,
-        (0.1751,),
-        (0.3332,),
-        _torchvision("EMNIST(FOLDER, split='balanced', download=True)"),
-        "EMNIST",
+    "cifar100": _torchvision(
+        *(f"CIFAR100{_DOWNLOAD}", "cifar-100-python", 100, _COLOUR),
+        *((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
     ),
-    "cifar10": DatasetInfo(
-        (3, 32, 32),
-        10,
-        255,
-        (0.4914, 0.4822, 0.4465),
-        (0.2470, 0.2435, 0.2616),
-        _torchvision("CIFAR10(FOLDER, download=True)"),
-        "cifar-10-batches-py",
+    "svhn": _torchvision(
+        *(f"SVHN(FOLDER + '/SVHN', split=…, {_BOTH}", "SVHN", 10, _COLOUR),
+        *((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)),
     ),
-    "cifar100": DatasetInfo(
-        (3, 32, 32),
-        100,
-        255,
-        (0.5071, 0.4865, 0.4409),
-        (0.2673, 0.2564, 0.2762),
-        _torchvision("CIFAR100(FOLDER, download=True)"),
-        "cifar-100-python",
-    ),
-    "svhn": DatasetInfo(
-        (3, 32, 32),
-        10,
-        255,
-        (0.4377, 0.4438, 0.4728),
-        (0.1980, 0.2010, 0.1970),
-        _torchvision("SVHN(FOLDER + '/SVHN', split=…, download=True), for 'train' and for 'test',"),
-        "SVHN",
-    ),
-    "mnist-writers": DatasetInfo(
-        (1, 28, 28),
-        10,
-        255,
-        (0.1307,),
-        (0.3081,),
-        _torchvision("QMNIST(FOLDER, what=…, download=True), for 'train' and for 'test',"),
-        "QMNIST, or MNIST and mnist_writers.npz",
+    "mnist-writers": _torchvision(
+        *(f"QMNIST(FOLDER, what=…, {_BOTH}", "QMNIST, or MNIST and mnist_writers.npz", 10, _GREY, (0.1307,), (0.3081,))
     ),
     "uci-har": DatasetInfo(
-        (9, 128),
-        6,
-        1,
+        *((9, 128), 6, 1),
         (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.8083, 0.0218, 0.0848),
         (0.1919, 0.1219, 0.1038, 0.4039, 0.3705, 0.2540, 0.4120, 0.3973, 0.3443),
         "UCI publishes it as Human Activity Recognition Using Smartphones (CC BY 4.0); unpack it there",

@@ -18,15 +18,13 @@ def label_counts(parts: Sequence[NDArray[Any]], num_classes: int) -> NDArray[np.
     return np.stack([np.bincount(labels, minlength=num_classes) for labels in parts]).astype(np.int64)
 
 
-def label_kld_matrix(counts: NDArray[Any], smoothing: float = 1.0) -> NDArray[np.float64]:
+def label_kld_matrix(counts: NDArray[Any]) -> NDArray[np.float64]:
     """Symmetric divergences (n, n) between the rows of class counts (n, C), in nats.
 
-    D_ij = ½ (KL(P_i ‖ P_j) + KL(P_j ‖ P_i)), where P_i is row i with ``smoothing`` added to each count, so that an
-    absent class stays finite, divided by its sum.
+    D_ij = ½ (KL(P_i ‖ P_j) + KL(P_j ‖ P_i)), where P_i is row i with one added to each count, so that an absent
+    class stays finite, divided by its sum.
     """
-    if smoothing <= 0:
-        raise BouquetError(f"smoothing is {smoothing}; it must be above 0, or an absent class makes KLD infinite.")
-    smoothed = np.asarray(counts, dtype=np.float64) + smoothing
+    smoothed = np.asarray(counts, dtype=np.float64) + 1.0
     shares = smoothed / smoothed.sum(axis=1, keepdims=True)
     cross = shares @ np.log(shares).T  # cross_ij = Σ_c P_i(c) ln P_j(c)
     own = np.diag(cross)
@@ -34,22 +32,20 @@ def label_kld_matrix(counts: NDArray[Any], smoothing: float = 1.0) -> NDArray[np
     return divergence
 
 
-def heterogeneity_of_counts(counts: NDArray[Any], smoothing: float = 1.0) -> float:
+def heterogeneity_of_counts(counts: NDArray[Any]) -> float:
     """Mean of `label_kld_matrix` over all pairs of two different clients; 0 for a single one."""
     n = len(counts)
     if n < 2:
         return 0.0
-    return float(label_kld_matrix(counts, smoothing)[np.triu_indices(n, k=1)].mean())
+    return float(label_kld_matrix(counts)[np.triu_indices(n, k=1)].mean())
 
 
 def draw_at_level(values: Sequence[float], level: str) -> int:
     """Which of many draws stands for a level: of those in its third of the range, the one nearest to the middle.
 
     The thirds cut the range between the lowest and the highest of ``values`` into equal lengths (DC-PFL, section V).
-    Raises `BouquetError` for an unknown level, or when no draw lies in the third.
+    Raises `BouquetError` when no draw lies in the third.
     """
-    if level not in LEVELS:
-        raise BouquetError(f"heterogeneity is {level!r}; allowed are {', '.join(LEVELS)}.")
     drawn = np.asarray(values, dtype=np.float64)
     third = float(np.ptp(drawn)) / 3
     distance = np.abs(drawn - (drawn.min() + third * (LEVELS.index(level) + 0.5)))

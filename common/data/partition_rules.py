@@ -35,8 +35,6 @@ def dirichlet(labels: NDArray[Any], num_clients: int, seed: int, *, beta: float,
 
     A client that comes out below ``minimum`` is filled up with random samples of the one that then has most.
     """
-    if not beta > 0:
-        raise BouquetError(f"beta is {beta}; the concentration of a Dirichlet distribution must be above 0.")
     rng = np.random.default_rng(seed)
     supply = np.bincount(labels)
     counts = np.stack([apportion(rng.dirichlet(np.full(num_clients, beta)), int(n)) for n in supply], axis=1)

@@ -214,8 +214,6 @@ def split_train_test(
 
     Returns the sorted indices of train and of test; each has at least one. Raises `BouquetError` if that cannot be.
     """
-    if not 0 < test_fraction < 1:
-        raise BouquetError(f"test_fraction is {test_fraction}; allowed is above 0 and below 1.")
     stretches = np.arange(len(indices)) if segments is None else np.unique(segments[indices], return_inverse=True)[1]
     if len(indices) == 0 or stretches.max() == 0:
         what = "samples" if segments is None else "contiguous segments"
@@ -317,10 +315,6 @@ def _check(
 ) -> None:
     if name not in PARTITIONS:
         raise BouquetError(f"Unknown partition {name!r}; {nearest(name, PARTITIONS)}, or your own as module:function.")
-    if num_clients < 1:
-        raise BouquetError(f"The number of clients is {num_clients}; at least 1 is needed.")
-    if minimum < 1:
-        raise BouquetError(f"minimum is {minimum}; every client needs at least 1 sample.")
     if num_clients * minimum > len(labels):
         raise BouquetError(
             f"{num_clients} clients of at least {minimum} samples need {num_clients * minimum} samples, the data set "

@@ -6,19 +6,19 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
 
 Limits = tuple[tuple[float, float] | None, ...]
 
 
-class Scaling(BaseModel):
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Scaling:
     """Mean and deviation of each input column, and of each target; a classification has none of targets.
 
     ``limits`` of a column are what its inputs count as at least and at most, where some are so far outside that they
     would spoil its scale; () where there are none. Those of a target are for what is trained on.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -26,24 +26,6 @@ class Scaling(BaseModel):
     target_std: tuple[float, ...] = ()
     limits: Limits = ()
     target_limits: Limits = ()
-
-    def __init__(
-        self,
-        mean: tuple[float, ...],
-        std: tuple[float, ...],
-        target_mean: tuple[float, ...] = (),
-        target_std: tuple[float, ...] = (),
-        limits: Limits = (),
-        target_limits: Limits = (),
-    ) -> None:
-        super().__init__(
-            mean=mean,
-            std=std,
-            target_mean=target_mean,
-            target_std=target_std,
-            limits=limits,
-            target_limits=target_limits,
-        )
 
     def inputs(self, x: NDArray[Any]) -> NDArray[np.float32]:
         """Inputs (n, columns, …) as a model takes them."""

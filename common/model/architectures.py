@@ -22,7 +22,6 @@ from bouquet.common.torchvision_compat import TORCHVISION, import_torchvision
 
 Shape = tuple[int, ...]
 
-NORMS = ("batch", "group")
 _LENET_UNPADDED_SIDE = 16
 _GROUP_NORM_GROUPS = 32
 
@@ -66,8 +65,6 @@ def build_model(
         raise BouquetError(f"input_shape is {input_shape}; every dimension must be at least 1.")
     if hidden and (name != "mlp" or min(hidden) < 1):
         raise BouquetError(f"hidden={hidden} with model {name!r}; it gives mlp's hidden widths, each at least 1.")
-    if norm not in NORMS:
-        raise BouquetError(f"norm is {norm!r}; allowed are {', '.join(NORMS)}.")
     with torch.random.fork_rng(devices=[]):
         # torch.manual_seed would reseed the accelerators too, which fork_rng restores only when they are listed.
         torch.default_generator.manual_seed(seed)

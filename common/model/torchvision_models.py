@@ -21,7 +21,6 @@ Shape = tuple[int, ...]
 AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
 _WITH_AUXILIARY = ("googlenet", "inception_v3")
 _CHANNELS = 3
-_SIDES = (16, 32, 48, 64, 75, 96, 128, 160, 192, 224)  # of images, to say from which on a model works
 
 
 def torchvision_names() -> list[str]:
@@ -60,7 +59,7 @@ def build_torchvision(name: str, input_shape: Shape, num_classes: int, tried: bo
     except (RuntimeError, ValueError, AssertionError, TypeError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise BouquetError(
-            f"Input of shape {input_shape} does not fit model {name!r}: {reason.rstrip('.')}.{_hint(short)}"
+            f"Input of shape {input_shape} does not fit model {name!r}: {reason.rstrip('.')}."
         ) from error
     return model.train()
 
@@ -91,15 +90,3 @@ def _try_out(model: nn.Module, input_shape: Shape, num_classes: int) -> None:
         found = tuple(model.eval()(torch.zeros(2, *input_shape)).shape)
     if found != (2, num_classes):
         raise ValueError(f"it maps 2 samples to shape {found}, not (2, {num_classes})")
-
-
-def _hint(short: str) -> str:
-    """From which size on the model works; on PyTorch's device for shapes, where no weights are made."""
-    for side in _SIDES:
-        try:
-            with torch.device("meta"), torch.no_grad():
-                _built(short, (_CHANNELS, side, side), 2).eval()(torch.zeros(2, _CHANNELS, side, side))
-        except (RuntimeError, ValueError, AssertionError, TypeError):
-            continue
-        return f" It takes images of {side}×{side}, for example (data.input_shape)."
-    return ""

@@ -17,7 +17,6 @@ from bouquet.common.protocol import compressed, names, tensors
 from bouquet.common.protocol.messages import Backbone, Payload, ProtocolError, Proximal, Received
 from bouquet.common.protocol.names import Scalar
 from bouquet.common.protocol.records import config_of, records_of, size_of
-from bouquet.common.protocol.tensors import Part
 from bouquet.common.texts import plain, plain_values
 
 # How `bouquet.client.trust.policy` says what is installed on a device that does not run the server's app.
@@ -56,15 +55,13 @@ def check_size(content: Mapping[str, Mapping[str, Any]], layout: ParameterLayout
         raise ProtocolError(f"The message takes {size} bytes; with this model it has at most {most}.")
 
 
-def from_record(record: Mapping[str, Array]) -> dict[str, NDArray[Any]]:
-    """The arrays of an ArrayRecord by name; one that cannot be decoded is an error that names it."""
-    return decoded(separate(record))
+def from_record(record: Mapping[str, Array], copy: bool = True) -> dict[str, NDArray[Any]]:
+    """The arrays of an ArrayRecord by name; without ``copy`` such that cannot be written to.
 
-
-def decoded(encoded: Mapping[str, Array | Part], copy: bool = True) -> dict[str, NDArray[Any]]:
-    """What `separate` gave, decoded; without ``copy`` arrays that cannot be written to."""
+    Raises `ProtocolError`, naming the tensor, for one that cannot be decoded.
+    """
     arrays: dict[str, NDArray[Any]] = {}
-    for name, array in encoded.items():
+    for name, array in record.items():
         try:
             arrays[name] = tensors.decode(array, copy)
         except Exception as error:  # NumPy parses a header as Python, which spoiled bytes can make fail in any way
@@ -72,38 +69,16 @@ def decoded(encoded: Mapping[str, Array | Part], copy: bool = True) -> dict[str,
     return arrays
 
 
-def separate(record: Mapping[str, Array]) -> dict[str, Array | Part]:
-    """The arrays of an ArrayRecord by name, not decoded yet, also of one in which they are joined."""
-    found: dict[str, Array | Part] = {}
-    try:
-        for name, array in tensors.arrays_of(record):
-            if name in found:
-                raise ValueError(f"{name[:80]!r} is there twice")
-            found[name] = array
-    except Exception as error:  # as above: a header is parsed
-        raise ProtocolError(f"The tensors cannot be decoded: {error}.") from None
-    return found
-
-
-def separate_of(record: Mapping[str, Array], layout: ParameterLayout) -> dict[str, Array | Part]:
-    """What `separate` gives, of a model. Raises `ProtocolError`, naming the tensor, for one that is too large.
+def _arrays_of(record: Mapping[str, Array], layout: ParameterLayout) -> dict[str, NDArray[Any]]:
+    """The arrays of a model. Raises `ProtocolError`, naming the tensor, for one that is too large.
 
     Before anything is decoded: a tensor is refused by what it takes up, not by what it turns out to be.
     """
-    arrays = separate(record)
-    for name, array in arrays.items():
+    for name, array in record.items():
         own = layout.num_bytes.get(name, 0)
         if len(array.data) > 2 * own + HEADER_BYTES:
             raise ProtocolError(f"Tensor {name!r} takes {len(array.data)} bytes; in this model it has {own}.")
-    return arrays
-
-
-def tensor_bytes(record: Mapping[str, Array]) -> dict[str, int]:
-    """Bytes of each tensor of an ArrayRecord; of spoiled ones, which are refused elsewhere, none."""
-    try:
-        return dict(tensors.sizes_of(record))
-    except Exception:  # as above
-        return {}
+    return from_record(record, copy=False)
 
 
 @refusing
@@ -154,7 +129,6 @@ def read_instruction(
         proximal=tuple(proximal),
         procedure=str(config.pop(names.PROCEDURE, names.STANDARD)),
         newcomer=bool(config.pop(names.NEWCOMER, False)),
-        joined=bool(config.pop(names.JOINED, False)),
         validation_fraction=float(config.pop(names.VALIDATION_FRACTION, 0.0)),
         unpacked=unpacked,
         backbone=Backbone(digest, None if kept is None else from_record(kept)) if digest else None,
@@ -163,7 +137,7 @@ def read_instruction(
 
 
 def _read_model(name: str, record: ArrayRecord, layout: ParameterLayout) -> Payload:
-    arrays = decoded(separate_of(record, layout), copy=False)
+    arrays = _arrays_of(record, layout)
     owner = {spec.name: spec.layer for spec in layout.tensors}
     if unknown := [tensor for tensor in arrays if tensor not in owner]:
         raise LayoutError(
@@ -179,7 +153,7 @@ def _read_model(name: str, record: ArrayRecord, layout: ParameterLayout) -> Payl
 
 def read_model(record: ArrayRecord | None, layout: ParameterLayout, layers: tuple[str, ...]) -> Vector:
     """The layers of a record as a vector (d,). Raises `BouquetError`, naming the tensor, for what does not fit."""
-    return layout.flatten({} if record is None else decoded(separate_of(record, layout), copy=False), layers)
+    return layout.flatten({} if record is None else _arrays_of(record, layout), layers)
 
 
 def about(message: Message) -> dict[str, Scalar]:

@@ -16,22 +16,12 @@ from bouquet.common.protocol.names import Scalar
 
 
 class Encoder:
-    """Builds messages; a model that goes to several devices is serialised once.
+    """Builds messages; a model that goes to several devices is serialised once."""
 
-    With ``joined`` the tensors of a record travel as one, which no other package's ClientApp reads.
-    """
-
-    def __init__(
-        self,
-        layout: ParameterLayout,
-        arrays_key: str = names.ARRAYS,
-        config_key: str = names.CONFIG,
-        joined: bool = False,
-    ) -> None:
+    def __init__(self, layout: ParameterLayout, arrays_key: str = names.ARRAYS, config_key: str = names.CONFIG) -> None:
         self.layout = layout
         self.arrays_key = arrays_key
         self.config_key = config_key
-        self.joined = joined
         self._records: dict[tuple[int, tuple[str, ...] | None], tuple[ArrayRecord, Vector]] = {}
 
     def arrays(self, payload: Payload) -> ArrayRecord:
@@ -39,11 +29,8 @@ class Encoder:
         key = (payload.vector.ctypes.data, payload.layers)
         if key not in self._records:
             # the vector is kept beside the record: its address must not be reused while it is a key
-            self._records[key] = (self._record(payload), payload.vector)
+            self._records[key] = (to_record(self.layout, payload.vector, payload.layers), payload.vector)
         return self._records[key][0]
-
-    def _record(self, payload: Payload) -> ArrayRecord:
-        return to_record(self.layout, payload.vector, payload.layers, self.joined)
 
     def content(
         self,
@@ -78,9 +65,7 @@ class Encoder:
         if backbone is not None:
             values[names.BACKBONE_DIGEST] = backbone.digest
             if backbone.arrays is not None:
-                records[names.BACKBONE] = _record_of(backbone.arrays, self.joined)
-        if self.joined:
-            values[names.JOINED] = True
+                records[names.BACKBONE] = _record_of(backbone.arrays)
         if packing is not None:
             values |= compressed.to_config(packing, self.layout)
         for name, payload in instruction.models.items() if packing is None else ():
@@ -89,16 +74,12 @@ class Encoder:
         return RecordDict(records)  # type: ignore[arg-type]
 
 
-def to_record(
-    layout: ParameterLayout, vector: Vector, layers: Sequence[str] | None = None, joined: bool = False
-) -> ArrayRecord:
-    """The layers of a flat vector (d,) as Flower's ArrayRecord, an array a tensor, or all ``joined`` to one."""
-    return _record_of(layout.unflatten(vector, layers), joined)
+def to_record(layout: ParameterLayout, vector: Vector, layers: Sequence[str] | None = None) -> ArrayRecord:
+    """The layers of a flat vector (d,) as Flower's ArrayRecord, an array a tensor."""
+    return _record_of(layout.unflatten(vector, layers))
 
 
-def _record_of(arrays: Mapping[str, NDArray[Any]], joined: bool) -> ArrayRecord:
-    if joined and len(arrays) > 1:
-        return tensors.joined({name: tensors.encode_part(array) for name, array in arrays.items()})
+def _record_of(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
     return tensors.record_of({name: tensors.encode(array) for name, array in arrays.items()})
 
 

@@ -113,7 +113,6 @@ class Received:
     procedure: str
     newcomer: bool
     config: dict[str, Scalar]
-    joined: bool = False  # whether the tensors of the reply are to be joined
     unpacked: Unpacked | None = None  # None in a run that does not compress
     backbone: Backbone | None = None  # None where everything travels
 

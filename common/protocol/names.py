@@ -79,6 +79,5 @@ VALIDATION_FRACTION = "validation-fraction"
 LOCAL_STEPS = "local-steps"  # after which local training ends, also within an epoch
 NEWCOMER = "newcomer"
 BACKBONE_DIGEST = "backbone"
-JOINED = "joined-tensors"
 
 Scalar = ConfigRecordValues

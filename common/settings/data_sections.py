@@ -122,36 +122,20 @@ class DataSettings(Section):
         return tuple(class_name(name) for name in names)
 
     @model_validator(mode="after")
-    def _classes_differ(self) -> DataSettings:
+    def _fits(self) -> DataSettings:
         if twice := sorted({name for name in self.classes if self.classes.count(name) > 1}):
             raise ValueError(f"data.classes names {', '.join(twice)} twice; every class needs a name of its own")
-        return self
-
-    @model_validator(mode="after")
-    def _drift_is_in_order(self) -> DataSettings:
         rounds = [start for start, _ in self.drift]
         if rounds != sorted({*rounds}):
             raise ValueError(
                 f"data.drift has rounds {', '.join(map(str, rounds))}; each is to come after the one before"
             )
-        if self.drift and self.dataset == OWN_DATA:
-            raise ValueError("data.drift deals out parts of a data set, and dataset 'own' has none: leave it out")
-        return self
-
-    @model_validator(mode="after")
-    def _own_data_is_described(self) -> DataSettings:
         if is_images(self.dataset) and not (self.classes and self.input_shape):
             raise ValueError(self.lacks_description)
-        if self.dataset == OWN_DATA and self.test_samples is not None:
-            raise ValueError(
-                f"data.test_samples = {self.test_samples} takes fresh samples of a named data set, and dataset 'own' "
-                "has none but the devices'; leave it out, they test on data.test_fraction of theirs"
-            )
-        if self.dataset == OWN_DATA and self.reserved_fraction:
-            raise ValueError(
-                f"data.reserved_fraction = {self.reserved_fraction} is of a named data set, not of the devices' own: "
-                "leave it out"
-            )
+        of_named = {"drift": self.drift, "test_samples": self.test_samples, "reserved_fraction": self.reserved_fraction}
+        for key, value in of_named.items() if self.dataset == OWN_DATA else ():
+            if value:
+                raise ValueError(f"data.{key} = {value} is of a named data set, not of the devices' own: leave it out")
         return self
 
 

@@ -32,6 +32,7 @@ MAY_CHANGE = {
     "server.straggler_grace": "how long it waits for the last ones",
     "server.evaluate_every": "how often all devices are tested",
     "server.fraction_evaluate": "or not all of them",
+    "server.new_samples": "when devices work in an endless run",
     "server.buffer": "how many replies end a round",
     "simulation.*": "the engine, and what it may use",
 }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from bouquet.common.compression.codecs import Codec
 from bouquet.common.settings.data_sections import OWN_DATA as OWN_DATA
@@ -15,7 +15,7 @@ from bouquet.common.settings.data_sections import DataSettings as DataSettings
 from bouquet.common.settings.data_sections import Section
 from bouquet.common.settings.data_sections import TableSettings as TableSettings
 from bouquet.common.settings.data_sections import TaskSettings as TaskSettings
-from bouquet.common.texts import MOST_TAGS, TAG
+from bouquet.common.texts import ENDLESS, MOST_TAGS, TAG
 
 
 def _number_or_share(value: int | float) -> int | float:
@@ -40,10 +40,17 @@ class RunSettings(Section):
         "bouquet", description="Name of the run; its record lies in runs/NAME."
     )
     seed: int = Field(0, ge=0, description="Everything random derives from it.")
-    rounds: int = Field(10, ge=1, description="Rounds of training.")
+    rounds: Annotated[int, BeforeValidator(lambda value: ENDLESS if value == "endless" else value)] = Field(
+        10, ge=1, description="Rounds of training; 'endless': until it is stopped, as devices have new samples."
+    )
     patience: int = Field(
         0, ge=0, description="End before, when the devices' mean score was not better for so many rounds; 0: do not."
     )
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether the run has no last round."""
+        return self.rounds >= ENDLESS
 
 
 class ModelSettings(Section):
@@ -175,6 +182,12 @@ class ServerSettings(Section):
     )
     evaluate_every: int = Field(
         0, ge=0, description="Evaluate the new models every so many rounds; 0: after the last only."
+    )
+    new_samples: int = Field(
+        10,
+        ge=1,
+        description="In an endless run: a real device works in ten rounds, and rests until so many of its samples are "
+        "new; a round begins when min_clients work.",
     )
     public_data: str = Field(
         "",

@@ -7,7 +7,9 @@ from typing import Any
 
 import grpc
 
-SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"  # HealthCheckResponse: field 1, the status
+from bouquet.common.system.health import SERVING
+
+NOT_SERVING = b"\x08\x02"  # as `SERVING`
 
 
 class Health:

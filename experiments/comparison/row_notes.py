@@ -6,20 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from bouquet.common.settings import Settings
-from bouquet.experiments.comparison.table import Row, Table
-from bouquet.strategies.base.strategy import MethodStrategy
+from bouquet.experiments.comparison.table import Table
 from bouquet.strategies.registry import create_strategy
 
-
-def tested_text(settings: Settings, row: Row, method: MethodStrategy[Any]) -> str:
-    """Which model the accuracies of a row are of."""
-    if row.tested == "trained":
-        return "after local training, in the last round that the device trained in"
-    if settings.personal.serve == "mixture":
-        return "the mean of what the device's models say"
-    if settings.personal.serve == "auto":
-        return "the received one, or the mean of what the device's models say, as the fleet finds better"
-    return method.tested_model
+# Which model the accuracies of a row are of, where that is not the method's.
+TRAINED = "after local training, in the last round that the device trained in"
+SERVED = {
+    "mixture": "the mean of what the device's models say",
+    "auto": "the received one, or the mean of what the device's models say, as the fleet finds better",
+}
 
 
 def budget_text(cells: Sequence[Settings], trainings: str) -> str:
@@ -37,12 +32,6 @@ def budget_text(cells: Sequence[Settings], trainings: str) -> str:
     return f"{rounds} rounds{local}, batch {batch}"
 
 
-def trainings_text(settings: Settings, method: MethodStrategy[Any]) -> str:
-    """How many times a device trains in a round, and where it is not for those epochs, for what."""
-    personal = settings.personal
-    return method.trainings + (", and 1 alone" if personal.compare or personal.serve == "mixture" else "")
-
-
 def protocol(table: Table) -> list[dict[str, Any]]:
     """For each row its label, what is tested, on what clusters were chosen, and what a device does in a round."""
     cells: dict[str, list[Settings]] = {}
@@ -51,14 +40,16 @@ def protocol(table: Table) -> list[dict[str, Any]]:
     notes = []
     for row in table.rows:
         first = cells[row.cells][0]
-        method = create_strategy(first.strategy.name, first.strategy.options)
+        method, personal = create_strategy(first.strategy.name, first.strategy.options), first.personal
+        served = SERVED.get(personal.serve, method.tested_model)
+        alone = ", and 1 alone" if personal.compare or personal.serve == "mixture" else ""
         notes.append(
             {
                 "row": row.label,
-                "tested": tested_text(first, row, method),
+                "tested": TRAINED if row.tested == "trained" else served,
                 "clusters": method.clusters_chosen_on,
                 "budget": budget_text(cells[row.cells], method.trainings),
-                "trainings": trainings_text(first, method),
+                "trainings": method.trainings + alone,
             }
         )
     return notes

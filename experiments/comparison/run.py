@@ -1,27 +1,25 @@
 """`bouquet compare`: run what is missing of a grid, some cells at once, and gather the results.
 
-Every cell is a run folder ``OUT/cells/SLUG``, with the settings file it was started from and its log beside it. A cell
-is done when it has a summary and its settings are the ones that the table asks for now, so that a comparison that was
-stopped, or whose table has grown, goes on where it is.
+Every cell is a run folder ``OUT/cells/SLUG``, with its log beside it. A cell is done when it has a summary and its
+settings are the ones that the table asks for now, so that a comparison that was stopped, or whose table has grown, goes
+on where it is.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
 from bouquet.common.errors import BouquetError
@@ -29,7 +27,7 @@ from bouquet.common.settings import Settings
 from bouquet.common.system.files import make_folder, write_json
 from bouquet.common.system.locks import locked
 from bouquet.common.system.resources import available_cores
-from bouquet.experiments.comparison.cell_process import CellFailed, Runner
+from bouquet.experiments.comparison.cell_process import CellProcess
 from bouquet.experiments.comparison.measures import Metric
 from bouquet.experiments.comparison.table import Cell, Table
 from bouquet.experiments.report.units import human_seconds
@@ -37,6 +35,8 @@ from bouquet.server import run_folder
 from bouquet.server.record.reader import RecordError, Run, read_run
 
 MOST_SHOWN = 3  # running cells that the progress names
+GRACE = 15.0  # seconds that cells have to end themselves after Ctrl-C
+Begin = Callable[[Settings, Path, bool], CellProcess]
 # A second comparison would remove the cells that the first is running.
 ALONE = "Another comparison is running there; wait for it, or give another --out."
 # Settings of the server that say which devices a figure is of, and after which rounds; a run may go on with others.
@@ -122,12 +122,12 @@ def run_table(
     table: Table,
     out: Path,
     jobs: int | None,
-    runner: Runner,
     console: Console,
     resume: bool = False,
     asked: frozenset[str] | None = None,
     check: Callable[[Settings], None] | None = None,
     quiet: bool = False,
+    begin: Begin = CellProcess,
 ) -> Results:
     """Run the cells that are not done, ``jobs`` at once, and read them all.
 
@@ -163,7 +163,7 @@ def run_table(
             console.print(f"{done} of {len(results.cells)} cells are done already.")
         if todo:
             at_once = min(jobs or default_jobs([result.cell for result, _ in todo]), len(todo))
-            _run_all(results, [result for result, _ in todo], folder, at_once, runner, console, resume, quiet)
+            _run_all(results, [result for result, _ in todo], folder, at_once, begin, console, resume, quiet)
     return results
 
 
@@ -217,10 +217,6 @@ def _settings_of(cell: Cell) -> str:
     return repr((_shown_by(cell.settings), cell.settings.run.rounds))
 
 
-def _keep_failure(cell: Cell, folder: Path, error: str) -> None:
-    write_json(_failure_file(folder), {"settings": _settings_of(cell), "error": error})
-
-
 def _earlier_failure(cell: Cell, folder: Path) -> str | None:
     """Why the cell failed the last time that it was run, if it did, and with the settings that are asked for now."""
     try:
@@ -244,97 +240,90 @@ def _run_all(
     todo: Sequence[CellResult],
     folder: Path,
     jobs: int,
-    runner: Runner,
+    begin: Begin,
     console: Console,
     resume: bool,
     quiet: bool,
 ) -> None:
     """Keep ``jobs`` cells running until none is left, showing how far they are."""
     waiting = list(reversed(todo))
-    running: dict[Future[Run], tuple[CellResult, float]] = {}
-    started = time.monotonic()
-    progress = Progress(
-        TextColumn("{task.completed}/{task.total} cells"),
-        BarColumn(),
-        TextColumn("{task.fields[state]}"),
-        TimeElapsedColumn(),
-        console=console,
-    )
+    running: dict[CellProcess, tuple[CellResult, float]] = {}
+    columns = (TextColumn("{task.completed}/{task.total} cells"), BarColumn(), TextColumn("{task.fields[state]}"))
+    progress = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console)
     bar = progress.add_task("", total=len(todo), state="")
-
-    def show() -> None:
-        state = _state_text(results, todo, [result for result, _ in running.values()], folder, started)
-        progress.update(bar, state=state)
-
-    with ThreadPoolExecutor(jobs) as pool, progress:
+    with progress:
         try:
             while waiting or running:
                 while waiting and len(running) < jobs:
                     result = waiting.pop()
-                    future = pool.submit(_run_cell, result.cell, folder / result.cell.slug, runner, resume)
-                    running[future] = (result, time.monotonic())
-                show()
-                done, _ = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
-                for future in done:
-                    result, since = running.pop(future)
-                    _take(result, future, console, time.monotonic() - since, quiet)
-                    if result.error is not None:
-                        _keep_failure(result.cell, folder / result.cell.slug, result.error)
-                    progress.advance(bar)
-            show()
+                    running[_begin(result.cell, folder / result.cell.slug, begin, resume)] = result, time.monotonic()
+                state = _state_text(results, [result for result, _ in running.values()], folder)
+                ended = [process for process in running if process.has_ended]
+                progress.update(bar, advance=len(ended), state=state)
+                for process in ended:
+                    result, since = running.pop(process)
+                    _take(result, process, folder / result.cell.slug)
+                    _say(result, time.monotonic() - since, console, quiet)
+                if not ended:
+                    time.sleep(0.1)
         except KeyboardInterrupt:
             results.interrupted = True
             console.print("Stopping the cells that are running; those that are done are kept.")
-            runner.stop()
-            for future in wait(running).done:
-                result, _ = running.pop(future)
-                if future.exception() is None:
-                    result.run = future.result()
+            _stop([*running])
+            for process, (result, _) in running.items():
+                if not process.failure():
+                    _take(result, process, folder / result.cell.slug)
 
 
-def _run_cell(cell: Cell, folder: Path, runner: Runner, resume: bool) -> Run:
-    """Run one cell into its folder and read it; raises `BouquetError` when there is no finished run afterwards."""
+def _begin(cell: Cell, folder: Path, begin: Begin, resume: bool) -> CellProcess:
+    """Start a cell in its folder: anew, or with ``resume`` from its last checkpoint."""
     has_begun = cell_state(cell, folder) in ("half-done", "shorter")
     going_on = resume and has_begun and any((folder / run_folder.CHECKPOINTS).glob("*"))
     _failure_file(folder).unlink(missing_ok=True)
     if folder.exists() and not going_on:
         shutil.rmtree(folder)
-    runner(cell.settings, folder, resume=going_on)
-    if cell_state(cell, folder) != "done":
-        raise CellFailed(f"The run ended without a summary for these settings in {folder}.")
-    return read_run(folder)
+    return begin(cell.settings, folder, going_on)
 
 
-def _take(result: CellResult, future: Future[Run], console: Console, seconds: float, quiet: bool) -> None:
-    """Note what became of a cell, and say it."""
-    error = future.exception()
-    if error is None:
-        result.run = future.result()
-        if not quiet:
-            console.print(Text.assemble(("done", "green"), f"    {result.cell.slug} ({human_seconds(seconds)})"))
+def _take(result: CellResult, process: CellProcess, folder: Path) -> None:
+    """Note what became of a cell."""
+    result.error = process.failure() or None
+    if result.error is None and cell_state(result.cell, folder) != "done":
+        result.error = f"The run ended without a summary for these settings in {folder}."
+    if result.error is None:
+        result.run = read_run(folder)
     else:
-        result.error = str(error) if isinstance(error, BouquetError) else f"{type(error).__name__}: {error}"
-        took = f"  {result.cell.slug} ({human_seconds(seconds)})\n{result.error}"
-        console.print(Text.assemble(("failed", "red"), took))
+        write_json(_failure_file(folder), {"settings": _settings_of(result.cell), "error": result.error})
 
 
-def _state_text(
-    results: Results,
-    todo: Sequence[CellResult],
-    running: Sequence[CellResult],
-    folder: Path,
-    started: float,
-) -> str:
-    """Running cells with their rounds, failures, and the time left at the pace so far."""
+def _say(result: CellResult, seconds: float, console: Console, quiet: bool) -> None:
+    took = f"{result.cell.slug} ({human_seconds(seconds)})"
+    if result.error is not None:
+        console.print(Text.assemble(("failed", "red"), f"  {took}\n{result.error}"))
+    elif not quiet:
+        console.print(Text.assemble(("done", "green"), f"    {took}"))
+
+
+def _stop(processes: Sequence[CellProcess]) -> None:
+    """Interrupt cells as Ctrl-C would; kill what is still there after `GRACE` seconds, or at a second Ctrl-C."""
+    end = time.monotonic() + GRACE
+    try:
+        for process in processes:
+            process.send(signal.SIGINT)
+        for process in processes:
+            process.wait(max(0.0, end - time.monotonic()))
+    finally:
+        for process in processes:
+            process.send(signal.SIGKILL)
+            process.wait(GRACE)
+
+
+def _state_text(results: Results, running: Sequence[CellResult], folder: Path) -> str:
+    """Running cells with their rounds, and failures."""
     now = [f"{r.cell.slug} {_rounds(folder / r.cell.slug)}/{r.cell.settings.run.rounds}" for r in running]
     more = f" and {len(now) - MOST_SHOWN} more" if len(now) > MOST_SHOWN else ""
     parts = [f"{len(now)} running: {', '.join(now[:MOST_SHOWN])}{more}"] if now else []
-    if results.failed:
-        parts.append(f"[red]{len(results.failed)} failed[/]")
-    finished = sum(r.run is not None or r.error is not None for r in todo)
-    if finished and now:
-        left = (time.monotonic() - started) / finished * (len(todo) - finished)
-        parts.append(f"about {human_seconds(math.ceil(left))} left")
+    parts += [f"[red]{len(results.failed)} failed[/]"] if results.failed else []
     return " · ".join(parts)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Column
 from rich.table import Table as RichTable
@@ -36,6 +37,7 @@ from bouquet.experiments.comparison.paper_comparison import paper_notes, paper_t
 from bouquet.experiments.comparison.plots import score_by_bytes
 from bouquet.experiments.comparison.row_notes import protocol
 from bouquet.experiments.comparison.run import Results
+from bouquet.experiments.comparison.significance import Difference
 from bouquet.experiments.comparison.table import missing_rows
 from bouquet.experiments.comparison.tuning import choice_table, tuning_notes
 from bouquet.experiments.plots.run import compared_by_round
@@ -61,9 +63,10 @@ TextTable = tuple[str, list[str], list[list[str]]]  # title, heads, rows
 
 
 def print_results(results: Results, console: Console) -> None:
-    """One table of rows by metrics, a part of it for each column; then the claims."""
+    """One table of rows by metrics, a part of it for each column; below it a line for each thing to know."""
     heads, *lines = one_table(results)
-    shown = RichTable(heads[1], *(Column(Text(head), justify="right") for head in heads[2:]))
+    columns = [Column(Text(head, overflow="fold"), justify="right") for head in heads[2:]]
+    shown = RichTable(heads[1], *columns, box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     for data in results.table.data:
         if len(results.table.data) > 1:
             shown.add_row(Text(data, style="bold"))
@@ -71,13 +74,30 @@ def print_results(results: Results, console: Console) -> None:
             shown.add_row(*map(Text, row))
         shown.add_section()
     console.print(shown)
-    for title, heads, rows in claim_tables(results):
-        table = RichTable(*(Column(Text(head)) for head in heads), title=Text(title), title_justify="left")
-        for row in rows:
-            table.add_row(*(Text(text) for text in row))
-        console.print(table)
-    for note in notes(results):
-        console.print(Text(note))
+    for line in (*verdicts(results), *(note for note in notes(results) if note != HOW)):
+        console.print(Text(line), soft_wrap=True)
+
+
+def verdicts(results: Results) -> list[str]:
+    """Which rows are significantly better, and worse: a line for each reference row, and each of the table's claims."""
+    found: dict[tuple[str, str], dict[str, list[bool | None]]] = {}  # by column: True ahead, False behind, None neither
+    for (row, _, reference), d in differences(results).items():
+        line = ("Significantly better than {}: {}; worse: {}.", reference)
+        found.setdefault(line, {}).setdefault(row, []).append(_ahead(d))
+    for (row, other), d in differences_in_the_mean(results).items():
+        line = ("{}, in the mean of the columns, is significantly better than: {}; worse than: {}.", row)
+        found.setdefault(line, {})[other] = [_ahead(d)]
+    return [text.format(one, _told(others, True), _told(others, False)) for (text, one), others in found.items()]
+
+
+def _ahead(difference: Difference | None) -> bool | None:
+    return None if difference is None or difference.is_noise else difference.mean > 0
+
+
+def _told(rows: Mapping[str, list[bool | None]], ahead: bool) -> str:
+    """The rows that are so in some column, and in how many of several."""
+    counts = {row: (columns.count(ahead), len(columns)) for row, columns in rows.items()}
+    return ", ".join(row + f" ({n} of {of} columns)" * (of > 1) for row, (n, of) in counts.items() if n) or "none"
 
 
 def one_table(results: Results) -> list[list[str]]:
@@ -94,7 +114,7 @@ def one_table(results: Results) -> list[list[str]]:
 
 def latex_table(results: Results) -> str:
     """`one_table` for a paper, with the rules of the package booktabs."""
-    heads, *lines = ([_for_latex(text) for text in line] for line in one_table(results))
+    heads, *lines = ([text.translate(LATEX) for text in line] for line in one_table(results))
     parts = [[line for line in lines if line[0] == data] for data in dict.fromkeys(line[0] for line in lines)]
     body = " \\midrule\n".join("".join(f"{' & '.join(line)} \\\\\n" for line in part) for part in parts)
     return (
@@ -108,10 +128,6 @@ def csv_table(results: Results) -> str:
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerows(one_table(results))
     return buffer.getvalue()
-
-
-def _for_latex(text: str) -> str:
-    return text.translate(LATEX)
 
 
 def write_results(results: Results, out: Path) -> list[Path]:

@@ -19,9 +19,9 @@ from bouquet.common.errors import BouquetError
 from bouquet.common.settings import Settings
 from bouquet.common.settings.sections import OWN_DATA, DataSettings
 from bouquet.common.system.files import write_json
-from bouquet.experiments.comparison.cell_process import Runner
+from bouquet.experiments.comparison.cell_process import CellProcess
 from bouquet.experiments.comparison.measures import parse_metric
-from bouquet.experiments.comparison.run import Results, check_cells, run_table
+from bouquet.experiments.comparison.run import Begin, Results, check_cells, run_table
 from bouquet.experiments.comparison.table import Table, tuning_table
 from bouquet.experiments.comparison.tuning_grids import ChosenValues, choose, combinations, label_of
 from bouquet.server.run_folder import SUMMARY
@@ -33,12 +33,12 @@ def run_comparison(
     table: Table,
     out: Path,
     jobs: int | None,
-    runner: Runner,
     console: Console,
     resume: bool = False,
     part: tuple[Sequence[str], Sequence[str], Sequence[int]] = ((), (), ()),
     check: Callable[[Settings], None] | None = None,
     quiet: bool = False,
+    begin: Begin = CellProcess,
 ) -> Results:
     """Run a part of a table, rows, columns and seeds, as `run_table` does; before it what its rows are tuned with.
 
@@ -47,7 +47,7 @@ def run_comparison(
     """
     asked = table.part(*part)
     if table.tune is None:
-        return run_table(table, out, jobs, runner, console, resume, asked, check, quiet)
+        return run_table(table, out, jobs, console, resume, asked, check, quiet, begin)
     rows, columns, _ = part
     for column, data in {(cell.data, cell.settings.data) for cell in table.cells}:
         check_apart(data, column)
@@ -59,13 +59,13 @@ def run_comparison(
         console.print(f"Tuning is {len(wanted)} cells on the seeds {seeds}, then {len(asked)} are run.")
     if check is not None and not all((folder / "cells" / slug / SUMMARY).exists() for slug in wanted):
         check_cells([cell for cell in table.cells if cell.slug in asked], check)
-    tried = run_table(tuning, folder, jobs, runner, console, resume, wanted, check, quiet)
+    tried = run_table(tuning, folder, jobs, console, resume, wanted, check, quiet, begin)
     choices = choices_of(table, tried)
     write_json(out / "tuned.json", tuned_json(table, choices))
     final = with_choices(table, choices)
     ready = {cell.slug for cell in final.cells if (cell.strategy, cell.data) in choices}
     now = frozenset() if tried.interrupted else asked & ready
-    results = run_table(final, out, jobs, runner, console, resume, now, check, quiet)
+    results = run_table(final, out, jobs, console, resume, now, check, quiet, begin)
     for result in results.cells:
         if result.cell.slug not in ready:
             result.run = None  # of settings that nothing was chosen for

@@ -12,16 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from bouquet.experiments.plots.style import (
-    MISSING,
-    SMALL,
-    WIDTH,
-    blocks,
-    colours,
-    legend_below,
-    new_figure,
-    thinned,
-)
+from bouquet.experiments.plots.style import MISSING, SMALL, WIDTH, blocks, colours, legend_below, new_figure, thinned
 from bouquet.server.record.reader import Run
 
 MOST_LEGEND_ENTRIES = 12

@@ -91,7 +91,7 @@ def reason(device: Mapping[str, Any]) -> str:
     if device["state"] == NOT_NOW:
         said = device["not_now"]
         until = time.strftime("%H:%M", time.localtime(said["until"]))
-        return f"as its owner has it: {said['reason']} (asked again at {until})"
+        return f"{said['reason']} (asked again at {until})"
     if device["state"] in (FAILING, MISSING) and device["last_failure"]:
         return f"round {device['last_failure']['round']}: {device['last_failure']['reason']}"
     if device["state"] == NOT_TESTED:

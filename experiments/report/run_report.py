@@ -12,7 +12,7 @@ from typing import Any
 from bouquet.common.errors import BouquetError
 from bouquet.common.privacy_accounting import DELTA
 from bouquet.common.system.files import write_atomically
-from bouquet.common.texts import plain
+from bouquet.common.texts import of_rounds, plain
 from bouquet.experiments.plots.run import plots_of
 from bouquet.experiments.report.devices import MOST_CLUSTERS, capital, cards, charts, charts_of, clusters, rounds_of
 from bouquet.experiments.report.pages import DEVICE, RUN, embed, render
@@ -97,6 +97,7 @@ def render_report(
         by_class=class_rows(run),
         failures=failed[:MOST_FAILURES],
         absences=[(client, len(rounds), _spans(rounds)) for client, rounds in sorted(run.absences.items())],
+        endless=run.settings.run.is_endless,
         reproduce=reproduce(run.settings, run.folder),
         settings=settings_rows(run.settings),
         extra=json.dumps(extra, indent=2, ensure_ascii=False) if extra else "",
@@ -146,7 +147,7 @@ def where(run: Mapping[str, Any]) -> dict[str, str]:
     kind = KINDS.get(run["state"], "good")
     if run["state"] == WAITING:
         return {"word": run["state"], "kind": kind, "text": run["waiting"]}
-    text = f"round {run['round']} of {run['rounds']}"
+    text = f"round {run['round']}{of_rounds(run['rounds'])}"
     text += f", about {human_seconds(run['time_left'])} left" if run["time_left"] is not None else ""
     return {"word": run["state"], "kind": kind, "text": f"{text}. {run['reason'] or ''}".strip()}
 
@@ -200,10 +201,7 @@ def headline(run: Run) -> list[tuple[str, str]]:
         ("the best that is foretold without a model", _scored(run, run.final("naive_macro"))),
         ("F1, mean over clients", _fraction(run.final("f1_macro"))),
     ]
-    numbers += [
-        ("purity", _fraction(run.final("purity"))),
-        ("adjusted Rand index", _fraction(run.final("ari"))),
-    ]
+    numbers += [("purity", _fraction(run.final("purity"))), ("adjusted Rand index", _fraction(run.final("ari")))]
     if run.rounds or run.summary:
         numbers += [
             (f"up, to the server{_uncompressed(run, 'bytes_up')}", human_bytes(run.total("bytes_up"))),

@@ -11,6 +11,7 @@ from typing import Any
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings import parse_settings
 from bouquet.common.task.score import Score
+from bouquet.common.texts import of_rounds
 from bouquet.experiments.report.curves import chart
 from bouquet.experiments.report.devices import UNKNOWN, capital, compared_by_round
 from bouquet.experiments.report.pages import RUNS, render
@@ -112,7 +113,7 @@ def _row(folder: Path) -> dict[str, Any] | None:
         "kind": KINDS.get(state, "good"),
         "what": run_title(settings),
         "began": f"{datetime.fromtimestamp(began).astimezone():%Y-%m-%d %H:%M}" if began else "",
-        "rounds": f"{summary.get('rounds', said.get('round', 0))} of {settings.run.rounds}",
+        "rounds": f"{summary.get('rounds', said.get('round', 0))}{of_rounds(settings.run.rounds)}",
         "own": UNKNOWN if mean is None else score.text(mean),
         "alone": score.text(beside[ALONE]) if ALONE in beside else UNKNOWN,
         "gain": gain(beside, score),

@@ -176,7 +176,7 @@ def scripted_client(
         sent = received.models.get(protocol.ARRAYS)
         start = np.zeros(layout.dim, dtype=np.float32) if sent is None else sent.vector
         trained = np.asarray(train(start, received), dtype=np.float32)
-        record = protocol.to_record(layout, trained, received.upload, received.joined) if received.upload else None
+        record = protocol.to_record(layout, trained, received.upload) if received.upload else None
         return protocol.reply(message, name, values, record)
 
     return handle

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +50,19 @@ AT_ONCE = 64  # clients that the engine 'batched' trains together, at most
 
 
 def simulate(
-    settings: Settings, folder: Path | str, resume: bool = False, follow: Follow | None = None
+    settings: Settings,
+    folder: Path | str,
+    resume: bool = False,
+    follow: Follow | None = None,
+    grid: Callable[..., InlineGrid] | None = None,
 ) -> dict[str, Any]:
     """Run a federation of ``data.clients`` simulated devices and return its summary.
 
     With ``data.dataset = "own"`` there is a device for each folder in ``data.data_dir``, named like it. The run folder
-    is left behind; what the devices kept is removed when the run ended well. Raises `BouquetError` for settings that
-    do not fit each other or the data, before anything is written, and `RunFailed` where no device could be tested at
-    the end: such a run has no figure to report.
+    is left behind; what the devices kept is removed when the run ended well. ``grid`` is one's own in the place of
+    `InlineGrid`, or with ``simulation.speeds`` of `TimedGrid`, for the engines in this process. Raises `BouquetError`
+    for settings that do not fit each other or the data, before anything is written, and `RunFailed` where no device
+    could be tested at the end: such a run has no figure to report.
 
     Examples
     --------
@@ -70,8 +76,10 @@ def simulate(
     with locked(folder, "the run folder", "Another run writes there; give each a folder of its own."):
         server_app = make_server_app(settings, folder, resume, follow)
         client_app = make_client_app(settings, (folder / STATE_FOLDER).absolute())
-        engine = _run_ray if settings.simulation.engine == "ray" else _run_inline
-        engine(settings, server_app, client_app)
+        if settings.simulation.engine == "ray":
+            _run_ray(settings, server_app, client_app)
+        else:
+            _run_inline(settings, server_app, client_app, grid)
     status = read_status(folder)
     if status.get("state") == STOPPED:
         raise RunStopped(status["reason"])
@@ -142,7 +150,9 @@ def _check_folders(settings: Settings) -> None:
     _read.add(about)
 
 
-def _run_inline(settings: Settings, server_app: ServerApp, client_app: ClientApp) -> None:
+def _run_inline(
+    settings: Settings, server_app: ServerApp, client_app: ClientApp, grid: Callable[..., InlineGrid] | None
+) -> None:
     """Clients in this process: one after another, or their training batched."""
     clients, simulation = settings.data.clients, settings.simulation
     contexts = {
@@ -155,10 +165,11 @@ def _run_inline(settings: Settings, server_app: ServerApp, client_app: ClientApp
 
         batch = Batch[Message | None](settings.train.threads or available_cores())
     handlers, at_once = app_handlers(client_app, contexts), AT_ONCE if batch else 1
-    grid = InlineGrid(handlers, together=batch, at_once=at_once)
     if simulation.speeds:
-        grid = TimedGrid(handlers, simulation.speeds, simulation.links, batch, at_once)
-    server_app(grid, _context(SERVER_NODE, {}))
+        made = (grid or TimedGrid)(handlers, simulation.speeds, simulation.links, batch, at_once)
+    else:
+        made = (grid or InlineGrid)(handlers, together=batch, at_once=at_once)
+    server_app(made, _context(SERVER_NODE, {}))
 
 
 def _context(node: int, config: dict[str, Any]) -> Context:

@@ -34,6 +34,7 @@ WELL = 0.95  # an accuracy from which on nobody expects more
 FALLS = 0.7  # of the loss before
 FALLS_OF_FIRST = 0.05  # of the first round's loss, by which it must have fallen
 KEPT = max(PATIENCE, WINDOW) + 1  # lines that are kept whole: `new_warnings` looks one further back
+MOST_LINES = 1000  # beside the first
 MOST_NAMED = 10
 MOST = 50  # warnings in a summary
 
@@ -93,6 +94,7 @@ def add(lines: list[dict[str, Any]], line: Line) -> None:
     score = Score.in_record(line)
     judged = (*JUDGED, score.of("macro"), score.of("micro"), *JUDGED_LATELY)
     lines.append({key: line[key] for key in judged if key in line})
+    del lines[1:-MOST_LINES]
     for old in lines[-KEPT - 1 : -KEPT]:
         for key in JUDGED_LATELY:
             old.pop(key, None)

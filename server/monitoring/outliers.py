@@ -56,7 +56,7 @@ def misplaced(lines: Sequence[Line]) -> dict[str, str]:
         whose = f"the model of its cluster, {assignment[device]}," if many else "the model that it is sent"
         said[device] = (
             f"{device}: {whose} is far worse for it (accuracy {sent:.2f}) than what it makes of it by training "
-            f"({own:.2f}); of the other devices half gain {usual:+.2f} or less. Look at its labels and data"
+            f"({own:.2f}, where half of the others change by {usual:+.2f} or less). Look at its labels and data"
             + ("; or it belongs to another cluster." if many else "; or it needs a cluster, or a model, of its own.")
         )
     return said

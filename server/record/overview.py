@@ -179,7 +179,7 @@ def _run(run: Run, said: Mapping[str, Any], state: str, devices: list[dict[str, 
     seconds = [float(line["seconds"]) for line in run.rounds[-RECENT_ROUNDS:] if "seconds" in line]
     total = run.settings.run.rounds
     left = None
-    if state == "training" and seconds:
+    if state == "training" and seconds and not run.settings.run.is_endless:
         mean = sum(seconds) / len(seconds)
         spent = now - said.get("round_started", now) if said.get("round", 0) > run.completed else 0.0
         left = max(0.0, mean * (total - run.completed) - spent)

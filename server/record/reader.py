@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,10 +25,12 @@ from bouquet.common.settings import Settings, SettingsError, parse_settings
 from bouquet.common.settings.sections import OWN_DATA
 from bouquet.common.system.locks import is_locked
 from bouquet.common.task.score import Score
+from bouquet.common.texts import of_rounds
 from bouquet.server.monitoring.diagnosis import failures
 from bouquet.server.record.status import FAILED, read_status
 from bouquet.server.run_folder import ROUNDS, SETTINGS, SIMILARITY, START, SUMMARY
 
+MOST_BYTES = 2**23  # of the lines of a run without an end: what shows it stays quick
 Points = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
@@ -130,9 +133,9 @@ class Run:
 
     @cached_property
     def beside(self) -> dict[str, Mapping[str, float]]:
-        """Client → what it has, would have alone and was sent (`server.record.gains`), of the last round known."""
+        """Client → what it has, would have alone and was sent, of its last round; of a run that is over, of its end."""
         known = {client: numbers["beside"] for client, numbers in self.last_numbers.items() if numbers.get("beside")}
-        return {**known, **((self.summary or {}).get("beside_by_client") or {})}
+        return (self.summary or {}).get("beside_by_client") or known
 
     @cached_property
     def last_numbers(self) -> dict[str, Mapping[str, Any]]:
@@ -193,25 +196,18 @@ class Run:
         """Clients ordered by cluster, then group, then name; those without a cluster come last."""
         return sorted(
             self.clients if clients is None else clients,
-            key=lambda c: (
-                c not in self.assignment,
-                self.assignment.get(c, 0),
-                natural_order(str(self.groups.get(c, ""))),
-                natural_order(c),
-            ),
+            key=lambda c: (c not in self.assignment, self.assignment.get(c, 0), self._by_group(c), natural_order(c)),
         )
 
     def by_group(self) -> list[str]:
         """Clients ordered by true group, then cluster, then name; those without a group come last."""
         return sorted(
             self.clients,
-            key=lambda c: (
-                c not in self.groups,
-                natural_order(str(self.groups.get(c, ""))),
-                self.assignment.get(c, 0),
-                natural_order(c),
-            ),
+            key=lambda c: (c not in self.groups, self._by_group(c), self.assignment.get(c, 0), natural_order(c)),
         )
+
+    def _by_group(self, client: str) -> Any:
+        return natural_order(str(self.groups.get(client, "")))
 
 
 def not_tested(summary: Mapping[str, Any] | None) -> dict[str, str]:
@@ -260,11 +256,14 @@ def read_run(folder: Path | str) -> Run:
         settings = parse_settings(content, {})
     except SettingsError as error:
         raise RecordError(f"{folder / SETTINGS} does not fit this version of Bouquet: {error}") from None
-    rounds, notes = _read_rounds(folder / ROUNDS)
+    rounds, notes = _read_rounds(folder / ROUNDS, MOST_BYTES if settings.run.is_endless else None)
+    if rounds and rounds[0]["round"] > 1 and settings.run.is_endless:
+        notes.append(f"Curves and sums are of the rounds from {rounds[0]['round']} on; {ROUNDS} has all of them.")
     summary = read_object(folder / SUMMARY) if (folder / SUMMARY).exists() else None
     if summary is None:
         done = rounds[-1]["round"] if rounds else 0
-        notes.insert(0, f"This run has not ended: {done} of {settings.run.rounds} rounds are recorded, no summary yet.")
+        total = of_rounds(settings.run.rounds)
+        notes.insert(0, f"This run has not ended: {done}{total} rounds are recorded, no summary yet.")
     said = read_status(folder)
     if summary is None and said.get("state") == FAILED:
         notes.insert(0, f"The run failed. {said.get('reason', '')}")
@@ -298,8 +297,8 @@ def natural_order(text: str) -> tuple[tuple[int, int, str, str], ...]:
     return tuple((0, len(n), n, part) if part[0] in "0123456789" else (1, 0, part, "") for part, n in parts)
 
 
-def _read_rounds(file: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Lines of ``rounds.jsonl`` in order, and notes on what was passed over.
+def _read_rounds(file: Path, most: int | None) -> tuple[list[dict[str, Any]], list[str]]:
+    """Lines of ``rounds.jsonl`` in order, the last ``most`` bytes of them, and notes on what was passed over.
 
     A round that was recorded twice (the run was stopped between its record and its checkpoint, then resumed) counts
     as it was recorded last.
@@ -307,7 +306,13 @@ def _read_rounds(file: Path) -> tuple[list[dict[str, Any]], list[str]]:
     if not file.exists():
         return [], []
     try:
-        text = file.read_text(encoding="utf-8", errors="replace")
+        with file.open("rb") as content:
+            if most is not None and content.seek(0, os.SEEK_END) > most:
+                content.seek(-most, os.SEEK_END)
+                content.readline()
+            else:
+                content.seek(0)
+            text = content.read().decode("utf-8", errors="replace")
     except OSError as error:
         raise RecordError(f"{file} cannot be read: {error.strerror}.") from None
     rounds: dict[int, dict[str, Any]] = {}

@@ -94,7 +94,7 @@ def sentence(content: dict[str, Any]) -> str:
     named = f" ({', '.join(content['connected'])})" if content["connected"] else ""
     missing = f"; missing: {', '.join(content['missing'])}" if content["missing"] else ""
     resting = "; ".join(f"{name} ({said['reason']})" for name, said in (content.get("not_now") or {}).items())
-    owners = f"; not now, as their owners have it: {resting}" if resting else ""
+    owners = f"; not now: {resting}" if resting else ""
     with_others = f"; without a tag of this run: {', '.join(others)}" if (others := content.get("others")) else ""
     return f"{count} of {content['needed']} devices are connected{named}{missing}{owners}{with_others}."
 

@@ -12,7 +12,6 @@ from bouquet.common.compression import delta
 from bouquet.common.compression.delta import PackedModel
 from bouquet.common.errors import BouquetError
 from bouquet.common.parameters.layout import ParameterLayout
-from bouquet.common.protocol import tensor_bytes
 from bouquet.common.protocol.compressed import packed_blocks
 from bouquet.common.protocol.records import records_of
 from bouquet.common.wire.flower import wire_bytes
@@ -29,8 +28,9 @@ def payload_bytes(content: RecordDict, layout: ParameterLayout | None = None) ->
     by_layer: dict[str, int] = {}
     total = 0
     for record in records_of(content, ArrayRecord).values():
-        total += sum(len(array.data) for array in record.values())
-        for name, size in tensor_bytes(record).items():
+        for name, array in record.items():
+            size = len(array.data)
+            total += size
             layer = owner.get(name) or name.rpartition(".")[0] or name  # frozen layers are not in the layout
             by_layer[layer] = by_layer.get(layer, 0) + size
     for packed in _packed_models(content, layout):

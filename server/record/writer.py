@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,7 +21,7 @@ from bouquet.common.errors import BouquetError
 from bouquet.common.parameters.layout import contiguous
 from bouquet.common.settings import Settings
 from bouquet.common.settings.resume import check_continues
-from bouquet.common.system.files import make_folder, sweep, write_atomically, write_json
+from bouquet.common.system.files import keep_private, make_folder, sweep, write_atomically, write_json
 from bouquet.server import run_folder
 from bouquet.server.run_folder import CHECKPOINTS, MODELS, ROUNDS, SETTINGS, SIMILARITY, SUMMARY, holds_run
 from bouquet.strategies.base.strategy import MethodStrategy
@@ -83,17 +84,14 @@ class RunRecord:
             return {}
         return content if isinstance(content, dict) else {}
 
-    def rounds(self) -> list[dict[str, Any]]:
+    def each_round(self) -> Iterator[dict[str, Any]]:
         """The lines written so far; a last line that was cut off is passed over."""
-        path = self.folder / ROUNDS
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        rounds = []
-        for line in lines:
-            try:
-                rounds.append(json.loads(line))
-            except ValueError:
-                break
-        return rounds
+        with suppress(FileNotFoundError, ValueError), (self.folder / ROUNDS).open(encoding="utf-8") as lines:
+            yield from map(json.loads, lines)
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """All of `each_round`."""
+        return [*self.each_round()]
 
     def add_round(self, line: Mapping[str, Any]) -> None:
         """Append one line and sync it. Raises `BouquetError` where that cannot be done, on a full disk."""
@@ -134,6 +132,7 @@ class RunRecord:
         assert strategy.layout is not None
         folder = self.folder / MODELS
         folder.mkdir(exist_ok=True)
+        keep_private(folder)
         layout = strategy.layout
         assignment = strategy.assignment(strategy.state)
         for cluster, center in enumerate(strategy.centers(strategy.state)):

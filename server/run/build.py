@@ -63,7 +63,6 @@ def build_strategy(settings: Settings, start: Start | PlainStart | None = None) 
 
         strategy.public = public_data(settings, start.model)
     strategy.parameter_names = start.parameters
-    strategy.joins_tensors = True
     if settings.privacy.is_on:
         check_private(strategy, settings, start.layout)
         strategy.filters.append(PrivacyLedger(settings.privacy))

@@ -23,7 +23,7 @@ from safetensors.numpy import load, save
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.parameters.layout import ParameterLayout, contiguous
-from bouquet.common.system.files import temporary_beside, write_atomically
+from bouquet.common.system.files import keep_private, temporary_beside, write_atomically
 
 VERSION = 1  # of the format
 KEPT = 2
@@ -67,6 +67,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int = KEPT) -> P
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         temporary.mkdir(parents=True)
+        keep_private(folder)  # with some methods each device's own model is in it
         for name, data in files.items():
             write_atomically(temporary / name, data)
         shutil.rmtree(target, ignore_errors=True)

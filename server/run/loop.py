@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -127,7 +128,7 @@ class _Run:
         """Take in the record of the rounds before, and see whether enough clients are there for the next."""
         for task in self.remembered.at_work:
             self.strategy.was_sent(*task, self.started + self.settings.server.round_timeout)
-        for line in self.record.rounds():
+        for line in self.record.each_round():
             add(self.lines, line)
         nodes, others = self.connected()
         self.early = too_few(self.settings, self.strategy.expected_clusters, len(nodes) - len(others))
@@ -225,13 +226,14 @@ class _Run:
         """Have every device tested after the last round; the summary of the run."""
         last = self.lines[-1]["round"] if self.lines else self.settings.run.rounds
         self.wait_for_clients(1, last)
-        self.wait_for_owners(last)
+        if not self.settings.run.is_endless:  # whose devices rest until there is something new
+            self.wait_for_owners(last)
         self.status.say(TESTING, round=last, **self.look())
         self.strategy.round_patience.shares.clear()  # this once each is waited for
         traffic = Bytes(self.strategy.layout)
         abandon(self.grid, self.strategy.late.awaited)  # there is no round any more that their replies could count in
         evaluation = self.evaluate(last, traffic)
-        resting = {client: f"Not now, as its owner has it: {why}." for client, why in evaluation["not_now"].items()}
+        resting = {client: f"Not now: {why}." for client, why in evaluation["not_now"].items()}
         removed = dict.fromkeys(self.removed(), REMOVED)
         failed = removed | resting | evaluation["not_evaluated"]
         self.learn_groups()
@@ -293,8 +295,7 @@ class _Run:
         lines: Sequence[Mapping[str, Any]] = self.lines[-MOST_FAILED_ROUNDS:]
         if len(lines) < MOST_FAILED_ROUNDS or any(line["replies"] for line in lines):
             return
-        reasons = sorted(lines[-1]["failed"].items())
-        said = f"; {reasons[0][0]}: {reasons[0][1]}" if reasons else "."
+        said = next((f"; {client}: {reason}" for client, reason in sorted(lines[-1]["failed"].items())), ".")
         raise RunFailed(
             f"No client gave a usable reply in {MOST_FAILED_ROUNDS} rounds running, the last one round "
             f"{lines[-1]['round']}. The checkpoint before them is kept: when the clients are well again, --resume goes "
@@ -364,10 +365,10 @@ class _Run:
         """
         if self.names is None:  # in a simulation nobody has such an owner
             return
+        least, endless = self.settings.server.min_clients, self.settings.run.is_endless
         for look in itertools.count():
-            able = self.strategy.who_can(self.grid, list(self.grid.get_node_ids()), again=look > 0)
-            resting = len(self.strategy.train_round.not_now)
-            if len(able) >= min(self.settings.server.min_clients, len(able) + resting):
+            able = self.strategy.who_can(self.grid, [*self.grid.get_node_ids()], look > 0, all_=endless and not look)
+            if len(able) >= (least if endless else min(least, len(able) + len(self.strategy.train_round.not_now))):
                 return
             self.status.say(WAITING, **self.look())
             check_stop(self.record.folder, done)
@@ -376,7 +377,7 @@ class _Run:
     def wait_for_clients(self, needed: int, done: int) -> None:
         """Wait for so many nodes: for ``server.min_clients`` at first, later for any. ``done`` rounds are behind."""
         server = self.settings.server
-        deadline = time.monotonic() + server.wait_for_clients
+        deadline = time.monotonic() + (math.inf if done and self.settings.run.is_endless else server.wait_for_clients)
         while True:
             began = time.monotonic()
             every, others = self.connected()

@@ -9,15 +9,10 @@ FeSEM's proximal weight. With a strong pull it is FeSEM.
 
 The number of clusters is found as FeSEM's is: one center serves all until the devices' updates show groups.
 
-Others have joined clusters and personal models, too. MAPPER (Mansour et al. 2020, https://arxiv.org/abs/2002.10619) and
-APFL (Deng et al. 2020, https://arxiv.org/abs/2003.13461) weigh a device's own model and the global one. FedSoft (Ruan,
-Joe-Wong 2021, https://arxiv.org/abs/2112.06053) pulls a device towards all cluster models at once. CGPFL (Tang et al.
-2022, https://arxiv.org/abs/2106.13044, `bouquet.strategies.cgpfl`) holds personal models near a cluster's, and clusters
-copies that follow them. FedEM (Marfoq et al. 2021, https://arxiv.org/abs/2108.10252) mixes all cluster models on the
-device, kNN-Per (Marfoq et al. 2022, https://arxiv.org/abs/2111.09360) the global one and the device's memory. Here the
-models that are clustered are trained on the data, as FeSEM's are, and nothing that follows the personal model is sent.
-Beside Ditto it gains where devices come in groups (experiments/results/mixture.csv, two columns of eight), and hardly
-elsewhere.
+Others that join clusters and personal models, such as MAPPER, APFL, FedSoft and CGPFL, weigh models or cluster copies
+that follow them. Here the models that are clustered are trained on the data, as FeSEM's are, and nothing that follows
+the personal model is sent. Beside Ditto it gains where devices come in groups (experiments/results/mixture.csv, two
+columns of eight), and hardly elsewhere.
 """
 
 from __future__ import annotations
@@ -54,8 +49,6 @@ class Anchored(FeSEM):
         FeSEM's λ/m, for the center as a device trains it.
     weighting
         See `bouquet.strategies.fesem.strategy.FeSEM`.
-    **sampling
-        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     tested_model = "personal"

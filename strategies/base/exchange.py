@@ -31,7 +31,8 @@ class Patience:
 
     ``shares`` are of nodes that have held up rounds: the part of this wait that they get. ``waited_for`` collects those
     that an exchange was held up by: who had not answered at its end, or not by ``straggler_factor`` times as long as
-    three quarters of the others took.
+    three quarters of the others took. Of a ``question``, which may be put to one node alone while all others wait, the
+    shares are of the whole time, and one alone holds them up that takes longer than ``usual``: most, to train last.
     """
 
     timeout: float = 3600.0
@@ -39,19 +40,23 @@ class Patience:
     straggler_grace: float = 0.0
     shares: dict[int, float] = field(default_factory=dict)
     waited_for: set[int] = field(default_factory=set)
+    usual: list[float] = field(default_factory=list)
+    question: bool = False
 
     def deadline(self, half_after: float | None, node: int | None = None) -> float:
         """Seconds after the start until a node is given up; ``half_after`` is when half had replied, if they have."""
-        if half_after is None:
+        if half_after is None and not self.question:
             return self.timeout
-        whole = self.timeout
-        if self.straggler_factor != float("inf"):  # which times 0, of replies that are there at once, is no number
-            whole = min(whole, max(self.straggler_grace, self.straggler_factor * half_after))
-        return whole if node not in self.shares else half_after + self.shares[node] * (whole - half_after)
+        whole, half = self.timeout, half_after or 0.0
+        if half_after is not None and self.straggler_factor != float("inf"):  # which times 0 is no number
+            whole = min(whole, max(self.straggler_grace, self.straggler_factor * half))
+        return whole if node not in self.shares else half + self.shares[node] * (whole - half)
 
-    def is_late(self, seconds: float, others: float | None) -> bool:
+    def is_late(self, seconds: float, others: float | None, is_alone: bool = False) -> bool:
         """Whether who answers after so many seconds held up the exchange, of which most were there by ``others``."""
         least = LATE_SHARE * self.straggler_grace
+        if is_alone and self.question and self.straggler_factor != float("inf"):
+            return seconds > max([*self.usual, least])
         return others is not None and seconds > max(self.straggler_factor * others, least)
 
 
@@ -127,11 +132,13 @@ def replies_to(
                 seconds = clock() - started
                 if times is not None:
                     times[node] = seconds
-                if enough is None and patience.is_late(seconds, most_after):
-                    patience.waited_for.add(node)
                 total = replied + len(waiting)
+                if enough is None and patience.is_late(seconds, most_after, total == 1):
+                    patience.waited_for.add(node)
                 if most_after is None and replied >= total - max(1, total // 4):
                     most_after = seconds
+                    if not patience.question:
+                        patience.usual[:] = [seconds]
                 yield reply
         if enough is not None and replied >= enough:
             break
@@ -156,7 +163,7 @@ def replies_to(
                 if enough is not None:
                     continue  # its reply counts when it is back
                 silent[node] = LOST
-                if patience.is_late(now - started, most_after):
+                if patience.is_late(now - started, most_after, not replied and not waiting):
                     patience.waited_for.add(node)
             last_presence, absent_before = now, absent
         rest(min(poll, max(0.0, limit - (now - started))))

@@ -104,36 +104,31 @@ class Trial:
         return is_clear if is_clear or sum(said) <= 0 else None
 
     def next(
-        self,
-        divided: Mapping[str, int],
-        judged: Collection[str],
-        is_refused: bool,
-        assignment: Mapping[str, int],
-        centers: Matrix,
-        replies: Replies,
-        aggregation: Aggregation,
+        self, divided: dict[str, int], judged: set[str], refused: bool, assignment: Mapping[str, int], centers: Matrix
     ) -> Trial:
         """What is asked after a round that left the clusters as they were, or of `Trial()` after one that did not.
 
-        It is whether to divide clusters, as far as clients are ``divided``, else whether to join two of the clusters
-        (K × d). Votes of the ``judged`` stay.
+        It is whether to divide clusters, as far as clients are ``divided``, else whether to join two of the clusters,
+        whose ``centers`` (K × p) have parameters alone. Votes of the ``judged`` stay.
         """
-        refused = self.refused + is_refused
-        wait = min(refused, LONGEST) if is_refused else max(0, self.wait - 1)
+        refusals = self.refused + refused
+        wait = min(refusals, LONGEST) if refused else max(0, self.wait - 1)
         pair, tried, quiet = self.pair if judged else [], self.tried, self.quiet + 1
         if not pair and (wait or not divided) and quiet > min(tried, LONGEST) and len(centers) > 1:
-            distances = euclidean_distances(replies.layout.parameters_of(centers))
+            distances = euclidean_distances(centers)
             pairs = sorted(combinations(range(len(centers)), 2), key=lambda two: float(distances[two]))
             pair, tried, quiet = [*pairs[tried % len(pairs)]], tried + 1, 0
         rows = {c: 0 for c, k in assignment.items() if k in pair} if pair else {} if wait else divided
-        is_there = [client in rows and client not in replies.late for client in replies.clients]
-        there = [client for client, is_one in zip(replies.clients, is_there, strict=True) if is_one]
-        found, place = np.unique([rows[client] for client in there], return_inverse=True)
-        models = aggregation.cluster_means(replies.W[is_there], place, len(found)) if there else None
-        row = {one: k for k, one in enumerate(found.tolist())}
         votes = {client: vote for client, vote in self.votes.items() if client in judged}
-        rows = {client: row[one] for client, one in rows.items() if one in row}
-        return Trial(rows, models, pair, votes, False, refused, wait, quiet, tried)
+        return Trial(rows, None, pair, votes, False, refusals, wait, quiet, tried)
+
+    def with_models(self, replies: Replies, aggregation: Aggregation) -> Trial:
+        """With the models of those who replied; who would share one that nobody sent is not asked."""
+        there = {c: i for i, c in enumerate(replies.clients) if c in self.rows and c not in replies.late}
+        found, place = np.unique([self.rows[client] for client in there], return_inverse=True)
+        models = aggregation.cluster_means(replies.W[[*there.values()]], place, len(found)) if there else None
+        row = {one: k for k, one in enumerate(found.tolist())}
+        return replace(self, rows={c: row[one] for c, one in self.rows.items() if one in row}, models=models)
 
 
 @dataclass(frozen=True)
@@ -222,10 +217,9 @@ class Groups:
         pulled = {client: number[k] for client, k in pulled.items() if k in number}
         directions = {client: one for client, one in directions.items() if client not in pulled}
         origins = [origins[k] for k in number]
-        same = origins == [*range(len(centers))]
-        trial = (trial if same else Trial()).next(
-            divided, judged, is_refused, assignment, centers, replies, aggregation
-        )
+        trial = trial if origins == [*range(len(centers))] else Trial()
+        trial = trial.next(divided, judged, is_refused, assignment, replies.layout.parameters_of(centers))
+        trial = trial.with_models(replies, aggregation)
         assignment = {client: number[k] for client, k in clusters.items()}
         return Found(Groups(directions, known.rounds, proposed, lowest, trial), assignment, origins, pulled)
 

@@ -170,7 +170,8 @@ class Nodes:
             questions, answers = ask_who(grid, nodes, patience, ttl)
             every += [*questions, *answers]
             self.learn(nodes, answers, names)
-            patience.waited_for.difference_update(self.refusing)  # whose silence counts by itself
+            silent = {*nodes} - {answer.metadata.src_node_id for answer in answers}
+            patience.waited_for.difference_update(silent & {*self.refusing})  # whose silence counts by itself
             if not (nodes := [answer.metadata.src_node_id for answer in answers if has_crashed(answer)]):
                 break
         return every
@@ -287,5 +288,5 @@ def wait_for_nodes(grid: Grid, minimum: int, timeout: float) -> list[int]:
 def ask_who(grid: Grid, nodes: Sequence[int], patience: Patience, ttl: float) -> tuple[list[Message], list[Message]]:
     """Ask nodes who they are: the questions, and the answers of those that gave one."""
     questions = [Message(RecordDict(), dst_node_id=node, message_type=protocol.IDENTIFY, ttl=ttl) for node in nodes]
-    answers, _ = exchange(grid, questions, replace(patience, timeout=min(ttl, IDENTIFY_TIMEOUT)))
+    answers, _ = exchange(grid, questions, replace(patience, timeout=min(ttl, IDENTIFY_TIMEOUT), question=True))
     return questions, answers

@@ -1,14 +1,14 @@
 """The check of options that all strategies share: an error names the option, its value and what is allowed.
 
 An option is a field of a strategy that is a `dataclasses.dataclass`, and what it may be is in its type: `Count` and its
-like, or a `typing.Literal`. A strategy with a constructor of its own calls `check_options`, with a rule for
-each option from a function below. None is an option that is not set, and fits.
+like, or a `typing.Literal`. A strategy with a constructor of its own calls `check_options`. None is an option that is
+not set, and fits.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache
 from numbers import Integral
@@ -64,10 +64,11 @@ def check_fields(strategy: object) -> None:
     for name, hint in _field_types(kind).items():
         value = getattr(strategy, name)
         if get_origin(hint) is Literal:
-            check_options(*one_of(hint, **{name: value}))
+            check_options((name, value, f"one of {', '.join(get_args(hint))}", value in get_args(hint)))
         for part in (hint, *get_args(hint)):  # of `Count | None`, too
             if get_origin(part) is Annotated:
-                check_options(*_rules({name: value}, part))
+                allowed = get_args(part)[1]
+                check_options((name, value, allowed.words, value is None or allowed.fits(value)))
 
 
 @cache
@@ -75,19 +76,3 @@ def _field_types(kind: type) -> dict[str, Any]:
     declared = next(cls for cls in kind.__mro__ if "__dataclass_fields__" in vars(cls))
     hints = get_type_hints(declared, include_extras=True)
     return {field.name: hints[field.name] for field in fields(declared) if field.init}
-
-
-def counts(**values: int | None) -> list[Rule]:
-    """Whole numbers from 1."""
-    return _rules(values, Count)
-
-
-def one_of(kind: Any, **values: str) -> list[Rule]:
-    """Texts of which the `typing.Literal` ``kind`` has all that are allowed."""
-    allowed = get_args(kind)
-    return [(name, value, f"one of {', '.join(allowed)}", value in allowed) for name, value in values.items()]
-
-
-def _rules(values: Mapping[str, Any], kind: Any) -> list[Rule]:
-    allowed = get_args(kind)[1]
-    return [(name, value, allowed.words, value is None or allowed.fits(value)) for name, value in values.items()]

@@ -23,7 +23,9 @@ from bouquet.common.protocol import (
     CLASS_TESTED,
     CLIENT,
     F1,
+    LEFT_OUT,
     NUM_EXAMPLES,
+    TEST_EXAMPLES,
     ClientReply,
     ProtocolError,
     check_size,
@@ -44,6 +46,7 @@ LARGEST_METRIC = 1e39
 LARGEST_VALUE = 1e9  # of a tensor: running statistics of unscaled inputs are far below
 _SHARES = {F1, ACCURACY.key, ACCURACY.trained, ACCURACY.served, ACCURACY.of_method, ACCURACY.validation}
 _SHARES |= {ACCURACY.own, ACCURACY.alone, ACCURACY.received}
+_COUNTS = {TEST_EXAMPLES, LEFT_OUT}
 
 
 def reported(message: Message) -> str:
@@ -168,5 +171,7 @@ def _metrics(records: Mapping[str, MetricRecord]) -> dict[str, float]:
                 raise ProtocolError(f"Metric {name!r} is {value}.")
             if name in _SHARES and not 0 <= value <= 1:
                 raise ProtocolError(f"Metric {name!r} is {value}; it must be from 0 to 1.")
+            if name in _COUNTS and not 0 <= value <= MOST_EXAMPLES:
+                raise ProtocolError(f"Metric {name!r} is {value}; it must be from 0 to {MOST_EXAMPLES}.")
             metrics[name] = value
     return metrics

@@ -25,7 +25,7 @@ from bouquet.strategies.base.method import Ask, MethodHooks, State
 from bouquet.strategies.base.nodes import NameOf, Nodes, Resting
 from bouquet.strategies.base.replies import Replies, Rows
 from bouquet.strategies.base.reply_checks import read_reply, refused
-from bouquet.strategies.base.sampling import Sampled
+from bouquet.strategies.base.sampling import Sampling
 from bouquet.strategies.base.work_budget import WorkBudget
 
 Kind = TypeVar("Kind", bound=Filter)
@@ -74,7 +74,7 @@ class Round:
 
 
 @dataclass(eq=False, repr=False)
-class Receiver(MethodHooks[State], Sampled):
+class Receiver(MethodHooks[State], Sampling):
     """The part of `bouquet.strategies.base.strategy.MethodStrategy` that reads replies."""
 
     def __post_init__(self) -> None:

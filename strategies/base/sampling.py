@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, TypedDict
+from typing import Annotated
 
 import numpy as np
 
@@ -13,36 +13,6 @@ from bouquet.common.protocol import ARRAYS, CONFIG, NUM_EXAMPLES
 from bouquet.strategies.base.options import Above0, Allowed, Count, Share, WholeNumber, check_fields, is_count
 
 TRAIN_STREAM, EVALUATE_STREAM = 0, 1  # of the seed
-
-
-class Sampling(TypedDict, total=False):
-    """Keyword parameters that every strategy takes; those of `flwr.serverapp.strategy.FedAvg` bear its names.
-
-    Beside them: ``seed``, from which everything random on the server derives; ``min_replies``, a number or a share of
-    the clients asked (`fewest_replies`), below which a round leaves the state as it was; ``wait_timeout``, seconds to
-    wait for ``min_available_nodes``; ``round_timeout``, seconds for which a message is valid; ``identify``, which asks
-    every new node for its client-id before it is sent anything (Bouquet's own ClientApp answers; without it, clients
-    are known by the id in their replies or by their node's id).
-
-    Examples
-    --------
-    >>> bouquet.FeSEM(num_clusters=3, fraction_train=0.5, min_train_nodes=2, seed=7).fraction_train
-    0.5
-    """
-
-    fraction_train: float
-    fraction_evaluate: float
-    min_train_nodes: int
-    min_evaluate_nodes: int
-    min_available_nodes: int
-    weighted_by_key: str
-    arrayrecord_key: str
-    configrecord_key: str
-    seed: int
-    min_replies: int | float
-    wait_timeout: float
-    round_timeout: float
-    identify: bool
 
 
 Fewest = Annotated[
@@ -55,8 +25,20 @@ Fewest = Annotated[
 
 
 @dataclass(eq=False, kw_only=True)
-class Sampled:
-    """The parameters of `Sampling` as attributes of a strategy. Raises `BouquetError` for a value that does not fit."""
+class Sampling:
+    """Keyword parameters that every strategy takes, as its attributes; those of Flower's FedAvg bear its names.
+
+    Beside them: ``seed``, from which everything random on the server derives; ``min_replies``, a number or a share of
+    the clients asked (`fewest_replies`), below which a round leaves the state as it was; ``wait_timeout``, seconds to
+    wait for ``min_available_nodes``; ``round_timeout``, seconds for which a message is valid; ``identify``, which asks
+    every new node for its client-id before it is sent anything (Bouquet's own ClientApp answers; without it, clients
+    are known by the id in their replies or by their node's id).
+
+    Examples
+    --------
+    >>> bouquet.FeSEM(num_clusters=3, fraction_train=0.5, min_train_nodes=2, seed=7).fraction_train
+    0.5
+    """
 
     fraction_train: Share = 1.0
     fraction_evaluate: Share = 1.0

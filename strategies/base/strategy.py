@@ -74,7 +74,6 @@ class MethodStrategy(Receiver[State], Strategy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.joins_tensors = False  # where all devices run Bouquet's own ClientApp
         self.protection = Protection()  # how far one client may move the others' models
         self._rule_asked_for, self._updates = False, 0
         self.run_id = ""
@@ -121,7 +120,9 @@ class MethodStrategy(Receiver[State], Strategy):
 
         def ask(instructions: Mapping[str, Instruction], most: float = math.inf) -> Replies:
             messages = self._messages(layout, nodes, instructions, server_round, config, MessageType.TRAIN)
-            patience = replace(self.round_patience, timeout=min(most, self.round_patience.timeout))
+            patience = replace(
+                self.round_patience, timeout=min(most, self.round_patience.timeout), question=math.isfinite(most)
+            )
             replies, silent = exchange(grid, messages, patience)
             now.preliminary += [*messages, *replies]
             self.give_up(silent)
@@ -301,16 +302,21 @@ class MethodStrategy(Receiver[State], Strategy):
                 "[protection] and its cap on weights do nothing in this run."
             )
 
-    def who_can(self, grid: Grid, connected: Sequence[int], again: bool = False) -> dict[str, int]:
+    def who_can(self, grid: Grid, connected: Sequence[int], again: bool = False, all_: bool = False) -> dict[str, int]:
         """Client → node for the connected nodes that can work now; asks those that are new, or due again.
 
         The others, whose owners have conditions, are then in ``train_round.not_now``. For a server, before a round;
-        ``again`` for the same one.
+        ``again`` for the same one. ``all_``: also those with conditions that could work when they were asked last.
         """
-        if asked := self._nodes.to_ask(connected, again=again):
+        due = self._due(connected, self.train_round.number + 1)
+        if asked := self._nodes.to_ask(due, who_can=all_, again=again):
             self._asked_before += self._identify(grid, asked)
-        self.train_round.not_now = self._nodes.not_now(connected)
+        self.train_round.not_now = self._nodes.not_now(due)
         return self._nodes.among(connected)
+
+    def _due(self, connected: Sequence[int], round_: int) -> list[int]:
+        """Those that are not left out of a round: all others would wait for what they say of themselves, too."""
+        return [n for n in connected if self.exclusion.reason(self._nodes.name_of(n), round_) is None]
 
     def have_tags(self, nodes: Iterable[int]) -> None:
         """Nodes that said one of the `tags` before the server was restarted; they may be too busy to say it again."""
@@ -326,7 +332,7 @@ class MethodStrategy(Receiver[State], Strategy):
         Where only ``some`` of them are chosen, those whose owners have conditions are asked before.
         """
         connected = wait_for_nodes(grid, max(self.min_available_nodes, needed), self.wait_timeout)
-        if asked := self._nodes.to_ask(connected, some):
+        if asked := self._nodes.to_ask(self._due(connected, self._now.number), some):
             self.train_round.identification += self._identify(grid, asked)
         if self._nodes.borrowing and self._initial is not None and not self.filter_of(InitialModel):
             self.filters.append(InitialModel(self._nodes.borrowing, self._initial))
@@ -356,7 +362,9 @@ class MethodStrategy(Receiver[State], Strategy):
             # Whom the server knows by its key takes part, also where it is slow to answer.
             found = {node: self.names(node, None) for node in unknown}
             self._nodes.clients.update({node: name for node, name in found.items() if name is not None})
-        return self._nodes.ask(grid, unknown, self.names, self.round_patience, self.round_timeout)
+        shares = {node: self.exclusion.share(self._nodes.name_of(node)) for node in unknown}
+        patience = replace(self.round_patience, shares=shares)
+        return self._nodes.ask(grid, unknown, self.names, patience, self.round_timeout)
 
     def _messages(
         self,
@@ -367,7 +375,7 @@ class MethodStrategy(Receiver[State], Strategy):
         config: ConfigRecord,
         kind: str,
     ) -> list[Message]:
-        encoder = Encoder(layout, self.arrayrecord_key, self.configrecord_key, self.joins_tensors)
+        encoder = Encoder(layout, self.arrayrecord_key, self.configrecord_key)
         messages = []
         knows_devices = self.identify or self._nodes.needs
         if self.budget and kind == MessageType.TRAIN:

@@ -14,12 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from statistics import fmean, median
+from statistics import median
+
+import numpy as np
 
 from bouquet.common.protocol import LOCAL_STEPS, TRAIN_SECONDS, ClientReply, Instruction
 from bouquet.strategies.base.replies import Replies
+from bouquet.strategies.mathematics.robust import capped
 
 FIRST_STEPS = 2  # of a device whose speed is not known: the slowest shall not hold up the first round
+FASTEST = 1e-6  # seconds of a step, whatever a device says
+MOST_STEPS = 10  # times the median number: what a device claims to hold sets its steps, and they would scale all others
 
 
 @dataclass
@@ -55,7 +60,7 @@ class WorkBudget:
             return
         self.whole[client] = self.epochs * -(-reply.num_examples // self.batch_size)
         self.steps[client] = min(self.steps[client], self.whole[client])
-        now = took / self.steps[client]
+        now = max(took / self.steps[client], FASTEST)
         self.seconds[client] = (self.seconds.get(client, now) + now) / 2
 
     def normalised(self, replies: Replies, records: Mapping[str, str]) -> Replies:
@@ -65,5 +70,5 @@ class WorkBudget:
         """
         if not self.steps:
             return replies
-        mean = fmean(self.steps.values())
+        mean = float(capped(np.array([*self.steps.values()]), MOST_STEPS).mean())
         return replies.scaled([mean / self.steps.get(client, mean) for client in replies.clients], records)

@@ -94,8 +94,6 @@ class CFL(MethodStrategy[CFLState]):
     min_separation : float, default 0.7
         γ_max, 0 to 1. The default lets a cluster of k equally large groups be divided for every k, since their updates
         then have a cosine of −1 / (k − 1), and hardly one whose updates have nothing in common (0).
-    **sampling
-        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     state_class = CFLState

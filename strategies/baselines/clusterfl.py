@@ -67,8 +67,6 @@ class ClusterFL(MethodStrategy[ClusterFLState]):
         K.
     cluster_weight : float, default 0.05
         β; the device minimises its loss + β·‖w_i − w̄_k‖² + (α − β)·‖w_i‖².
-    **sampling
-        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     state_class = ClusterFLState

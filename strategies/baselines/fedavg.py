@@ -76,8 +76,6 @@ class FedProx(FedAvg):
     ----------
     proximal_mu : float, default 0.01
         μ; the device minimises its loss + (μ/2)·‖w − w_t‖².
-    **sampling
-        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     proximal_mu: Weight = 0.01
@@ -104,11 +102,6 @@ class FedSGD(FedAvg):
 
     One step a round is little: give it more rounds, or a larger η, than the methods with local epochs. The batch holds
     all of a device's samples, and so must its memory.
-
-    Parameters
-    ----------
-    **sampling
-        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     takes_steps = False
@@ -138,8 +131,6 @@ class FedDist(FedAvg):
         ε of Reptile, above 0, at most 1.
     weighting : {"uniform", "examples"}, default "uniform"
         ``"uniform"`` is FedDist; ``"examples"``, by the clients' numbers of samples, is FedDWS.
-    **sampling
-        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     step_size: Above0To1 = 0.5

@@ -38,8 +38,6 @@ class FedGroup(OneShotClustering):
     ----------
     num_clusters : int, default 4
         m, groups, and directions that the updates are decomposed into.
-    **sampling
-        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     num_clusters: Count = 4

@@ -18,13 +18,8 @@ from bouquet.strategies.base.strategy import MethodStrategy
 from bouquet.strategies.baselines.fedavg import GlobalState
 
 
-@dataclass(frozen=True)
-class FedPerState(GlobalState):
-    """The base layers of all; the server holds no personal layers but those of the initial model."""
-
-
 @dataclass(eq=False, repr=False)
-class FedPer(MethodStrategy[FedPerState]):
+class FedPer(MethodStrategy[GlobalState]):
     """One base for all, W_B, averaged by number of samples; personal layers W_P on each device (Algorithms 1 and 2).
 
     What leaves a device in a round: the base layers as it trained them, its number of samples, its losses and
@@ -35,11 +30,9 @@ class FedPer(MethodStrategy[FedPerState]):
     ----------
     personal_layers : int | tuple[str, ...], default 1
         K_P, so many layers at the output, or the names of the layers.
-    **sampling
-        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
-    state_class = FedPerState
+    state_class = GlobalState
     takes_late_replies = True
     takes_steps = True
     tested_model = "personal: the received base below its own layers"
@@ -55,12 +48,12 @@ class FedPer(MethodStrategy[FedPerState]):
                 "personal layers, take 'fedavg'."
             )
 
-    def initial_state(self, layout: ParameterLayout, initial: Vector) -> FedPerState:
+    def initial_state(self, layout: ParameterLayout, initial: Vector) -> GlobalState:
         """The initial model. Raises `BouquetError` when it has no such layers, or no others."""
         self._base(layout)
-        return FedPerState(initial[None, :].copy(), [])
+        return GlobalState(initial[None, :].copy(), [])
 
-    def plan(self, state: FedPerState, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
+    def plan(self, state: GlobalState, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
         """The base layers to everybody, and nothing else back."""
         assert self.layout is not None
         base = self._base(self.layout)
@@ -70,14 +63,14 @@ class FedPer(MethodStrategy[FedPerState]):
             for client in clients
         }
 
-    def update(self, state: FedPerState, round_: int, replies: Replies) -> FedPerState:
+    def update(self, state: GlobalState, round_: int, replies: Replies) -> GlobalState:
         """W_B as the mean of the clients', weighted by γ_j = n_j / Σ n."""
         columns = replies.layout.columns(self._base(replies.layout))
         together = [0] * len(replies)
         centers = state.centers.copy()
         # Of whole rows, which are zero in personal layers: an aggregation knows the columns of a whole model.
         centers[:, columns] = self.aggregation.cluster_means(replies.W, together, 1, replies.num_examples)[:, columns]
-        return FedPerState(centers, sorted({*state.clients, *replies.clients}))
+        return GlobalState(centers, sorted({*state.clients, *replies.clients}))
 
     def device_needs(self) -> Mapping[str, str]:
         """For the personal layers."""

@@ -36,8 +36,6 @@ class FLHC(OneShotClustering):
         Number of clusters.
     warmup_rounds : int, default 5
         n, rounds of FedAvg before the clustering.
-    **sampling
-        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     num_clusters: Count = 4

@@ -54,8 +54,6 @@ class OneShotClustering(MethodStrategy[OneShotState]):
     ----------
     warmup_rounds : int, default 0
         Rounds of one common model before the anchor.
-    **sampling
-        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     state_class = OneShotState

@@ -42,8 +42,6 @@ class RobustTKM(OneShotClustering):
     ----------
     num_clusters : int, default 4
         K.
-    **sampling
-        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     num_clusters: Count = 4

@@ -58,8 +58,6 @@ class CGPFL(OneShotClustering):
         K, the number of contexts; ``"auto"`` finds it.
     proximal_weight : float, default 0.1
         λ of the Moreau envelope.
-    **sampling
-        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     tested_model = "personal"

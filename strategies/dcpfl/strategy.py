@@ -71,8 +71,6 @@ class DCPFL(MethodStrategy[DCPFLState]):
         The distance of clients; see `bouquet.strategies.dcpfl.grouping.model_discrepancy`.
     min_group_samples : int | None, default None
         Training samples that a group has at least; None, as in the paper, divides to single devices.
-    **sampling
-        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     state_class = DCPFLState

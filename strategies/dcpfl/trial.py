@@ -56,10 +56,7 @@ def both_models(
     parts = state.proposal.assignment
     parted = divided(state, parts)
     pairs = {
-        client: {
-            ARRAYS: Payload(state.centers[state.assignment[client]]),
-            NEW: Payload(state.proposed[parts[client]]),
-        }
+        client: {ARRAYS: Payload(state.centers[state.assignment[client]]), NEW: Payload(state.proposed[parts[client]])}
         for client in clients
         if client in parts and state.assignment[client] in parted
     }

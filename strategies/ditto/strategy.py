@@ -33,8 +33,6 @@ class Ditto(FedAvg):
     ----------
     proximal_weight : float, default 1.0
         λ; 0 trains every device alone beside FedAvg.
-    **sampling
-        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     tested_model = "personal"

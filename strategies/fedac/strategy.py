@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -37,7 +37,7 @@ from bouquet.strategies.fedac.state import (
     remembered_centers,
     with_ratios,
 )
-from bouquet.strategies.fedac.tuning import Tuner
+from bouquet.strategies.fedac.tuning import RULES
 from bouquet.strategies.mathematics.aggregation import mean_of_centers
 from bouquet.strategies.mathematics.similarity import cosine_similarity
 
@@ -72,8 +72,6 @@ class FedAC(MethodStrategy[FedACState]):
         The greatest K of a tuning.
     tested : {"personal", "center"}, default "personal"
         What a device tests after the last round, its ``"personal"`` model or the ``"center"`` of its cluster.
-    **sampling
-        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     state_class = FedACState
@@ -87,27 +85,23 @@ class FedAC(MethodStrategy[FedACState]):
     similarity: Measure = "low-rank"
     pca_dim: Count = 10
     tuning: TuningRule = "silhouette"
-    min_clusters: ClassVar[int] = 1  # the least K of a tuning
     max_clusters: int = 15
-    split_above: ClassVar[float] = 0.5  # of ρ, for "ratio"; the paper gives no values
-    merge_below: ClassVar[float] = 0.02  # likewise
     tested: Tested = "personal"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        tunes = None if self.tuning == "off" else self.tuning
-        least, most = (self.min_clusters, self.max_clusters) if tunes else (1, math.inf)
-        range_ = f"from min_clusters = {least} to max_clusters = {most}" if tunes else "from 1"
-        fits = least <= self.num_clusters <= most
-        check_options(("num_clusters", self.num_clusters, f"a whole number {range_}", fits))
-        bounds = self.min_clusters, self.max_clusters
-        self.tuner = Tuner(tunes, *bounds, self.split_above, self.merge_below) if tunes else None
+        self._rule = RULES.get(self.tuning)
+        most, range_ = (
+            (self.max_clusters, f"1 to max_clusters = {self.max_clusters}") if self._rule else (math.inf, "1")
+        )
+        fits = 1 <= self.num_clusters <= most
+        check_options(("num_clusters", self.num_clusters, f"a whole number from {range_}", fits))
         self.tested_model = "personal" if self.tested == "personal" else "received"
 
     @property
     def expected_clusters(self) -> int:
         """1 where K tunes itself."""
-        return 1 if self.tuner else super().expected_clusters
+        return 1 if self._rule else super().expected_clusters
 
     # --- what the base asks for ----------------------------------------------------------------------------------
 
@@ -139,8 +133,8 @@ class FedAC(MethodStrategy[FedACState]):
             state = self._maximization_step(state, uploads)  # ω_k, Eq. 5
         state = self._reduce(state, uploads)  # Algorithm 2
         state = self._expectation_step(state, uploads) if state.assignment else self._start(state, uploads)  # Eq. 4
-        if self.tuner:
-            state = self._tune(state, uploads, self.tuner)  # Algorithm 3
+        if self._rule:
+            state = self._tune(state, uploads)  # Algorithm 3
         return with_ratios(state)
 
     def wants_late(self, state: FedACState) -> bool:
@@ -220,7 +214,7 @@ class FedAC(MethodStrategy[FedACState]):
         so does everything until there are two different models.
         """
         state, clients = self._compared.first_clients(state, uploads)
-        num_clusters = min(self.num_clusters, max(1, len(clients) - 1)) if self.tuner else self.num_clusters
+        num_clusters = min(self.num_clusters, max(1, len(clients) - 1)) if self._rule else self.num_clusters
         if len(clients) < num_clusters or (self._uses_map and state.low_rank is None):
             return state
         found, centers = self._compared.first_clusters(state, uploads, num_clusters, self.seed, self.aggregation)
@@ -231,7 +225,7 @@ class FedAC(MethodStrategy[FedACState]):
         before, now = state.assignment, self._compared.assign(state, uploads)
         return replace(state, assignment={**before, **now}, moved=state.moved + count_moved(before, now))
 
-    def _tune(self, state: FedACState, uploads: Uploads, tuner: Tuner) -> FedACState:
+    def _tune(self, state: FedACState, uploads: Uploads) -> FedACState:
         """Section 4.5: split and merge clusters, and take their centers from this round's models.
 
         A cluster without a model in this round gets the mean of its clients' as the map holds them. The paper's rule
@@ -240,8 +234,8 @@ class FedAC(MethodStrategy[FedACState]):
         clients = [client for client in state.known if client in state.assignment]
         if state.low_rank is None or not clients:
             return state
-        rows = state.rows(clients)
-        tuned = tuner.tune(rows, state.labels(clients), state.low_rank.reduce(state.centers), self.seed)
+        rows, reduced = state.rows(clients), state.low_rank.reduce(state.centers)
+        tuned = RULES[self.tuning](rows, state.labels(clients), reduced, self.max_clusters, self.seed)
         state = replace(state, changes=tuned.changes, silhouettes={str(k): s for k, s in tuned.scores.items()})
         assignment = dict(zip(clients, tuned.labels.tolist(), strict=True))
         if assignment == state.assignment and tuned.num_clusters == len(state.centers):
@@ -250,7 +244,7 @@ class FedAC(MethodStrategy[FedACState]):
         members = [assignment[client] for client in uploads.clients]
         centers = self.aggregation.cluster_means(uploads.W, members, tuned.num_clusters, previous=remembered)
         state = replace(state, assignment=assignment, centers=centers)
-        return self._expectation_step(state, uploads) if tuner.rule == "ratio" else state
+        return self._expectation_step(state, uploads) if self.tuning == "ratio" else state
 
     # --- details -------------------------------------------------------------------------------------------------
 
@@ -260,7 +254,7 @@ class FedAC(MethodStrategy[FedACState]):
 
     @property
     def _uses_map(self) -> bool:
-        return self._compared.needs_map or self.tuner is not None
+        return self._compared.needs_map or self._rule is not None
 
 
 def _to_personal_model(state: FedACState, client: str, upload: tuple[str, ...] | None = None) -> Instruction:

@@ -19,7 +19,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bouquet.common.errors import BouquetError
 from bouquet.strategies.fedac.reduction import Reduced, unit_rows
 from bouquet.strategies.mathematics.aggregation import Assignment
 from bouquet.strategies.mathematics.clustering import kmeans, silhouette, silhouette_by_k
@@ -27,6 +26,7 @@ from bouquet.strategies.mathematics.similarity import distances_to, euclidean_di
 
 MARGIN = 0.05  # by how much a grouping must beat the silhouette of the present one
 LEAST_SILHOUETTE = 0.25  # without a grouping that has it, there is one cluster
+SPLIT_ABOVE, MERGE_BELOW = 0.5, 0.02  # of the paper's ρ, for which it gives no values
 
 
 @dataclass(frozen=True)
@@ -61,37 +61,6 @@ class Tuning(NamedTuple):
         return len(self.parents)
 
 
-@dataclass(frozen=True)
-class Tuner:
-    """The rule by which a number of clusters is tuned, with its thresholds: see `by_silhouette` and `by_ratio`.
-
-    Raises `BouquetError` for thresholds that exclude each other.
-    """
-
-    rule: Literal["silhouette", "ratio"]
-    min_clusters: int
-    max_clusters: int
-    split_above: float
-    merge_below: float
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.min_clusters <= self.max_clusters:
-            raise BouquetError(
-                f"min_clusters = {self.min_clusters} must be at least 1, max_clusters = {self.max_clusters} no less."
-            )
-        if not 0 <= self.merge_below < self.split_above:
-            raise BouquetError(
-                f"merge_below = {self.merge_below} must be at least 0 and below split_above = {self.split_above}."
-            )
-
-    def tune(self, reduced: Reduced, labels: Assignment, centers: Reduced, seed: int) -> Tuning:
-        """Tune the clusters ``labels`` (n,) of the ``reduced`` models (n × p) around reduced ``centers`` (K × p)."""
-        allowed = range(self.min_clusters, self.max_clusters + 1)
-        if self.rule == "ratio":
-            return by_ratio(reduced, labels, centers, allowed, seed, self.split_above, self.merge_below)
-        return by_silhouette(reduced, labels, len(centers), allowed, seed)
-
-
 def ratios(reduced: Reduced, labels: Assignment, centers: Reduced) -> NDArray[np.float64]:
     """ρ_k = intra_k / inter_k of each cluster, (K,): mean distance of members to their center, by that to the nearest.
 
@@ -107,46 +76,38 @@ def ratios(reduced: Reduced, labels: Assignment, centers: Reduced) -> NDArray[np
     return rho
 
 
-def by_silhouette(reduced: Reduced, labels: Assignment, num_clusters: int, candidates: range, seed: int) -> Tuning:
+def by_silhouette(reduced: Reduced, labels: Assignment, centers: Reduced, most: int, seed: int) -> Tuning:
     """Group the clients anew into the number of clusters with the best mean silhouette, if it wins by `MARGIN`.
 
-    Reduced models (n × p) are compared by direction. The figure to beat is the silhouette of the ``num_clusters`` as
-    they are, ``labels`` (n,), so that a bad grouping into the right number of clusters is put right too; one cluster,
-    which has no silhouette, counts as `LEAST_SILHOUETTE`. When the best candidate is under that, there is nothing to
-    tell apart: one cluster, or the fewest of ``candidates``. Where no candidate has a silhouette
+    Reduced models (n × p) are compared by direction. The figure to beat is the silhouette of the clusters as they are,
+    ``labels`` (n,) around ``centers`` (K × p), so that a bad grouping into the right number of clusters is put right
+    too; one cluster, which has no silhouette, counts as `LEAST_SILHOUETTE`. When the best of the candidates up to
+    ``most`` is under that, there is nothing to tell apart: one cluster. Where none has a silhouette
     (`bouquet.strategies.mathematics.clustering.silhouette_by_k`), nothing changes.
     """
     unit = unit_rows(reduced)
-    scores = silhouette_by_k(unit, candidates, seed)
+    scores = silhouette_by_k(unit, range(1, most + 1), seed)
     best = max(scores, key=lambda k: scores[k], default=0)
     figure, against = scores.get(best), _silhouette(unit, labels)
     if figure is None:
         keep = True
     elif figure < LEAST_SILHOUETTE:
-        best, against = min(candidates), LEAST_SILHOUETTE
-        keep = len(np.unique(labels)) <= best
+        best, against = 1, LEAST_SILHOUETTE
+        keep = len(np.unique(labels)) == 1
     else:
         keep = figure < (LEAST_SILHOUETTE if against is None else against) + MARGIN
-    followed = _follow(labels, labels if keep else kmeans(unit, best, seed).assignment, num_clusters)
+    followed = _follow(labels, labels if keep else kmeans(unit, best, seed).assignment, len(centers))
     splits = [Change("split", [k], figure, against) for k in followed.splits]
     merges = [Change("merge", [k, into], figure, against) for k, into in followed.merges]
     return followed.tuning(splits + merges, scores)
 
 
-def by_ratio(
-    reduced: Reduced,
-    labels: Assignment,
-    centers: Reduced,
-    allowed: range,
-    seed: int,
-    split_above: float,
-    merge_below: float,
-) -> Tuning:
-    """The paper's rule: split a cluster whose ρ is over ``split_above``, merge one under ``merge_below``.
+def by_ratio(reduced: Reduced, labels: Assignment, centers: Reduced, most: int, seed: int) -> Tuning:
+    """The paper's rule: split a cluster whose ρ is over `SPLIT_ABOVE`, merge one under `MERGE_BELOW`.
 
     A cluster is split by 2-means over the reduced models (n × p) of its members, unless it has only one; it is merged
     into the cluster of the nearest of the reduced ``centers`` (K × p). The most extreme ρ comes first, each cluster
-    takes part in one change, and the number of clusters stays among the ``allowed``.
+    takes part in one change, and there are never more than ``most`` clusters.
     """
     rho = ratios(reduced, labels, centers)
     order = [int(k) for k in np.argsort(rho) if np.isfinite(rho[k])]
@@ -154,22 +115,21 @@ def by_ratio(
     count = fresh = len(centers)
     for k in reversed(order):
         members = np.flatnonzero(labels == k)
-        if rho[k] <= split_above or len(members) < 2 or count + 1 not in allowed:
+        if rho[k] <= SPLIT_ABOVE or len(members) < 2 or count >= most:
             continue
         half = kmeans(reduced[members], 2, seed).assignment == 1
         if half.any():  # equal models cannot be told apart
             grouped[members[half]] = fresh
-            changes.append(Change("split", [k], float(rho[k]), split_above))
+            changes.append(Change("split", [k], float(rho[k]), SPLIT_ABOVE))
             changed.add(k)
             count, fresh = count + 1, fresh + 1
     nearest = _between(centers, labels).argmin(axis=1)
     for k in order:
         into = int(nearest[k])
-        if rho[k] < merge_below and not {k, into} & changed and count - 1 in allowed:
+        if rho[k] < MERGE_BELOW and not {k, into} & changed:
             grouped[labels == k] = into
-            changes.append(Change("merge", [k, into], float(rho[k]), merge_below))
+            changes.append(Change("merge", [k, into], float(rho[k]), MERGE_BELOW))
             changed |= {k, into}
-            count -= 1
     return _follow(labels, grouped, len(centers)).tuning(changes, {})
 
 
@@ -209,6 +169,9 @@ def _follow(old: Assignment, grouped: Assignment, num_clusters: int) -> _Followe
         merges=[(k, parent_of[int(overlap[k].argmax())]) for k in ended],
         removed=[k for k in range(num_clusters) if not overlap[k].sum()],
     )
+
+
+RULES = {"silhouette": by_silhouette, "ratio": by_ratio}
 
 
 def _between(centers: Reduced, labels: Assignment) -> Reduced:

@@ -45,8 +45,6 @@ class FedDANE(MethodStrategy[FedDANEState]):
     ----------
     proximal_weight : float, default 0.1
         μ.
-    **sampling
-        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     state_class = FedDANEState

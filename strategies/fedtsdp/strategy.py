@@ -78,8 +78,6 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
     sampling_gain : float | None, default None
         What Eq. 7 adds to the weight of a public sample; None is its `|D_pub| / B`. As W is normalised, that puts
         nearly all of it on the one batch, which is then drawn again and again; 1 / B puts half of it there.
-    **sampling
-        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     state_class = FedTSDPState

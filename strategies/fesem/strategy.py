@@ -53,8 +53,6 @@ class FeSEM(MethodStrategy[FeSEMState]):
         ``"uniform"`` is Eq. 9; ``"examples"`` weighs clients by their number of samples.
     matching : bool, default False
         Align hidden units before averaging (FeSEM-MA, section 5.1).
-    **sampling
-        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     state_class = FeSEMState

@@ -37,14 +37,7 @@ from bouquet.strategies.base.strategy import MethodStrategy
 from bouquet.strategies.gradient_loss import wire as choice
 from bouquet.strategies.gradient_loss.answers import Answers, mean_gap
 from bouquet.strategies.gradient_loss.state import GradientLossState
-from bouquet.strategies.gradient_loss.wire import (
-    BatchLoss,
-    Choice,
-    LocalUpdate,
-    Similarity,
-    center_record,
-    step_record,
-)
+from bouquet.strategies.gradient_loss.wire import BatchLoss, Choice, LocalUpdate, Similarity, center_record, step_record
 from bouquet.strategies.mathematics.initialisation import random_models
 
 EmptyCluster = Literal["tell", "leave"]
@@ -81,8 +74,6 @@ class GradientLoss(MethodStrategy[GradientLossState]):
     empty_cluster : {"tell", "leave"}, default "tell"
         What becomes of a cluster that nobody chose. ``"tell"``: a device is told to train it (II-C); ``"leave"``, as
         IFCA's authors do.
-    **sampling
-        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     state_class = GradientLossState

@@ -51,8 +51,6 @@ class HypoCluster(MethodStrategy[HypoClusterState]):
     ----------
     num_clusters : int, default 4
         q, the number of hypotheses.
-    **sampling
-        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     state_class = HypoClusterState

@@ -112,11 +112,7 @@ def linkage_matrix(distances: Distances, linkage: str = "average") -> NDArray[np
 
 
 def hierarchical_clusters(
-    distances: Distances,
-    *,
-    linkage: str = "average",
-    num_clusters: int | None = None,
-    threshold: float | None = None,
+    distances: Distances, *, linkage: str = "average", num_clusters: int | None = None, threshold: float | None = None
 ) -> Assignment:
     """The clusters (n,) of agglomerative clustering of n × n ``distances``: see `linkage_matrix` for ``linkage``.
 

@@ -36,8 +36,6 @@ class PerFedAvg(FedDist):
     ----------
     adaptation_rate : float, default 0.01
         α.
-    **sampling
-        See `bouquet.strategies.base.sampling.Sampling`.
     """
 
     tested_model = "received, then adapted by gradient steps"

@@ -4,7 +4,6 @@ import contextlib
 import io
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -36,20 +35,6 @@ def bouquet(folder, *arguments):
         with pytest.raises(SystemExit) as ended:
             cli.main()
     return SimpleNamespace(returncode=ended.value.code, stdout=stdout.getvalue(), stderr=stderr.getvalue())
-
-
-def test_simulate_report_and_the_folder_it_leaves(tmp_path):
-    small = ("--clients", "4", "--groups", "2", "--partition", "rotated", "--rounds", "2", "--out", "run", *INLINE)
-    done = bouquet(tmp_path, "simulate", "--strategy", "fesem", "--set", "strategy.num_clusters=2", *small)
-    assert done.returncode == 0, done.stderr
-    assert "round 2/2" in done.stdout
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["rounds"] == 2
-    (tmp_path / "run" / "report.html").unlink()
-    assert bouquet(tmp_path, "report", "run").returncode == 0
-    assert (tmp_path / "run" / "report.html").exists()
-    again = bouquet(tmp_path, "simulate", *small)
-    assert again.returncode == 2
-    assert "holds a run already" in again.stderr
 
 
 def test_another_strategy_over_settings_takes_what_it_has_and_says_what_it_leaves(tmp_path):
@@ -110,18 +95,6 @@ def test_a_port_in_use(tmp_path):
     assert f"Port {port}" in done.stderr
 
 
-@pytest.mark.parametrize("taken", [True, False])
-def test_a_page_that_cannot_be_is_said_before_devices_are_listened_for(tmp_path, taken):
-    with socket.create_server(("127.0.0.1", 0)) as there, socket.create_server(("127.0.0.1", 0)) as spare:
-        free = str(spare.getsockname()[1])
-        spare.close()
-        web = f"127.0.0.1:{there.getsockname()[1]}" if taken else "127.0.0.1:web"
-        done = bouquet(tmp_path, "server", "--host", "127.0.0.1", "--port", free, "--insecure", "--web", web)
-    assert done.returncode == 2
-    assert ("the live page (--web)" if taken else web) in done.stderr
-    assert "Listening" not in done.stdout
-
-
 def test_ctrl_c_ends_a_run_that_can_be_resumed(tmp_path):
     arguments = ("simulate", "--clients", "6", "--rounds", "200", "--out", "run", *INLINE)
     process = subprocess.Popen([sys.executable, "-m", "bouquet", *arguments], cwd=tmp_path, stderr=subprocess.PIPE)
@@ -147,27 +120,6 @@ def test_a_server_that_keeps_going_leaves_a_finished_run_as_it_is(tmp_path):
     assert "The run is finished" in done.stdout
     assert (tmp_path / "run" / "summary.json").read_bytes() == summary
     assert (tmp_path / "run" / "report.html").exists()
-
-
-def test_the_commands_are_shown_in_four_groups(tmp_path):
-    shown = bouquet(tmp_path, "--help").stdout
-    panels = [re.search(rf"─ {group} ─.*?╰", shown, re.DOTALL) for group in ("Try", "Server", "Device", "Research")]
-    assert [panel.start() for panel in panels] == sorted(panel.start() for panel in panels)
-    expected = (
-        "demo init try",
-        "server status run stop keys",
-        "client check predict export",
-        "simulate compare report",
-    )
-    for panel, names in zip(panels, expected, strict=True):
-        assert re.findall(r"^│ (\w+) ", panel[0], re.MULTILINE) == names.split()
-
-
-@pytest.mark.parametrize("command", ["init", "try", "demo", "server", "client", "simulate", "compare", "report"])
-def test_every_command_explains_itself(tmp_path, command):
-    done = bouquet(tmp_path, command, "--help")
-    assert done.returncode == 0
-    assert "Usage" in done.stdout
 
 
 @pytest.mark.parametrize("locale", ["C.UTF-8", "POSIX"])

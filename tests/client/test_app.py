@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 
 from bouquet.client.app import make_client_app
 from bouquet.client.owner.sensors import VARIABLE
@@ -14,10 +14,9 @@ from bouquet.client.rounds.start_model import compose
 from bouquet.client.state.device_state import PERSONAL, Kept
 from bouquet.common import protocol
 from bouquet.common.model.build import initial_model, state_vector
-from bouquet.common.protocol import ARRAYS, Encoder, Instruction, Payload, Proximal
+from bouquet.common.protocol import ARRAYS, Encoder, Instruction, Payload
 from bouquet.common.protocol.error_replies import NOT_NOW_ERROR, NotNow
 from bouquet.common.settings import load_settings
-from bouquet.common.settings.settings import AS_JSON
 from bouquet.experiments.simulation.inline_grid import InlineGrid
 from bouquet.strategies.base import reply_checks
 from tests.helpers.machine import Machine
@@ -42,40 +41,6 @@ def ask(model, instruction, round_=1, kind="train", config=None, run="r"):
 
 def whole(model, **more):
     return Instruction({ARRAYS: Payload(model[1])}, **more)
-
-
-def test_it_trains_reports_and_replies_with_all_layers(model):
-    app = make_client_app(SETTINGS)
-    reply = reply_checks.read_reply(app(ask(model, whole(model)), context()), model[0])
-    assert reply.client == "client-3"
-    assert reply.num_examples == 144
-    assert reply.metrics["group"] == 1
-    assert reply.metrics["train-loss"] < reply.metrics["loss"]
-    assert reply.metrics["accuracy-trained"] > reply.metrics["accuracy"]
-    assert not np.array_equal(reply.vector, model[1])
-
-
-def test_the_same_message_gives_the_same_model_and_another_round_another(model):
-    app = make_client_app(SETTINGS)
-    vectors = [
-        reply_checks.read_reply(app(ask(model, whole(model), round_), context()), model[0]).vector
-        for round_ in (1, 1, 2)
-    ]
-    np.testing.assert_array_equal(vectors[0], vectors[1])
-    assert not np.array_equal(vectors[0], vectors[2])
-
-
-def test_settings_arrive_by_run_config(model):
-    reply = make_client_app()(ask(model, whole(model)), context(run_config={AS_JSON: SETTINGS.model_dump_json()}))
-    assert reply.has_content()
-
-
-def test_a_strong_proximal_term_holds_the_device_at_its_anchor(model):
-    app = make_client_app(SETTINGS)
-    free = reply_checks.read_reply(app(ask(model, whole(model)), context()), model[0]).vector
-    held = whole(model, proximal=(Proximal(ARRAYS, 5.0),), config={"momentum": 0.0})
-    bound = reply_checks.read_reply(app(ask(model, held), context()), model[0]).vector
-    assert np.linalg.norm(bound - model[1]) < 0.5 * np.linalg.norm(free - model[1])
 
 
 def test_layers_that_do_not_travel_live_on_the_device(model):
@@ -114,29 +79,6 @@ def test_compose_by_hand(layout):
     assert start(Instruction({ARRAYS: Payload(sent)}), None) == (pytest.approx([2] * 8), False)
 
 
-def test_validation_holds_a_part_out_of_training(model):
-    instruction = whole(model, config=protocol.holding_out(0.25))
-    reply = make_client_app(SETTINGS)(ask(model, instruction), context())
-    metrics = reply_checks.read_reply(reply, model[0]).metrics
-    assert (metrics["num-examples"], metrics["validation-examples"]) == (108, 36)
-    assert 0 <= metrics["validation-accuracy"] <= 1
-
-
-def test_evaluation_tests_what_the_device_would_use(model):
-    reply = make_client_app(SETTINGS)(ask(model, whole(model), kind="evaluate"), context())
-    metrics = reply_checks.read_metrics(reply)
-    assert metrics["num-examples"] == 36
-    assert "arrays" not in reply.content
-
-
-def test_stock_flower_messages_are_understood(model):
-    content = RecordDict(
-        {"arrays": protocol.to_record(*model), "config": ConfigRecord({"server-round": 1, "learning-rate": 0.01})}
-    )
-    reply = make_client_app(SETTINGS)(Message(content, dst_node_id=2, message_type="train"), context())
-    assert len(reply.content.array_records) == len(reply.content.metric_records) == 1
-
-
 @pytest.mark.parametrize(
     ("config", "changes", "message"),
     [
@@ -158,12 +100,6 @@ def test_what_is_wrong_on_the_device_comes_back_as_the_reason(model, config, cha
     reply = make_client_app(settings)(ask(own, whole(own)), context(config or {"other": 1}))
     assert reply.has_error()
     assert message in reply.error.reason
-
-
-def test_an_unknown_procedure_is_refused(model):
-    reply = make_client_app(SETTINGS)(ask(model, whole(model, procedure="dance")), context())
-    assert "asks for the procedure 'dance'; it is neither a name" in reply.error.reason
-    assert "This device knows standard" in reply.error.reason
 
 
 def test_who_it_is_costs_no_pytorch(tmp_path):

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message, RecordDict
 
 from bouquet.client.mod import around, penalty
 from bouquet.common.errors import BouquetError
@@ -42,16 +41,6 @@ def test_what_trains_in_ways_of_its_own_is_refused(name, options):
     assert set(asked) == {"query.identify"}
 
 
-@pytest.mark.parametrize(
-    ("name", "app"), [("fedprox", around(stock_app())), ("hypocluster", around(stock_app(penalty), adds_penalty=True))]
-)
-def test_what_was_not_given_is_not_offered(name, app):
-    asked = []
-    with pytest.raises(BouquetError, match=r"put client\.mod\.around\(\) around yours"):
-        play(made(name), app, 2, asked)
-    assert set(asked) == {"query.identify"}
-
-
 def test_a_loop_that_says_it_adds_the_penalty_and_does_not_is_an_error():
     strategy = made("fedprox")
     play(strategy, around(stock_app(), adds_penalty=True), 1)
@@ -70,22 +59,7 @@ def test_a_device_that_lost_all_it_kept_is_sent_the_initial_model_again():
     assert strategy.train_round.failures == {}
 
 
-def test_the_initial_model_is_sent_once():
-    sizes, grid = [], grid_of(whole())
-    for node, handler in list(grid.handlers.items()):
-        grid.handlers[node] = lambda message, handler=handler: sizes.append(set(message.content)) or handler(message)
-    made("fedper").start(grid, initial(), num_rounds=2, timeout=60)
-    assert sum("initial-model" in names for names in sizes) == DEVICES
-
-
 def test_the_penalty_of_a_training_without_terms_is_zero():
     import torch
 
     assert penalty(torch.nn.Linear(1, 1)).item() == 0.0
-
-
-def test_an_app_around_another_answers_with_what_it_offers():
-    context = Context(1, 10, {"partition-id": 0, "num-partitions": DEVICES}, RecordDict(), {})
-    grid_of(whole())  # Flower's Message asks who sends it
-    reply = around(stock_app())(Message(RecordDict(), dst_node_id=10, message_type="query.identify"), context)
-    assert dict(reply.content["client"]) == {"client-id": "client-0", "offers": "layers"}

@@ -41,21 +41,16 @@ class Bombs:
     """What is sent in place of a reply, by what the server says of it."""
 
     def __init__(self, layout):
-        names = ",".join(spec.name for spec in layout.tensors)
-        arrays = {
-            name: tensors.encode_part(a) for name, a in layout.unflatten(np.zeros(layout.dim, np.float32)).items()
-        }
-        ((_, whole),) = tensors.joined(arrays).items()
-        again = Array("uint8", (100 * len(whole.data),), whole.stype, 100 * whole.data)
-        self.joined = tensors.record_of({",".join([names] * 100): again})
+        arrays = layout.unflatten(np.zeros(layout.dim, np.float32)).items()
+        self.many = tensors.record_of({f"{k}{name}": tensors.encode(a) for k in range(100) for name, a in arrays})
         claims = Array("float32", (1,), "numpy.ndarray", header((5 * 10**8,)) + bytes(4))
         self.claims = tensors.record_of({layout.tensors[0].name: claims})
 
     def scripts(self):
         """Of two devices, what they send round by round, and are honest otherwise."""
         hoard = {"x": bytes(6_000_000)}  # more than two replies to this run take
-        bomber = {2: ({}, self.joined), 3: ({}, self.claims)}
-        hoarder = {2: ({}, self.claims), 3: ({}, self.joined), 5: (hoard, None)}
+        bomber = {2: ({}, self.many), 3: ({}, self.claims)}
+        hoarder = {2: ({}, self.claims), 3: ({}, self.many), 5: (hoard, None)}
         return bomber, hoarder
 
 
@@ -143,7 +138,7 @@ def test_bombs_go_off_nowhere_and_the_honest_devices_rounds_go_on(wired):
     assert not wrong
     assert [sorted(names) for names in failed[:6]] == [[], *[["bomber", "hoarder"]] * 2, [], ["hoarder"], []], failed
     assert {why.partition(": ")[0] for why in (*failed[1].values(), *failed[2].values())} == {
-        "The tensors cannot be decoded",
+        "Tensor 'fc1.weight' is missing (4 of 4 are).",
         "Tensor 'fc1.weight' cannot be decoded",
     }
     assert failed[4]["hoarder"].startswith("The reply cannot be read. It takes ")

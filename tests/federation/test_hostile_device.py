@@ -3,6 +3,8 @@
 Many attacks share a server, a device for each: a server's start is what takes time here.
 """
 
+import time
+
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
@@ -103,3 +105,23 @@ def test_who_is_silent_or_never_uploads_holds_up_three_rounds_and_then_sits_out(
         assert (line["replies"], set(line["failed"])) == (2, {"silent", "announces"}), line
         expected = "No reply within" if line["round"] <= 3 else "Rounds were held up by it again and again"
         assert {why.startswith(expected) for why in line["failed"].values()} == {True}, line
+
+
+def test_who_takes_its_time_to_say_who_it_is_is_soon_not_asked(wired):
+    asked = []
+
+    def dawdles(instruction, reply):
+        if instruction.metadata.message_type != protocol.IDENTIFY:
+            return reply
+
+        def send(device, task):
+            asked.append(task.id)
+            time.sleep(1.5)  # holds up the others, whatever the clock says
+            device.send(reply={"id": task.id, "error": {"code": 7, "reason": "no"}})
+
+        return send
+
+    run = wired("dawdles", rounds=7, grace=2)
+    run.answer({"dawdles": dawdles})
+    assert [line["replies"] for line in run.end()] == [2] * 7
+    assert 2 * 3 <= len(asked) <= 2 * 4, asked  # twice a round: before it, and in it

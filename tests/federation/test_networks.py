@@ -33,7 +33,9 @@ class Proxy(socketserver.ThreadingTCPServer):
     def finish_request(self, request, client_address):
         head = b""
         while not head.endswith(b"\r\n\r\n"):
-            head += request.recv(1)
+            if not (byte := request.recv(1)):
+                return  # somebody who looked whether it is there
+            head += byte
         self.asked.append(head.split(b"\r\n")[0].decode())
         with contextlib.suppress(OSError), socket.create_connection(self.target) as server:
             request.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")

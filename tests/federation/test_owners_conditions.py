@@ -138,7 +138,7 @@ def test_a_day_and_a_night(fleet):
     assert fleet.lines == []
     said = fleet.commands.start("status", "status", "runs/run")
     assert said.wait(120) == 0
-    assert f"hot, not now, as its owner has it: {fleet.resting('hot')}" in fleet.commands.log("status")
+    assert f"hot, not now: {fleet.resting('hot')}" in fleet.commands.log("status")
 
     # A power cut by day: it comes back with the same battery, and rests.
     fleet.again("flat", "battery = 0.5\nlook_again = 1\n")

@@ -31,7 +31,7 @@ class Doing:
     async def do(self, identifier, code, torchvision):
         if not (content := self.store.content(identifier)).exists():  # it is to be measured
             if self.room is not None:
-                self.store.room_file(7).write_text(json.dumps(asdict(self.room)))
+                self.store.file(7, "room.run").write_text(json.dumps(asdict(self.room)))
             return self.why
         self.begun.put_nowait(identifier)
         self.codes.append(code)

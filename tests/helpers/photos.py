@@ -24,7 +24,7 @@ def save(folder, name="healthy", count=8, seed=0, suffix=".png"):
 
 
 def load(folder, **changes):
-    return load_folder(folder, **{"input_shape": SHAPE, "classes": CLASSES, "as_bytes": True} | changes)
+    return load_folder(folder, **{"input_shape": SHAPE, "classes": CLASSES} | changes)
 
 
 def count(own):

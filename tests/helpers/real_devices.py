@@ -1,10 +1,6 @@
 """A strategy on an in-memory grid of real devices: Bouquet's own ClientApp, each with its part of the digits."""
 
-import math
-from collections import OrderedDict
-
 from flwr.app import ConfigRecord, Context, Message, RecordDict
-from torch import nn
 
 from bouquet.client.app import make_client_app
 from bouquet.client.context import ClientContext
@@ -21,27 +17,6 @@ from bouquet.strategies.base.exchange import Patience, exchange
 
 SMALL = ["data.clients=4", "data.samples_per_client=40", "data.partition=pathological", "model.hidden=[8]"]
 SMALL += ["train.momentum=0.0", "train.local_epochs=1"]
-
-
-def batch_normalised(input_shape, num_classes):
-    """A small model with batch normalisation, for the setting ``model.name``."""
-    return _small(input_shape, num_classes, norm=nn.BatchNorm1d(8))
-
-
-def with_dropout(input_shape, num_classes):
-    """A small model that draws random numbers."""
-    return _small(input_shape, num_classes, dropout=nn.Dropout(0.5))
-
-
-def softmax_regression(input_shape, num_classes):
-    """A convex problem, smooth everywhere."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), num_classes))
-
-
-def _small(input_shape, num_classes, **between):
-    inputs = math.prod(input_shape)
-    layers = {"flat": nn.Flatten(), "fc1": nn.Linear(inputs, 8), **between, "relu": nn.ReLU()}
-    return nn.Sequential(OrderedDict(layers, fc2=nn.Linear(8, num_classes)))
 
 
 class Federation:
@@ -81,7 +56,8 @@ class Federation:
     def session(self, instruction, round_=1, kind="train", part=0):
         """A device's session for an instruction."""
         return Session.open(
-            self.message(instruction, round_, kind), ClientContext(self.settings, self.contexts[2 + part], self.folder)
+            self.message(instruction, round_, kind),
+            ClientContext(self.settings, self.contexts[2 + part], self.folder, round=round_),
         )
 
     def ask(self, instruction, round_=1, part=0):

@@ -1,6 +1,6 @@
 """A table of four cells, and a runner that makes their runs up."""
 
-import threading
+from functools import partial
 
 GRID = """
 name = "small"
@@ -24,21 +24,46 @@ groups = 2
 """
 
 
+class FakeCell:
+    """In the place of a process: has done its work when it begins."""
+
+    def __init__(self, work, ended=lambda: True):
+        self.ended, self.error = ended, ""
+        try:
+            work()
+        except Exception as error:
+            self.error = str(error)
+
+    @property
+    def has_ended(self):
+        return self.ended()
+
+    def failure(self):
+        return self.error
+
+    def send(self, number):
+        pass
+
+    def wait(self, seconds):
+        pass
+
+
 class FakeRunner:
-    """Writes a made-up run at once; ``before`` is called with the cell's name first, and may raise."""
+    """Writes made-up runs. ``before`` is called with a cell's name first, and may raise; ``ended``: when they are."""
 
-    def __init__(self, write, before=lambda name: None):
-        self.write, self.before = write, before
-        self.ran, self.resumed, self.stopped = [], [], threading.Event()
-        self.lock = threading.Lock()
+    def __init__(self, write, before=lambda name: None, ended=lambda runner: True):
+        self.write, self.before, self.ended = write, before, ended
+        self.ran, self.resumed = [], []
 
-    def __call__(self, settings, out, *, resume=False):
-        with self.lock:
-            self.ran.append(out.name)
-            self.resumed += [out.name] if resume else []
+    def __call__(self, settings, out, resume=False):
+        self.ran.append(out.name)
+        self.resumed += [out.name] if resume else []
+        return FakeCell(partial(self.work, settings, out), partial(self.ended, self))
+
+    def work(self, settings, out):
         self.before(out.name)
+        self.make(settings, out)
+
+    def make(self, settings, out):
         best = {"fesem": 0.9, "fedavg": 0.6, "standalone": 0.7}[settings.strategy.name] + 0.02 * settings.run.seed
         self.write(out, settings, clients=4, groups=2, rounds=settings.run.rounds, accuracy=best)
-
-    def stop(self):
-        self.stopped.set()

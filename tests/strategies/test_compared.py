@@ -20,10 +20,8 @@ from bouquet.strategies.dcpfl.layerwise import layer_discrepancies
 from bouquet.strategies.dcpfl.state import DCPFLState, Group
 from bouquet.strategies.fedac.state import restore_models
 from bouquet.strategies.fedac.strategy import FedAC
-from bouquet.strategies.fedtsdp.decoupling import weight_distances
-from bouquet.strategies.fesem.matching import match_rows
 from bouquet.strategies.fesem.strategy import FeSEM
-from bouquet.strategies.mathematics import kmeans, random_models
+from bouquet.strategies.mathematics.clustering import kmeans
 from bouquet.strategies.mathematics.robust import Aggregation
 from bouquet.strategies.registry import create_strategy
 
@@ -59,8 +57,7 @@ ROWS = {"a": model(1, 10), "b": model(1, 9_000, 0.1), "c": model(-1, 12), "d": m
 
 def replies(rows=ROWS, amount=10):
     return Replies(
-        LAYOUT,
-        tuple(ClientReply(name, 0, row, LAYOUT.layers, amount, {}, {}) for name, row in sorted(rows.items())),
+        LAYOUT, tuple(ClientReply(name, 0, row, LAYOUT.layers, amount, {}, {}) for name, row in sorted(rows.items()))
     )
 
 
@@ -144,10 +141,6 @@ def test_layers_are_judged_by_their_parameters_and_one_without_any_is_not_judged
     assert layer_discrepancies(rows, rows.mean(axis=0), plain, "layer").keys() == {"a", "last"}
 
 
-def test_weight_distances_are_over_parameters():
-    assert weight_distances(np.stack([ROWS["a"], ROWS["b"]]), LAYOUT)[0, 1] == pytest.approx(0.1)
-
-
 def test_rows_are_grouped_by_what_is_compared_and_averaged_whole():
     W = np.stack(list(ROWS.values()))
     found = kmeans(W, 2, 0, compared=LAYOUT.parameters_of(W))
@@ -169,29 +162,3 @@ def test_krum_takes_the_model_whose_parameters_are_nearest_to_most(name):
     center = LAYOUT.unflatten(strategy.centers(state)[0])
     assert center["a.weight"][0, 0] == LAYOUT.unflatten(own["c"])["a.weight"][0, 0]
     assert center["norm.num_batches_tracked"] == 15
-
-
-def test_matching_pairs_units_by_their_parameters_and_moves_their_buffers():
-    center, row = LAYOUT.unflatten(initial()), LAYOUT.unflatten(initial())
-    center["a.weight"] = np.array([[1, 0], [0, 1]])
-    center["norm.running_mean"] = np.array([0.0, 50.0])
-    row["a.weight"] = np.array([[0, 1], [1, 0]])
-    row["norm.running_mean"] = np.array([0.0, 50.0])
-    matched = LAYOUT.unflatten(match_rows(LAYOUT.flatten(center), LAYOUT.flatten(row)[None], LAYOUT)[0])
-    assert matched["a.weight"].tolist() == [[1, 0], [0, 1]]
-    assert matched["norm.running_mean"].tolist() == [50, 0]
-
-
-def test_another_initial_model_has_the_same_buffers():
-    start = model(1, 10, 0.5)
-    drawn = LAYOUT.unflatten(random_models(start, LAYOUT, 2, 0)[1])
-    assert drawn["norm.num_batches_tracked"] == 10
-    assert sorted(drawn["a.weight"].ravel().tolist()) == [1, 1, 1, 1.5]
-
-
-def test_updates_are_of_parameters():
-    found = replies()
-    sent = Replies(LAYOUT, found.received, dict.fromkeys(found.clients, one_model(initial())))
-    moved = np.any(sent.updates != 0, axis=0)
-    assert moved[LAYOUT.columns(["a", "last"])].all()
-    assert not moved[~LAYOUT.parameter_columns].any()

@@ -1,13 +1,13 @@
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
-from bouquet.strategies import Matrix, MethodStrategy, Outcome, Vector, check_options, one_model
-from bouquet.strategies.base.options import counts
-from bouquet.strategies.mathematics import cosine_similarity, cosine_to, hierarchical_clusters
+from bouquet.strategies import Matrix, MethodStrategy, Outcome, Vector, one_model
+from bouquet.strategies.base.options import Count
+from bouquet.strategies.mathematics.clustering import hierarchical_clusters
+from bouquet.strategies.mathematics.similarity import cosine_similarity, cosine_to
 from onegradient.wire import FIRST_GRADIENT
-
-LINKAGES = ("average", "single", "complete")
 
 
 @dataclass(frozen=True)
@@ -18,18 +18,14 @@ class OneGradientState:
     assignment: dict[str, int]
 
 
+@dataclass(eq=False, repr=False)
 class OneGradient(MethodStrategy[OneGradientState]):
     """Clients are grouped by the direction of their first gradients, and average their models inside each group."""
 
     state_class = OneGradientState
 
-    def __init__(self, num_clusters: int = 2, linkage: str = "average", **sampling):
-        super().__init__(**sampling)
-        check_options(
-            *counts(num_clusters=num_clusters),
-            ("linkage", linkage, f"one of {', '.join(LINKAGES)}", linkage in LINKAGES),
-        )
-        self.num_clusters, self.linkage = num_clusters, linkage
+    num_clusters: Count = 2
+    linkage: Literal["average", "single", "complete"] = "average"
 
     def initial_state(self, layout, initial):
         none = np.zeros((0, layout.dim), dtype=np.float32)

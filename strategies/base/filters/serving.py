@@ -31,6 +31,7 @@ class FleetVote(Filter):
     def __init__(self, count_clusters: Callable[[], int] = lambda: 1) -> None:
         self.count_clusters, self.clusters, self.round = count_clusters, 0, 0
         self.sums: dict[str, float] = {}
+        self._counted: set[str] = set()  # in this round: a device may have several messages in it
         self._told: str | None = None  # the choice, until somebody counts again
 
     @property
@@ -43,7 +44,7 @@ class FleetVote(Filter):
         """What was counted before weighs less; in a round that is begun again it does so already."""
         if round_ == self.round:
             return
-        self.round, self._told = round_, None
+        self.round, self._told, self._counted = round_, None, set()
         before, self.clusters = self.clusters, self.count_clusters()
         aged = {client: KEPT_OF_ROUND * one for client, one in self.sums.items() if self.clusters == before}
         # A sum of 0 is a vote, too: it says that the models do as well.
@@ -58,8 +59,9 @@ class FleetVote(Filter):
         return replace(message, instruction=replace(message.instruction, config=config))
 
     def incoming(self, reply: ClientReply) -> ClientReply:
-        """Add what it counted."""
-        if (found := reported(reply.config)) is not None:
+        """Add what it counted, once in a round."""
+        if (found := reported(reply.config)) is not None and reply.client not in self._counted:
+            self._counted.add(reply.client)
             found = max(-_MOST_AT_ONCE, min(_MOST_AT_ONCE, found))
             self.sums[reply.client] = self.sums.get(reply.client, 0.0) + found
             self._told = None

@@ -1,10 +1,8 @@
 """What `bouquet init` sees in folders of photos, tables and .npz, and that what it writes works as it is."""
 
 import json
-import os
 import shutil
 import tomllib
-import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -49,32 +47,6 @@ def test_a_fleet_of_photos_is_seen_written_checked_and_simulated(tmp_path):
     ran = bouquet(tmp_path, "simulate", "--settings", "plants.toml", "--rounds", "1")
     assert ran.returncode == 0, ran.stderr
     assert json.loads((tmp_path / "runs" / "plants" / "summary.json").read_text())["clients"] == 2
-
-
-def test_photos_of_one_device_large_grey_and_in_parts(tmp_path):
-    for part in ("train", "test"):
-        for name in ("a", "b"):
-            (tmp_path / "one" / part / name).mkdir(parents=True)
-            for k in range(4):
-                Image.new("L", (200, 100 + k)).save(tmp_path / "one" / part / name / f"{k}.png")
-    settings, said = written(tmp_path / "one")
-    assert settings.data.classes == ("a", "b")
-    assert settings.data.input_shape == (1, 32, 32)
-    assert settings.data.data_dir == ""
-    assert "scaled to 32 × 32 pixels, grey" in said
-
-
-def test_photos_as_they_are(tmp_path):
-    for device, form in zip(TWO, ("NFC", "NFD"), strict=True):
-        for name in ("Möhre", "healthy"):
-            folder = tmp_path / "plants" / device / unicodedata.normalize(form, name)
-            folder.mkdir(parents=True)
-            for k in range(4):
-                Image.new("RGB", (40, 30)).save(folder / f"{k}.png")
-        os.mkfifo(folder / "5.jpg")
-    settings, said = written(tmp_path / "plants")
-    assert settings.data.classes == ("Möhre", "healthy")
-    assert "photos of 40 × 30 pixels, 2 classes" in said
 
 
 def test_tables_of_a_logger_become_a_forecast(tmp_path):
@@ -125,12 +97,6 @@ def test_a_date_in_parts_and_devices_whose_tables_differ(tmp_path):
     settings, said = written(tmp_path)
     assert settings.table.time == ("year", "month", "day", "hour")
     assert "Not every device has rain" in said
-
-
-def test_a_point_in_a_folders_name_is_part_of_it(tmp_path):
-    draft = look(write_photos(tmp_path / "plot.2", ("pi.1", "pi.2"), each=1, size=9))
-    assert draft.sections["run"]["name"] == "plot.2"
-    assert "(pi.1, pi.2)" in draft.seen[0]
 
 
 @pytest.mark.parametrize("numbers", [False, True])

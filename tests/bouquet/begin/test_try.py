@@ -7,7 +7,7 @@ import pytest
 
 from bouquet.begin import trial
 from bouquet.begin.look import look
-from bouquet.begin.parts import MOST, Samples, digest, read_devices, settings_of_parts, write_parts
+from bouquet.begin.parts import MOST, Samples, read_devices, write_parts
 from bouquet.begin.trial import Outcome, advice, candidate, lines_to_put, outcomes, speed_advice, trial_table
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings import parse_settings
@@ -64,12 +64,6 @@ def test_what_tells_nothing_is_not_compared(tmp_path):
         read_devices(odd, [tmp_path / "tanks" / "a.csv", tmp_path / "tanks" / "b.csv"])
 
 
-def test_samples_that_are_divided_otherwise_are_another_comparison():
-    """Its runs would be taken for those of before: the settings of a run do not say how its files were divided."""
-    found = {digest({"a": numbered(50, *how)}, fraction) for how in ((), (True,), (True, 5)) for fraction in (0.2, 0.3)}
-    assert len(found) == 6
-
-
 def test_one_device_is_divided_by_the_order_of_its_samples(tmp_path):
     write_photos(tmp_path, ("garden-pi",), each=20, size=8)
     settings = parse_settings(look(tmp_path / "garden-pi").sections, {})
@@ -80,20 +74,6 @@ def test_one_device_is_divided_by_the_order_of_its_samples(tmp_path):
     write_photos(tmp_path / "few", ("garden-pi",), each=5, size=8)
     with pytest.raises(BouquetError, match="One device with 15 samples cannot be divided"):
         read_devices(settings, [tmp_path / "few" / "garden-pi"])
-
-
-def test_windows_of_tables_come_in_their_own_units(tmp_path):
-    write_tables(tmp_path / "tanks", ("a", "b"), hours=100)
-    settings = parse_settings(look(tmp_path / "tanks").sections, {})
-    found = read_devices(settings, [tmp_path / "tanks" / "a.csv", tmp_path / "tanks" / "b.csv"])
-    history = settings.table.history
-    assert found["a"].x.shape[1:] == (2, history)
-    assert found["a"].overlap == history
-    assert found["a"].in_order
-    assert 60 < found["a"].y.mean() < 110  # centimetres, not deviations
-    assert 10 < found["b"].y.mean() < 60
-    as_parts = settings_of_parts(settings, found["a"].x.shape[1:])
-    assert (as_parts.task.kind, as_parts.task.unit, as_parts.table.targets) == ("regression", "cm", ("level (cm)",))
 
 
 @pytest.fixture
@@ -163,12 +143,6 @@ def test_within_the_noise_nothing_is_advised(table):
     assert "yours, the best row on the samples to choose on, is no better" in advice(outcomes(lower, False), ACCURACY)
 
 
-def test_of_rows_that_promise_the_same_the_settings_are_taken(table):
-    found = outcomes(results(table, lambda r, s, c: 0.7 + (r != trial.ALONE) * 0.1 * (1 + jitter(s)), {}), False)
-    assert "Take yours: +10.0" in advice(found, ACCURACY)
-    assert lines_to_put(found) == "[train]\nlearning_rate = 0.1"
-
-
 def test_where_settings_have_speeds_it_says_that_no_round_must_wait_for_the_slowest(table):
     made = results(table, lambda r, s, c: 0.7, {})
     for one in made.cells:
@@ -188,7 +162,7 @@ def test_where_seeds_test_the_same_part_the_devices_have_to_agree(table):
 
 
 def test_an_error_is_told_in_its_unit_and_less_is_more():
-    gain = Difference(1.2412, 1.0, 1.5, 5, 5, 10, 0.001)
+    gain = Difference(1.2412, 1.0, 1.5, 0.001)
     best = Outcome("FedAvg", "fedavg", 0.1, -3.0, 3.0, gain, {"a": 3.0, "b": -0.5}, True)
     said = advice([best, Outcome("yours", "fesem", 0.1, -4.0, 4.0, None, {}, False)], MAE)
     assert said.endswith("+1.2 ± 0.24 cm over each device alone. Most gain a (+3); worse off: b (−0.5).")

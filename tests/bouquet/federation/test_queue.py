@@ -1,7 +1,5 @@
 """The runs that a server with --keep-waiting is to do next."""
 
-import json
-
 import pytest
 from rich.console import Console
 
@@ -19,7 +17,6 @@ from bouquet.federation.queue import (
     queue_of,
     take_next,
     waiting_server,
-    was_ended,
 )
 
 
@@ -34,16 +31,6 @@ def server(tmp_path):
     with locked(folder, "the run folder", ""):
         open_queue(folder)
         yield folder
-
-
-def test_runs_are_done_in_turn_with_the_settings_that_were_asked_for(server):
-    first = run(server.parent / "b", "run.rounds=3", "strategy.name=dc-pfl", "data.classes=['a', 'b']")
-    second = run(server.parent / "a")
-    enqueue(server, first)
-    enqueue(server, second)
-    assert take_next(server) == first
-    assert take_next(server) == second
-    assert take_next(server) is None
 
 
 def test_a_file_that_is_no_run_is_put_aside_and_named(server):
@@ -70,19 +57,6 @@ def test_where_no_server_takes_it_or_its_folder_is_taken(server, tmp_path):
     assert waiting_server(tmp_path / "runs") == server
     with pytest.raises(BouquetError, match="none"):
         waiting_server(tmp_path)
-
-
-def test_after_a_restart_an_interrupted_run_goes_on_and_one_that_was_ended_does_not(server):
-    second = run(server.parent / "second")
-    assert interrupted(server) is None
-    run(server).write(queue_of(server) / CURRENT)
-    assert interrupted(server) is None  # its first run, which it begins with anyway
-    second.write(queue_of(server) / CURRENT)
-    assert interrupted(server) == second
-    second.folder.mkdir()
-    (second.folder / "status.json").write_text(json.dumps({"state": "stopped"}))
-    assert was_ended(second.folder)
-    assert interrupted(server) is None
 
 
 def test_a_server_that_starts_goes_on_with_the_run_it_was_at_and_with_its_first(server):

@@ -2,9 +2,7 @@ import shutil
 
 import pytest
 
-from bouquet.keys.store import (
-    init_keys,
-)
+from bouquet.keys.store import init_keys
 
 
 @pytest.fixture(scope="module")

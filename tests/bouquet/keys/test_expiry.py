@@ -55,14 +55,6 @@ def test_a_renewed_certificate_is_for_the_same_key_and_stands_before_the_old_one
     assert [device.fingerprint for device in list_devices(keys) if device.name == "pi"] == [fingerprint(third)]
 
 
-def test_an_expired_certificate_is_renewed_and_dropped(keys):
-    add_device(keys, "pi", days=-1)
-    add_device(keys, "b")
-    run("renew", "--all", "--dir", keys)
-    assert [days_left(pem) for pem in read(keys / "registered" / "pi.crt")] == [3650]
-    assert [days_left(pem) for pem in read(keys / "registered" / "b.crt")] == [3650, 3650]
-
-
 def test_a_renewal_that_is_refused_changes_nothing(keys, tmp_path):
     add_device(keys, "pi")
     before = (keys / "registered" / "pi.crt").read_bytes()

@@ -15,15 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.trust.certificates import common_name, expires, fingerprint
-from bouquet.keys.store import (
-    DeviceKeys,
-    add_device,
-    device_keys,
-    init_keys,
-    list_devices,
-    remove_device,
-    renew_device,
-)
+from bouquet.keys.store import DeviceKeys, add_device, device_keys, init_keys, list_devices, remove_device, renew_device
 from tests.helpers.key_store import check_pair, days_left, key_of, names, run
 
 INVALID_PURPOSE = 26  # OpenSSL's X509_V_ERR_INVALID_PURPOSE
@@ -31,16 +23,6 @@ INVALID_PURPOSE = 26  # OpenSSL's X509_V_ERR_INVALID_PURPOSE
 
 def mode(path):
     return stat.S_IMODE(path.stat().st_mode)
-
-
-def test_init_names_the_server_as_devices_and_its_own_programs_reach_it(keys):
-    assert names(keys) == ["server.local", "192.168.1.10", "localhost", "127.0.0.1"]
-    check_pair(keys)
-    for secret in ("ca.key", "server.key"):
-        assert mode(keys / secret) == 0o600
-    assert mode(keys) == 0o700
-    assert key_of((keys / "ca.crt").read_bytes()).curve.name == "secp384r1"
-    assert key_of((keys / "server.crt").read_bytes()).curve.name == "secp256r1"
 
 
 def test_names_leave_the_servers_certificate_only_when_asked_to(keys):
@@ -143,17 +125,6 @@ def test_a_request_that_is_none(keys, tmp_path):
         add_device(keys, "other", tmp_path / "nowhere.csr")
     assert list_devices(keys) == []
     assert not (keys / "devices").exists()
-
-
-def test_a_folder_that_is_wider_stays_and_what_is_secret_in_it_is_narrow(tmp_path):
-    for folder in ("keys", "keys/devices"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder).chmod(0o755)  # whatever the umask
-    keys = tmp_path / "keys"
-    init_keys(keys, ["x"])
-    folder = add_device(keys, "pi")
-    assert [mode(path) for path in (keys, keys / "devices", folder)] == [0o755, 0o755, 0o700]
-    assert {mode(file) for file in (keys / "ca.key", keys / "server.key", folder / "device.key")} == {0o600}
 
 
 def handshake(keys, server, client):

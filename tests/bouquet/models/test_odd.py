@@ -78,15 +78,3 @@ def test_predict_says_which_minutes_are_odd_and_by_which_column(tmp_path):
     assert score_text(kept, [path], found) == ""
     with pytest.raises(BouquetError, match="is not exported"):
         export(kept, tmp_path / "model.onnx")
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ("table.targets=flow", "'anomaly' reconstructs table.inputs; leave it out"),
-        ("table.time=", "needs table.inputs and table.time"),
-    ],
-)
-def test_what_does_not_fit_is_named(change, said):
-    with pytest.raises(BouquetError, match=said):
-        load_settings(None, [*SETTINGS, change])

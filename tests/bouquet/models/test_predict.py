@@ -12,7 +12,6 @@ from PIL import Image
 
 from bouquet.client.app import make_client_app
 from bouquet.client.data.loading import load_partition
-from bouquet.client.data.own import load_folder
 from bouquet.client.state.device_state import PERSONAL, DeviceState
 from bouquet.client.state.store import FolderStore
 from bouquet.common.errors import BouquetError
@@ -83,17 +82,6 @@ def test_what_a_device_answers_with_is_what_the_record_says(strategy, tmp_path, 
     assert summary["accuracy_macro"] == pytest.approx(summary["accuracy_in_use_macro"], abs=1e-6)
 
 
-def test_predictions_are_those_of_training(device):
-    kept = device_model(device / "state")
-    found = list(predict(kept, [device / "photos"], top=2))
-    assert [p.name for p in found] == sorted(map(str, (device / "photos").rglob("*.png")))
-    assert all(dict(p.classes).keys() == set(CLASSES) for p in found)
-    assert np.mean([p.classes[0][0] in p.name for p in found]) > 0.9
-    data = load_folder(device / "photos", input_shape=(3, 4, 4), classes=CLASSES)
-    expected = kept.probabilities(np.concatenate([data.train_x, data.test_x]))[:, 0]
-    np.testing.assert_allclose(sorted(dict(p.classes)["dark"] for p in found), sorted(expected), atol=1e-6)
-
-
 def test_what_has_labels_has_a_score(device, tmp_path, bouquet):
     photos = device / "photos"
     _, out, err = bouquet("predict", photos, "--state-dir", device / "state")
@@ -125,21 +113,6 @@ def test_one_broken_image_is_named_and_the_others_are_predicted(device, tmp_path
     assert (status, err, broken["file"]) == (1, "", str(paths[0]))
     assert [found["class"] for found in read["predictions"]] == ["dark", "bright"]
     assert sum(found["probability"] for found in read["predictions"]) == pytest.approx(1, abs=1e-5)
-
-
-def test_samples_of_an_npz(device, tmp_path, bouquet):
-    np.savez(tmp_path / "data.npz", x=np.full((2, 3, 4, 4), [[[[60]]], [[[200]]]], dtype=np.uint8))
-    np.savez(tmp_path / "wrong.npz", x=np.zeros((2, 3, 5, 5), dtype=np.uint8))
-    np.savez(tmp_path / "other.npz", y=np.zeros(3))
-    status, out, _ = bouquet("predict", tmp_path, "--state-dir", device / "state")
-    assert status == 0
-    assert [line.split()[:2] for line in out.splitlines()] == [
-        [f"{tmp_path}/data.npz[0]:", "dark"],
-        [f"{tmp_path}/data.npz[1]:", "bright"],
-    ]
-    _, _, err = bouquet("predict", tmp_path / "wrong.npz", tmp_path / "other.npz", "--state-dir", device / "state")
-    assert "'x' has shape (2, 3, 5, 5), expected (samples, *(3, 4, 4))" in err
-    assert "other.npz lacks 'x'; it holds y" in err
 
 
 def test_a_model_of_sensor_windows_takes_no_images(device):

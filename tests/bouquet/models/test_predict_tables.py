@@ -66,28 +66,6 @@ def test_rows_keep_their_lines_and_what_has_no_target_is_not_scored(tmp_path, bo
     assert [(one["file"], one["line"]) for one in told] == [(str(file), n) for n in (2, 5, 6, 8)]
 
 
-def test_short_gaps_are_filled_as_in_training(tmp_path, bouquet):
-    model = kept(**ROWS, time=["t"], fill=1)
-    file = write(tmp_path / "t.csv", "t,a,b,y", "180,4,,8", "0,1,1,2", "60,2,,", "120,3,3,6", "240,5,,", "300,6,6,13")
-    code, out, err = bouquet(model, file)
-    minute = [f"1970-01-01T00:0{n}:00Z" for n in range(6)]
-    filled = [(3, 0, 2), (4, 1, 3), (5, 2, 6), (7, 5, 12)]  # line, minute, sum: by time, and named by the file's lines
-    assert (code, out) == (0, [f"{file}, line {line} {minute[m]}: y {v} cm" for line, m, v in filled])
-    assert "1 cells in gaps took the value before them (table.fill)." in err
-    assert "2 of 6 rows have gaps and are left out." in err  # a gap of two is none of one
-    assert err[-1] == "MAE 0.3333 cm, over 3 samples with a target"  # the filled one has no target
-
-
-def test_of_a_folder_the_file_of_each_row_is_named(tmp_path, bouquet):
-    write(tmp_path / "b.csv", "t,a,b,y", "60,2,2,", "180,4,4,")
-    write(tmp_path / "a.csv", "t,a,b,y", "120,3,3,", "0,1,1,")
-    _, out, err = bouquet(kept(**ROWS, time=["t"]), tmp_path)
-    lines = [line.split()[0:3] for line in out]
-    places = [("a", 3), ("b", 2), ("a", 2), ("b", 3)]
-    assert lines == [[f"{tmp_path / name}.csv,", "line", str(line)] for name, line in places]
-    assert err == []  # nothing is left out, and no row has a target
-
-
 def test_a_forecast_seen_from_older_rows_says_so(tmp_path, bouquet):
     about = {"inputs": ["a"], "targets": ["a"], "time": ["t"], "history": 2, "horizon": 3}
     rows = [f"{60 * n},{n}" for n in range(8)]

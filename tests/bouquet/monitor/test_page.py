@@ -1,10 +1,8 @@
 """The page of a run: what it shows, and to whom."""
 
-import contextlib
 import http.server
 import json
 import re
-import socket
 import stat
 import threading
 from pathlib import Path
@@ -21,10 +19,9 @@ from bouquet.common.system.locks import locked
 from bouquet.common.system.ports import free_port
 from bouquet.monitor.prometheus import metrics_text
 from bouquet.monitor.status import collect, fetch
-from bouquet.monitor.web import COOKIE, Access, Page, is_loopback, kept_token, make_app, serving
+from bouquet.monitor.web import COOKIE, Access, is_loopback, kept_token, make_app, serving
 from bouquet.server.service.certificates import Certificates
 from tests.helpers.made_runs import make_run
-from tests.helpers.waiting_for import eventually
 
 TOKEN = "a-token-that-nobody-guesses"
 
@@ -53,18 +50,6 @@ def test_the_page_needs_no_token_here_and_is_nobody_elses(run):
     assert client.post("/status.json").status_code == 405
     assert client.get("/../settings.json").status_code == 404
     assert client.get("/docs").status_code == 404
-
-
-def test_a_device_has_a_page_with_its_rounds_and_what_went_wrong(run):
-    client = TestClient(make_app(lambda: run.folder, Access(None)), base_url="http://127.0.0.1:8090")
-    page = client.get("/device", params={"name": "window-pi"}).text
-    assert page.count("failed: The image up/broken.png cannot be read &lt;b&gt;.") == 2
-    assert "garden-pi" not in page
-    assert client.get("/device", params={"name": "<script>"}).status_code == 503
-    assert client.get("/device").status_code == 422
-    front = client.get("/").text
-    (link,) = re.findall(r'href="(device\?[^"]*window-pi)"', front)
-    assert client.get(f"/{link.replace('&amp;', '&')}").text.count("window-pi") > 1
 
 
 def test_runs_beside_the_one_in_hand_are_listed_and_two_are_held_against_each_other(run):
@@ -109,18 +94,6 @@ def test_a_run_that_has_not_begun_is_said_so(tmp_path):
     answer = client.get("/")
     assert answer.status_code == 503
     assert "is not a run folder" in answer.text
-
-
-def test_who_does_not_take_his_answer_holds_up_no_end(run, monkeypatch):
-    asked = threading.Event()
-    monkeypatch.setattr(Page, "html", lambda page, run: asked.set() or "x" * 32 * 1024**2)
-    port = free_port()
-    with contextlib.closing(socket.socket()) as slow:
-        with serving(lambda: run.folder, f"127.0.0.1:{port}", run.keys, None):
-            slow.connect(("127.0.0.1", port))
-            slow.sendall(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
-            assert asked.wait(60)
-        eventually(lambda: all(thread.name != "live page" for thread in threading.enumerate()), "the page has ended")
 
 
 def test_a_run_that_is_over_has_its_page_by_the_report(run, monkeypatch):

@@ -75,18 +75,3 @@ def test_who_makes_no_request_is_sent_away(page, monkeypatch, sent):
         assert closes(connection)
     monkeypatch.setattr(page_door, "REQUEST_SECONDS", SECONDS)
     assert answers(page)
-
-
-def test_headers_without_end_are_not_kept(page):
-    """64 KiB of them, and the server hangs up: of ten million bytes most are never taken."""
-    with socket.create_connection(page) as connection:
-        connection.settimeout(SECONDS)
-        connection.sendall(b"GET / HTTP/1.1\r\n")
-        try:
-            for _ in range(10_000):
-                connection.sendall(b"X-Slow: " + b"x" * 1000 + b"\r\n")
-            hung_up = False
-        except OSError:
-            hung_up = True
-    assert hung_up
-    assert answers(page)

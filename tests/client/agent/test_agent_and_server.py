@@ -23,10 +23,7 @@ HOSTILE = {
     "a code that climbs": [{"run": a_run(code="../../etc/cron.d/x" + "0" * 46)}],
     "a task of no run": [{"task": a_task()}],
     "an id that climbs": [{"run": a_run()}, {"task": a_task(id="../../../../tmp/climbed")}],
-    "a task of another content": [
-        {"run": a_run()},
-        {"task": a_task(Content(size=5, sha256=bytes(32), data=b"other"))},
-    ],
+    "a task of another content": [{"run": a_run()}, {"task": a_task(Content(size=5, sha256=bytes(32), data=b"other"))}],
     "a content without a digest": [{"run": a_run()}, {"task": a_task(Content(size=10**6))}],
     "a credit for nothing": [
         {"run": a_run()},

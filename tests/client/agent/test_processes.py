@@ -28,7 +28,7 @@ from tests.helpers.wire_server import SECONDS, WireServer, a_run, a_task
 TASK = """
 import json, os, signal, sys, time
 def answer(store, identifier):
-    store.room_file(7).write_text(json.dumps({"arrays": 2_000_000, "beside": 2_000_000, "tensors": 100}))
+    store.file(7, "room.run").write_text(json.dumps({"arrays": 2_000_000, "beside": 2_000_000, "tensors": 100}))
     if not store.content(identifier).exists(): return
     content = store.content(identifier).read_bytes()
     what = content[:5]

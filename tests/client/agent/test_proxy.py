@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from bouquet.client.agent.proxy import find_proxy, grpc_environment
-from bouquet.client.agent.reachability import ServerMismatch, ServerUnreachable, check_server
+from bouquet.client.agent.reachability import ServerUnreachable, check_server
 from bouquet.common.errors import BouquetError
 from bouquet.common.system.ports import free_port, split_address
 from tests.helpers.reached_servers import SECONDS, Federation, answering, check, listening
@@ -49,6 +49,8 @@ def connect_proxy(server: str, *, answer: bytes = b"HTTP/1.1 200 Connection esta
         head = b""
         while not head.endswith(b"\r\n\r\n") and (byte := connection.recv(1)):
             head += byte
+        if not head:  # it is asked whether somebody is there
+            return
         asked.heads.append(head.decode())
         if b" 200 " not in answer:
             connection.sendall(answer)
@@ -87,26 +89,17 @@ HERE = {"https_proxy": "http://PROXY"}
     [
         (HERE, True),
         ({"HTTPS_PROXY": "http://PROXY"}, True),
-        ({"grpc_proxy": "http://PROXY"}, True),
         ({"http_proxy": "http://PROXY"}, True),
         ({"HTTP_PROXY": "http://PROXY"}, False),
         ({"https_proxy": "", "HTTPS_PROXY": "http://PROXY"}, False),
-        ({"https_proxy": "", "http_proxy": "http://PROXY"}, False),
         ({"HTTPS_PROXY": "http://PROXY", "http_proxy": "http://127.0.0.1:1"}, True),
-        ({"grpc_proxy": "", **HERE}, False),
         ({"https_proxy": "PROXY"}, False),
         ({"https_proxy": "https://PROXY"}, False),
-        ({"https_proxy": "http://PROXY/"}, True),
-        ({**HERE, "no_proxy": "127.0.0.1"}, False),
         ({**HERE, "NO_PROXY": "127.0.0.1"}, False),
         ({**HERE, "no_proxy": "", "NO_PROXY": "127.0.0.1"}, True),
         ({**HERE, "no_proxy": "server.local, 127.0.0.1"}, False),
-        ({**HERE, "no_proxy": "server.local,,192.168.0.0/16"}, True),
         ({**HERE, "no_proxy": "127.0.0.0/8"}, False),
-        ({**HERE, "no_proxy": "127.0.0.1/32"}, False),
-        ({**HERE, "no_proxy": "126.0.0.0/8"}, True),
         ({**HERE, "no_proxy": "127.0.0.0/255.0.0.0"}, True),
-        ({**HERE, "no_proxy": "::/0"}, True),
         ({**HERE, "no_proxy": "*"}, True),
         ({**HERE, "no_proxy": "0.0.1"}, False),
         ({**HERE, "no_proxy": "127.0.0.1", "no_grpc_proxy": ""}, True),
@@ -123,25 +116,19 @@ def test_the_proxy_is_grpcs(
         assert (found and found.url) == (f"http://{proxy.address}" if through else None)
         check_server(grpc_server, insecure=True, authority=None, timeout=SECONDS)
         grpc_connects(grpc_server)
-    assert len(proxy.heads) == (2 if through else 0)
+    assert len(proxy.heads) == (1 if through else 0)
 
 
 @pytest.mark.parametrize(
     ("host", "listed", "through"),
     [
-        ("localhost", "localhost", False),
         ("localhost", "LOCALHOST", False),
         ("LocalHost", "localhost", False),
-        ("localhost", "127.0.0.0/8", True),
-        ("localhost", "*", True),
         ("server.localhost", "localhost", False),
         ("server.localhost", ".localhost", False),
         ("server.localhost", "*.localhost", True),
-        ("server.localhost", "server", True),
-        ("[::1]", "::1", False),
         ("[::1]", "[::1]", True),
         ("[::1]", "::/64", False),
-        ("[::1]", "127.0.0.1/0", True),
     ],
 )
 def test_whom_no_proxy_is_for(
@@ -155,7 +142,7 @@ def test_whom_no_proxy_is_for(
         if through:
             check_server(address, insecure=True, authority=None, timeout=SECONDS)
             grpc_connects(address)
-            assert [head.split()[1] for head in proxy.heads] == [address, address]
+            assert [head.split()[1] for head in proxy.heads] == [address]
             return
         with pytest.raises(ServerUnreachable):
             check_server(address, insecure=True, authority=None, timeout=SECONDS)
@@ -182,65 +169,19 @@ def test_tls_through_a_proxy_which_alone_knows_the_servers_name(
         set_environment(monkeypatch, {"HTTPS_PROXY": "http://PROXY"}, proxy.address)
         check(federation, "server.invalid:9092")
         grpc_connects("server.invalid:9092", credentials)
-        with pytest.raises(ServerMismatch, match=f"server.invalid:9092, through the proxy http://{proxy.address} "):
-            check_server("server.invalid:9092", insecure=False, authority=federation.authority.certificate)
     assert {head.split("\r\n")[0] for head in proxy.heads} == {"CONNECT server.invalid:9092 HTTP/1.1"}
 
 
-def test_a_server_with_tls_asked_without_through_a_proxy(
-    federation: Federation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with connect_proxy(federation.address) as proxy:
-        set_environment(monkeypatch, HERE, proxy.address)
-        with pytest.raises(ServerMismatch, match="speaks TLS"):
-            check_server("server.invalid:9092", insecure=True, authority=None, timeout=SECONDS)
-    assert len(proxy.heads) == 2
-
-
-@pytest.mark.parametrize("user", ["ann:secret", "ann:s%40c%2Fr:t", "ann:s@cret", "ann", "", "änn:sécret"])
-def test_the_user_and_password(grpc_server: str, monkeypatch: pytest.MonkeyPatch, user: str) -> None:
-    with connect_proxy(grpc_server) as proxy:
-        set_environment(monkeypatch, {"https_proxy": f"http://{user}@PROXY"}, proxy.address)
-        check_server(grpc_server, insecure=True, authority=None, timeout=SECONDS)
-        grpc_connects(grpc_server)
-    ours, grpcs = ([line for line in head.split("\r\n") if line.startswith("Proxy-A")] for head in proxy.heads)
-    assert ours == grpcs
-    assert len(ours) == (user != "")
-
-
-@pytest.mark.parametrize(
-    ("answer", "problem", "message"),
-    [
-        (b"HTTP/1.1 407 No\r\n\r\n", ServerMismatch, r"not accept the user and password given \(407 Proxy Auth"),
-        (b"HTTP/1.0 403 No\r\n\r\n", ServerMismatch, r"refuses to connect to server\.invalid:9092 \(403 Forbidden\)"),
-        (b"HTTP/1.1 302 No\r\n\r\n", ServerMismatch, r"refuses to connect to server\.invalid:9092 \(302 Found\)"),
-        (b"HTTP/1.1 502 No\r\n\r\n", ServerUnreachable, r"not reach the server server\.invalid:9092 \(502 Bad Gat"),
-        (b"HTTP/1.1 599 \x1b[1m\r\n\r\n", ServerUnreachable, r"not reach the server server\.invalid:9092 \(599\)"),
-        (b"SSH-2.0-OpenSSH_9.2\r\n", ServerMismatch, "does not answer as an HTTP proxy does"),
-        (b"HTTP/1.1 yes\r\n\r\n", ServerMismatch, "does not answer as an HTTP proxy does"),
-        (b"HTTP/1.1 404 No\r\n", ServerMismatch, "does not answer as an HTTP proxy does"),
-        (b"HTTP/1.1 404 No\r\nX: " + 20_000 * b"x", ServerMismatch, "does not answer as an HTTP proxy does"),
-        (b"", ServerUnreachable, "accepts a connection and then says nothing"),
-    ],
-)
-def test_a_proxy_that_does_not_connect(
-    monkeypatch: pytest.MonkeyPatch, answer: bytes, problem: type[BouquetError], message: str
-) -> None:
-    with connect_proxy("", answer=answer) as proxy:
-        monkeypatch.setenv("HTTPS_PROXY", f"http://ann:secret@{proxy.address}")
-        with pytest.raises(problem, match=message) as raised:
-            check_server("server.invalid:9092", insecure=False, authority=None, timeout=SECONDS)
-    assert str(raised.value).startswith(f"The proxy http://{proxy.address} (HTTPS_PROXY) ")
-    assert "secret" not in str(raised.value)
-
-
-def test_a_proxy_that_asks_who_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_proxy_that_does_not_connect_grpcs_error_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the agent and `bouquet check` do."""
     with connect_proxy("", answer=b"HTTP/1.1 407 No\r\n\r\n") as proxy:
-        set_environment(monkeypatch, {"http_proxy": "http://PROXY"}, proxy.address)
-        with pytest.raises(
-            ServerMismatch, match=r"asks for a user and a password .* Set http_proxy to http://\[USER:PA"
-        ):
-            check_server("server.invalid:9092", insecure=True, authority=None, timeout=SECONDS)
+        set_environment(monkeypatch, {"https_proxy": "http://ann:secret@PROXY"}, proxy.address)
+        check_server("server.invalid:9092", insecure=False, authority=None, timeout=SECONDS)
+        own = [("grpc.use_local_subchannel_pool", 1)]
+        with grpc.insecure_channel("server.invalid:9092", own) as channel, pytest.raises(grpc.RpcError) as raised:
+            channel.unary_unary("/a/b")(b"", timeout=SECONDS)
+    assert "407" in raised.value.details()
+    assert "secret" not in raised.value.details()
 
 
 @pytest.mark.parametrize(
@@ -262,17 +203,6 @@ def test_a_proxy_that_is_dead(monkeypatch: pytest.MonkeyPatch, proxy: str, reaso
     assert "secret" not in str(raised.value)
 
 
-def test_a_proxy_that_grpc_does_not_use_is_named_when_there_is_no_way_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    address = f"127.0.0.1:{free_port()}"
-    monkeypatch.setenv("HTTPS_PROXY", "ann:secret@proxy.local:3128")
-    with pytest.raises(ServerUnreachable, match=r"in HTTPS_PROXY is not used: gRPC takes .* http://\[USER:") as raised:
-        check_server(address, insecure=True, authority=None)
-    assert "secret" not in str(raised.value)
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    with pytest.raises(ServerUnreachable, match=r"and its port\.\Z"):
-        check_server(address, insecure=True, authority=None)
-
-
 @pytest.mark.parametrize(
     "url", ["http://ann:sec#ret@proxy:3128", "http://ann:sec/ret@proxy:3128", "http://proxy:99999", "http://[::1:3128"]
 )
@@ -285,9 +215,3 @@ def test_a_proxys_url_that_cannot_be_read(url: str) -> None:
 def test_a_proxy_without_a_port_is_at_443_as_for_grpc() -> None:
     for url, host in (("http://proxy.local", "proxy.local"), ("HTTP://u:p@[::1]:/", "[::1]")):
         assert find_proxy("server.invalid:9092", {"https_proxy": url}).url == f"http://{host}:443"
-
-
-def test_a_proxy_as_text_has_no_password() -> None:
-    proxy = find_proxy("server.invalid:9092", {"https_proxy": "http://ann:secret@proxy.local:3128"})
-    assert str(proxy) == "http://proxy.local:3128 (https_proxy)"
-    assert "secret" not in repr(proxy)

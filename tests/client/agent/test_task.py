@@ -39,10 +39,7 @@ def device(tmp_path):
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"model.hidden": [4]},
-        {"model.hidden": [400, 300], "strategy.name": "ifca", "strategy.num_clusters": 40},
-    ],
+    [{"model.hidden": [4]}, {"model.hidden": [400, 300], "strategy.name": "ifca", "strategy.num_clusters": 40}],
 )
 def test_what_a_run_may_send_follows_from_the_devices_own_model(device, settings):
     store = device(None, **settings)
@@ -63,7 +60,7 @@ def test_a_content_of_many_parts_is_refused_before_a_message_is_made_of_it(devic
     store = device(content)
     reason = store.reply(ID).error.reason
     assert reason.startswith("The content cannot be read. "), reason
-    assert np.array(json.loads(store.error_file(ID).read_text())[0]) == 8
+    assert np.array(json.loads(store.file(ID, "error").read_text())[0]) == 8
 
 
 def test_the_same_where_the_run_is_measured(device):

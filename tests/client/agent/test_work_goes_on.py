@@ -1,8 +1,6 @@
 """Whatever a server sends, and whatever fails on the device: the agent stays, and works on."""
 
 import asyncio
-import subprocess
-import sys
 import zipfile
 from io import BytesIO
 from unittest import mock
@@ -14,7 +12,6 @@ from bouquet.client.agent.store import TASKS, TaskStore
 from bouquet.client.trust.policy import CodeRefused, unpack
 from bouquet.common.errors import BouquetError
 from bouquet.common.wire.fleet_pb2 import Task
-from bouquet.keys.store import add_device, init_keys
 from tests.client.agent.test_agent import LARGE, count, device, scripted, until
 from tests.helpers.wire_server import WireServer, a_run, a_task
 
@@ -135,19 +132,6 @@ async def test_a_server_that_gives_more_time_after_a_restart_is_believed(tmp_pat
         assert (await link.reply())[0].id == task.id
 
 
-@scripted
-async def test_a_certificate_that_it_shows_already_is_no_news(tmp_path):
-    init_keys(tmp_path / "keys", ["127.0.0.1"])
-    own = add_device(tmp_path / "keys", "pi")
-    files = {"authority": own / "ca.crt", "certificate": own / "device.crt", "private_key": own / "device.key"}
-    async with WireServer(tmp_path / "keys") as server, device(server, tmp_path / "state", **files) as agent:
-        link = await server.link()
-        await link.say(certificate={"pem": files["certificate"].read_bytes()})
-        await link.say(ping={})
-        await link.hear("pong")
-        assert agent.said == ["Connected."]
-
-
 def test_an_archive_of_a_million_empty_files_is_refused_before_its_list_is_read(tmp_path):
     """Whose list alone would take a device's memory."""
     content = BytesIO()
@@ -171,19 +155,3 @@ def test_a_full_disk_at_the_start_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr("bouquet.common.system.files.os.replace", full)
     with pytest.raises(BouquetError, match="cannot be written: No space left on device"):
         agent_module.Agent(agent_module.DeviceSettings("a:1", tmp_path, insecure=True), print)
-
-
-def test_what_has_settled_takes_less_memory_and_works_on():
-    code = """
-import hashlib, json, ssl, sqlite3, decimal
-from bouquet.client.agent.trainer import settle
-def resident():
-    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("RssFile"))
-before = resident()
-settle()
-after = resident()
-decimal.Decimal(2).sqrt(), hashlib.sha256(b"x").hexdigest(), ssl.create_default_context(), sqlite3.connect(":memory:")
-print(before - after)
-"""
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
-    assert int(done.stdout) > 2000  # kB

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import zipfile
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from bouquet.common.settings.sections import TableSettings
 from bouquet.device.check import check_device
 
 ABOUT = TableSettings(targets=("level",))
-TWO = TableSettings(targets=("level", "flow"))
 DAY = 86_400
 NEW_YEAR = 1_767_225_600  # 2026-01-01
 COUNT = 40
@@ -73,27 +71,10 @@ def test_the_cut_is_one_for_all_and_windows_that_lie_across_it_are_left_out(tmp_
         load(tmp_path, TableSettings(targets=("level",), cut="2030-01-01"))
 
 
-def test_classes_may_be_divided_by_time_too_and_their_floats_stay_as_they_are(tmp_path):
-    x = np.arange(COUNT)[::-1, None, None] * np.ones((1, 2, 3))
-    path = save(tmp_path, x=x, y=np.arange(COUNT) % 2, time=-np.arange(COUNT))
-    data = load(path, TableSettings(), classes=("dry", "wet"))
-    assert (data.train_x[:, 0, 0] - np.arange(32)[::-1]).tolist() != [0] * 32
-    assert data.train_x[:, 0, 0].tolist() == np.arange(32).tolist()
-    assert data.test_x[:, 0, 0].tolist() == np.arange(32, 40).tolist()
-    assert (data.scaling, data.train_y.dtype, data.in_order) == (None, np.int64, True)
-
-
-def test_several_targets_and_whole_numbers_are_fine(tmp_path):
-    y = np.stack([np.arange(COUNT), 1000 - np.arange(COUNT)], axis=1)
-    data = load(save(tmp_path, y=y), TWO)
-    np.testing.assert_allclose(data.scaling.undone(data.train_y), y[:32], rtol=1e-5, atol=1e-4)
-    assert load(save(tmp_path, y=np.arange(COUNT)[:, None])).test_y.shape == (8, 1)
-
-
 def test_bytes_stay_bytes_and_a_test_part_is_used(tmp_path):
     pixels = RNG.integers(0, 256, (COUNT, 2, 3), dtype=np.uint8)
     path = save(tmp_path, x=pixels, time=None, x_test=pixels[:5], y_test=np.full(5, 7.0))
-    data = load_folder(path, input_shape=(2, 3), classes=(), about=ABOUT, as_bytes=True)
+    data = load_folder(path, input_shape=(2, 3), classes=(), about=ABOUT)
     assert data.train_x.tolist() == pixels.tolist()
     assert (data.scaling.mean, data.scaling.std) == ((0.0, 0.0), (1.0, 1.0))
     np.testing.assert_allclose(data.scaling.undone(data.test_y), 7, atol=1e-5)
@@ -165,14 +146,6 @@ def test_nothing_but_our_own_error_leaves_an_npz(tmp_path, flips, checked):
     file.write_bytes(damaged)
     with contextlib.suppress(BouquetError):
         assert load(file, strict=checked).train_x.shape[1:] == (2, 3)
-
-
-def test_what_is_no_array_in_an_npz_is_named(tmp_path):
-    path = save(tmp_path)
-    with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr("start.npy", b"no array")
-    with pytest.raises(BouquetError, match=r"data\.npz cannot be read as an \.npz of plain arrays \('start' is none\)"):
-        load(path)
 
 
 def test_what_nothing_looks_at_is_said(tmp_path):

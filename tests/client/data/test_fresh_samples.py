@@ -1,6 +1,5 @@
 """``data.test_samples``: fresh samples to test on, which no client trains on, as the client sees its own."""
 
-import json
 import textwrap
 
 import numpy as np
@@ -10,8 +9,6 @@ from bouquet.client.data.loading import load_partition
 from bouquet.common.data import partition_rules
 from bouquet.common.data.datasets import load_dataset
 from bouquet.common.errors import BouquetError
-from bouquet.common.settings import load_settings
-from bouquet.experiments.simulation.run import simulate
 
 # Samples say who they are: the first pixel is their number, the second their label; the others tell a turn.
 DATA = """
@@ -90,25 +87,6 @@ def test_the_mix_is_what_the_samples_were_drawn_from_not_the_few_that_were(file,
     assert sorted(counts) == [2, 2, 12, 24]  # its shares, of which twenty samples hold one and one
 
 
-def test_where_a_class_runs_short_there_are_fewer_in_the_same_mix(file):
-    counts = np.bincount(part(file, 0, f"{file}:nine_of_ten", 2, 1000).test_y, minlength=4)
-    assert counts[2] in (59, 60)  # the test part has 60
-    assert counts.sum() == 66  # of 67 it could need 61
-    assert len(part(file, 0, samples=100_000).test_y) > 100
-
-
-def test_they_are_turned_and_labelled_as_the_clients_own(file):
-    for client in range(4):
-        plain, turned = part(file, client), part(file, client, "rotated", groups=4)
-        assert np.array_equal(turned.test_x, np.rot90(plain.test_x, client, axes=(2, 3)))
-        assert np.array_equal(turned.test_y, plain.test_y)
-        permuted = part(file, client, "label-permuted", groups=4)
-        to = dict(zip(*(numbers(permuted.train_x)[1].tolist(), permuted.train_y.tolist()), strict=True))
-        true = numbers(permuted.test_x)[1].tolist()
-        assert np.bincount(true).tolist() == np.bincount(plain.test_y).tolist()
-        assert permuted.test_y.tolist() == [to[label] for label in true]
-
-
 def test_of_an_owner_they_are_its_others_of_no_stretch_that_is_trained_on(file):
     for cap, most in ((20, 60), (None, 20)):
         for client in range(6):
@@ -121,14 +99,6 @@ def test_of_an_owner_they_are_its_others_of_no_stretch_that_is_trained_on(file):
             )
             assert len(tested) <= most
     assert len(part(file, 2, "natural", samples=7, data="recorded").test_y) == 7
-
-
-def test_they_are_of_nothing_that_another_client_has(file):
-    parts = [part(file, i, f"{file}:two_a_person", samples=1000, data="recorded") for i in range(6)]
-    for client, own in enumerate(parts):
-        tested = set(numbers(own.test_x)[0] // 5)
-        assert tested, "the other's stretches of the same person, where nobody has a window"
-        assert all(not tested & set(numbers(one.train_x)[0] // 5) for one in parts), client
 
 
 def test_data_without_a_test_part_hold_one_out_or_are_refused(file):
@@ -153,21 +123,6 @@ def _whole(client):
     return np.concatenate([own.train_x, own.test_x])
 
 
-@pytest.mark.parametrize("samples", ["0", "-1", "2.5"])
-def test_the_setting_is_checked(samples):
-    with pytest.raises(BouquetError, match=r"data\.test_samples"):
-        load_settings(None, [f"data.test_samples={samples}"])
-
-
-def test_own_data_have_no_fresh_samples():
-    own = ["data.dataset=own", "data.classes=['a','b']", "data.input_shape=[1,2,2]"]
-    load_settings(None, own)
-    with pytest.raises(BouquetError, match=r"data\.test_samples = 5 .* dataset 'own'"):
-        load_settings(None, [*own, "data.test_samples=5"])
-    with pytest.raises(BouquetError, match=r"data\.reserved_fraction = 0\.2 is of a named data set"):
-        load_settings(None, [*own, "data.reserved_fraction=0.2"])
-
-
 @pytest.mark.parametrize(("data", "rule"), [("numbered", "iid"), ("recorded", "natural"), ("recorded", "iid")])
 def test_what_is_reserved_nobody_trains_on_under_any_seed(file, data, rule):
     tested, own = set(), set()
@@ -187,16 +142,3 @@ def test_what_is_reserved_nobody_trains_on_under_any_seed(file, data, rule):
     assert not tested & own
     if data == "recorded":
         assert not {n // 5 for n in tested} & {n // 5 for n in own}, "whole stretches"
-
-
-def test_every_engine_tests_on_the_same(file, tmp_path):
-    base = [f"data.dataset={file}:numbered", "data.clients=3", "data.samples_per_client=20", "data.test_samples=33"]
-    base += ["run.rounds=1", "strategy.name=fedavg"]
-    found = {}
-    for engine in ("inline", "batched", "ray"):
-        simulate(load_settings(None, [*base, f"simulation.engine={engine}"]), tmp_path / engine)
-        summary = json.loads((tmp_path / engine / "summary.json").read_text())
-        found[engine] = summary["accuracy_by_client"]
-        right = [33 * accuracy for accuracy in found[engine].values()]
-        assert right == pytest.approx([round(count) for count in right]), "tested on 33"
-    assert found["inline"] == found["batched"] == found["ray"]

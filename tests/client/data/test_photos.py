@@ -4,7 +4,6 @@ import contextlib
 import io
 import os
 import struct
-import subprocess
 import unicodedata
 import warnings
 
@@ -33,32 +32,6 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
-@pytest.mark.parametrize("first", [True, False])
-def test_the_orientation_is_read_by_itself(odd, kind, first, tmp_path):
-    maker = (0x927C, 7, 400, bytes(400))
-    pixels = np.repeat([[0, 255]], 40, axis=0).repeat(20, axis=1).astype(np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, kind, exif=exif(*((SIDEWAYS, odd) if first else (odd, SIDEWAYS)), maker))
-    (tmp_path / "photo.jpg").write_bytes(buffer.getvalue())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        top = read_image(tmp_path / "photo.jpg", (1, 2, 2))[0]
-    assert abs(top.astype(int) - [[0, 0], [255, 255]]).max() < 60
-
-
-@pytest.mark.parametrize("orientation", range(10))
-def test_every_orientation_is_undone(orientation, tmp_path):
-    upright = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
-    undone = [upright, upright, upright[:, ::-1], upright[::-1, ::-1], upright[::-1], upright.T, np.rot90(upright)]
-    undone += [upright[::-1, ::-1].T, np.rot90(upright, 3), upright]
-    data = Image.Exif()
-    data[0x0112] = orientation
-    Image.fromarray(np.ascontiguousarray(undone[orientation])).save(tmp_path / "a.png", exif=data)
-    np.testing.assert_array_equal(read_image(tmp_path / "a.png", (1, 3, 4))[0], upright)
-
-
 def test_what_is_transparent_has_white_behind_it_and_is_said(tmp_path):
     files = save(tmp_path)
     clear = np.zeros((4, 4, 4), np.uint8)
@@ -79,21 +52,6 @@ def test_sixteen_bits_become_eight_and_thirty_two_are_named(tmp_path):
         read_image(tmp_path / "float.tiff", SHAPE)
 
 
-@pytest.mark.parametrize(("suffix", "more"), [(".gif", {"save_all": True}), (".png", {"save_all": True})])
-def test_of_what_moves_the_first_frame_is_read(suffix, more, tmp_path):
-    frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
-    frames[0].save(tmp_path / f"a{suffix}", append_images=frames[1:], **more)
-    assert read_image(tmp_path / f"a{suffix}", SHAPE)[:, 0, 0].tolist() == [255, 0, 0]
-
-
-def test_colours_of_print_are_read(tmp_path):
-    Image.new("CMYK", (8, 8), (0, 255, 255, 0)).save(tmp_path / "a.jpg")
-    red, green, blue = read_image(tmp_path / "a.jpg", SHAPE)[:, 0, 0].tolist()
-    assert red > 200
-    assert green < 60
-    assert blue < 60
-
-
 def test_a_photo_starts_no_other_program(tmp_path, monkeypatch):
     """Pillow has Ghostscript run the PostScript of an EPS, whatever its file is called."""
     ghostscript = tmp_path / "gs"
@@ -105,15 +63,6 @@ def test_a_photo_starts_no_other_program(tmp_path, monkeypatch):
     with pytest.raises(BouquetError, match="it is no image of a kind that is read"):
         read_image(tmp_path / "a.jpg", SHAPE)
     assert not (tmp_path / "ran").exists()
-
-
-def test_heic_is_passed_over_with_the_way_to_read_it(tmp_path, monkeypatch):
-    save(tmp_path)
-    (tmp_path / "healthy" / "phone.HEIC").write_bytes(b"")
-    monkeypatch.setattr("bouquet.common.data.images.find_spec", lambda name: None)
-    (note,) = [note for note in load(tmp_path).notes if note.startswith("Passed over")]
-    assert "(.heic 1)" in note
-    assert "pip install pillow-heif" in note
 
 
 def unreadable(folder):
@@ -201,61 +150,6 @@ def test_a_folder_that_may_not_be_looked_into_is_left_out(tmp_path):
     assert any("The folder" in note and "rust cannot be read" in note for note in own.notes)
 
 
-def test_a_class_that_is_a_link_to_nowhere_or_no_folder_is_named(tmp_path):
-    save(tmp_path, count=50)
-    (tmp_path / "rust").symlink_to(tmp_path / "stick" / "rust")  # which is not plugged in
-    (tmp_path / CLASSES[1]).write_bytes(b"")
-    own = load(tmp_path)
-    assert (own.left_out, own.samples_by_class()) == (2, [50, 0, 0])
-    assert all(f"/{name} cannot be read" in own.notes[0] for name in CLASSES[1:])
-
-
-def test_folders_as_deep_as_no_python_goes_are_left_out(tmp_path):
-    save(tmp_path)
-    place = os.open(tmp_path / "healthy", os.O_RDONLY)
-    for _ in range(1200):
-        os.mkdir("n", dir_fd=place)
-        below = os.open("n", os.O_RDONLY, dir_fd=place)
-        os.close(place)
-        place = below
-    os.close(place)
-    try:
-        own = load(tmp_path)
-    finally:
-        subprocess.run(["rm", "-r", tmp_path / "healthy" / "n"], check=True)  # Python's rmtree calls itself
-    assert (own.left_out, count(own)) == (1, 8)
-    assert "/n/n cannot be read (it cannot be looked into)" in own.notes[0]
-
-
-def test_what_lies_beside_train_is_said(tmp_path):
-    for part in ("train", "val", "@eaDir"):
-        save(tmp_path / part)
-    said = "Passed over: val; beside train nothing but test is read."
-    assert load(tmp_path).notes == (said,)
-    save(tmp_path / "test", seed=20)
-    assert said in load(tmp_path).notes
-
-
-def test_what_pillow_would_read_by_another_program_is_none(tmp_path):
-    save(tmp_path, count=20)
-    (tmp_path / "healthy" / "a.jpg").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n")
-    (note,) = load(tmp_path).notes
-    assert "it is no image of a kind that is read" in note
-
-
-def test_names_of_the_longest_kind_and_of_no_text(tmp_path):
-    (file, *_) = save(tmp_path, count=20)
-    file.rename(file.with_name("ü" * 125 + ".png"))
-    raw = os.fsencode(tmp_path / "healthy") + b"/no\xfftext\x1b[31m\n.png"
-    with open(raw, "wb") as output:
-        output.write(b"no image")
-    own = load(tmp_path)
-    (note,) = [note for note in own.notes if note.startswith("Left out")]
-    assert r"no\udcfftext\x1b[31m\n.png" in note
-    for text in own.notes:
-        text.encode()
-
-
 def test_a_class_is_the_same_however_its_accents_are_kept(tmp_path):
     apart = unicodedata.normalize("NFD", CLASSES[1])
     assert apart != CLASSES[1]
@@ -266,44 +160,12 @@ def test_a_class_is_the_same_however_its_accents_are_kept(tmp_path):
     assert chosen.data.classes == ("a", CLASSES[1])
 
 
-def test_folders_of_no_class_wait_and_a_misspelt_one_has_a_hint(tmp_path):
-    save(tmp_path)
-    save(tmp_path, "blight", count=3, seed=10)
-    save(tmp_path, "Rust ", count=2, seed=20)
-    (tmp_path / "notes").mkdir()
-    own = load(tmp_path)
-    assert own.unknown_classes == ("Rust ", "blight")
-    assert own.samples_by_class() == [8, 0, 0]
-    assert own.notes[0] == (
-        "Not a class of this run, and waits for one whose data.classes name it: Rust  (2 images; is it rust? Rename "
-        "the folder then), blight (3 images)."
-    )
-    with pytest.raises(BouquetError, match=r"Rust  is not one of the classes .*; is it rust\?") as caught:
-        load(tmp_path, strict=True)
-    assert "Rust " not in caught.value.public
-
-
 def test_the_same_photo_in_two_classes_is_said(tmp_path):
     (file, *_) = save(tmp_path)
     save(tmp_path, "rust", seed=30)
     (tmp_path / "rust" / "copy.png").write_bytes(file.read_bytes())
     notes = load(tmp_path).notes
     assert "In two classes: 1 photos, such as healthy/000.png, which is rust/copy.png, too." in notes
-
-
-def test_a_photo_that_is_replaced_while_it_is_read_is_one_or_the_other(tmp_path, monkeypatch):
-    file = tmp_path / "a.png"
-    Image.new("L", (8, 8), 10).save(file)
-    Image.new("L", (8, 8), 200).save(tmp_path / "b.png")
-    load_ = Image.Image.load
-
-    def replace(image):
-        if (tmp_path / "b.png").exists():
-            (tmp_path / "b.png").rename(file)
-        return load_(image)
-
-    monkeypatch.setattr(Image.Image, "draft", lambda image, *_: replace(image))
-    assert set(np.unique(read_image(file, SHAPE))) <= {10, 200}
 
 
 def photo_bytes(kind):

@@ -45,18 +45,6 @@ def test_a_burst_is_trained_on_or_tested(by_exif, tmp_path):
     assert own.notes == (f"Scenes: 150 photos are 30 scenes by {whose}; each is trained on as a whole, or tested.",)
 
 
-def test_where_times_say_nothing_near_duplicates_are_said(tmp_path):
-    for when, name in enumerate(CLASSES):
-        burst(tmp_path, name, scenes=10, frames=5, when=when, by_exif=False)
-    for file in tmp_path.rglob("*.jpg"):
-        os.utime(file, (1.7e9, 1.7e9))  # copied in one go
-    own = load(tmp_path)
-    (note,) = own.notes
-    alike = sides(own)
-    assert alike > 25
-    assert note.startswith(f"Look alike: {alike} of 30 tested photos are almost one that is trained on, such as ")
-
-
 @pytest.mark.parametrize("by_exif", [True, False])
 def test_by_time_the_newest_are_tested_and_no_burst_is_on_both_sides(by_exif, tmp_path):
     for when, name in enumerate(CLASSES):
@@ -99,9 +87,3 @@ def test_one_long_burst_is_cut_by_time(tmp_path):
     own = load(tmp_path)
     assert len(own.test_y) == 12
     assert any("are 10 scenes by EXIF" in note for note in own.notes)
-
-
-def test_photos_apart_are_neither_scenes_nor_alike(tmp_path):
-    for when, name in enumerate(CLASSES):
-        burst(tmp_path, name, scenes=40, frames=1, when=when)
-    assert load(tmp_path).notes == ()

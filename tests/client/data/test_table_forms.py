@@ -213,17 +213,6 @@ def test_a_link_to_a_stick_that_is_not_there_and_a_pipe_are_named(tmp_path):
         read_table(tmp_path / "b.csv", ABOUT)
 
 
-def test_of_a_file_that_breaks_after_many_rows_none_are_kept(tmp_path):
-    lines = [f"{60 * k},{k * 7919 % 1000},1" for k in range(40_000)]
-    written(tmp_path, ["time,level,temp", *lines[:100]], name="a.csv")
-    path = written(tmp_path, ["time,level,temp", *lines], name="b.csv.gz")
-    content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2] + b"\xff" * 300 + content[len(content) // 2 :])
-    table = read_table(tmp_path, ABOUT)
-    assert (len(table.times), len(table.lines), len(table.inputs)) == (100, 100, 100)
-    assert any("b.csv.gz cannot be unpacked" in note for note in table.notes)
-
-
 def test_a_packed_file_that_is_still_written_is_read_as_far_as_it_goes(tmp_path):
     path = written(tmp_path, rows(), name="data.csv.gz")
     path.write_bytes(path.read_bytes()[:-200])
@@ -240,3 +229,12 @@ def test_a_quotation_mark_too_many_costs_its_own_line(tmp_path):
     head, *rest = ["time,level,temp,note", *(f"{row},fine" for row in rows()[1:])]
     rest[50] = rest[50].replace("fine", '"changed\nthe battery"')
     assert len(read_table(written(tmp_path, [head, *rest]), ABOUT, strict=True).times) == 400
+
+
+def test_tables_in_folders_below_and_what_may_be_a_spreadsheets_days_are_said(tmp_path):
+    written(tmp_path, rows(), name="a.csv")
+    (tmp_path / "old").mkdir()
+    written(tmp_path / "old", rows(), name="b.csv")
+    assert any("1 tables in folders" in note and "old/b.csv" in note for note in read_table(tmp_path, ABOUT).notes)
+    days = [rows()[0], *(f"{46_000 + k / 24},1.0,2.0" for k in range(9))]
+    assert "a spreadsheet's day numbers" in read_table(written(tmp_path, days, name="days.csv"), ABOUT).notes[0]

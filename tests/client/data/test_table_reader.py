@@ -9,7 +9,7 @@ import pytest
 from bouquet.client.data.own import load_table
 from bouquet.client.data.table import samples_of
 from bouquet.client.data.table_reader import read_table
-from bouquet.client.data.table_text import columns_of, table_files
+from bouquet.client.data.table_text import columns_of
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings import load_settings
 from bouquet.common.settings.sections import TableSettings
@@ -21,46 +21,6 @@ def file(folder, content, name="data.csv"):
     path = folder / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return path
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "\ufeffa,t\r\n1,10\r\n3,20\r\n",  # as Windows writes it
-        '"a","t"\n"1","10"\n"3","20"\n',
-        "a,t\r1,10\r3,20\r",
-        " a , t \n 1 , 10 \n 3 , 20 \n",
-        "a,t\n1,10\n\na,t\n  \n,\n3,20\n",  # restarted, with its header once more
-        b"a,t\n1,10\n\0\0\0\0\0\n\0\0\x003,20\n",  # power was lost
-        b"a,t\n1,10\n3,20\n\0\0\0\0",
-        "a,t\n1,1970-01-01T00:00:10\n3,1970-01-01 01:00:20+01:00\n",
-        "t,unused,a\n10,x,1\n20,,3\n",
-    ],
-)
-def test_what_loggers_write_is_read(content, tmp_path):
-    table = read_table(file(tmp_path, content), ONE)
-    assert (table.inputs.tolist(), table.times.tolist()) == ([[1], [3]], [10, 20])
-
-
-def test_a_suffix_in_capitals_is_one_too(tmp_path):
-    found = [file(tmp_path, "a,t\n1,1\n", "DATALOG.CSV"), file(tmp_path, "a,t\n2,2\n", "b.csv")]
-    assert table_files(tmp_path) == found
-    assert read_table(tmp_path, ONE).inputs.tolist() == [[1], [2]]
-
-
-@pytest.mark.parametrize(
-    ("columns", "cells", "expected"),
-    [
-        (("t",), "20260301", 1772323200),  # ISO 8601's short form, and no second of 1970
-        (("t",), "20261399", 20261399),
-        (("d", "clock"), "2026-03-01,12:30", 1772368200),
-        (("d", "clock"), "20260301,123000", 1772368200),
-        (("y", "m", "d"), "2026.0,3,1", 1772323200),  # as pandas writes whole numbers beside gaps
-    ],
-)
-def test_a_time_in_other_forms(columns, cells, expected, tmp_path):
-    path = file(tmp_path, f"a,{','.join(columns)}\n1,{cells}\n")
-    assert read_table(path, TableSettings(inputs=("a",), time=columns)).times.tolist() == [expected]
 
 
 @pytest.mark.parametrize(
@@ -168,21 +128,6 @@ def test_rows_that_do_not_fit_are_left_out_where_they_are_few(tmp_path):
         read_table(file(tmp_path, "\n".join([*lines, *good[:-2]]) + "\n"), about, ("x", "y"))
 
 
-def test_what_is_left_out_is_counted_in_the_device_s_data(tmp_path):
-    chosen = load_settings(None, ["task.kind=regression", "data.dataset=own", "table.inputs=a", "table.targets=b"])
-    path = file(tmp_path, "a,b\n" + "".join(f"{i},{2 * i}\n" for i in range(9)) + "x,1\n")
-    assert load_table(path, chosen, strict=False).left_out == 1
-    with pytest.raises(BouquetError, match="line 11, column 'a' holds 'x'"):
-        load_table(path, chosen, strict=True)
-
-
-def test_which_columns_have_gaps_is_said(tmp_path):
-    about = TableSettings(inputs=("w", "a"), targets=("b",), categories=("w=N,S",))
-    table = read_table(file(tmp_path, "a,b,w\n1,,N\n-nan,2,NA\n3,3,\n4,n/a,S\n"), about)
-    assert table.gaps == {"w": 2, "a": 1, "b": 2}
-    assert "Cells without a value, of 4 rows: w 2, a 1, b 2." in samples_of(table, about, is_forecast=False).notes
-
-
 def test_parts_of_a_long_table_are_one(tmp_path, monkeypatch):
     monkeypatch.setattr("bouquet.client.data.table_reader.ROWS", 500)
     count = 20_003
@@ -208,12 +153,6 @@ def test_a_gap_is_filled_by_time_not_by_row(tmp_path):
     assert samples_of(table, about, is_forecast=False).x[3] == 2
 
 
-def test_a_sensor_of_ten_thousand_values_a_second(tmp_path):
-    about = TableSettings(inputs=("a",), targets=("a",), time=("t",), history=2)
-    table = read_table(file(tmp_path, "a,t\n" + "".join(f"{i},{i / 10_000:.4f}\n" for i in range(20))), about)
-    assert samples_of(table, about, is_forecast=True).y[:, 0].tolist() == list(range(2, 20))
-
-
 def test_rounding_is_no_deviation(tmp_path):
     chosen = load_settings(
         None, ["task.kind=regression", "data.dataset=own", "table.inputs=a,b", "table.targets=c", "table.time=t"]
@@ -224,13 +163,6 @@ def test_rounding_is_no_deviation(tmp_path):
     assert data.scaling.std[0] == 1
     assert data.scaling.std[1] == pytest.approx(0.005, rel=1e-3)
     assert np.abs(data.test_x[:, 0]).max() < 10
-
-
-@pytest.mark.parametrize("kind", ["regression", "classification"])
-def test_what_is_told_is_no_input(kind):
-    chosen = [f"task.kind={kind}", "data.dataset=own", "table.inputs=a,b", "table.targets=b", "data.classes=x,y"]
-    with pytest.raises(BouquetError, match=r"table.targets: 'b' is in table.inputs, too"):
-        load_settings(None, chosen[: 5 if kind == "classification" else 4])
 
 
 @pytest.mark.parametrize("kind", ["regression", "forecast"])

@@ -6,7 +6,6 @@ from datetime import datetime
 import pytest
 
 from bouquet.client.owner.conditions import DAY, When, outside_hours, read_when, readings
-from bouquet.client.owner.sensors import Sensors
 from bouquet.client.owner.watch import LEAST_PAUSE, Watch
 from bouquet.common.errors import BouquetError
 from bouquet.common.protocol.error_replies import NotNow
@@ -23,18 +22,11 @@ def at(hour, minute=0, second=0):
 
 
 class TestHours:
-    @pytest.mark.parametrize("hour", [22, 23, 0, 5])
-    def test_a_window_may_go_over_midnight(self, hour):
-        assert outside_hours(When(hours="22:00-06:00"), at(hour)) is None
-
     def test_outside_it_says_when_the_next_one_begins(self):
         when = When(hours=["22:00–06:00", "12:30-13:00"])
         assert outside_hours(when, at(6)) == ("outside its hours; again after 12:30", 6.5 * 3600)
         assert outside_hours(when, at(13)) == ("outside its hours; again after 22:00", 9 * 3600)
         assert outside_hours(when, at(21, 59, 30)) == ("outside its hours; again after 22:00", 30)
-
-    def test_without_hours_any_time_is_right(self):
-        assert outside_hours(When(), at(3)) is None
 
     def test_each_minute_of_a_day_is_inside_or_has_a_wait_that_leads_inside(self):
         when = When(hours="23:10-01:05")
@@ -79,10 +71,6 @@ class TestSensors:
         machine.supply("BAT1", status="Charging")
         assert machine.sensors.on_mains() is True
 
-    def test_this_machine_can_be_read(self):
-        sensors = Sensors()
-        assert sensors.on_mains() in (True, False, None)
-
 
 def reasons(machine, was_hot=False, **when):
     found = readings(When(**when), machine.sensors, was_hot)
@@ -90,9 +78,6 @@ def reasons(machine, was_hot=False, **when):
 
 
 class TestReadings:
-    def test_what_is_not_asked_for_is_not_looked_at(self, machine):
-        assert readings(When(hours="00:00-12:00"), machine.sensors, False) == {}
-
     def test_too_hot_and_cool_again_only_below(self, machine):
         machine.temperature(69.9)
         assert reasons(machine, temperature=70) == []
@@ -121,19 +106,12 @@ class TestReadings:
         assert reasons(machine, command="false") == ["its owner's own command says so"]
         assert reasons(machine, command=["sh", "-c", "exit 0"]) == []
 
-    def test_what_the_machine_does_not_tell_is_a_reason(self, machine):
-        assert len(reasons(machine, temperature=70)) == 1
-
 
 class TestFile:
     def read(self, tmp_path, text):
         file = tmp_path / "when.toml"
         file.write_text(text)
         return read_when(file)
-
-    def test_it_is_read(self, tmp_path):
-        when = self.read(tmp_path, '[when]\nhours = "22:00-06:00"\ntemperature = 70\nthreads = 3\n')
-        assert (when.hours, when.cool, when.threads) == (("22:00-06:00",), 60.0, 3)
 
     @pytest.mark.parametrize(
         ("text", "said"),

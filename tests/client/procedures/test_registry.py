@@ -55,11 +55,6 @@ def test_another_packages_procedure_runs_with_the_owners_leave_only(name):
     assert procedure(name, None).__name__ == "own_method_for_test.device"
 
 
-def test_bouquets_own_need_no_leave():
-    assert procedure("standard").__name__ == "bouquet.client.procedures.standard"
-    assert procedure("ditto").__name__ == "bouquet.strategies.ditto.device"
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [

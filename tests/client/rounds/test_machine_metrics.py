@@ -5,7 +5,7 @@ import pytest
 from bouquet.common.task.score import ACCURACY
 from bouquet.server.record.summary import _shown
 from tests.helpers.machine import Machine
-from tests.helpers.scripted_server import NOISE, Device, samples
+from tests.helpers.scripted_server import Device, samples
 
 
 @pytest.fixture
@@ -25,8 +25,3 @@ def test_temperature_and_battery_go_with_the_reply_where_the_machine_tells_them(
     machine.power(mains=False, battery=80)
     found = _shown(reported(device), {}, ACCURACY)
     assert (found["temperature"], found["battery"]) == (61.5, 0.8)
-
-
-def test_not_where_scores_are_withheld(tmp_path, machine):
-    machine.temperature(61.5)
-    assert "temperature" not in reported(Device(tmp_path, NOISE, samples()))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bouquet.client.rounds.serving import LEFT_OUT, Serving, served_models
-from bouquet.client.state.device_state import PERSONAL, DeviceState
+from bouquet.client.state.device_state import DeviceState
 from bouquet.client.state.store import FolderStore
 from bouquet.common.errors import BouquetError
 from bouquet.models.kept import device_model
@@ -67,22 +67,6 @@ def test_the_models_of_a_mixture_have_one_order_whatever_order_a_file_has(tmp_pa
     monkeypatch.setattr(DeviceState, "load_arrays", lambda *of: dict(sorted(recall(*of).items(), reverse=True)))
     for found, one in zip(served_models(state, run, ROUNDS), expected, strict=True):
         assert all(np.array_equal(found[name], array) for name, array in one.items())
-
-
-def test_its_model_alone_has_learned_in_the_rounds_in_which_it_was_there(tmp_path):
-    played(tmp_path / "mixed", *AUTO)
-    played(tmp_path / "alone", "strategy.name=standalone")
-    for part in range(4):
-        own = state_of(tmp_path / "alone", part).latest().slots[PERSONAL]
-        for name, array in kept_aside(tmp_path / "mixed", part)["alone"].items():
-            np.testing.assert_array_equal(array, own[name])
-
-
-def test_the_federation_is_the_same_whatever_devices_serve(tmp_path):
-    plain, _ = played(tmp_path / "plain")
-    mixed, _ = played(tmp_path / "mixed", MIXTURE)
-    for one, other in zip(*(f.strategy.centers(f.strategy.state) for f in (plain, mixed)), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_whoever_is_tested_before_its_first_round_serves_what_it_was_sent(tmp_path):

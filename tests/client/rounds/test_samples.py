@@ -27,9 +27,3 @@ def test_each_sample_is_in_one_fold_and_trained_on_in_all_other_rounds(count, fo
         assert not in_order or fold.tolist() == list(range(fold[0], fold[0] + len(fold)))
         held += fold.tolist()
     assert sorted(held) == x.tolist()
-
-
-def test_a_single_sample_is_trained_on():
-    x = torch.tensor([3])
-    samples = RoundSamples((x, x), (x, x), 0)
-    assert [[one.tolist() for one in part] for part in samples.fold((x, x), 4)] == [[[3], [3]], [[], []]]

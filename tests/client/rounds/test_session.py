@@ -11,7 +11,7 @@ from bouquet.client.context import ClientContext
 from bouquet.client.rounds.session import Session
 from bouquet.common.errors import BouquetError
 from bouquet.common.model.build import initial_model, state_vector
-from bouquet.common.protocol import STATE_LOST, Encoder, holding_out
+from bouquet.common.protocol import STATE_LOST, Encoder
 from bouquet.common.settings import load_settings, parse_settings
 from bouquet.experiments.simulation.inline_grid import InlineGrid
 from bouquet.strategies import one_model
@@ -34,14 +34,6 @@ def open_session(tmp_path):
     return make
 
 
-def test_a_step_along_the_gradient_is_a_step_of_sgd(open_session):
-    session = open_session()
-    start = session.initial
-    trained, _ = session.train(start, local_epochs=1, batch_size=1000)  # one step, on all of the data
-    np.testing.assert_allclose(start - 0.1 * session.gradient(start), trained, atol=1e-6)
-    assert np.abs(trained - start).max() > 1e-3
-
-
 def test_only_the_layers_that_are_named_are_trained(open_session):
     session = open_session()
     first, last = session.layout.layers
@@ -51,13 +43,6 @@ def test_only_the_layers_that_are_named_are_trained(open_session):
     assert moved[session.layout.columns([last])].any()
     with pytest.raises(BouquetError, match="Unknown layer 'fc9'"):
         session.train(session.initial, layers=["fc9"])
-
-
-def test_the_gradient_of_parts_is_that_of_all(open_session, monkeypatch):
-    session = open_session()
-    whole = session.gradient(session.initial)
-    monkeypatch.setattr("bouquet.client.training.evaluation.TEST_BATCH", 7)
-    np.testing.assert_allclose(session.gradient(session.initial), whole, atol=1e-6)
 
 
 def test_streams_are_independent_and_always_the_same(open_session):
@@ -98,14 +83,6 @@ def test_the_start_says_whether_the_devices_own_layers_are_lost(open_session):
     open_session(round_=2).keep(kept)
     np.testing.assert_array_equal(session.start(), kept)
     assert session.metrics[STATE_LOST] == 0
-
-
-def test_holding_out_all_of_a_small_devices_data_is_an_error(open_session):
-    session = open_session(**holding_out(0.9))
-    x, y = session.samples.all_train
-    session.samples = replace(session.samples, all_train=(x[:3], y[:3]))
-    with pytest.raises(BouquetError, match=r"validation_fraction of 0\.9 holds out all of this device's 3 training"):
-        session.report_start(session.initial)
 
 
 @pytest.mark.parametrize(

@@ -31,14 +31,6 @@ def test_proximal_term_by_hand():
     assert model.weight.grad.flatten().tolist() == [0.5, -1.5]
 
 
-def test_a_term_covers_only_the_parameters_its_anchor_holds():
-    model = nn.Linear(1, 1)
-    with torch.no_grad():
-        model.weight.fill_(3.0)
-        model.bias.fill_(9.0)
-    assert ProximalTerm({"weight": torch.zeros(1, 1)}, 2.0)(model).item() == 9.0
-
-
 def test_a_linear_term_is_added_to_the_gradient():
     model = linear([[1.0], [2.0]])
     term = LinearTerm({"weight": torch.tensor([[3.0], [-1.0]])})
@@ -62,23 +54,6 @@ def test_what_is_not_trained_stays_to_the_bit_buffers_too(trained):
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, before[name]) == (name.partition(".")[0] not in layers), name
     assert all(p.requires_grad for p in model.parameters())
-
-
-def test_what_was_frozen_before_is_frozen_after():
-    model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1), nn.Linear(1, 1))
-    model[0].requires_grad_(False)
-    with sgd.only(model, ["2.weight", "2.bias"]):
-        assert [p.requires_grad for p in model.parameters()] == [False] * 4 + [True] * 2
-    assert [p.requires_grad for p in model.parameters()] == [False] * 2 + [True] * 4
-
-
-def test_one_step_of_sgd_by_hand():
-    # two classes, one sample x = 1 of class 0, weights 0: p = (.5, .5), gradient (−.5, .5)
-    model = linear([[0.0], [0.0]])
-    options = SGDOptions(local_epochs=1, batch_size=1, learning_rate=0.2)
-    loss = sgd.train(model, torch.ones(1, 1), torch.zeros(1, dtype=torch.long), options, [], torch.Generator())
-    assert loss == pytest.approx(math.log(2))
-    assert model.weight.flatten().tolist() == pytest.approx([0.1, -0.1])
 
 
 def test_several_steps_are_those_of_pytorchs_optimiser():
@@ -129,13 +104,6 @@ print([name for name in ("torch._dynamo", "sympy", "torch.onnx", "scipy") if nam
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
-
-
-def test_gradient_clipping():
-    model = linear([[0.0], [0.0]])
-    options = SGDOptions(local_epochs=1, batch_size=1, learning_rate=1.0, max_gradient_norm=0.1)
-    sgd.train(model, torch.ones(1, 1), torch.zeros(1, dtype=torch.long), options, [], torch.Generator())
-    assert model.weight.norm().item() == pytest.approx(0.1, rel=1e-4)
 
 
 def test_mini_batches_cover_all_and_none_is_a_single_sample():
@@ -205,7 +173,7 @@ def test_batch_normalisation_cannot_train_on_one_sample():
     with pytest.raises(BouquetError, match=r"mini-batch of one sample: it needs at least 2 training samples"):
         sgd.train(model, x, y, options, [], generator)
     with pytest.raises(BouquetError, match="mini-batch of one sample"):
-        sgd.gradients(model, x, y)
+        sgd.loss_and_gradients(model, x, y)
 
 
 def test_a_loss_that_is_no_number_is_never_a_good_one():
@@ -215,3 +183,10 @@ def test_a_loss_that_is_no_number_is_never_a_good_one():
         model.weight.fill_(float("inf"))
     loss = evaluation.mean_loss(model, torch.tensor([[1.0, -1.0]]), torch.tensor([0]))
     assert loss == torch.finfo(torch.float32).max
+
+
+def test_gradient_clipping():
+    model = linear([[0.0], [0.0]])
+    options = SGDOptions(local_epochs=1, batch_size=1, learning_rate=1.0, max_gradient_norm=0.1)
+    sgd.train(model, torch.ones(1, 1), torch.zeros(1, dtype=torch.long), options, [], torch.Generator())
+    assert model.weight.norm().item() == pytest.approx(0.1, rel=1e-4)

@@ -133,20 +133,14 @@ def test_a_model_or_data_set_of_the_owners_is_imported_only_with_their_leave():
                 CodeTrust().check_config({section: {name: "torchvision:resnet18"}})
 
 
-def test_the_client_app_is_told_which_procedures_are_allowed():
-    assert CodeTrust().node_config == {}
-    assert CodeTrust(procedures=frozenset({"b.c", "a"})).node_config == {"allowed-procedures": "a b.c"}
-    assert CodeTrust(anything=True).node_config == {"allowed-procedures": "*"}
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
         ({"hashes": frozenset({"ABC"})}, "is no digest of code"),
-        ({"models": frozenset({"mlp"})}, "names no model of your own"),
-        ({"data": frozenset({"digits"})}, "names no data set or partition of your own"),
-        ({"procedures": frozenset({"mine:train"})}, "names no procedure"),
-        ({"procedures": frozenset({"mine theirs"})}, "names no procedure"),
+        ({"models": frozenset({"mlp"})}, "is no model of your own"),
+        ({"data": frozenset({"digits"})}, "is no data set or partition of your own"),
+        ({"procedures": frozenset({"mine:train"})}, "is no procedure"),
+        ({"procedures": frozenset({"mine theirs"})}, "is no procedure"),
         ({"signers": frozenset({"ssh-ed25519 " + "A" * 68})}, "needs a file that remembers"),
     ],
 )

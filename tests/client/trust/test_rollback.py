@@ -1,8 +1,6 @@
 """Code that an owner signed: what a device takes, and every way to have it take another, refused and named."""
 
 import json
-from importlib.metadata import version
-from types import SimpleNamespace
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -10,7 +8,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from bouquet.client.agent.settings import DeviceSettings
 from bouquet.client.trust.policy import CodeRefused, CodeTrust
 from bouquet.client.trust.rollback import ROLLOUT_FILE
-from bouquet.common import protocol
 from bouquet.common.errors import BouquetError
 from bouquet.common.trust.code import own_code
 from bouquet.common.trust.signature import Statement, public_text, sign
@@ -32,14 +29,6 @@ def refusal(trust, code, signature=b""):
     with pytest.raises(CodeRefused) as refused:
         trust.check_code(code, signature, "bouquet-fl 9")
     return str(refused.value)
-
-
-def test_code_that_the_owner_signed_is_taken_and_said(trust):
-    said = trust.check_code(NEWER, signed(NEWER), "")
-    assert "release 0.2.0, signed 2026-11-22T12:00:00+00:00 (serial 1), signed by SHA256:" in said
-    assert "each task starts a fresh Python" in said
-    kept = json.loads(trust.memory.read_text())
-    assert (kept["serial"], kept["release"]) == (1, "0.2.0")
 
 
 def test_what_is_installed_here_runs_with_a_signature_and_without(trust):
@@ -124,9 +113,3 @@ def test_a_memory_that_is_spoiled_or_cannot_be_kept_stops_everything_signed(trus
     assert "cannot be written: No such file or directory" in refusal(lost, NEWER, signed(NEWER))
     with pytest.raises(BouquetError, match="is no signer's public key"):
         CodeTrust(signers=frozenset({"ssh-rsa AAAA"}), memory=trust.memory)
-
-
-def test_the_server_learns_from_a_refusal_what_is_installed(trust):
-    for wary in (trust, CodeTrust()):
-        error = SimpleNamespace(error=SimpleNamespace(reason=refusal(wary, NEWER)), has_content=lambda: False)
-        assert protocol.about(error) == {protocol.RELEASE: version("bouquet-fl")}

@@ -49,19 +49,6 @@ def test_different_noise_composes_exactly(tmp_path):
     assert f"ε = {epsilon_spent(1, 1.0):.4g} of 100 spent" in spent.told()
 
 
-def test_without_noise_or_with_scores_a_budget_allows_nothing(tmp_path):
-    device = Device(tmp_path, BUDGET, samples())
-    for changes in (OFF, {"privacy.scores": "send"}, {"privacy.noise_multiplier": 0.0}):
-        assert "--most-epsilon" in owners_refusal(device.ask(**changes))
-        assert "--most-epsilon" in owners_refusal(device.ask(kind=protocol.IDENTIFY, **changes))
-
-
-def test_it_is_refused_before_it_trains(tmp_path, monkeypatch):
-    device = Device(tmp_path, {"most-epsilon": 5.0}, samples())
-    monkeypatch.setattr(Session, "open", None)
-    assert owners_refusal(device.ask())
-
-
 def test_what_was_released_without_a_limit_counts_when_there_is_one(tmp_path):
     Device(tmp_path, (), samples()).ask(run="before")
     assert owners_refusal(Device(tmp_path, {"most-epsilon": 12.0}, samples()).ask())
@@ -120,3 +107,13 @@ def test_a_budget_needs_a_folder_to_count_in(tmp_path):
     device = Device(tmp_path, BUDGET, samples())
     del device.config["state-dir"]
     assert "counts in a state folder" in owners_refusal(device.ask())
+
+
+OFF = {"privacy.clip_norm": None}
+
+
+def test_without_noise_or_with_scores_a_budget_allows_nothing(tmp_path):
+    device = Device(tmp_path, BUDGET, samples())
+    for changes in (OFF, {"privacy.scores": "send"}, {"privacy.noise_multiplier": 0.0}):
+        assert "--most-epsilon" in owners_refusal(device.ask(**changes))
+        assert "--most-epsilon" in owners_refusal(device.ask(kind=protocol.IDENTIFY, **changes))

@@ -9,8 +9,8 @@ from bouquet.client.context import ClientContext
 from bouquet.client.state.device_state import DeviceState
 from bouquet.client.state.store import FolderStore
 from bouquet.client.uploads import privacy
-from bouquet.client.uploads.privacy import PrivateUploads, clipped, gaussian
-from bouquet.common import model_selection, protocol
+from bouquet.client.uploads.privacy import PrivateUploads, gaussian
+from bouquet.common import protocol
 from bouquet.common.errors import BouquetError
 from bouquet.common.model.build import initial_model, state_vector
 from bouquet.common.parameters.layout import ParameterLayout
@@ -55,11 +55,8 @@ def test_an_update_is_clipped_as_a_whole_and_counters_go_back_as_they_came(tmp_p
     np.testing.assert_allclose(found["b.weight"], [1, 1.8], rtol=1e-6)
     assert found["a.steps"].tolist() == [7]
     assert COUNTED.unflatten(trained)["a.weight"].tolist() == [4, 1, 1]  # what the device keeps is as it was
-
-
-def test_a_short_update_is_not_made_longer_and_one_of_zero_stays():
-    np.testing.assert_array_equal(clipped(np.array([0.3, 0.4]), 1.0), [0.3, 0.4])
-    np.testing.assert_array_equal(clipped(np.zeros(2), 1.0), [0, 0])
+    longer = uploads(tmp_path / "other").release(vector([2.2, 1, 1], [1, 1.9]), COUNTED.layers, sent, INITIAL)
+    np.testing.assert_allclose(COUNTED.unflatten(longer)["a.weight"], [1.8, 1, 1], rtol=1e-6)  # of norm 1.5
 
 
 def test_layers_that_were_not_sent_are_compared_with_what_the_server_saw_last(tmp_path):
@@ -108,16 +105,6 @@ def test_noise_has_the_deviation_asked_for_and_is_normal():
     assert np.mean(np.abs(drawn) < 2) == pytest.approx(0.9545, abs=0.003)
     assert abs(np.corrcoef(drawn[:100_000], drawn[100_000:200_000])[0, 1]) < 0.02
     assert np.isfinite(gaussian(4, lambda count: bytes(count))).all()  # also where the bytes are all 0
-
-
-def test_noise_is_scaled_by_the_clipping_norm(tmp_path):
-    sent = received({"arrays": Payload(INITIAL)})
-    released = [
-        uploads(tmp_path, seed, clip_norm=10.0, noise_multiplier=3.0).release(INITIAL, COUNTED.layers, sent, INITIAL)
-        for seed in range(200)
-    ]
-    floats = np.concatenate([COUNTED.unflatten(r)["b.weight"] for r in released])
-    assert floats.std() == pytest.approx(30, rel=0.2)
 
 
 def test_every_value_of_a_large_model_is_noised(tmp_path, monkeypatch):
@@ -184,22 +171,6 @@ def test_scores_stay_on_the_device_and_all_weigh_alike(tmp_path):
     assert all(protocol.ACCURACY not in metrics for metrics in federation.strategy.evaluate_round.scores.values())
 
 
-@pytest.mark.parametrize("scores", ["withhold", "send"])
-def test_what_a_device_counts_stays_on_it_too(scores, tmp_path):
-    federation = Federation(tmp_path, "strategy.name=fedavg", *PRIVATE, f"privacy.scores={scores}")
-    federation.play(1, 2)
-    assert all(model_selection.REPORT not in reply.config for reply in federation.strategy.train_round.replies.received)
-    said = [model_selection.CHOSEN in reply.metrics for reply in federation.strategy.train_round.replies.received]
-    assert said == [scores == "send"] * len(said)
-
-
-def test_scores_can_be_sent(tmp_path):
-    federation = Federation(tmp_path, "strategy.name=fedavg", *PRIVATE, "privacy.scores=send")
-    federation.play(1)
-    assert all(reply.metrics[protocol.NUM_EXAMPLES] > 1 for reply in federation.strategy.train_round.replies.received)
-    assert all(protocol.LOSS in reply.metrics for reply in federation.strategy.train_round.replies.received)
-
-
 def test_noise_comes_before_compression(tmp_path):
     """Uncompressed and in 16 bits a simulated device sends the same noised model, but for the rounding."""
     found = []
@@ -239,13 +210,6 @@ def test_an_owner_can_demand_noise(tmp_path):
     assert answer(tmp_path, least=0.0, clip_norm=1.0, scores="send").has_error()
     taken = answer(tmp_path, least=1.0, clip_norm=1.0, noise_multiplier=1.0)
     assert protocol.about(taken)[RELEASES] == 1
-
-
-def test_a_real_device_noises_anew_and_counts_each(tmp_path):
-    first, second = (answer(tmp_path, clip_norm=1.0) for _ in range(2))
-    arrays = [protocol.from_record(m.content.array_records["arrays"])["fc1.weight"] for m in (first, second)]
-    assert not np.array_equal(*arrays)
-    assert [protocol.about(m)[RELEASES] for m in (first, second)] == [1, 2]
 
 
 def test_the_chosen_model_is_the_base_of_the_upload(tmp_path):

@@ -109,7 +109,6 @@ def test_weights_depend_on_the_seed_alone_and_the_global_state_is_left_as_it_was
         ({"name": "mlp", "num_classes": 1}, "at least 2 classes"),
         ({"name": "cnn-dcpfl", "hidden": (5,)}, r"hidden=\(5,\) with model 'cnn-dcpfl'"),
         ({"name": "mlp", "hidden": (5, 0)}, "each at least 1"),
-        ({"name": "resnet18", "norm": "layer"}, "allowed are batch, group"),
     ],
 )
 def test_what_does_not_fit_is_refused(arguments: dict, said: str) -> None:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from bouquet.common.parameters.layout import LayoutError, ParameterLayout
-from bouquet.strategies.mathematics import cluster_means
+from bouquet.strategies.mathematics.aggregation import cluster_means
 
 MODEL = {
     "conv.weight": np.arange(4, dtype=np.float32).reshape(1, 1, 2, 2),

@@ -25,12 +25,6 @@ def test_records_of_one_kind_in_order_as_flowers_views_have_them() -> None:
     assert records_of(found, ConfigRecord)["config"] is found["config"]
 
 
-def test_what_is_taken_out_stays_in_the_content() -> None:
-    found = content()
-    records_of(found, ConfigRecord).pop("config")
-    assert list(found) == ["arrays", "metrics", "config", "client"]
-
-
 def test_the_config_of_a_name_is_empty_where_there_is_none() -> None:
     assert config_of(content(), "config")["round"] == 3
     assert dict(config_of(content(), "nothing")) == {}

@@ -36,20 +36,3 @@ def test_the_types_for_mypy_name_every_message_and_field():
     for message in fleet_pb2.DESCRIPTOR.message_types_by_name.values():
         part = stub.partition(f"class {message.name}(")[2].partition("\nclass ")[0]
         assert [f.name for f in message.fields if f"    {f.name}: " not in part] == []
-
-
-def test_every_message_field_and_value_is_explained(tmp_path):
-    file = described(tmp_path, "--include_source_info")
-    said = {
-        tuple(location.path): location.leading_comments + location.trailing_comments
-        for location in file.source_code_info.location
-    }
-    places = {}
-    for i, message in enumerate(file.message_type):
-        places[message.name] = (4, i)
-        if not message.name.endswith("Frame"):  # whose fields are messages, and explained as such
-            places |= {f"{message.name}.{field.name}": (4, i, 2, j) for j, field in enumerate(message.field)}
-        for j, enum in enumerate(message.enum_type):
-            places |= {f"{message.name}.{value.name}": (4, i, 4, j, 2, k) for k, value in enumerate(enum.value)}
-    assert len(places) > 50
-    assert [name for name, place in places.items() if not said.get(place, "").strip()] == []

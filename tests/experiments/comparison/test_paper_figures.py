@@ -150,6 +150,6 @@ def test_where_the_setting_is_not_the_papers_the_notes_say_so(made_up):
     results = made_up(GRID.replace('metric = "accuracy_macro"\n', 'metric = "accuracy_macro"\ndiffers = "CIFAR-10"\n'))
     console = Console(file=io.StringIO(), width=200)
     print_results(results, console)
-    for text in (console.file.getvalue(), render_markdown(results), render_html(results)):
-        assert "A paper, Table 1 has another setting: CIFAR-10" in text
-        assert "accuracy_macro, beside A paper, Table 1" in text
+    files = [render_markdown(results), render_html(results)]
+    assert all("A paper, Table 1 has another setting: CIFAR-10" in text for text in (console.file.getvalue(), *files))
+    assert all("accuracy_macro, beside A paper, Table 1" in text for text in files)

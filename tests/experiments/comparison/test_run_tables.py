@@ -23,6 +23,7 @@ from bouquet.experiments.comparison.tables import (
     print_results,
     render_csv,
     render_markdown,
+    verdicts,
     write_results,
 )
 from tests.helpers.small_table import GRID, FakeRunner
@@ -111,15 +112,15 @@ def test_a_row_that_equals_another_to_the_digit_says_so(compare):
 
 def test_a_row_that_equals_another_in_one_column_says_where_and_why(tmp_path, table, write_run):
     class OneClusterOnIID(FakeRunner):
-        def __call__(self, settings, out, *, resume=False):
+        def make(self, settings, out):
             if settings.data.partition != "iid":
-                return super().__call__(settings, out, resume=resume)
+                return super().make(settings, out)
             rounds = settings.run.rounds
             self.write(out, settings, clients=4, groups=None, rounds=rounds, accuracy=0.5 + 0.02 * settings.run.seed)
 
     iid = '[[data]]\nlabel = "IID"\nclients = 4\n[[data]]'
     console = Console(file=io.StringIO())
-    results = run_table(table("[[data]]", iid), tmp_path / "out", 1, OneClusterOnIID(write_run), console)
+    results = run_table(table("[[data]]", iid), tmp_path / "out", 1, console, begin=OneClusterOnIID(write_run))
     assert [note for note in notes(results) if "last digit" in note] == [
         "Fed|Avg is equal to FeSEM to the last digit in IID: Fed|Avg and FeSEM ended with one cluster in each run."
     ]
@@ -128,11 +129,28 @@ def test_a_row_that_equals_another_in_one_column_says_where_and_why(tmp_path, ta
 def test_all_claims_of_a_table_hold_together(compare, monkeypatch):
     """FeSEM against either reference, and these against each other."""
     results, _, _ = compare("[[data]]", '[[strategy]]\nlabel = "alone"\nname = "standalone"\n[[data]]')
-    one = Difference(0.1, 0.05, 0.15, seeds=2, ahead=2, pairs=8, p_value=0.02)
+    one = Difference(0.1, 0.05, 0.15, p_value=0.02)
     monkeypatch.setattr(claims, "paired_difference", lambda *_: one)
     assert [d.p_value for d in claims.differences(results).values()] == [0.08] * 4
     part = claims.differences(results.part(["FeSEM", "Fed|Avg"], [], []))
     assert {key: d.p_value for key, d in part.items()} == {("FeSEM", "digits", "Fed|Avg"): 0.08}  # still of four
+
+
+def test_what_is_significant_is_a_line_for_each_reference_and_claim(claiming, monkeypatch):
+    results = claiming(3, ["FeSEM"])
+
+    def certain(row, other, measure=None):
+        mean = sum(sum(row[seed].values()) - sum(other[seed].values()) for seed in row)
+        return Difference(mean, mean, mean, seeds=3, ahead=3, pairs=6, p_value=0.001 if abs(mean) > 0.2 else 0.2)
+
+    monkeypatch.setattr(claims, "paired_difference", certain)
+    assert verdicts(results) == [
+        "Significantly better than alone: FeSEM (1 of 2 columns), Fed|Avg (1 of 2 columns); "
+        "worse: Fed|Avg (1 of 2 columns).",
+        "Significantly better than Fed|Avg: FeSEM (1 of 2 columns), alone (1 of 2 columns); "
+        "worse: FeSEM (1 of 2 columns), alone (1 of 2 columns).",
+        "FeSEM, in the mean of the columns, is significantly better than: Fed|Avg, alone; worse than: none.",
+    ]
 
 
 SCORES = {  # three seeds of two clients
@@ -169,7 +187,7 @@ def test_a_claim_is_of_the_mean_of_the_columns_paired_by_seed(claiming):
     found = claims.differences_in_the_mean(claiming(2, ["FeSEM"]))["FeSEM", "Fed|Avg"]
     by_seed = [(0.1 + 0.0) / 2, (0.2 - 0.1) / 2, (0.1 - 0.05) / 2]
     assert found.mean == pytest.approx(np.mean(by_seed))
-    assert (found.seeds, found.p_value) == (3, pytest.approx(stats.ttest_1samp(by_seed, 0).pvalue))
+    assert found.p_value == pytest.approx(stats.ttest_1samp(by_seed, 0).pvalue)
 
 
 @pytest.mark.parametrize(("asked", "p", "of"), [(["FeSEM"], 0.0377 * 2, 2), (["FeSEM", "alone"], 0.0377 * 4, 4)])
@@ -209,7 +227,9 @@ def test_one_table_of_rows_by_metrics_for_the_terminal_a_paper_and_a_program(tab
     print_results(results, console)
     said = console.file.getvalue()
 
-    assert [said.count(text) for text in ("accuracy_macro", "bytes_up (MB)", "Fed|Avg", ".910 ± .014")] == [1, 1, 4, 1]
+    assert [said.count(text) for text in ("accuracy_macro", "bytes_up (MB)", "Fed|Avg", ".910 ± .014")] == [1, 1, 2, 1]
+    assert "\nSignificantly better than Fed|Avg: none; worse: none.\n" in said
+    assert ("≈" in said, "protocol" in said) == (False, False)  # table.md has these
     heads, *lines = csv.reader(io.StringIO(csv_table(results)))
     assert heads == ["data", "strategy", *(metric.title for metric in results.table.metrics)]
     assert [line[:2] for line in lines] == [[*results.table.data, row] for row in results.table.strategies]

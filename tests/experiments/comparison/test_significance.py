@@ -18,7 +18,6 @@ def test_a_difference_is_paired_by_client_and_its_interval_is_over_seeds():
     found = paired_difference(row, other)
     # seed 0: .1, .3, mean .2; seed 1: .1, .1, mean .1; deviation .0707, of their mean .05, t of one degree 12.706
     assert found.mean == pytest.approx(0.15)
-    assert (found.seeds, found.ahead, found.pairs) == (2, 2, 4)
     assert found.high - found.mean == pytest.approx(12.7062 * 0.05, rel=1e-4)
     # p: 2 (1/2 − arctan(3) / π), Cauchy's distribution at t = .15 / .05
     assert found.p_value == pytest.approx(1 - 2 * math.atan(3) / math.pi)
@@ -43,8 +42,7 @@ def test_seeds_that_agree_are_a_claim_and_ones_that_do_not_are_none():
     assert not paired_difference(row, other).is_noise
     one_seed_disagrees = {**row, 2: {str(i): 0.7 + 0.001 * i for i in range(20)}}
     found = paired_difference(one_seed_disagrees, other)
-    assert (found.ahead, found.is_noise) == (2, True)
-    assert paired_difference({**row, 2: other[2]}, other).ahead == 2  # level is not ahead
+    assert found.is_noise
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
@@ -53,17 +51,6 @@ def test_where_seeds_do_not_vary_nothing_is_known_of_noise(seeds):
     found = paired_difference({seed: {c: v + 1 / 12 for c, v in one.items()} for seed, one in other.items()}, other)
     assert (found.mean, found.low, found.p_value, found.is_noise) == (pytest.approx(1 / 12), None, None, True)
     assert paired_difference({0: {"a": 1.0}}, {0: {"b": 0.5}}) is None
-
-
-def test_the_interval_holds_the_truth_as_often_as_it_says_over_seeds_and_clients():
-    generator = np.random.default_rng(0)
-    held = 0
-    for _ in range(1000):
-        values = generator.normal(0, 0.03, (4, 1)) + generator.normal(0, 0.05, (4, 10))
-        row = {seed: {str(i): value for i, value in enumerate(one)} for seed, one in enumerate(values)}
-        found = paired_difference(row, {seed: dict.fromkeys(map(str, range(10)), 0.0) for seed in range(4)})
-        held += found.low <= 0 <= found.high
-    assert abs(held / 1000 - 0.95) < 3 * math.sqrt(0.95 * 0.05 / 1000)
 
 
 def test_holms_p_values_by_hand():

@@ -3,17 +3,17 @@
 import _thread
 import io
 import json
-import threading
+import time
 
 import pytest
 from rich.console import Console
 
 from bouquet.common.errors import BouquetError
 from bouquet.experiments.comparison import tables
-from bouquet.experiments.comparison.cell_process import CellFailed
 from bouquet.experiments.comparison.tables import render_csv, render_html, render_markdown, write_results
 from bouquet.experiments.comparison.tuning import run_comparison
 from bouquet.experiments.comparison.tuning_grids import choose
+from tests.helpers.small_table import FakeRunner
 from tests.helpers.tuned_table import taken
 
 # What each row does with each step size: as received, and after local training.
@@ -26,16 +26,15 @@ TRAINED = {0.05: 0.9, 0.1: 0.6, 0.2: 0.5}
 TUNING = 2 * 2 * (3 + 6)  # seeds, columns, values of FedAvg, which the row beside it shares, and of Prox
 
 
-class FakeRunner:
-    """Writes a made-up run; on the table's seeds the worst step size is the best."""
+class TuningRunner(FakeRunner):
+    """On the table's seeds the worst step size is the best; ``before`` is called with a cell's settings."""
 
     def __init__(self, write, edit, before):
-        self.write, self.edit, self.before = write, edit, before
-        self.ran, self.stopped = [], threading.Event()
+        super().__init__(write)
+        self.edit, self.look = edit, before
 
-    def __call__(self, settings, out, *, resume=False):
-        self.ran.append(settings.run.name)
-        self.before(settings)
+    def make(self, settings, out):
+        self.look(settings)
         sign = 1 if settings.run.seed >= 100 else -1
         rate = settings.train.learning_rate
         accuracy, trained = 0.5 + sign * RECEIVED[rate] / 2, 0.5 + sign * TRAINED[rate] / 2
@@ -47,18 +46,15 @@ class FakeRunner:
         clients = [f"client-{i}" for i in range(settings.data.clients)]
         self.edit(out, settings.run.rounds, by_client={name: {"accuracy_trained": trained} for name in clients})
 
-    def stop(self):
-        self.stopped.set()
-
 
 @pytest.fixture
 def compare(tmp_path, load, write_run, edit_round):
     """Run a part of the table, changed by ``old`` and ``new``; gives the results, the runner and what was said."""
 
     def run(old="", new="", before=lambda settings: None, part=((), (), ()), check=None):
-        runner, console = FakeRunner(write_run, edit_round, before), Console(file=io.StringIO(), width=300)
+        runner, console = TuningRunner(write_run, edit_round, before), Console(file=io.StringIO(), width=300)
         table = load(old, new)
-        results = run_comparison(table, tmp_path / "out", 1, runner, console, part=part, check=check)
+        results = run_comparison(table, tmp_path / "out", 1, console, part=part, check=check, begin=runner)
         return results, runner, console.file.getvalue()
 
     return run
@@ -173,7 +169,7 @@ def test_what_was_interrupted_goes_on_where_it_was(compare, tmp_path, at, chosen
     def interrupt(settings):
         if settings.run.name == at:
             _thread.interrupt_main()
-            raise CellFailed("The run was ended by signal 2.")
+            time.sleep(60)
 
     results, runner, _ = compare(before=interrupt)
     assert results.interrupted
@@ -190,7 +186,7 @@ def test_a_value_that_fails_is_not_chosen_and_what_has_none_is_not_run(compare):
     def fail(settings):
         at_best = settings.train.learning_rate == 0.1 and settings.run.seed == 101 and settings.data.clients == 4
         if (at_best or settings.strategy.name == "fedprox") and settings.run.seed >= 100:
-            raise CellFailed("[boom]")
+            raise BouquetError("[boom]")
 
     results, runner, _ = compare(before=fail)
     assert taken(results)["FedAvg", "digits"] == 0.2
@@ -207,7 +203,7 @@ def test_a_value_that_fails_is_not_chosen_and_what_has_none_is_not_run(compare):
 def test_a_part_does_not_forget_what_failed_in_another_row(compare):
     def fail(settings):
         if settings.strategy.name == "fedprox" and settings.train.learning_rate == 0.2 and settings.run.seed >= 100:
-            raise CellFailed("[boom]")
+            raise BouquetError("[boom]")
 
     whole, _, _ = compare(before=fail)
     part, runner, _ = compare(part=(("FedAvg",), (), ()))
@@ -222,7 +218,7 @@ def test_a_part_does_not_forget_what_failed_in_another_row(compare):
 
 def test_what_failed_with_other_settings_is_as_if_it_had_not_been_run(compare):
     def fail(settings):
-        raise CellFailed("[boom]")
+        raise BouquetError("[boom]")
 
     compare(before=fail)
     part, runner, _ = compare("rounds = 3", "rounds = 4", part=(("FedAvg",), (), ()))

@@ -14,6 +14,7 @@ from bouquet.experiments.comparison.table import TableError, tuning_table
 from bouquet.experiments.comparison.tables import render_markdown
 from bouquet.experiments.comparison.tuning import check_apart, run_comparison, tuning_notes
 from bouquet.experiments.simulation.run import check, simulate
+from tests.helpers.small_table import FakeRunner
 from tests.helpers.tuned_table import TUNED, taken
 
 
@@ -51,11 +52,7 @@ from tests.helpers.tuned_table import TUNED, taken
             r"\[tune\] has the key 'run\.rounds'; what may be chosen are settings",
         ),
         ('"strategy.proximal_mu"', '"strategy.name"', r"'Prox': tune has the key 'strategy\.name'"),
-        (
-            '"strategy.proximal_mu"',
-            '"strategy.mu"',
-            r"Unknown setting strategy\.mu; the hyper-parameters of 'fedprox'",
-        ),
+        ('"strategy.proximal_mu"', '"strategy.mu"', r"Unknown setting strategy\.mu; the hyper-parameters of 'fedprox'"),
         ('tune = { "strategy.proximal_mu" = [0.01, 1.0] }', "tune = 3", r"'Prox': tune has no setting to choose"),
         (
             'tested = "trained"',
@@ -221,12 +218,9 @@ def test_what_is_of_the_cut_or_later_is_not_read_in_tuning(tmp_path):
 
 
 def test_a_real_table_is_tuned_on_digits(tmp_path):
-    class Runner:
-        def __call__(self, settings, out, *, resume=False):
+    class Runner(FakeRunner):
+        def make(self, settings, out):
             simulate(settings, out)
-
-        def stop(self):
-            raise AssertionError
 
     path = tmp_path / "table.toml"
     path.write_text("""
@@ -252,7 +246,7 @@ def test_a_real_table_is_tuned_on_digits(tmp_path):
         samples_per_client = 60
     """)
     console = Console(file=io.StringIO())
-    results = run_comparison(load_table(path), tmp_path / "out", 1, Runner(), console, check=check)
+    results = run_comparison(load_table(path), tmp_path / "out", 1, console, check=check, begin=Runner(None))
     assert taken(results) == {("fedavg", "digits"): 0.1, ("ditto", "digits"): 0.1}
     assert results.every_failed == results.missing == []
     assert "| ditto | personal | – | 3 rounds of 2 epochs, batch 16 | 2 |" in render_markdown(results)

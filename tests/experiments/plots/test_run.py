@@ -5,15 +5,13 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from bouquet.common import methods
 from bouquet.common.settings import parse_settings
 from bouquet.experiments.plots import run as plots
 from bouquet.experiments.plots.clients import identity_by_round, similarity_map
-from bouquet.experiments.plots.style import blocks, colours, new_figure, svg, thinned
+from bouquet.experiments.plots.style import new_figure, svg
 from bouquet.server.record.reader import read_run
 
 
@@ -104,24 +102,3 @@ def test_the_same_figure_gives_the_same_svg(write_run):
     first, second = (svg(identity_by_round(run)) for _ in range(2))
     assert first == second
     assert b"Cluster of each client by round" in first  # text stays text
-
-
-@given(st.integers(1, 120))
-def test_clusters_have_colours_of_their_own(count):
-    assert len(set(colours(range(count)).values())) == count
-
-
-@given(st.integers(1, 2000), st.floats(0.5, 10))
-def test_thinned_labels_keep_their_distance(count, room):
-    shown = thinned(count, room, needed=0.135)
-
-    assert len(shown) == 1 or shown.step * room / count >= 0.135 - 1e-9
-    assert shown[0] == 0
-
-
-@given(st.lists(st.integers(0, 3)))
-def test_blocks_cover_the_values_in_order(values):
-    found = blocks(values)
-
-    assert [value for value, first, end in found for _ in range(first, end)] == values
-    assert all(a[0] != b[0] for a, b in itertools.pairwise(found))

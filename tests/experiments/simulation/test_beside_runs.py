@@ -17,7 +17,7 @@ from bouquet.experiments.simulation.run import simulate
 from bouquet.monitor.round_table import print_summary
 from bouquet.monitor.status import collect
 from bouquet.monitor.status_table import columns
-from tests.helpers.stopped_runs import cut_after, lines_of
+from tests.helpers.stopped_runs import cut_after
 
 BASE = ["data.clients=3", "data.public_fraction=0.1", "data.samples_per_client=40", "run.rounds=2", "run.seed=1"]
 BASE += ["data.partition=pathological", "simulation.engine=inline", "model.hidden=16"]
@@ -80,15 +80,6 @@ def test_of_a_device_that_is_alone_anyway_nothing_is_trained_twice(tmp_path, mon
     scores = rounded(alone["accuracy_by_client"])
     assert found["beside_by_client"] == {c: {"own": score, "alone": score, "tested": 8} for c, score in scores.items()}
     assert len(trained) == 3 * 2  # devices and rounds
-
-
-def test_it_goes_on_where_the_run_does(tmp_path):
-    chosen = settings("strategy.name=fedavg", COMPARE)
-    whole = simulate(chosen, tmp_path / "whole")
-    cut_after(1, chosen, tmp_path / "cut")
-    again = simulate(chosen, tmp_path / "cut", resume=True)
-    assert lines_of(tmp_path / "cut") == lines_of(tmp_path / "whole")
-    assert again["beside_by_client"] == whole["beside_by_client"]
 
 
 def test_withheld_scores_are_withheld(tmp_path):

@@ -21,7 +21,7 @@ from bouquet.experiments.simulation.run import STATE_FOLDER, simulate
 from bouquet.models.export import export
 from bouquet.models.kept import device_model
 from bouquet.server.record.reader import read_run
-from tests.helpers.stopped_runs import cut_after, lines_of
+from tests.helpers.stopped_runs import lines_of
 
 BASE = ["data.clients=4", "data.public_fraction=0.1", "data.samples_per_client=60", "run.rounds=3", "run.seed=1"]
 BASE += ["data.partition=pathological", "simulation.engine=inline", "model.hidden=16"]
@@ -174,16 +174,6 @@ def test_the_model_alone_never_saw_what_it_is_judged_on(tmp_path, kept, monkeypa
     alone = [slots.get("alone", slots.get(LEFT_OUT)) for slots in (before, after)]
     assert all(torch.equal(one, alone[1][name]) for name, one in alone[0].items())
     assert not all(torch.equal(one, after["trained"][name]) for name, one in before["trained"].items())
-
-
-@pytest.mark.parametrize(("method", "engine"), [("fedavg", "inline"), ("ditto", "inline"), ("ditto", "batched")])
-def test_a_resumed_run_mixes_as_a_whole_one(method, engine, tmp_path):
-    chosen = settings(f"strategy.name={method}", MIXTURE, f"simulation.engine={engine}")
-    whole = simulate(chosen, tmp_path / "whole")
-    cut_after(2, chosen, tmp_path / "cut")
-    again = simulate(chosen, tmp_path / "cut", resume=True)
-    assert lines_of(tmp_path / "cut") == lines_of(tmp_path / "whole")
-    assert without_seconds(again) == without_seconds(whole)
 
 
 @pytest.mark.parametrize("suffix", [".onnx", ".pt"])

@@ -58,10 +58,7 @@ def test_frozen_layers_travel_once_and_are_in_every_model_afterwards(wire, weigh
     assert summary["start"]["frozen"] == ["conv1", "conv2", "norm1", "norm2"]
     assert (summary["start"]["weights"], summary["start"]["taken"]) == ("cluster-0.safetensors", 14)
     first = load_file(weights)
-    for kept in (
-        cluster_model(tmp_path / "run", 0),
-        device_model(tmp_path / "run" / run.STATE_FOLDER / "client-1"),
-    ):
+    for kept in (cluster_model(tmp_path / "run", 0), device_model(tmp_path / "run" / run.STATE_FOLDER / "client-1")):
         state = {name: tensor.numpy() for name, tensor in kept.model.state_dict().items()}
         same = {name for name, array in first.items() if np.array_equal(state[name], array)}
         assert same == {name for name in first if not name.startswith("fc1")}
@@ -115,11 +112,3 @@ def test_augmentation_is_seeded_and_changes_what_is_learned(tmp_path):
         simulate(settings(*chosen), tmp_path / str(index))
         losses.append(rounds(tmp_path / str(index))[0]["train_loss"])
     assert losses[0] == losses[1] != losses[2]
-
-
-def test_a_run_does_not_go_on_with_another_model(weights, tmp_path):
-    begun = ["strategy.name=fedavg", "model.frozen=conv1"]
-    simulate(settings(*begun, "run.rounds=1"), tmp_path / "run")
-    for change, said in (("model.name=mlp", 'name was "cnn-batchnorm", now "mlp"'), ("model.frozen=[]", "frozen was")):
-        with pytest.raises(BouquetError, match=f"cannot go on with other settings: model.{said}"):
-            simulate(settings(*begun, "run.rounds=2", change), tmp_path / "run", resume=True)

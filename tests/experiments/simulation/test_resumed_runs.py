@@ -12,6 +12,7 @@ from tests.helpers.stopped_runs import cut_after, lines_of, models_of, summary_o
 BASE = ["data.clients=6", "data.samples_per_client=100", "data.public_fraction=0.1", "data.partition=pathological"]
 BASE += ["run.rounds=4", "simulation.engine=inline"]
 WIRE = ["wire.up=int4", "wire.down=int4", "server.fraction_train=0.75"]
+SOME = "server.fraction_train=0.5"
 CHOSEN = {
     "fesem": ["strategy.num_clusters=2"],
     "standalone": [],
@@ -25,6 +26,20 @@ CHOSEN = {
     "feddane": [],
     "per-fedavg": [],
     "gradient-loss": ["strategy.num_clusters=2", "data.partition=label-permuted", "data.groups=2"],
+    "fedac of some": [SOME],
+    "ifca of some": ["strategy.num_clusters=2", SOME],
+    "hypocluster of some": ["strategy.num_clusters=2", SOME],
+    "cfl of some": [
+        *("strategy.stationary_norm=100", "strategy.conflict_norm=0.01", "strategy.min_separation=0.1"),
+        SOME,
+    ],
+    "fl-hc of some": ["strategy.num_clusters=2", "strategy.warmup_rounds=1", SOME],
+    "fedgroup of some": ["strategy.num_clusters=2", SOME],
+    "robust-tkm of some": ["strategy.num_clusters=2", SOME],
+    "clusterfl of some": ["strategy.num_clusters=2", SOME],
+    "cgpfl of some": ["strategy.num_clusters=2", SOME],
+    "ditto as a mixture": ["personal.serve=mixture"],
+    "fedavg batched": ["simulation.engine=batched", "personal.compare=true"],
     "fesem in int4": ["strategy.num_clusters=2", *WIRE],
     "dc-pfl in int4": WIRE,
 }

@@ -13,7 +13,6 @@ from bouquet.experiments.simulation import run
 from bouquet.experiments.simulation.run import STATE_FOLDER, simulate
 from bouquet.models.kept import device_model
 from bouquet.strategies.base.filters.serving import FleetVote
-from tests.helpers.stopped_runs import cut_after, lines_of
 
 BASE = ["data.clients=5", "data.public_fraction=0.1", "data.samples_per_client=60", "run.rounds=4", "run.seed=1"]
 BASE += ["simulation.engine=inline", "model.hidden=16", "strategy.name=fedavg"]
@@ -23,10 +22,6 @@ ALIKE = ["data.partition=iid", "data.samples_per_client=20", "data.clients=12", 
 
 def settings(*changes):
     return load_settings(None, [*BASE, *changes])
-
-
-def without_seconds(summary):
-    return {key: value for key, value in summary.items() if key != "seconds"}
 
 
 @pytest.mark.parametrize(("changes", "kind"), [(OWN_MIXES, "mixture"), (ALIKE, "received")])
@@ -52,29 +47,6 @@ def test_alone_is_what_standalone_gives(tmp_path):
     assert found["accuracy_alone_macro"] == pytest.approx(alone["accuracy_macro"], abs=1e-6)
     own = simulate(settings(*OWN_MIXES, "strategy.name=standalone", "personal.serve=own"), tmp_path / "own")
     assert alone["accuracy_by_client"] == own["accuracy_by_client"]  # nothing is kept out of what nobody judges
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        ["strategy.name=ditto"],
-        ["strategy.name=fesem", "strategy.num_clusters=2", "server.fraction_train=0.6"],
-        ["strategy.name=fedsgd"],
-        ["strategy.name=dc-pfl"],
-        ["strategy.name=ifca", "strategy.num_clusters=2"],
-        ["wire.up=int8", "wire.down=float16"],
-    ],
-    ids=" ".join,
-)
-@pytest.mark.parametrize("engine", ["inline", "batched"])
-def test_a_resumed_run_decides_as_a_whole_one(changes, engine, tmp_path):
-    chosen = settings(*OWN_MIXES, *changes, f"simulation.engine={engine}", "run.rounds=3")
-    whole = simulate(chosen, tmp_path / "whole")
-    cut_after(2, chosen, tmp_path / "cut")
-    again = simulate(chosen, tmp_path / "cut", resume=True)
-    assert lines_of(tmp_path / "cut") == lines_of(tmp_path / "whole")
-    assert without_seconds(again) == without_seconds(whole)
-    assert all(line["failures"] == 0 for line in lines_of(tmp_path / "whole"))
 
 
 def test_the_engines_decide_alike(tmp_path):

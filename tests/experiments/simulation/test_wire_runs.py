@@ -1,19 +1,17 @@
 """Whole runs with compression, simulated in this process: every method, a device that lost its folder, and resume."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.methods import METHODS
-from bouquet.common.settings import SettingsError, load_settings
+from bouquet.common.settings import load_settings
 from bouquet.experiments.simulation.run import simulate
 from bouquet.server.run.build import build_strategy
 from bouquet.strategies.base.filters.compression import Compression
 from bouquet.strategies.baselines.fedavg import FedAvg
-from tests.helpers.stopped_runs import cut_after
 
 BASE = [
     "data.clients=4",
@@ -66,26 +64,6 @@ def test_a_compressed_run_is_near_the_same_run_uncompressed(tmp_path):
     assert exact["bytes_up"] == exact["bytes_up_plain"]
     assert coded["bytes_up"] + coded["bytes_down"] < 0.5 * (exact["bytes_up"] + exact["bytes_down"])
     assert coded["bytes_down_plain"] == pytest.approx(exact["bytes_down"], rel=0.05)
-
-
-def test_a_device_that_lost_its_folder_is_back_a_round_later(tmp_path):
-    chosen = settings("run.rounds=4", "strategy.name=fedavg", "wire.up=int4", "wire.down=int8")
-    cut_after(2, chosen, tmp_path / "run")
-    shutil.rmtree(next((tmp_path / "run").rglob("client-1")))
-    simulate(chosen, tmp_path / "run", resume=True)
-    third, fourth = rounds(tmp_path / "run")[2:]
-    assert "which this end does not hold" in third["failed"]["client-1"]
-    assert fourth["failures"] == 0
-    assert fourth["bytes_by_client"]["client-1"][1] > 1.5 * fourth["bytes_by_client"]["client-0"][1]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [("wire.up=zip", "wire.up = 'zip'"), ("wire.keep=0.2", r"Unknown setting 'wire\.keep'")],
-)
-def test_settings_that_do_not_exist_are_named(change, message):
-    with pytest.raises(SettingsError, match=message):
-        settings(change)
 
 
 def test_a_method_that_needs_exact_models_is_refused_by_name(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from bouquet.common.errors import BouquetError
 from bouquet.common.model.build import initial_model, state_vector
 from bouquet.common.model.freezing import trained_state
 from bouquet.common.settings import load_settings
-from bouquet.server.initial_model.pretrained import read_weights, take_weights
+from bouquet.server.initial_model.pretrained import read_weights
 from bouquet.server.initial_model.torch_model import PERTURBATION, starting_point
 
 OWN = ["data.dataset=own", "data.classes=a,b,c", "data.input_shape=3,8,8", "model.name=cnn-batchnorm"]
@@ -181,14 +181,3 @@ def test_a_run_that_began_without_weights_does_not_get_any(tmp_path):
     with pytest.raises(BouquetError, match=r"it began with no file, and model\.weights"):
         starting_point(settings(f"model.weights={file}"), tmp_path)
     assert starting_point(settings(), tmp_path).about == {}
-
-
-def test_the_names_that_were_taken_are_said():
-    taken = take_weights(other_model(), read_weights_of(other_model(seed=1)))
-    assert taken == list(other_model().state_dict())
-
-
-def read_weights_of(model):
-    from bouquet.server.initial_model.pretrained import WeightsFile
-
-    return WeightsFile("w", "", model.state_dict())

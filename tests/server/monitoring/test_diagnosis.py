@@ -111,7 +111,7 @@ def test_a_device_for_which_its_clusters_model_is_far_worse_than_its_own():
     found = diagnose(lines, EXPECTED)
     assert list(found) == ["misplaced c"]
     assert "c: the model of its cluster, 0, is far worse for it (accuracy 0.17) than what" in found["misplaced c"]
-    assert "(0.92); of the other devices half gain +0.05 or less" in found["misplaced c"]
+    assert "(0.92, where half of the others change by +0.05 or less). Look" in found["misplaced c"]
     one = [{**line, "assignment": dict.fromkeys("abc", 0)} for line in lines]
     assert "the model that it is sent is far worse for it" in diagnose(one, EXPECTED)["misplaced c"]
 
@@ -266,11 +266,6 @@ def test_a_loss_that_falls_while_the_score_stands_still_is_said(scores, score, s
 )
 def test_runs_whose_loss_and_score_go_together_are_left_in_peace(scores, losses, tested, score):
     assert "still" not in diagnose(still(scores, losses, tested, score), expected(score))
-
-
-def test_a_score_that_is_not_tested_says_nothing():
-    lines = still(UNTIL_NINTH + [0.6] * 6, FALLING)
-    assert "still" not in diagnose([{**line, "accuracy_micro": None} for line in lines], EXPECTED)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bouquet.common.settings import load_settings
 from bouquet.common.system.locks import locked
 from bouquet.server.record.reader import RecordError, is_number, natural_order, read_run
 
@@ -168,3 +169,31 @@ def test_of_a_server_that_starts_it_is_said_that_it_starts(tmp_path):
         pytest.raises(RecordError, match="run is starting: its"),
     ):
         read_run(tmp_path / "run")
+
+
+def test_the_verdict_of_a_run_that_is_over_is_of_those_tested_at_its_end(write_run):
+    folder = write_run(clients=2)
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["by_client"] = {name: {"beside": {"own": 0.5, "alone": 0.6}} for name in ("client-0", "client-1")}
+    (folder / "rounds.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert set(read_run(folder).beside) == {"client-0", "client-1"}
+
+    summary = json.loads((folder / "summary.json").read_text())
+    last = {"client-0": {"own": 0.9, "alone": 0.9}}  # the other was gone
+    (folder / "summary.json").write_text(json.dumps({**summary, "beside_by_client": last}))
+    assert read_run(folder).beside == last
+
+
+def test_of_a_run_without_an_end_the_last_rounds_are_read(tmp_path, monkeypatch):
+    settings = load_settings(None, ["run.rounds=endless"])
+    (tmp_path / "settings.json").write_text(settings.model_dump_json())
+    (tmp_path / "rounds.jsonl").write_text("".join(f'{{"round": {k}}}\n' for k in range(1, 100)))
+    assert len(read_run(tmp_path).rounds) == 99
+    monkeypatch.setattr("bouquet.server.record.reader.MOST_BYTES", 60)
+    run = read_run(tmp_path)
+    assert [line["round"] for line in run.rounds] == [96, 97, 98, 99]
+    assert run.notes == (
+        "This run has not ended: 99 rounds are recorded, no summary yet.",
+        "Curves and sums are of the rounds from 96 on; rounds.jsonl has all of them.",
+    )

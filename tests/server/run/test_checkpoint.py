@@ -1,3 +1,4 @@
+import os
 import shutil
 import subprocess
 
@@ -31,6 +32,16 @@ def test_the_latest_is_loaded_as_it_was_written(tmp_path):
     assert (loaded.round, loaded.run_id, loaded.layout, loaded.state) == (10, "run", LAYOUT, {"assignment": {"a": 0}})
     assert loaded.arrays["centers"].tolist() == [[10, 10]]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["round-000002", "round-000010"]
+
+
+def test_nobody_else_reads_it_also_where_one_of_before_was_open(tmp_path):
+    folder, old = tmp_path / "checkpoint", os.umask(0o022)
+    try:
+        (folder / "round-000001").mkdir(parents=True)
+        save_checkpoint(folder, checkpoint(2), keep=2)
+    finally:
+        os.umask(old)
+    assert {path.stat().st_mode & 0o077 for path in (folder, *folder.iterdir())} == {0}
 
 
 def test_a_copy_beside_is_neither_read_nor_dropped(tmp_path):

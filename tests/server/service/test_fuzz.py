@@ -4,6 +4,7 @@
 """
 
 import os
+import resource
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -59,11 +60,17 @@ def test_whatever_one_device_says_the_others_task_is_done_and_nothing_is_left(fl
         garden.deliver(other, SMALL)
         assert fleet.pull(other)[0].has_content()
         mallory.close(goodbye=False)
+        for reply in fleet.grid.pull_messages([task]):
+            assert reply.metadata.src_node_id == mallory.node
+            assert reply.has_content() or (reply.error.reason.isprintable() and len(reply.error.reason) < 2000)
         fleet.grid.give_up([task])
         eventually(fleet.is_clean, "nothing is left")
         mallory.connect()
         mallory.wait_for("welcome")
         garden.frames.clear()
 
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + 200_000
     talk()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < most
+    assert all(line.isprintable() for line in fleet.said)
     assert not any("Looking after the devices failed" in line for line in fleet.said)

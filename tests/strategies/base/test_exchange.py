@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from flwr.app import Error, Message, RecordDict
 
@@ -71,13 +73,31 @@ def test_a_late_answer_within_the_patience_counts():
     assert len(replies) == 2
 
 
-@pytest.mark.parametrize(
-    ("half_after", "expected"),
-    [(None, 600), (10.0, 50), (1.0, 30), (200.0, 600)],
-)
+@pytest.mark.parametrize(("half_after", "expected"), [(None, 600), (10.0, 50), (1.0, 30), (200.0, 600)])
 def test_the_deadline(half_after, expected):
     patience = Patience(timeout=600, straggler_factor=5, straggler_grace=30)
     assert patience.deadline(half_after) == expected
+
+
+def test_who_is_asked_alone_holds_all_up_by_more_than_most_took_to_train():
+    training = Patience(timeout=600, straggler_factor=5, straggler_grace=30, shares={9: 0.25})
+    question = replace(training, timeout=120, question=True)
+    assert (training.deadline(None, 9), question.deadline(None, 9), question.deadline(None, 1)) == (600, 30, 120)
+    late = [question.is_late(seconds, None, is_alone=True) for seconds in (4.0, 6.0)]
+    training.usual[:] = [20.0]
+    late += [question.is_late(seconds, None, is_alone=True) for seconds in (6.0, 21.0)]
+    assert late == [False, True, False, True]
+    assert not training.is_late(500.0, None, is_alone=True)  # one device alone trains as long as it takes
+    assert not question.is_late(60.0, None)  # others have not answered either
+
+
+def test_who_answers_late_and_alone_is_noted_and_training_says_what_is_usual():
+    question = Patience(timeout=60, straggler_factor=5, straggler_grace=0.3, question=True)
+    exchange(InlineGrid({1: echo}, delays={1: 0.1}), messages(1), question)
+    assert question.waited_for == {1}
+    training = replace(question, question=False)
+    exchange(InlineGrid({1: echo, 2: echo}, delays={1: 0.4}), messages(1, 2), training)
+    assert len(question.usual) == 1
 
 
 def test_without_a_factor_who_is_there_at_once_does_not_shorten_it():

@@ -14,10 +14,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 
 from bouquet.client.app import make_client_app
 from bouquet.common import protocol
-from bouquet.common.errors import BouquetError
 from bouquet.common.methods import METHODS
 from bouquet.common.model.build import initial_model
-from bouquet.common.protocol import tensors as tensor_format
 from bouquet.common.settings import parse_settings
 from bouquet.experiments.simulation.inline_grid import InlineGrid, app_handlers
 from bouquet.server.run.build import build_strategy
@@ -95,12 +93,7 @@ def spoiled(reply, rng, another):
     kinds = [tensors, values, raw_bytes, metrics, config, records]
     content = copy.deepcopy(reply.content)
     chosen = kinds[rng.integers(len(kinds))]
-    is_joined = rng.random() < 0.5
-    if chosen is not raw_bytes or not is_joined:
-        separate(content)
     result = chosen(content, rng, another)
-    if is_joined:
-        join(content)
     body = content if result is None else result
     message = Message(body, dst_node_id=1, message_type="train") if isinstance(body, RecordDict) else body
     message.metadata.__dict__.update(reply.metadata.__dict__)
@@ -114,19 +107,6 @@ def _pick(rng, values):
 def _arrays(content):
     found = list(content.array_records.values())
     return found[0] if found else content.setdefault(protocol.ARRAYS, ArrayRecord())
-
-
-def separate(content):
-    """Give each tensor an array of its own, which the server reads as well."""
-    for name, record in content.array_records.items():
-        content[name] = tensor_format.record_of(protocol.separate(record))
-
-
-def join(content):
-    """Join the tensors, as Bouquet's own devices do."""
-    for name, record in content.array_records.items():
-        if len(record) > 1:
-            content[name] = tensor_format.joined(record)
 
 
 def tensors(content, rng, another):
@@ -225,8 +205,3 @@ def records(content, rng, another):
         return Message(Error(code=2, reason=_pick(rng, ["", "\x1b[31m", "x" * 10**5])), reply_to=another)
     content.pop(protocol.CLIENT, None)
     return content
-
-
-def test_a_reply_before_any_round_is_an_error_that_says_so():
-    with pytest.raises(BouquetError, match="aggregate_train was called before configure_train"):
-        build_strategy(settings("fedavg")).aggregate_train(1, [])

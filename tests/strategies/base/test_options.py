@@ -1,21 +1,36 @@
 """The check of options: which values fit, and what the error names."""
 
 import math
+import re
+from functools import partial
 
 import pytest
 
 from bouquet.common.errors import BouquetError
-from bouquet.strategies import CFL, DCPFL, FedAC, FedAvg, FedDist, FedTSDP, FeSEM, GradientLoss
+from bouquet.strategies import (
+    CFL,
+    CGPFL,
+    DCPFL,
+    FLHC,
+    ClusterFL,
+    Ditto,
+    FedAC,
+    FedAvg,
+    FedDANE,
+    FedDist,
+    FedTSDP,
+    FeSEM,
+    GradientLoss,
+    HypoCluster,
+    PerFedAvg,
+)
 from bouquet.strategies.base.options import (
     Above0,
     Above0To1,
     Count,
     Share,
     Weight,
-    Weighting,
     check_options,
-    counts,
-    one_of,
 )
 from bouquet.strategies.registry import hyper_parameters
 
@@ -37,58 +52,76 @@ def test_values_at_the_edges_of_what_is_allowed(kind, fitting, unfit):
 
 
 def test_the_error_names_the_first_option_that_does_not_fit_its_value_and_what_does():
-    check_options(*counts(rounds=3, patience=None))
+    check_options(("rounds", 3, "a whole number from 1", True))
     with pytest.raises(BouquetError, match=r"^ratio = 1\.5: a number from 0 to 1\.$"):
-        check_options(
-            *counts(rounds=3), ("ratio", 1.5, "a number from 0 to 1", False), ("kind", "x", "'a' or 'b'", False)
-        )
-
-
-def test_a_text_that_is_none_of_those_allowed_is_named_with_them():
-    check_options(*one_of(Weighting, weighting="examples"))
-    with pytest.raises(BouquetError, match=r"^weighting = 'samples': one of uniform, examples\.$"):
-        check_options(*one_of(Weighting, weighting="samples"))
+        check_options(("ratio", 1.5, "a number from 0 to 1", False), ("kind", "x", "'a' or 'b'", False))
 
 
 @pytest.mark.parametrize(
-    ("kind", "option"),
+    ("kind", "option", "value", "allowed"),
     [
-        (FeSEM, {"weighting": "samples"}),
-        (FeSEM, {"num_clusters": "four"}),
-        (FedDist, {"weighting": "samples"}),
-        (FedTSDP, {"stages": "three"}),
-        (DCPFL, {"scaling": "none"}),
-        (DCPFL, {"discrepancy": "l2"}),
-        (FedAC, {"similarity": "cosine"}),
-        (FedAC, {"tuning": "auto"}),
-        (FedAC, {"tested": "both"}),
-        (CFL, {"stationary_norm": 0.0}),
-        (CFL, {"conflict_norm": -1.0}),
-        (CFL, {"min_separation": 1.5}),
-        (GradientLoss, {"choice_batches": 0}),
-        (GradientLoss, {"choice_batches": "some"}),
-        (GradientLoss, {"batch_loss": "median"}),
-        (FedAvg, {"fraction_train": 1.5}),
-        (FedAvg, {"min_train_nodes": 0}),
-        (FedAvg, {"min_replies": 0}),
-        (FedAvg, {"min_replies": 1.5}),
-        (FedAvg, {"round_timeout": 0}),
+        (FeSEM, "weighting", "samples", "one of uniform, examples"),
+        (FeSEM, "num_clusters", "four", "a whole number from 1, or 'auto'"),
+        (FeSEM, "num_clusters", 0, "a whole number from 1, or 'auto'"),
+        (FeSEM, "proximal_weight", -1.0, "a number from 0"),
+        (FedDist, "step_size", 0.0, "a number above 0, at most 1"),
+        (FedDist, "weighting", "samples", "one of uniform, examples"),
+        (FedTSDP, "stages", "three", "one of both, one, two"),
+        (FedTSDP, "patience", 0, "a whole number from 1"),
+        (FedTSDP, "eps_weights", 0.0, "a number above 0"),
+        (FedTSDP, "dampening", 1.1, "a number above 0, at most 1"),
+        (FedTSDP, "hopkins_threshold", -0.1, "a number from 0 to 1"),
+        (FedTSDP, "sampling_gain", -1.0, "a number from 0"),
+        (DCPFL, "scaling", "none", "one of model, layer"),
+        (DCPFL, "discrepancy", "l2", "one of l1, l1-own, cosine"),
+        (DCPFL, "observe_rounds", 0, "a whole number from 1"),
+        (DCPFL, "slow_ratio", 1.5, "a number from 0 to 1"),
+        (DCPFL, "fixed_gamma", -0.1, "a number from 0 to 1"),
+        (DCPFL, "validation_fraction", 1.0, "a number from 0, below 1"),
+        (FedAC, "similarity", "cosine", "one of low-rank, l2"),
+        (FedAC, "tuning", "auto", "one of silhouette, ratio, off"),
+        (FedAC, "tested", "both", "one of personal, center"),
+        (FedAC, "num_clusters", 0, "a whole number from 1 to max_clusters = 15"),
+        (FedAC, "num_clusters", 16, "a whole number from 1 to max_clusters = 15"),
+        (partial(FedAC, tuning="off"), "num_clusters", 0, "a whole number from 1"),
+        (FedAC, "proximal_weight", -1.0, "a number from 0"),
+        (FedAC, "embedding_weight", math.nan, "a number from 0"),
+        (FedAC, "pca_dim", 0, "a whole number from 1"),
+        (CFL, "stationary_norm", 0.0, "a number above 0"),
+        (CFL, "conflict_norm", -1.0, "a number above 0"),
+        (CFL, "min_separation", 1.5, "a number from 0 to 1"),
+        (GradientLoss, "num_clusters", 0, "a whole number from 1, or 'auto'"),
+        (GradientLoss, "gradient_weight", 1.5, "a number from 0 to 1"),
+        (GradientLoss, "similarity", "taxicab", "one of cosine, euclidean"),
+        (GradientLoss, "local_update", "half", "one of step, epochs"),
+        (GradientLoss, "choice_batches", 0, "a whole number from 1, or 'all'"),
+        (GradientLoss, "choice_batches", "some", "a whole number from 1, or 'all'"),
+        (GradientLoss, "batch_loss", "median", "one of mean, sum"),
+        (GradientLoss, "empty_cluster", "told", "one of tell, leave"),
+        (FLHC, "num_clusters", 0, "a whole number from 1"),
+        (FLHC, "warmup_rounds", -1, "a whole number from 0"),
+        (ClusterFL, "num_clusters", 0, "a whole number from 1"),
+        (ClusterFL, "cluster_weight", -1.0, "a number from 0"),
+        (CGPFL, "num_clusters", 0, "a whole number from 1, or 'auto'"),
+        (CGPFL, "proximal_weight", 0.0, "a number above 0"),
+        (HypoCluster, "num_clusters", 0, "a whole number from 1"),
+        (Ditto, "proximal_weight", -1, "a number from 0"),
+        (FedDANE, "proximal_weight", -1, "a number from 0"),
+        (PerFedAvg, "adaptation_rate", 0, "a number above 0"),
+        (FedAvg, "fraction_train", 1.5, "a number from 0 to 1"),
+        (FedAvg, "min_train_nodes", 0, "a whole number from 1"),
+        (FedAvg, "min_replies", 0, "a whole number from 1, or a share above 0, at most 1.0"),
+        (FedAvg, "min_replies", 1.5, "a whole number from 1, or a share above 0, at most 1.0"),
+        (FedAvg, "round_timeout", 0, "a number above 0"),
     ],
 )
-def test_a_strategy_in_anybodys_server_app_checks_its_options_itself(kind, option):
-    *_, name = option
-    with pytest.raises(BouquetError, match=f"^{name} = "):
-        kind(**option)
+def test_a_strategy_in_anybodys_server_app_checks_its_options_itself(kind, option, value, allowed):
+    with pytest.raises(BouquetError, match=f"^{re.escape(f'{option} = {value!r}: {allowed}.')}$"):
+        kind(**{option: value})
 
 
-def test_the_type_of_a_field_says_what_it_may_be():
+def test_none_is_an_option_that_is_not_set():
     assert FedTSDP(sampling_gain=None).sampling_gain is None
-    with pytest.raises(BouquetError, match=r"^observe_rounds = 0: a whole number from 1\.$"):
-        DCPFL(observe_rounds=0)
-    with pytest.raises(BouquetError, match=r"^dampening = 1\.5: a number above 0, at most 1\.$"):
-        FedTSDP(dampening=1.5)
-    with pytest.raises(BouquetError, match=r"^round_timeout = 0: a number above 0\.$"):
-        FedTSDP(round_timeout=0)
 
 
 def test_a_method_with_a_constructor_of_its_own_may_stand_on_one_without():

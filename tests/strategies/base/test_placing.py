@@ -112,12 +112,12 @@ def test_devices_whose_data_change_move_after_one_round_which_does_not_count(met
 
 def test_the_data_of_a_round_are_another_part_and_the_name_stays(tmp_path):
     fleet = Fleet(tmp_path, "data.drift=[[2, 0.5]]")
-    node = ClientContext(fleet.settings, fleet.contexts[2], tmp_path)
+    nodes = [ClientContext(fleet.settings, fleet.contexts[2], tmp_path, round=r) for r in (0, 1, 2)]
     next_one = ClientContext(fleet.settings, fleet.contexts[3], tmp_path)
-    assert node.client == "client-0"
-    assert node.data_in(1) is node.data
-    assert node.data_in(2) is next_one.data
-    assert node.data_in(2).group != node.data.group
+    assert {node.client for node in nodes} == {"client-0"}
+    assert nodes[0].data is nodes[1].data
+    assert nodes[2].data is next_one.data
+    assert nodes[2].data.group != nodes[1].data.group
 
 
 def test_one_that_cannot_say_it_is_sent_the_mean_as_before_and_fails_nothing():

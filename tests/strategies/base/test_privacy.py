@@ -67,15 +67,6 @@ def test_every_other_method_trains_without_scores(method, tmp_path):
     json.dumps(strategy.record(strategy.state), allow_nan=False)
 
 
-def test_dc_pfl_trains_with_scores(tmp_path):
-    federation = Federation(
-        tmp_path, "strategy.name=dc-pfl", "strategy.discrepancy_rounds=2", *ON, "privacy.scores=send"
-    )
-    federation.play(1, 2, 3, 4, 5, 6)
-    assert federation.strategy.train_round.failures == {}
-    assert set(federation.strategy.filter_of(PrivacyLedger).releases.values()) == {6}
-
-
 # --- the ledger -------------------------------------------------------------------------------------------------------
 
 

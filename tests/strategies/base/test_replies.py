@@ -83,23 +83,6 @@ def test_rows_of_one_matrix_are_not_copied_to_make_one():
         assert stacked(rows).tolist() == [row.tolist() for row in rows]
 
 
-def test_a_strategy_sees_what_it_planned(scripted, play):
-    from bouquet.experiments.simulation.inline_grid import InlineGrid
-    from bouquet.strategies import FedAvg
-
-    class Watching(FedAvg):
-        def update(self, state, round_, replies):
-            self.seen = (replies.sent.copy(), replies.updates.copy())
-            return super().update(state, round_, replies)
-
-    strategy = Watching(identify=True)
-    clients = {1: scripted("a", lambda start, _: start + 1), 2: scripted("b", lambda start, _: start + 3)}
-    play(strategy, InlineGrid(clients), range(1, 3))
-    sent_rows, updates = strategy.seen
-    np.testing.assert_array_equal(sent_rows, np.full((2, 8), 2.0))  # the mean of 1 and 3, after the first round
-    np.testing.assert_array_equal(updates, np.stack([np.full(8, 1.0), np.full(8, 3.0)]))
-
-
 def test_a_reply_is_read_once_for_nodes_filters_and_checks(tmp_path, monkeypatch):
     federation = Federation(tmp_path, "strategy.name=fedavg", "wire.up=int8", "privacy.clip_norm=1.0")
     strategy, read = federation.strategy, []

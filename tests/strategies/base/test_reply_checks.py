@@ -3,7 +3,7 @@
 import pytest
 from flwr.app import Message, MetricRecord, RecordDict
 
-from bouquet.common.protocol import F1, NUM_EXAMPLES, ProtocolError
+from bouquet.common.protocol import F1, NUM_EXAMPLES, TEST_EXAMPLES, ProtocolError
 from bouquet.common.task.score import ACCURACY, Score
 from bouquet.experiments.simulation.inline_grid import InlineGrid
 from bouquet.strategies.base.reply_checks import read_metrics
@@ -20,6 +20,12 @@ def read(**metrics):
 def test_a_stock_apps_own_percents_are_no_share_and_are_taken_as_they_are():
     said = {"accuracy_percent": 87.5, "accuracy-in-percent": 87.5, "accuracy_drop": -0.2}
     assert read(**said) == {NUM_EXAMPLES: 10, **said}
+
+
+@pytest.mark.parametrize("value", [-1, 1e10])
+def test_test_samples_are_no_fewer_than_none_nor_more_than_can_be(value):
+    with pytest.raises(ProtocolError, match="it must be from 0 to 1000000000"):
+        read(**{TEST_EXAMPLES: value})
 
 
 @pytest.mark.parametrize("name", [F1, *(getattr(ACCURACY, one) for one in OF_SCORE)])

@@ -47,6 +47,16 @@ def test_one_device_has_one_vote_whatever_it_says():
     assert heard({"liar": -(10**9), "other": -(10**9), "a": 1}).choice == "mixture"
 
 
+def test_a_device_counts_once_in_a_round_however_many_messages_it_has():
+    vote = heard({"a": 1})
+    for _ in range(50):
+        vote.incoming(reply("a", -100))
+    assert vote.sums == {"a": 1.0}
+    vote.begin(2)
+    vote.incoming(reply("a", -1))
+    assert vote.sums["a"] == pytest.approx(-0.1)
+
+
 def test_what_was_counted_long_ago_counts_for_little():
     assert heard({"a": -3}, {"a": 1}, {"a": 1}).choice == "mixture"
     assert heard({"a": -3}, *[{"a": 1}] * 4).choice == "received"
@@ -75,5 +85,6 @@ def test_what_was_counted_of_other_clusters_is_forgotten():
 def test_a_count_changes_what_the_next_message_says():
     vote = heard({}, {"a": 1})
     assert told(vote)["serve"] == "received"
-    vote.incoming(reply("a", -3))
+    vote.incoming(reply("b", -1))
+    vote.incoming(reply("c", -1))
     assert told(vote)["serve"] == "mixture"

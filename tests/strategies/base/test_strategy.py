@@ -2,11 +2,8 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord
 
-from bouquet.common import protocol
 from bouquet.common.errors import BouquetError
-from bouquet.common.protocol.error_replies import refusal
 from bouquet.experiments.simulation.inline_grid import InlineGrid
-from bouquet.strategies.base.exchange import Patience
 from bouquet.strategies.base.sampling import fewest_replies
 from bouquet.strategies.baselines.fedavg import FedAvg
 from bouquet.strategies.gradient_loss.strategy import GradientLoss
@@ -37,21 +34,6 @@ def test_a_bad_reply_is_named_and_the_round_goes_on(scripted, play):
     assert strategy.train_round.replies.clients == ("a", "c")
     assert strategy.train_round.failures == {"b": "Tensor 'first.weight' holds values that are not finite."}
     assert strategy.centers(strategy.state)[0, 0] == 2
-
-
-def test_a_client_that_never_answers_is_named(scripted, play):
-    silent = scripted("b", plus(1))
-    grid = InlineGrid(
-        {
-            1: scripted("a", plus(1)),
-            2: lambda message: silent(message) if message.metadata.message_type == protocol.IDENTIFY else None,
-        }
-    )
-    strategy = FedAvg(identify=True)
-    strategy.round_patience = Patience(timeout=0.2)
-    play(strategy, grid, range(1, 2))
-    assert strategy.train_round.failures == {"b": "No reply within 0 s."}
-    assert len(strategy.train_round.replies) == 1
 
 
 def test_too_few_replies_leave_the_models_as_they_were(scripted, play):
@@ -93,23 +75,6 @@ def test_warnings_are_those_of_the_round(scripted, play):
     assert not any("equal" in text for text in strategy.train_round.warnings)
 
 
-def test_a_device_that_says_no_is_quoted(scripted, play):
-    def refuses(message):
-        if message.metadata.message_type == protocol.IDENTIFY:
-            return protocol.reply(message, "b", {})
-        return refusal(message, "The data folder is empty.")
-
-    strategy = FedAvg(identify=True)
-    play(strategy, InlineGrid({1: scripted("a", plus(1)), 2: refuses}), range(1, 2))
-    assert strategy.train_round.failures == {"b": "The device reported: The data folder is empty."}
-
-
-def test_without_identification_clients_are_known_by_what_they_reply(scripted, play):
-    strategy = FedAvg()
-    play(strategy, InlineGrid({1: scripted("a", plus(1)), 2: scripted("b", plus(1))}), range(1, 2))
-    assert strategy.train_round.replies.clients == ("a", "b")
-
-
 def test_a_device_that_came_back_under_another_node_is_the_client_it_was(scripted, play):
     grid = InlineGrid({1: scripted("a", plus(1)), 2: scripted("b", plus(1))})
     strategy = FedAvg(identify=True)
@@ -139,13 +104,6 @@ def test_a_device_known_by_its_key_takes_part_though_it_is_slow_to_say_who_it_is
     slow = {2: lambda message: None if message.metadata.message_type == "query.identify" else trains(message)}
     play(strategy, InlineGrid({1: scripted("garden", plus(1)), **slow}), range(1, 2))
     assert strategy.train_round.replies.clients == ("garden", "window")
-
-
-def test_two_nodes_under_one_name_count_once(scripted, play):
-    strategy = FedAvg()
-    play(strategy, InlineGrid({1: scripted("a", plus(1)), 2: scripted("a", plus(5))}), range(1, 2))
-    assert strategy.train_round.replies.clients == ("a",)
-    assert "the first one counts" in strategy.train_round.failures["a"]
 
 
 def test_sampling_is_a_function_of_seed_and_round(scripted, initial):

@@ -5,7 +5,9 @@ import pytest
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.methods import METHODS
+from bouquet.common.protocol import NUM_EXAMPLES, TRAIN_SECONDS
 from bouquet.common.settings import load_settings
+from bouquet.experiments.simulation.inline_grid import InlineGrid
 from bouquet.experiments.simulation.run import simulate
 from bouquet.experiments.simulation.timed_grid import TimedGrid
 from bouquet.server.run.build import build_strategy
@@ -77,11 +79,22 @@ def test_where_devices_choose_the_update_is_from_the_model_that_was_trained(scri
 
 
 def test_what_says_nothing_of_its_time_does_the_first_steps(scripted, play):
-    from bouquet.experiments.simulation.inline_grid import InlineGrid
-
     strategy = made()
     play(strategy, InlineGrid({1: scripted("a", moving(1)), 2: scripted("b", moving(2))}), range(1, 3))
     assert strategy.budget.steps == {"a": FIRST_STEPS, "b": FIRST_STEPS}
+
+
+@pytest.mark.parametrize(("samples", "seconds"), [(10, 5e-324), (10, 1e-320), (10, 1e39), (10**9, 1e-9), (10**9, 1e39)])
+def test_what_one_claims_of_its_speed_ends_no_run_and_scales_no_other(scripted, play, samples, seconds):
+    claims = {NUM_EXAMPLES: samples, TRAIN_SECONDS: seconds}
+    honest = {n: scripted(f"h{n}", moving(0), {TRAIN_SECONDS: 0.1}) for n in range(8)}
+    moved = []
+    for said in ({TRAIN_SECONDS: 0.1}, claims):
+        strategy = made()
+        strategy.protection = Protection(limit_norm=2.0)
+        play(strategy, InlineGrid({**honest, 8: scripted("x", moving(1), said)}), range(1, 4))
+        moved.append(strategy.centers(strategy.state)[0][0])
+    assert moved[0] / 2 < moved[1] < 2 * moved[0]
 
 
 @pytest.mark.parametrize("method", METHODS)

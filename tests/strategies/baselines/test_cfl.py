@@ -5,9 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from bouquet.common.errors import BouquetError
 from bouquet.common.protocol import ARRAYS
-from bouquet.strategies.base.state_io import dump_state, load_state
 from bouquet.strategies.baselines.cfl import CFL, CFLState, _split, optimal_bipartition, separation
 from tests.helpers import points
 from tests.helpers.points import half_way
@@ -62,24 +60,12 @@ def test_only_a_division_that_keeps_a_gap():
 
 
 def test_the_best_bipartition_has_the_least_cross_similarity():
-    similarity = np.array(
-        [[1.0, 0.9, 0.2, -0.3], [0.9, 1.0, 0.5, 0.0], [0.2, 0.5, 1.0, 0.6], [-0.3, 0.0, 0.6, 1.0]],
-    )
+    similarity = np.array([[1.0, 0.9, 0.2, -0.3], [0.9, 1.0, 0.5, 0.0], [0.2, 0.5, 1.0, 0.6], [-0.3, 0.0, 0.6, 1.0]])
     sides, cross = optimal_bipartition(similarity)
     assert sides.tolist() == [0, 0, 1, 1]
     assert cross == 0.5
     assert separation(-1.0) == 1.0
     assert separation(0.5) == 0.5
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_no_other_bipartition_has_less(seed):
-    noise = np.random.default_rng(seed).uniform(-1, 1, (6, 6))
-    similarity = (noise + noise.T) / 2
-    _, cross = optimal_bipartition(similarity)
-    for number in range(1, 32):
-        sides = np.array([number >> i & 1 for i in range(6)])
-        assert similarity[np.ix_(sides == 0, sides == 1)].max() >= cross
 
 
 FOUR = {"a": (4, 4), "b": (4, 4.2), "c": (4, -4), "d": (4, -4.2), "e": (-4, 4), "f": (-4, 4.2), "g": (-4, -4)}
@@ -193,30 +179,3 @@ def test_whether_a_cluster_has_settled_is_weighted_by_samples():
     state = go(strategy, begin(strategy, (0, 0)), [1], goals, examples=examples)
     assert state.last[0]["mean_norm"] == 0.5
     assert len(state.centers) == 1
-
-
-def test_the_state_survives_a_checkpoint():
-    strategy = CFL()
-    strategy.memory = 4
-    state = go(strategy, begin(strategy, (0, 2)), range(1, 12), FOUR)
-    state = go(strategy, state, [12], FOUR, clients=["a", "g"])
-    arrays, rest = dump_state(state)
-    restored = load_state(strategy.state_class, arrays, json.loads(json.dumps(rest)))
-    after = [go(strategy, s, range(13, 25), FOUR) for s in (state, restored)]
-    assert len(after[0].centers) == 4
-    np.testing.assert_array_equal(after[0].centers, after[1].centers)
-    assert after[0].assignment == after[1].assignment
-    assert after[0].splits == after[1].splits
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"stationary_norm": 0.0}, "stationary_norm = 0"),
-        ({"conflict_norm": -1.0}, "conflict_norm = -1"),
-        ({"min_separation": 1.5}, "min_separation = 1.5"),
-    ],
-)
-def test_bad_hyper_parameters(options, message):
-    with pytest.raises(BouquetError, match=message):
-        CFL(**options)

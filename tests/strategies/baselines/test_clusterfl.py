@@ -3,7 +3,6 @@ from itertools import product
 import numpy as np
 import pytest
 
-from bouquet.common.errors import BouquetError
 from bouquet.common.protocol import ARRAYS, Proximal
 from bouquet.strategies.baselines.clusterfl import ClusterFL, clustering_penalty, indicator_matrix
 from tests.helpers.points import FOUR, begin, replies
@@ -69,9 +68,3 @@ def test_there_are_no_clusters_before_there_are_enough_clients():
     assert state.centers.tolist() == [[5, 0]]
     state = update(strategy, state, {"d": (20, 9)}, 2)
     assert strategy.assignment(state) == {"a": 0, "c": 1, "d": 2}
-
-
-@pytest.mark.parametrize("options", [{"num_clusters": 0}, {"cluster_weight": -1.0}])
-def test_bad_hyper_parameters(options):
-    with pytest.raises(BouquetError, match=next(iter(options))):
-        ClusterFL(**options)

@@ -10,10 +10,9 @@ from torch.nn import functional as F
 
 from bouquet.client.data.loading import load_partition
 from bouquet.common import protocol
-from bouquet.common.errors import BouquetError
 from bouquet.common.model.build import initial_model
 from bouquet.experiments.simulation.inline_grid import InlineGrid
-from bouquet.strategies.baselines.fedavg import FedAvg, FedDist, FedProx
+from bouquet.strategies.baselines.fedavg import FedAvg, FedProx
 from bouquet.strategies.baselines.standalone import Standalone
 from bouquet.strategies.registry import create_strategy
 from tests.helpers.real_devices import Federation
@@ -88,12 +87,6 @@ def test_a_whole_step_by_samples_is_fedavg(scripted, play):
         play(strategy, clients(scripted), range(1, 4))
         found.append(strategy.centers(strategy.state))
     np.testing.assert_allclose(*found, rtol=1e-6)
-
-
-@pytest.mark.parametrize("step_size", [0.0, -1.0, 1.5])
-def test_a_step_size_that_is_none(step_size):
-    with pytest.raises(BouquetError, match=f"step_size = {step_size}"):
-        FedDist(step_size=step_size)
 
 
 @pytest.mark.parametrize("partition", ["pathological", "dirichlet"], ids=["equal parts", "unequal parts"])

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from bouquet.common.errors import BouquetError
 from bouquet.common.protocol import ARRAYS
 from bouquet.strategies.base.state_io import dump_state, load_state
 from bouquet.strategies.baselines.fedgroup import FedGroup, decomposed_cosine
@@ -16,11 +15,7 @@ from tests.helpers.points import begin
 
 GOALS = {"a": (8, 0), "b": (8, 1), "c": (0, 8), "d": (1, 8), "e": (-8, 0), "f": (-8, 1)}
 THREE = [{"a", "b"}, {"c", "d"}, {"e", "f"}]
-METHODS = [
-    FLHC(num_clusters=3, warmup_rounds=0),
-    FedGroup(num_clusters=3),
-    RobustTKM(num_clusters=3),
-]
+METHODS = [FLHC(num_clusters=3, warmup_rounds=0), FedGroup(num_clusters=3), RobustTKM(num_clusters=3)]
 
 
 def go(strategy, state, rounds, goals=GOALS, **more):
@@ -155,15 +150,3 @@ def test_local_risk_is_minimised_longer_in_the_first_stage_only():
 @pytest.mark.parametrize(("clusters", "fewest"), [(1, 2), (4, 5), (9, 10), (10, 12)])
 def test_robust_clustering_needs_k_devices_beside_the_trimmed_ones(clusters, fewest):
     assert RobustTKM(num_clusters=clusters).fewest == fewest
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "message"),
-    [
-        (FLHC, {"num_clusters": 0}, "num_clusters = 0"),
-        (FLHC, {"warmup_rounds": -1}, "warmup_rounds = -1"),
-    ],
-)
-def test_bad_hyper_parameters(kind, options, message):
-    with pytest.raises(BouquetError, match=message):
-        kind(**options)

@@ -1,29 +1,17 @@
 """CGPFL: contexts on the server, and the device's descent of the envelope against steps by hand."""
 
 import json
-import sys
-import types
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message, RecordDict
-from torch import nn
 
-from bouquet.client.app import make_client_app
-from bouquet.client.state.device_state import PERSONAL, DeviceState
-from bouquet.client.state.store import FolderStore
 from bouquet.common.errors import BouquetError
-from bouquet.common.model.build import initial_model, state_vector
-from bouquet.common.protocol import ARRAYS, Encoder, Instruction, Payload, Proximal
-from bouquet.common.settings import load_settings
-from bouquet.experiments.simulation.inline_grid import InlineGrid
-from bouquet.strategies.base import reply_checks
+from bouquet.common.protocol import ARRAYS, Instruction, Payload, Proximal
 from bouquet.strategies.base.state_io import dump_state, load_state
 from bouquet.strategies.cgpfl import PROCEDURE
 from bouquet.strategies.cgpfl.strategy import CGPFL
+from tests.helpers.one_device import four_weights
 from tests.helpers.points import FOUR, begin, replies
-
-InlineGrid({})  # gives Flower's Message its sender
 
 
 def update(strategy, state, rows, round_):
@@ -73,47 +61,14 @@ def test_what_a_device_is_sent():
     assert strategy.plan_evaluate(state, 2, ["a"])["a"].start == "personal"
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"num_clusters": 0},
-        {"proximal_weight": 0.0},
-    ],
-)
-def test_bad_hyper_parameters(options):
-    with pytest.raises(BouquetError, match=next(iter(options))):
-        CGPFL(**options)
-
-
 # --- the device -------------------------------------------------------------------------------------------------
-
-
-def linear(input_shape, num_classes):
-    return nn.Linear(2, 2, bias=False)
 
 
 @pytest.fixture
 def device(monkeypatch, tmp_path):
-    """Its four samples are (1, 0) with label 1, in two mini-batches: the gradient is (p − y) xᵀ."""
-    module = types.ModuleType("four_weights_more")
-    module.linear = linear
-    monkeypatch.setitem(sys.modules, "four_weights_more", module)
-    settings = load_settings(
-        None,
-        [
-            "data.dataset=own",
-            "data.classes=zero,one",
-            "data.input_shape=2",
-            "model.name=four_weights_more:linear",
-            "train.momentum=0",
-            "train.learning_rate=0.5",
-            "train.local_epochs=1",
-            "train.batch_size=2",
-        ],
-    )
-    x, y, file = np.tile(np.array([1, 0], dtype=np.float32), (4, 1)), np.ones(4, dtype=np.int64), tmp_path / "d.npz"
-    np.savez(file, x=x, y=y, x_test=x, y_test=y)
-    app, layout = make_client_app(settings), state_vector(initial_model(settings))[0]
+    """Its four samples are (1, 0) with label 1, in two mini-batches."""
+    sgd = ("train.learning_rate=0.5", "train.local_epochs=1", "train.batch_size=2")
+    one = four_weights(monkeypatch, tmp_path, [1] * 4, [1] * 4, *sgd)
 
     def ask(vector, config, kind="train", round_=1, weight=1.0, **more):
         instruction = Instruction(
@@ -124,16 +79,9 @@ def device(monkeypatch, tmp_path):
             config=config,
             **more,
         )
-        content = Encoder(layout).content(instruction, round_, "r", {})
-        node = {"data": str(file), "name": "a", "state-dir": str(tmp_path / "state")}
-        answer = app(Message(content, dst_node_id=2, message_type=kind), Context(1, 2, node, RecordDict(), {}))
-        return reply_checks.read_metrics(answer) if kind == "evaluate" else reply_checks.read_reply(answer, layout)
+        return one.tested(instruction, round_) if kind == "evaluate" else one.reply(instruction, round_)
 
-    def personal():
-        kept = DeviceState(FolderStore(tmp_path / "state", durable=False)).recall("r", 99)
-        return layout.flatten(kept.slots[PERSONAL])
-
-    return ask, personal
+    return ask, lambda: one.own(98)
 
 
 def by_hand(personal, context, steps, weight, share, batches=2):

@@ -1,12 +1,10 @@
 """DC-PFL from round to round: what travels, who joins, what a checkpoint holds."""
 
-import json
 import math
 
 import numpy as np
 import pytest
 
-from bouquet.common.errors import BouquetError
 from bouquet.common.parameters.layout import ParameterLayout
 from bouquet.common.protocol import ARRAYS, ClientReply
 from bouquet.experiments.simulation.inline_grid import InlineGrid
@@ -14,7 +12,7 @@ from bouquet.strategies.base.replies import Replies
 from bouquet.strategies.dcpfl import WHOLE_ROUND
 from bouquet.strategies.dcpfl.state import DCPFLState, Group
 from bouquet.strategies.dcpfl.strategy import DCPFL
-from tests.helpers.dcpfl_device import BOTH, FAST, LASTS, Device, strategy_of, trial_rounds
+from tests.helpers.dcpfl_device import BOTH, FAST, Device, strategy_of, trial_rounds
 
 
 def test_one_model_for_all_until_the_group_graph_is_made(devices, grid, play):
@@ -161,26 +159,6 @@ def test_the_common_model_is_the_mean_over_members_without_groups_of_one():
     assert state.common_model().tolist() == [4]  # (3 · 0 + 2 · 10) / 5
 
 
-def test_a_checkpoint_in_any_round_goes_on_to_the_same_end(devices, grid, play, layout):
-    def play_all(restart):
-        own = {name: Device(name, layout, last, 0.01 * i) for i, (name, last) in enumerate(LASTS.items())}
-        strategy, nodes = strategy_of(gamma_step=0.4), InlineGrid(dict(enumerate(own.values(), start=1)))
-        for round_ in range(1, 16):
-            play(strategy, nodes, range(round_, round_ + 1))
-            if restart:
-                arrays, rest = strategy.checkpoint()
-                strategy = strategy_of(gamma_step=0.4)
-                strategy.restore(layout, arrays, json.loads(json.dumps(rest)))
-        return strategy.checkpoint()
-
-    arrays, rest = play_all(restart=False)
-    again, rest_again = play_all(restart=True)
-    assert rest == rest_again
-    assert rest["gamma"] < 1
-    for name in arrays:
-        np.testing.assert_array_equal(arrays[name], again[name])
-
-
 def test_only_every_third_round_decides_anew_which_layers_are_slow(layout):
     """In rounds around a trial, too, the whole model goes up; slow copies have then been apart for another time."""
     received = tuple(
@@ -254,16 +232,3 @@ def test_replies_that_fail_the_checks_do_not_disturb_the_others(devices, grid, p
     play(strategy, grid, range(1, 12))
     assert set(strategy.assignment(strategy.state)) == {"a", "b", "c"}
     assert np.isfinite(strategy.centers(strategy.state)).all()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"observe_rounds": 0}, "observe_rounds = 0: a whole number from 1"),
-        ({"slow_ratio": 1.5}, r"slow_ratio = 1\.5: a number from 0 to 1"),
-        ({"fixed_gamma": -0.1}, r"fixed_gamma = -0\.1"),
-    ],
-)
-def test_bad_hyper_parameters(options, message):
-    with pytest.raises(BouquetError, match=message):
-        DCPFL(**options)

@@ -5,58 +5,34 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message, RecordDict
 
-from bouquet.client.app import make_client_app
-from bouquet.client.state.device_state import PERSONAL, DeviceState
-from bouquet.client.state.store import FolderStore
+from bouquet.client.state.device_state import PERSONAL
 from bouquet.common import protocol
-from bouquet.common.model.build import initial_model, state_vector
-from bouquet.common.protocol import ARRAYS, Encoder, Instruction, Payload
+from bouquet.common.protocol import ARRAYS, Instruction, Payload
 from bouquet.common.protocol.error_replies import NotNow
 from bouquet.common.settings import load_settings
-from bouquet.experiments.simulation.inline_grid import InlineGrid
 from bouquet.strategies.base import reply_checks
 from bouquet.strategies.dcpfl import DIVERGED, LOSS_NEW, LOSS_OLD, NEW, PROCEDURE, TAKE, WHOLE_ROUND
 from bouquet.strategies.dcpfl import device as dcpfl_device
+from tests.helpers.one_device import OneDevice
 
 SETTINGS = load_settings(
     None, ["data.clients=10", "train.local_epochs=1", "train.learning_rate=0.1", "train.max_gradient_norm=none"]
 )
-InlineGrid({})  # gives Flower's Message its sender
-
-
-@pytest.fixture(scope="module")
-def model():
-    return state_vector(initial_model(SETTINGS))
-
-
-class Device:
-    """One device; every message finds it in a new process that has nothing but its state folder."""
-
-    def __init__(self, layout, folder):
-        self.layout, self.folder = layout, folder
-        self.state = DeviceState(FolderStore(folder, durable=False))
-
-    def ask(self, instruction, round_, kind="train"):
-        app = make_client_app(SETTINGS)
-        config = {"partition-id": 3, "num-partitions": 10, "state-dir": str(self.folder)}
-        message = Message(Encoder(self.layout).content(instruction, round_, "r", {}), dst_node_id=2, message_type=kind)
-        return app(message, Context(1, 2, config, RecordDict(), {}))
-
-    def reply(self, instruction, round_):
-        return reply_checks.read_reply(self.ask(instruction, round_), self.layout, instruction.upload)
-
-    def refusal(self, instruction, round_, kind="train"):
-        return self.ask(instruction, round_, kind).error.reason
-
-    def own(self, before):
-        return self.layout.flatten(self.state.recall("r", before).slots[PERSONAL])
 
 
 @pytest.fixture
-def device(model, tmp_path):
-    return Device(model[0], tmp_path / "state")
+def device(tmp_path):
+    return OneDevice(SETTINGS, tmp_path / "state")
+
+
+@pytest.fixture
+def model(device):
+    return device.layout, device.initial
+
+
+def refusal(device, instruction, round_, kind="train"):
+    return device.ask(instruction, round_, kind).error.reason
 
 
 def other(vector):
@@ -93,13 +69,13 @@ def test_losses_go_up_first_and_then_the_chosen_model_only(device, model, new):
     assert losses[LOSS_OLD] != losses[LOSS_NEW]
     taken = device.reply(take(new), 4)
     # It is what an ordinary round from that model would have trained.
-    ordinary = Device(model[0], device.folder / "other").reply(whole(other(model[1]) if new else model[1]), 4)
+    ordinary = device.another().reply(whole(other(model[1]) if new else model[1]), 4)
     np.testing.assert_array_equal(taken.vector, ordinary.vector)
     assert taken.metrics["accuracy-trained"] == ordinary.metrics["accuracy-trained"]
     assert taken.metrics["train-loss"] == ordinary.metrics["train-loss"]
     # What it was tested with before training is the old structure's model, whichever won.
     assert taken.metrics["loss"] == losses["loss"]
-    np.testing.assert_array_equal(device.own(5), taken.vector)
+    np.testing.assert_array_equal(device.own(4), taken.vector)
     assert set(device.state.recall("r", 5).slots) == {PERSONAL}
 
 
@@ -115,7 +91,7 @@ def test_a_trial_can_be_judged_by_samples_that_are_never_trained_on(device, mode
     held_out = protocol.holding_out(0.25)
     metrics = device.reply(replace(both(model[1]), config=held_out), 4).metrics
     taken = device.reply(take(False), 4)
-    ordinary = Device(model[0], device.folder / "other").reply(whole(model[1], config=held_out), 4)
+    ordinary = device.another().reply(whole(model[1], config=held_out), 4)
     np.testing.assert_array_equal(taken.vector, ordinary.vector)  # trained on the rest
     on_all = device.reply(whole(taken.vector), 5).metrics
     on_rest = device.reply(whole(taken.vector, config=held_out), 6).metrics
@@ -137,14 +113,14 @@ def test_a_model_that_diverges_has_the_largest_loss_and_cannot_be_taken(device, 
     metrics = device.reply(instruction, 4).metrics
     assert metrics[LOSS_NEW] == DIVERGED
     assert metrics[LOSS_OLD] < metrics["loss"]
-    assert "The model that won the trial of round 4 diverged on this device" in device.refusal(take(True), 4)
-    ordinary = Device(model[0], device.folder / "other").reply(whole(model[1]), 4)
+    assert "The model that won the trial of round 4 diverged on this device" in refusal(device, take(True), 4)
+    ordinary = device.another().reply(whole(model[1]), 4)
     np.testing.assert_array_equal(device.reply(take(False), 4).vector, ordinary.vector)
 
 
 def test_of_a_trial_in_which_both_models_diverge_it_says_so(device, model):
     diverging = {ARRAYS: Payload(bad(model[1])), NEW: Payload(bad(model[1]))}
-    assert "diverged" in device.refusal(Instruction(diverging, upload=(), procedure=PROCEDURE), 4)
+    assert "diverged" in refusal(device, Instruction(diverging, upload=(), procedure=PROCEDURE), 4)
 
 
 def test_without_the_second_message_it_goes_on_and_its_layers_are_of_that_round(device, model):
@@ -157,9 +133,9 @@ def test_without_the_second_message_it_goes_on_and_its_layers_are_of_that_round(
 def test_a_device_that_lost_the_trained_models_says_so(device, model):
     device.reply(both(model[1]), 4)
     device.state.runs.of("r").delete("round-000004.safetensors")
-    assert "no longer has the models that it trained for the trial of round 4" in device.refusal(take(True), 4)
+    assert "no longer has the models that it trained for the trial of round 4" in refusal(device, take(True), 4)
     device.reply(whole(model[1]), 4)
-    assert "no longer has the models" in device.refusal(take(True), 4)
+    assert "no longer has the models" in refusal(device, take(True), 4)
 
 
 def test_a_trial_that_is_repeated_gives_the_same(device, model):
@@ -175,7 +151,7 @@ def test_a_trial_that_is_repeated_gives_the_same(device, model):
 def test_both_models_must_be_whole(device, model):
     models = {ARRAYS: Payload(model[1]), NEW: Payload(model[1], model[0].layers[:1])}
     some = Instruction(models, upload=(), procedure=PROCEDURE)
-    assert f"Record '{NEW}' must hold a whole model" in device.refusal(some, 1)
+    assert f"Record '{NEW}' must hold a whole model" in refusal(device, some, 1)
 
 
 # --- layers that stay on the device ------------------------------------------------------------------------------
@@ -191,8 +167,8 @@ def test_slow_layers_live_on_the_device_across_restarts(device, model):
     # Trained from the received first layer and its own other ones, as one message with all of that would have it.
     start = before.copy()
     start[first] = model[1][first]
-    same = Device(layout, device.folder / "other").reply(whole(start), 2).vector
-    np.testing.assert_array_equal(device.own(3)[slow], same[slow])
+    same = device.another().reply(whole(start), 2).vector
+    np.testing.assert_array_equal(device.own(2)[slow], same[slow])
     np.testing.assert_array_equal(reply.vector[first], same[first])
     assert device.state.recall("r", 3).facts[WHOLE_ROUND] == 1
 
@@ -216,7 +192,7 @@ def test_layers_from_another_whole_model_count_as_lost(device, model):
     reply = device.reply(part(model, since=2), 3)
     assert reply.metrics["state-lost"] == 1
     assert "loss" not in reply.metrics
-    np.testing.assert_array_equal(device.own(4), device.own(3))
+    np.testing.assert_array_equal(device.own(3), device.own(2))
 
 
 def test_alone_it_needs_no_model_and_says_when_it_has_none(device, model):
@@ -227,20 +203,20 @@ def test_alone_it_needs_no_model_and_says_when_it_has_none(device, model):
     assert "arrays" not in reply.content
     metrics = reply_checks.read_reply(reply, model[0], ()).metrics
     assert metrics["state-lost"] == 0
-    expected = Device(model[0], device.folder / "other").reply(whole(trained), 4)
+    expected = device.another().reply(whole(trained), 4)
     assert metrics["loss"] == expected.metrics["loss"]
-    np.testing.assert_array_equal(device.own(5), expected.vector)
+    np.testing.assert_array_equal(device.own(4), expected.vector)
 
 
 def test_it_is_tested_with_its_own_slow_layers_or_not_at_all(device, model):
     test = part(model, since=1)
-    assert "no model to test" in device.refusal(test, 1, "evaluate")
+    assert "no model to test" in refusal(device, test, 1, "evaluate")
     device.reply(whole(model[1]), 1)
-    tested = reply_checks.read_metrics(device.ask(test, 1, "evaluate"))
-    start = device.own(2)
+    tested = device.tested(test)
+    start = device.own(1)
     columns = model[0].columns(model[0].layers[:1])
     start[columns] = model[1][columns]
-    same = reply_checks.read_metrics(device.ask(whole(start), 1, "evaluate"))
+    same = device.tested(whole(start))
     assert tested["test-loss"] == same["test-loss"]
 
 

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from bouquet.common.settings import load_settings
-from bouquet.experiments.simulation.run import STATE_FOLDER, simulate
+from bouquet.experiments.simulation.run import simulate
 from tests.helpers.stopped_runs import cut_after, lines_of
 
 SETTINGS = [
@@ -66,19 +66,3 @@ def test_a_restart_of_the_server_in_any_phase_changes_nothing(after, is_lost, se
         shutil.rmtree(tmp_path / "cut" / "checkpoint" / f"round-{after:06}")
     simulate(settings, tmp_path / "cut", resume=True)
     assert lines_of(tmp_path / "cut") == lines_of(finished)
-
-
-def test_devices_that_lost_their_state_are_noticed_and_sent_the_whole_model(settings, tmp_path):
-    settings = settings.with_overrides({"strategy.observe_rounds": 9})  # one group, no trial
-    cut_after(3, settings, tmp_path / "cut")
-    for name in ("client-1", "client-4"):
-        shutil.rmtree(tmp_path / "cut" / STATE_FOLDER / name)
-    simulate(settings, tmp_path / "cut", resume=True)
-    lines = lines_of(tmp_path / "cut")
-    whole, part = lines[0]["bytes_by_client"]["client-0"][1], lines[3]["bytes_by_client"]["client-0"][1]
-    down = [{name: down for name, (_, down) in line["bytes_by_client"].items()} for line in lines]
-    assert part < 0.8 * whole
-    assert set(down[3].values()) == {part}
-    # two were sent too little in round 4, said so, and get everything in round 5
-    assert [name for name, got in down[4].items() if got > 0.9 * whole] == ["client-1", "client-4"]
-    assert all(line["replies"] == 6 for line in lines)

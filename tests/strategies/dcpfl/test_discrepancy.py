@@ -40,19 +40,6 @@ def test_gamma_is_lowered_until_the_groups_differ():
     assert next_split(partial(groups_at, linkage), gamma, 0.2) is None
 
 
-@given(st.integers(2, 12), st.integers(0, 1000), st.floats(0.05, 1))
-def test_each_split_refines_the_one_before_and_the_last_leaves_everybody_alone(n, seed, step):
-    points = np.random.default_rng(seed).normal(size=(n, 2))
-    linkage = linkage_matrix(squareform(pdist(points)))
-    gamma, groups = 1.0, groups_at(linkage, 1.0)
-    while (found := next_split(partial(groups_at, linkage), gamma, step)) is not None:
-        assert found[0] < gamma
-        parts = {(part, group) for part, group in zip(found[1].tolist(), groups.tolist(), strict=True)}
-        assert len(parts) == found[1].max() + 1 > groups.max() + 1
-        gamma, groups = found
-    assert groups.tolist() == list(range(n))
-
-
 # Two pairs of clients, 1 apart within and 5 between, and one far from both, which is nearer to the second pair.
 FAR = squareform(pdist(np.array([[0.0], [1], [6], [7], [30]])))
 

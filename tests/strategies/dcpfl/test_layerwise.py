@@ -1,7 +1,4 @@
 import numpy as np
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bouquet.common.parameters.layout import ParameterLayout
 from bouquet.common.protocol import ClientReply
@@ -54,21 +51,6 @@ def test_a_layer_that_stayed_away_is_judged_by_its_drift_in_a_round():
     found = {"a": 1.8, "b": 1.7, "c": 2.5}
     assert slow_layers(found, 0.5, {"a": 3, "b": 1, "c": 1}) == ["a"]
     assert slow_layers(found, 0.5, {"a": 1, "b": 1, "c": 1}) == []
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.floats(0, 1))
-def test_there_is_always_a_fast_layer(values, ratio):
-    found = {str(i): value for i, value in enumerate(values)}
-    assert len(slow_layers(found, ratio, dict.fromkeys(found, 2))) < len(found)
-
-
-@given(st.integers(0, 1000), st.floats(0.1, 10), st.floats(-3, 3))
-def test_neither_the_order_of_the_members_nor_their_scale_matters(seed, factor, offset):
-    W = np.random.default_rng(seed).normal(size=(5, 4)).astype(np.float32)
-    for scaling in ("model", "layer"):
-        found = layer_discrepancies(W, W.mean(axis=0), LAYOUT, scaling)
-        other = np.float32(factor) * W[::-1] + np.float32(offset)
-        assert layer_discrepancies(other, other.mean(axis=0), LAYOUT, scaling) == pytest.approx(found, rel=1e-3)
 
 
 def test_a_device_with_more_samples_weighs_more_in_its_groups_model_and_in_a_trials():

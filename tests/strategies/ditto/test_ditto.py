@@ -1,7 +1,5 @@
 import numpy as np
-import pytest
 
-from bouquet.common.errors import BouquetError
 from bouquet.common.protocol import ARRAYS, Proximal
 from bouquet.experiments.simulation.inline_grid import InlineGrid
 from bouquet.strategies.ditto.strategy import Ditto
@@ -30,8 +28,3 @@ def test_evaluation_asks_for_the_personal_model(layout):
     state = strategy.initial_state(layout, np.zeros(layout.dim, dtype=np.float32))
     instruction = strategy.plan_evaluate(state, 3, ["a"])["a"]
     assert (instruction.procedure, instruction.start) == ("ditto", "personal")
-
-
-def test_a_negative_pull_is_refused():
-    with pytest.raises(BouquetError, match="proximal_weight = -1"):
-        Ditto(proximal_weight=-1)

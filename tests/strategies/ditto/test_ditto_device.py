@@ -6,42 +6,22 @@ import sys
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Message
 
-from bouquet.client.app import make_client_app
 from bouquet.client.rounds.start_model import compose
-from bouquet.client.state.device_state import PERSONAL, DeviceState, Kept
-from bouquet.client.state.store import FolderStore
+from bouquet.client.state.device_state import PERSONAL, Kept
 from bouquet.common import protocol
-from bouquet.common.model.build import initial_model, state_vector
 from bouquet.common.protocol import ARRAYS, SPARE, Encoder, Instruction, Payload, Proximal
 from bouquet.common.settings import load_settings
-from bouquet.experiments.simulation.inline_grid import InlineGrid
-from bouquet.strategies.base import reply_checks
+from tests.helpers.one_device import OneDevice
 
 CHANGES = ["data.clients=10", "train.local_epochs=1", "train.momentum=0", "data.partition=rotated", "data.groups=2"]
 SETTINGS = load_settings(None, CHANGES)
-InlineGrid({})  # gives Flower's Message its sender
 
 
-@pytest.fixture(scope="module")
-def model():
-    return state_vector(initial_model(SETTINGS))
-
-
-def context(folder=None):
-    config = {"partition-id": 3, "num-partitions": 10} | ({"state-dir": str(folder)} if folder else {})
-    return Context(1, 2, config, RecordDict(), {})
-
-
-def ask(model, instruction, round_=1, kind="train"):
-    content = Encoder(model[0]).content(instruction, round_, "r", {})
-    return Message(content, dst_node_id=2, message_type=kind)
-
-
-def answer(model, instruction, ctx, round_=1):
-    reply = make_client_app(SETTINGS)(ask(model, instruction, round_), ctx)
-    return reply_checks.read_reply(reply, model[0], instruction.upload)
+@pytest.fixture
+def device(tmp_path):
+    return OneDevice(SETTINGS, tmp_path / "device")
 
 
 def ditto(vector, weight=1.0, **more):
@@ -53,46 +33,40 @@ def plain(vector, **more):
     return Instruction({ARRAYS: Payload(vector)}, **more)
 
 
-def personal(folder, model, round_=1):
-    """The model that the device keeps."""
-    kept = DeviceState(FolderStore(folder, durable=False)).recall("r", round_ + 1)
-    return model[0].flatten(kept.slots[PERSONAL])
-
-
-def test_the_upload_is_what_fedavg_would_upload(model, tmp_path):
-    replies = [answer(model, how(model[1]), context(tmp_path / how.__name__)) for how in (ditto, plain)]
+def test_the_upload_is_what_fedavg_would_upload(device):
+    initial, alone = device.initial, device.another("alone")
+    replies = [device.reply(ditto(initial)), alone.reply(plain(initial))]
     np.testing.assert_array_equal(replies[0].vector, replies[1].vector)
     # a strong pull keeps the personal model at the global one that was received, and no nearer to the trained one
-    held = answer(model, ditto(model[1], weight=9.0), context(tmp_path / "held"))
-    np.testing.assert_array_equal(held.vector, replies[1].vector)
-    moved = [np.linalg.norm(personal(tmp_path / name, model) - model[1]) for name in ("ditto", "held")]
+    held = device.another("held")
+    np.testing.assert_array_equal(held.reply(ditto(initial, weight=9.0)).vector, replies[1].vector)
+    moved = [np.linalg.norm(one.own() - initial) for one in (device, held)]
     assert moved[1] < 0.5 * moved[0]
 
 
-def test_without_a_pull_the_personal_model_is_trained_alone(model, tmp_path):
-    answer(model, ditto(model[1], weight=0.0, newcomer=True), context(tmp_path / "ditto"))
-    answer(model, plain(model[1]), context(tmp_path / "alone"))
-    far = model[1] + np.float32(3)
-    second = answer(model, ditto(far, weight=0.0), context(tmp_path / "ditto"), round_=2)
-    answer(model, Instruction(start="personal", upload=()), context(tmp_path / "alone"), round_=2)
-    np.testing.assert_array_equal(personal(tmp_path / "ditto", model, 2), personal(tmp_path / "alone", model, 2))
+def test_without_a_pull_the_personal_model_is_trained_alone(device):
+    alone = device.another("alone")
+    device.reply(ditto(device.initial, weight=0.0, newcomer=True))
+    alone.reply(plain(device.initial))
+    far = device.initial + np.float32(3)
+    second = device.reply(ditto(far, weight=0.0), 2)
+    alone.reply(Instruction(start="personal", upload=()), 2)
+    np.testing.assert_array_equal(device.own(2), alone.own(2))
     # what it sends is the received model trained, not its own
-    assert np.linalg.norm(second.vector - far) < np.linalg.norm(second.vector - model[1])
+    assert np.linalg.norm(second.vector - far) < np.linalg.norm(second.vector - device.initial)
 
 
-def test_it_is_tested_with_its_personal_model(model, tmp_path):
-    ctx = context(tmp_path)
+def test_it_is_tested_with_its_personal_model(device):
     for round_ in (1, 2, 3):
-        trained = answer(model, ditto(model[1], weight=0.01, config={"local-epochs": 3}), ctx, round_)
-    evaluated = make_client_app(SETTINGS)(ask(model, ditto(np.zeros_like(model[1])), 3, "evaluate"), ctx)
-    metrics = reply_checks.read_metrics(evaluated)
+        trained = device.reply(ditto(device.initial, weight=0.01, config={"local-epochs": 3}), round_)
+    metrics = device.tested(ditto(np.zeros_like(device.initial)), 3)
     assert metrics["accuracy"] == trained.metrics["accuracy-trained"] > 0.5
     assert metrics["state-lost"] == 0
 
 
-def test_a_lost_personal_model_begins_at_the_global_one_and_is_said(model, tmp_path):
-    lost = answer(model, ditto(model[1]), context(tmp_path / "empty"), round_=2)
-    new = answer(model, ditto(model[1], newcomer=True), context(tmp_path / "new"), round_=2)
+def test_a_lost_personal_model_begins_at_the_global_one_and_is_said(device):
+    lost = device.reply(ditto(device.initial), 2)
+    new = device.another("new").reply(ditto(device.initial, newcomer=True), 2)
     assert (lost.metrics["state-lost"], new.metrics["state-lost"]) == (1, 0)
     np.testing.assert_array_equal(lost.vector, new.vector)
     assert lost.metrics["accuracy"] == new.metrics["accuracy"]
@@ -142,16 +116,16 @@ train(2)
 """
 
 
-def test_personal_layers_survive_a_device_that_is_killed_in_the_middle_of_a_round(model, tmp_path):
+def test_personal_layers_survive_a_device_that_is_killed_in_the_middle_of_a_round(device):
     """Killed after three mini-batches of round 2 and started again, it gives what it would have given."""
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "killed"), *CHANGES], capture_output=True)
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(device.folder), *CHANGES], capture_output=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
-    first = model[0].layers[:1]
-    shared = Instruction({ARRAYS: Payload(model[1], first)})
-    answer(model, shared, context(tmp_path / "whole"), 1)
-    after = [answer(model, shared, context(tmp_path / name), 2) for name in ("killed", "whole")]
+    whole = device.another("whole")
+    shared = Instruction({ARRAYS: Payload(device.initial, device.layout.layers[:1])})
+    whole.reply(shared)
+    after = [one.reply(shared, 2) for one in (device, whole)]
     assert [reply.metrics["state-lost"] for reply in after] == [0, 0]
     np.testing.assert_array_equal(after[0].vector, after[1].vector)
-    fresh = answer(model, shared, context(tmp_path / "empty"), 2)
+    fresh = device.another("empty").reply(shared, 2)
     assert fresh.metrics["state-lost"] == 1
     assert not np.array_equal(fresh.vector, after[0].vector)

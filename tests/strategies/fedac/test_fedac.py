@@ -1,22 +1,16 @@
 """FedAC: what a device is sent, the steps of a round, checkpoints and whole runs."""
 
-import shutil
-
 import numpy as np
 import pytest
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.parameters.layout import LayoutError, ParameterLayout
-from bouquet.common.protocol import ARRAYS, IDENTIFY, STANDARD, reply
-from bouquet.common.settings import load_settings
-from bouquet.experiments.simulation.inline_grid import InlineGrid
-from bouquet.experiments.simulation.run import simulate
+from bouquet.common.protocol import ARRAYS, STANDARD
 from bouquet.strategies.base.state_io import dump_state, load_state
 from bouquet.strategies.fedac import strategy as fedac_strategy
 from bouquet.strategies.fedac.state import FedACState, embedding_layers
 from bouquet.strategies.fedac.strategy import GLOBAL_EMBEDDING, FedAC
-from tests.helpers.fedac_replies import FOUR, WIDE, fixed, planted, replies, started
-from tests.helpers.stopped_runs import cut_after
+from tests.helpers.fedac_replies import FOUR, fixed, replies, started
 
 # --- what a device is sent ---------------------------------------------------------------------------------------
 
@@ -27,6 +21,9 @@ def test_the_first_clusters_are_k_means_over_the_directions_of_the_reduced_model
     assert state.assignment == {"a": 0, "b": 0, "c": 1, "d": 1}
     assert state.centers.tolist() == [[0, 2], [10, 2]]
     assert state.global_embedding.tolist() == [5, 0]
+    kind, names, matrix = fixed().client_similarity(state, None)
+    assert (kind, names) == ("cosine of the reduced client models", ("a", "b", "c", "d"))
+    assert matrix[0, 1] > 0.9 > 0 > matrix[0, 2]
 
 
 def test_a_device_is_sent_its_center_the_global_embedding_and_both_pulls():
@@ -180,73 +177,3 @@ def test_with_one_device_a_round_the_clusters_are_found_all_the_same():
     assert clusters.keys() == set("abcd")
     assert clusters["a"] == clusters["c"] != clusters["b"] == clusters["d"]
     assert state.gathered == {}
-
-
-# --- checkpoints, grids and whole runs ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("options", [{}, {"similarity": "l2", "tuning": "off"}])
-def test_the_state_survives_a_checkpoint_after_every_round(options):
-    strategy = FedAC(num_clusters=3, **options)
-    state = strategy.initial_state(WIDE, np.zeros(10, dtype=np.float32))
-    for round_ in range(1, 6):
-        rows = planted(6, seed=round_)
-        if round_ > 1:
-            rows = dict(list(rows.items())[: 25 + round_])
-        state = strategy.update(state, round_, replies(rows, WIDE))
-        restored = load_state(FedACState, *dump_state(state))
-        assert dump_state(restored)[1] == dump_state(state)[1]
-        for name, array in dump_state(state)[0].items():
-            np.testing.assert_array_equal(dump_state(restored)[0][name], array)
-        state = restored
-    assert len(state.assignment) == 30
-
-
-def test_on_a_grid_with_a_client_that_fails_and_one_that_joins_late(scripted, play):
-    def towards(goal):
-        return lambda sent, received: np.linspace(goal, goal + 1, len(sent))
-
-    clients = {1: scripted("a", towards(0.0)), 2: scripted("b", towards(0.2)), 3: scripted("c", towards(8.0))}
-    clients |= {4: scripted("d", towards(8.2)), 5: scripted("bad", lambda sent, received: np.full_like(sent, np.inf))}
-    clients[6] = lambda message: reply(message, "node-6", {}) if message.metadata.message_type == IDENTIFY else None
-    grid, strategy = InlineGrid(clients), FedAC(num_clusters=2, identify=False)
-    strategy.round_patience = type(strategy.round_patience)(0.2)
-    play(strategy, grid, range(1, 4))
-    assert strategy.assignment(strategy.state) == {"a": 0, "b": 0, "c": 1, "d": 1}
-    assert set(strategy.train_round.failures) == {"bad", "node-6"}
-    del grid.handlers[6]
-    grid.handlers[7] = scripted("e", towards(7.8))
-    play(strategy, grid, range(4, 7))
-    assert strategy.assignment(strategy.state)["e"] == 1
-    kind, names, matrix = strategy.client_similarity(strategy.state, strategy.train_round.replies)
-    assert (kind, names) == ("cosine of the reduced client models", ("a", "b", "c", "d", "e"))
-    assert matrix[0, 1] > 0.9 > 0 > matrix[0, 2]
-
-
-def test_on_digits_a_run_that_lost_a_round_ends_as_the_uninterrupted_one(tmp_path):
-    """The devices hold round 3 already when they are asked for it again."""
-    options = ["simulation.engine=inline", "strategy.name=fedac", "data.clients=12", "data.partition=rotated"]
-    options += ["data.groups=3", "train.learning_rate=0.05", "run.rounds=4"]
-    chosen = load_settings(None, options)
-    whole = simulate(chosen, tmp_path / "whole")
-    assert (whole["clusters"], whole["purity"]) == (3, 1.0)
-    cut_after(3, chosen, tmp_path / "cut")
-    shutil.rmtree(tmp_path / "cut" / "checkpoint" / "round-000003")
-    cut = simulate(chosen, tmp_path / "cut", resume=True)
-    assert {**cut, "seconds": 0} == {**whole, "seconds": 0}
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_clusters": 0}, "num_clusters = 0: .* from min_clusters = 1 to max_clusters = 15"),
-        ({"num_clusters": 16}, "num_clusters = 16"),
-        ({"num_clusters": 0, "tuning": "off"}, "num_clusters = 0: a whole number from 1"),
-        ({"proximal_weight": -1.0}, "proximal_weight = -1.0"),
-        ({"embedding_weight": float("nan")}, "embedding_weight = nan"),
-        ({"pca_dim": 0}, "pca_dim = 0"),
-    ],
-)
-def test_bad_hyper_parameters(options, message):
-    with pytest.raises(BouquetError, match=message):
-        FedAC(**options)

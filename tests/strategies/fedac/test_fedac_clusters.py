@@ -41,16 +41,6 @@ def test_each_split_is_recorded_with_the_figure_that_decided_it():
         assert change["against"] == pytest.approx(record["silhouettes"]["2"])
 
 
-@pytest.mark.parametrize("start", [2, 5])
-def test_clients_who_are_all_alike_end_in_one_cluster(start):
-    strategy = FedAC(num_clusters=start, pca_dim=9)
-    rows = planted(1, members=30)
-    state = started(strategy, rows, WIDE)
-    assert set(state.assignment.values()) == {0}
-    np.testing.assert_allclose(state.centers, [np.mean(list(rows.values()), axis=0)], rtol=1e-5)
-    assert [change.kind for change in state.changes] == ["merge"] * (start - 1)
-
-
 def test_a_cluster_that_loses_all_its_members_goes_when_k_is_tuned():
     strategy, tuned = fixed(), FedAC(num_clusters=2)
     rows = {**{f"a{i}": (0, i / 5) for i in range(4)}, **{f"b{i}": (10, i / 5) for i in range(4)}}
@@ -120,22 +110,6 @@ def test_a_cluster_split_off_without_a_model_has_the_center_that_the_map_holds()
         members = [row for client, row in rows.items() if int(client[1:]) % 4 == group]
         center = state.centers[state.assignment[f"c{group:02d}"]]
         np.testing.assert_allclose(center, np.mean(members, axis=0), atol=1e-4)
-
-
-def test_the_papers_ratio_splits_and_merges(monkeypatch):
-    def ratio(num_clusters, split_above, merge_below):
-        monkeypatch.setattr(FedAC, "split_above", split_above)
-        monkeypatch.setattr(FedAC, "merge_below", merge_below)
-        return FedAC(num_clusters=num_clusters, tuning="ratio")
-
-    strategy = ratio(2, split_above=0.3, merge_below=0.0)
-    state = started(strategy, planted(4, noise=0.01), WIDE)
-    assert "split" in [change.kind for change in state.changes]
-    assert all(change.against == 0.3 < change.figure for change in state.changes)
-    strategy = ratio(4, split_above=0.5, merge_below=0.4)
-    state = started(strategy, planted(4, noise=0.01), WIDE)
-    assert [change.kind for change in state.changes] == ["merge", "merge"]
-    assert set(state.assignment.values()) == {0, 1}
 
 
 @pytest.mark.parametrize("rule", ["median", "trimmed-mean", "krum"])

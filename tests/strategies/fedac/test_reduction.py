@@ -1,11 +1,8 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from sklearn.decomposition import PCA
 
-from bouquet.common.errors import BouquetError
-from bouquet.strategies.fedac.reduction import Remembered, fit_map, most_similar, unit_rows
+from bouquet.strategies.fedac.reduction import Remembered, fit_map, most_similar
 
 
 def models(n, d, seed=0):
@@ -71,28 +68,8 @@ def test_equal_models_have_no_direction(rows):
     assert fit_map(np.array(rows, dtype=np.float32), 2) is None
 
 
-def test_at_least_one_number():
-    with pytest.raises(BouquetError, match="pca_dim = 0"):
-        fit_map(models(3, 4), 0)
-
-
-@settings(deadline=None)
-@given(st.integers(0, 1000), st.integers(-50, 50))
-def test_reduced_models_do_not_depend_on_order_or_origin(seed, shift):
-    W = models(6, 20, seed).round(2)
-    order = np.random.default_rng(seed).permutation(6)
-    ours = fit_map(W, 3)[0].reduce(W)
-    theirs = fit_map(W[order] + shift, 3)[0].reduce(W[order] + shift)
-    between = np.linalg.norm(ours[:, None] - ours[None], axis=2)[np.ix_(order, order)]
-    np.testing.assert_allclose(np.linalg.norm(theirs[:, None] - theirs[None], axis=2), between, atol=1e-3)
-
-
 def test_the_most_similar_center_is_not_always_the_nearest():
     centers = np.array([[1.0, 0.0], [8.0, 6.0]])
     rows = np.array([[10.0, 1.0], [0.1, 0.1], [0.0, 0.0]])
     # cosines: 10/√101 = .995 and 86/√10100 = .856; then √½ = .707 and 1.4/√2 = .990; zero is like no center
     assert most_similar(rows, centers).tolist() == [0, 1, 0]
-
-
-def test_unit_rows():
-    assert unit_rows(np.array([[3.0, 4.0], [0.0, 0.0]])).tolist() == [[0.6, 0.8], [0, 0]]

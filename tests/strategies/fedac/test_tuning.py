@@ -3,24 +3,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bouquet.common.errors import BouquetError
 from bouquet.strategies.fedac import tuning
-from bouquet.strategies.fedac.tuning import Change, Tuner, ratios
+from bouquet.strategies.fedac.tuning import RULES, Change, ratios
 
 
-def tuner(rule="silhouette", **changes):
-    thresholds = {"min_clusters": 1, "max_clusters": 12, "split_above": 0.5, "merge_below": 0.02}
-    return Tuner(rule, **{**thresholds, **changes})
+@pytest.fixture
+def thresholds(monkeypatch):
+    def of(split_above, merge_below):
+        monkeypatch.setattr(tuning, "SPLIT_ABOVE", split_above)
+        monkeypatch.setattr(tuning, "MERGE_BELOW", merge_below)
+
+    return of
 
 
-def tune(rows, labels, centers=None, num_clusters=None, **options):
+def tune(rows, labels, centers=None, num_clusters=None, rule="silhouette", most=12):
     rows, labels = np.asarray(rows, dtype=float), np.asarray(labels)
     count = num_clusters or int(labels.max()) + 1
     if centers is None:
         centers = np.full((count, rows.shape[1]), 99.0)
         for k in np.unique(labels):
             centers[k] = rows[labels == k].mean(axis=0)
-    return tuner(**options).tune(rows, labels, np.asarray(centers, dtype=float), 0)
+    return RULES[rule](rows, labels, np.asarray(centers, dtype=float), most, 0)
 
 
 def planted(groups=6, members=5, dims=10, noise=0.1, seed=0):
@@ -59,12 +62,6 @@ def test_one_blob_is_one_cluster(start):
     assert [change.kind for change in tuned.changes] == ["merge"] * (start - 1)
     assert all(change.figure < change.against == 0.25 for change in tuned.changes)
     assert tuned.labels.tolist() == [0] * 30
-
-
-def test_the_fewest_clusters_that_are_allowed():
-    rows = np.random.default_rng(0).normal(size=(30, 10))
-    assert tune(rows, np.arange(30) % 5, min_clusters=3).num_clusters == 3
-    assert tune(rows, np.arange(30) % 3, min_clusters=3).changes == []
 
 
 def test_a_bad_grouping_into_the_right_number_is_put_right():
@@ -130,36 +127,40 @@ def test_ratios_by_hand():
     assert np.isnan(ratios(np.array(LINE), np.zeros(5, dtype=int), centers[:1])).all()
 
 
-def test_the_papers_rule_splits_a_large_ratio():
-    tuned = tune(LINE, LINE_LABELS, rule="ratio", split_above=0.1, merge_below=0.0)
+def test_the_papers_rule_splits_a_large_ratio(thresholds):
+    thresholds(0.1, 0.0)
+    tuned = tune(LINE, LINE_LABELS, rule="ratio")
     assert tuned.changes == [Change("split", [0], pytest.approx(1 / 9), 0.1)]
     assert tuned.labels.tolist() == [0, 3, 1, 1, 2]
     assert tuned.parents == [0, 1, 2, 0]
 
 
-def test_the_papers_rule_merges_a_small_ratio_into_the_nearest():
-    tuned = tune(LINE, LINE_LABELS, rule="ratio", split_above=0.5, merge_below=0.05)
+def test_the_papers_rule_merges_a_small_ratio_into_the_nearest(thresholds):
+    thresholds(0.5, 0.05)
+    tuned = tune(LINE, LINE_LABELS, rule="ratio")
     # 1 and 2 both have ρ = 0 and each other as neighbours: one merge
     assert [(change.kind, sorted(change.clusters)) for change in tuned.changes] == [("merge", [1, 2])]
     assert tuned.labels.tolist() == [0, 0, 1, 1, 1]
 
 
-def test_the_papers_rule_does_not_merge_into_a_cluster_that_was_split():
+def test_the_papers_rule_does_not_merge_into_a_cluster_that_was_split(thresholds):
+    thresholds(0.3, 0.05)
     places = [-1, -1.01, 1, 1.01, 2.5, 2.5, 9, 9.1]
     rows, labels = [[x, 0.0] for x in places], [0, 0, 0, 0, 1, 1, 2, 2]
-    tuned = tune(rows, labels, rule="ratio", split_above=0.3, merge_below=0.05)
+    tuned = tune(rows, labels, rule="ratio")
     # ρ: 1.005 / 2.5, 0, .05 / 6.55; 0 is nearest to 1, which is free to take in 2
     assert [(change.kind, change.clusters) for change in tuned.changes] == [("split", [0]), ("merge", [2, 1])]
     assert [change.figure for change in tuned.changes] == pytest.approx([0.402, 0.05 / 6.55])
     assert tuned.labels.tolist() == [0, 0, 2, 2, 1, 1, 1, 1]
 
 
-def test_the_papers_rule_splits_neither_one_client_nor_equal_ones_and_keeps_bounds():
+def test_the_papers_rule_splits_neither_one_client_nor_equal_ones_and_keeps_bounds(thresholds):
+    thresholds(0.2, 0.0)
     centers = [[1.0, 0.0], [11.0, 0.0], [14.0, 0.0]]  # off their members: ρ of 1/10, 1/3 and 1/3
-    tuned = tune(LINE, LINE_LABELS, rule="ratio", centers=centers, split_above=0.2, merge_below=0.0)
+    tuned = tune(LINE, LINE_LABELS, rule="ratio", centers=centers)
     assert tuned.changes == []
-    assert tune(LINE, LINE_LABELS, rule="ratio", split_above=0.1, merge_below=0.0, max_clusters=3).changes == []
-    assert tune(LINE, LINE_LABELS, rule="ratio", merge_below=0.05, min_clusters=3).changes == []
+    thresholds(0.1, 0.0)
+    assert tune(LINE, LINE_LABELS, rule="ratio", most=3).changes == []
 
 
 @settings(deadline=None, max_examples=50)
@@ -170,7 +171,7 @@ def test_every_client_and_cluster_is_accounted_for(data):
     old = np.array(data.draw(st.lists(st.integers(0, count - 1), min_size=n, max_size=n)))
     rule = data.draw(st.sampled_from(["silhouette", "ratio"]))
     rows = np.random.default_rng(n).normal(size=(n, 3))
-    tuned = tune(rows, old, num_clusters=count, rule=rule, max_clusters=5)
+    tuned = tune(rows, old, num_clusters=count, rule=rule, most=5)
     assert set(tuned.labels.tolist()) == set(range(tuned.num_clusters))
     by_kind = {kind: [c.clusters[0] for c in tuned.changes if c.kind == kind] for kind in ("split", "merge", "removal")}
     assert by_kind["removal"] == [k for k in range(count) if k not in old]
@@ -179,16 +180,3 @@ def test_every_client_and_cluster_is_accounted_for(data):
         assert tuned.parents == living + by_kind["split"]
     for k, parent in enumerate(tuned.parents):
         assert parent in old[tuned.labels == k]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"min_clusters": 0}, "min_clusters = 0"),
-        ({"max_clusters": 2, "min_clusters": 3}, "max_clusters = 2"),
-        ({"merge_below": 0.6}, "merge_below = 0.6"),
-    ],
-)
-def test_thresholds_that_exclude_each_other(changes, message):
-    with pytest.raises(BouquetError, match=message):
-        tuner(**changes)

@@ -1,15 +1,10 @@
 """FedDANE on real devices with a small network, and on scripted ones."""
 
-import json
-
 import numpy as np
-import pytest
 
-from bouquet.common.errors import BouquetError
 from bouquet.common.protocol import ARRAYS, Instruction, Payload, Proximal
 from bouquet.experiments.simulation.inline_grid import InlineGrid
 from bouquet.strategies import one_model
-from bouquet.strategies.base.state_io import dump_state, load_state
 from bouquet.strategies.baselines.fedavg import ALL_SAMPLES
 from bouquet.strategies.feddane import GRADIENT, PROCEDURE
 from bouquet.strategies.feddane.strategy import FedDANE
@@ -104,17 +99,3 @@ def test_without_enough_gradients_the_model_stays(layout, scripted, play):
     answers = {1: scripted("a", scripted_gradients(1.0)), 2: lambda message: None}
     play(strategy, InlineGrid(answers), range(1, 2))
     assert strategy.centers(strategy.state).tolist() == [[0] * 8]
-
-
-def test_the_state_between_the_exchanges_survives_a_checkpoint(layout):
-    strategy = FedDANE()
-    state = strategy.initial_state(layout, np.ones(layout.dim, dtype=np.float32))
-    for gradient in (None, np.full(layout.dim, 2, dtype=np.float32)):
-        arrays, rest = dump_state(type(state)(state.centers, ["a"], gradient, ["a"]))
-        restored = load_state(strategy.state_class, arrays, json.loads(json.dumps(rest)))
-        assert set(strategy.plan(restored, 1, ["a", "b"])) == (set() if gradient is None else {"a"})
-
-
-def test_a_negative_pull_is_refused():
-    with pytest.raises(BouquetError, match="proximal_weight = -1"):
-        FedDANE(proximal_weight=-1)

@@ -9,9 +9,7 @@ import pytest
 from bouquet.common.errors import BouquetError
 from bouquet.common.parameters.layout import ParameterLayout
 from bouquet.common.protocol import ARRAYS, SPARE, STATE_LOST
-from bouquet.experiments.simulation.inline_grid import InlineGrid
 from bouquet.strategies.base.replies import PublicData
-from bouquet.strategies.base.state_io import dump_state, load_state
 from bouquet.strategies.fedtsdp.hopkins import entropy
 from bouquet.strategies.fedtsdp.strategy import FedTSDP
 from tests.helpers import points
@@ -236,52 +234,6 @@ def test_the_record_is_json_and_says_what_was_seen():
     assert matrix[0, 2] == pytest.approx(record["divergences"][-1])
 
 
-def test_the_same_round_gives_the_same_and_a_checkpoint_goes_on_alike():
-    made = strategy(0.5)
-    state = made.prepare(made.update(start(made), 1, replies(ROWS)).state, 2, list(ROWS), None)
-    arrays, rest = dump_state(state)
-    restored = load_state(made.state_class, arrays, json.loads(json.dumps(rest)))
-    moved = {name: np.asarray(row) + i for i, (name, row) in enumerate(ROWS.items())}
-    first, second = (made.update(s, 2, replies(moved)).state for s in (state, restored))
-    np.testing.assert_array_equal(first.centers, second.centers)
-    np.testing.assert_array_equal(first.weights, second.weights)
-    np.testing.assert_array_equal(first.divergence, second.divergence)
-    assert dump_state(first)[1] == dump_state(second)[1]
-    other = strategy(0.5, seed=1)
-    assert other.update(state, 2, replies(moved)).state.observed != first.observed
-
-
-def test_on_a_grid_with_a_client_that_fails(layout, scripted, play):
-    """Two layers and dampening 0.5: the second is personal after one clustering, and travels as a spare only."""
-    seen = {name: [] for name in "abc"}
-    absent = [False]
-
-    def towards(value):
-        return lambda sent, received: np.full(layout.dim, value)
-
-    def sometimes(message):
-        return None if absent[0] and message.metadata.message_type == "train" else handlers["c"](message)
-
-    values = {"a": 9.0, "b": 9.0, "c": -9.0}
-    handlers = {name: scripted(name, towards(values[name]), seen=seen[name]) for name in "abc"}
-    made = FedTSDP(hopkins_threshold=ALWAYS, dampening=0.5, identify=True, round_timeout=0.3)
-    made.public = PublicData(SAMPLES, say)
-    grid = InlineGrid({1: handlers["a"], 2: handlers["b"], 3: sometimes})
-    play(made, grid, range(1, 3))
-    absent[0] = True
-    play(made, grid, range(3, 4))
-    absent[0] = False
-    play(made, grid, range(4, 5))
-    assert made.assignment(made.state) == {"a": 0, "b": 0, "c": 1}
-    layers = [r.models[ARRAYS].layers for r in seen["c"]]
-    assert layers == [("first", "last"), ("first",), ("first",)]
-    assert SPARE not in seen["c"][1].models
-    assert seen["c"][2].models[SPARE].layers == ("last",)
-    assert seen["c"][2].models[SPARE].vector[-1] == -9
-    assert [r.newcomer for r in seen["c"]] == [True, False, False]
-    assert not any(SPARE in r.models for r in seen["a"])
-
-
 def test_it_says_that_it_needs_public_data(layout):
     with pytest.raises(BouquetError, match="attribute `public`"):
         FedTSDP().initial_state(layout, np.zeros(layout.dim, dtype=np.float32))
@@ -290,18 +242,3 @@ def test_it_says_that_it_needs_public_data(layout):
     made.public = PublicData(SAMPLES + 1, say)
     with pytest.raises(BouquetError, match="began with 100 public samples, now there are 101"):
         made.update(state, 1, replies(ROWS))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"patience": 0}, "patience = 0"),
-        ({"eps_weights": 0.0}, "eps_weights = 0.0"),
-        ({"dampening": 1.1}, "dampening = 1.1"),
-        ({"hopkins_threshold": -0.1}, "hopkins_threshold = -0.1"),
-        ({"sampling_gain": -1.0}, "sampling_gain = -1.0"),
-    ],
-)
-def test_hyper_parameters_out_of_range(options, message):
-    with pytest.raises(BouquetError, match=message):
-        FedTSDP(**options)

@@ -50,34 +50,6 @@ def test_mean_and_deviation_are_over_the_draws():
     assert together == (pytest.approx(np.mean(single)), pytest.approx(np.std(single, ddof=1)))
 
 
-@given(st.integers(0, 100), st.floats(0.01, 100), st.floats(-10, 10))
-def test_scale_and_place_do_not_matter(seed, scale, shift):
-    points = rng(seed).normal(size=(8, 3))
-    moved = hopkins_statistic(scale * points + shift, 3, 4, rng(seed))
-    assert moved.mean == pytest.approx(hopkins_statistic(points, 3, 4, rng(seed)).mean, rel=1e-6)
-
-
-def test_outputs_at_the_end_of_their_range_look_clustered_as_the_formula_says():
-    """Without any structure H in many dimensions is a / (a + 1) with a² = (s² + σ²) / 2σ²: above 0.5 for softmax."""
-    points = rng(1).beta(0.3, 3, size=(20, 2000))
-    low, high = points.min(axis=0), points.max(axis=0)
-    uniform = ((high - low) ** 2 / 12 + ((high + low) / 2 - points.mean(axis=0)) ** 2).sum()
-    variance = points.var(axis=0, ddof=1).sum()
-    ratio = np.sqrt((uniform + variance) / (2 * variance))
-    assert hopkins_statistic(points, 5, 20, rng()).mean == pytest.approx(ratio / (ratio + 1), abs=0.01)
-    assert ratio / (ratio + 1) > 0.55
-
-
-def test_points_along_few_directions_look_clustered_in_a_box_of_many():
-    """The same points, turned into 640 dimensions, lie on a plane of 5 that the box's points do not."""
-    few = rng(1).normal(size=(20, 5))
-    turned = few @ np.linalg.qr(rng(2).normal(size=(640, 5)))[0].T
-    independent = rng(3).normal(size=(20, 640))
-    found = [hopkins_statistic(points, 5, 20, rng()).mean for points in (few, turned, independent)]
-    assert found[1] > found[0] + 0.1
-    assert found[2] == pytest.approx(0.5, abs=0.02)
-
-
 def test_weights_by_hand():
     weights = uniform_weights(4)
     batch = np.array([1, 3])

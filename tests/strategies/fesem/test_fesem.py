@@ -1,10 +1,8 @@
 import numpy as np
 import pytest
 
-from bouquet.common.errors import BouquetError
 from bouquet.common.parameters.layout import ParameterLayout
 from bouquet.common.protocol import ARRAYS
-from bouquet.experiments.simulation.inline_grid import InlineGrid
 from bouquet.strategies.base.state_io import dump_state, load_state
 from bouquet.strategies.fesem.state import FeSEMState
 from bouquet.strategies.fesem.strategy import FeSEM
@@ -33,13 +31,6 @@ def test_e_step_and_m_step_by_hand():
     assert state.moved == 1
 
 
-def test_weighting_by_examples():
-    strategy = FeSEM(num_clusters=2, weighting="examples")
-    state = start(strategy)
-    state = strategy.update(state, 2, replies(FOUR, examples={"a": 30, "b": 10, "c": 1, "d": 3}))
-    np.testing.assert_allclose(state.centers, [[0, 0.5], [10, 1.5]])
-
-
 UNEQUAL = {"a": 30, "b": 10, "c": 1, "d": 3}
 
 
@@ -53,6 +44,7 @@ def test_the_first_centers_are_weighted_as_the_later_ones(weighting, centers):
     assert state.assignment == {"a": 0, "b": 0, "c": 1, "d": 1}
     assert state.centers.tolist() == centers
     assert state.examples == {}
+    np.testing.assert_allclose(strategy.update(state, 2, replies(FOUR, UNEQUAL)).centers, centers)
 
 
 def test_partial_participation_keeps_the_others_assignment_and_an_empty_center():
@@ -163,43 +155,3 @@ def test_matched_averaging_does_not_care_for_the_order_of_hidden_units():
         assert centers[-1].assignment == state.assignment  # nobody moves: the pairs are 20 apart
     np.testing.assert_allclose(centers[0].centers, centers[1].centers, rtol=1e-5)
     assert centers[0].assignment == centers[1].assignment
-
-
-def test_the_state_survives_a_checkpoint_while_models_are_gathered():
-    state, _ = gathering(FeSEM(num_clusters=3), "a", "c")
-    arrays, rest = dump_state(state)
-    again = load_state(FeSEMState, arrays, rest)
-    assert dump_state(again)[1] == rest
-    assert {client: model.tolist() for client, model in again.gathered.items()} == {"a": [0, 0], "c": [10, 0]}
-
-
-def test_on_a_grid_with_a_client_that_fails_and_one_that_joins_late(scripted, play):
-    def towards(goal):
-        return lambda sent, received: sent + 0.5 * (goal - sent)
-
-    clients = {1: scripted("a", towards(0.0)), 2: scripted("b", towards(0.2))}
-    clients |= {3: scripted("c", towards(8.0)), 4: scripted("d", lambda sent, received: np.full_like(sent, np.inf))}
-    grid = InlineGrid(clients)
-    strategy = FeSEM(num_clusters=2, identify=True)
-    play(strategy, grid, range(1, 4))
-    assert strategy.assignment(strategy.state) == {"a": 0, "b": 0, "c": 1}
-    assert set(strategy.train_round.failures) == {"d"}
-    grid.handlers[5] = scripted("e", towards(7.8))
-    play(strategy, grid, range(4, 7))
-    assert strategy.assignment(strategy.state)["e"] == 1
-    kind, names, distances = strategy.client_similarity(strategy.state, strategy.train_round.replies)
-    assert (kind, names) == ("Euclidean distance between client models", ("a", "b", "c", "e"))
-    assert distances[0, 1] < distances[0, 2]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_clusters": 0}, "num_clusters = 0"),
-        ({"proximal_weight": -1.0}, "proximal_weight = -1.0"),
-        ({"num_clusters": "four"}, "num_clusters = 'four': a whole number from 1, or 'auto'"),
-    ],
-)
-def test_bad_hyper_parameters(options, message):
-    with pytest.raises(BouquetError, match=message):
-        FeSEM(**options)

@@ -172,17 +172,6 @@ def test_the_network_computes_the_same(network: Factory, seed: int) -> None:
     assert np.allclose(outputs(network, layout, matched), outputs(network, layout, row), rtol=1e-4, atol=1e-4)
 
 
-@settings(deadline=None, max_examples=25)
-@given(seed=seeds, factor=st.sampled_from([0.125, 16.0]))
-def test_the_scale_of_the_models_does_not_matter(seed: int, factor: float) -> None:
-    layout = layout_of(cnn)
-    center, *rows = random_models(layout, seed, 3)
-    scale = np.float32(factor)
-    assert np.array_equal(
-        match_rows(scale * center, scale * np.stack(rows), layout), scale * match_rows(center, np.stack(rows), layout)
-    )
-
-
 def test_rows_that_match_already_stay_and_the_callers_are_not_touched() -> None:
     layout = layout_of(cnn)
     center, other = random_models(layout, 1, 2)
@@ -190,15 +179,6 @@ def test_rows_that_match_already_stay_and_the_callers_are_not_touched() -> None:
     before = rows.copy()
     assert np.array_equal(match_rows(center, rows, layout)[:2], rows[:2])
     assert np.array_equal(rows, before)
-
-
-def test_matching_brings_permuted_models_together() -> None:
-    layout = layout_of(mlp)
-    center = random_models(layout, 3, 1)[0]
-    noise = np.random.default_rng(0).normal(0, 0.01, (4, layout.dim)).astype(np.float32)
-    rows = np.stack([with_permuted_units(layout, center + shift, seed) for seed, shift in enumerate(noise)])
-    assert np.linalg.norm(matched_mean(center, rows, layout) - center) < 0.05
-    assert np.linalg.norm(weighted_mean(rows) - center) > 0.5
 
 
 def test_the_chain_of_a_network() -> None:

@@ -142,23 +142,6 @@ def test_a_reply_that_names_no_cluster_is_left_out():
     assert strategy.update(state, 2, replies({"b": ((50, 50), 2)})).state is state
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"num_clusters": 0},
-        {"gradient_weight": 1.5},
-        {"similarity": "taxicab"},
-        {"local_update": "half"},
-        {"empty_cluster": "told"},
-        {"choice_batches": 0},
-    ],
-)
-def test_hyper_parameters_out_of_range_are_named(options):
-    (key, value) = next(iter(options.items()))
-    with pytest.raises(BouquetError, match=f"{key} = {value!r}"):
-        GradientLoss(**options)
-
-
 def test_the_initial_models_are_drawn_from_seeds_of_their_own():
     strategy = GradientLoss(num_clusters=3, seed=7)
     seeds = []

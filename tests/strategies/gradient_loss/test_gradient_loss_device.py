@@ -1,75 +1,37 @@
 """The device that chooses its cluster: two devices and two clusters by hand, and what it keeps from round to round."""
 
-import sys
-import types
-
 import numpy as np
 import pytest
 import torch
-from flwr.app import Context, Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from bouquet.client.app import make_client_app
 from bouquet.common import protocol
 from bouquet.common.errors import BouquetError
-from bouquet.common.model.build import initial_model, state_vector
-from bouquet.common.protocol import Encoder, Instruction, Payload
-from bouquet.common.settings import load_settings
-from bouquet.experiments.simulation.inline_grid import InlineGrid
-from bouquet.strategies.base import reply_checks
+from bouquet.common.protocol import Instruction, Payload
 from bouquet.strategies.gradient_loss import wire as choice
 from bouquet.strategies.gradient_loss.device import choose_identity, step_similarity
 from bouquet.strategies.gradient_loss.wire import Choice, center_record, step_record
-
-InlineGrid({})  # gives Flower's Message its sender
-
-
-def linear(input_shape, num_classes):
-    return nn.Linear(2, 2, bias=False)
+from tests.helpers.one_device import four_weights
 
 
 @pytest.fixture
-def settings(monkeypatch):
-    """A model of four weights W (2 × 2), without bias: its gradient is (p − y) xᵀ."""
-    module = types.ModuleType("four_weights")
-    module.linear = linear
-    monkeypatch.setitem(sys.modules, "four_weights", module)
-    return load_settings(
-        None,
-        [
-            "data.dataset=own",
-            "data.classes=zero,one",
-            "data.input_shape=2",
-            "model.name=four_weights:linear",
-            "train.momentum=0",
-            "train.learning_rate=1",
-        ],
-    )
-
-
-@pytest.fixture
-def device(settings, tmp_path):
+def device(monkeypatch, tmp_path):
     """``device("a", label)`` answers messages; its samples are all (1, 0), with one label to train and test on."""
 
-    def make(name, label, test_label=None):
-        file = tmp_path / f"{name}.npz"
-        x = np.tile(np.array([1, 0], dtype=np.float32), (4, 1))
-        tested = np.full(4, label if test_label is None else test_label)
-        np.savez(file, x=x, y=np.full(4, label), x_test=x, y_test=tested)
-        app, state, layout = make_client_app(settings), RecordDict(), state_vector(initial_model(settings))[0]
+    def make(name, label, test_label=None, **more):
+        labels = np.full(4, label)
+        tested = labels if test_label is None else np.full(4, test_label)
+        one = four_weights(monkeypatch, tmp_path, labels, tested, "train.learning_rate=1", name=name, **more)
 
-        def ask(models, kind="train", round_=2, state=state, sent=None, **question):
+        def ask(models, kind="train", round_=2, sent=None, **question):
             asked = Choice(**{"num_clusters": 2, "version": 1, "gradient_weight": 0.2, **question})
             payloads = {record: Payload(np.asarray(v, dtype=np.float32)) for record, v in models.items()}
             instruction = Instruction(payloads, procedure=choice.PROCEDURE, config=asked.to_config())
-            message = Message(
-                Encoder(layout).content(instruction, round_, "r", sent or {}), dst_node_id=2, message_type=kind
-            )
-            reply = app(message, Context(1, 2, {"data": str(file), "name": name}, state, {}))
-            return reply_checks.read_metrics(reply) if kind == "evaluate" else reply_checks.read_reply(reply, layout)
+            return one.tested(instruction, round_) if kind == "evaluate" else one.reply(instruction, round_, sent)
 
+        ask.initial = one.initial
         return ask
 
     return make
@@ -141,12 +103,11 @@ def test_a_round_that_left_the_centers_as_they_were_does_not_cost_the_step(devic
     once = ask(both(EVEN, EVEN), round_=2, version=1)
     again = ask(both(EVEN, EVEN), round_=3, version=1)
     assert once.metrics[choice.SIMILARITY_GAP] == again.metrics[choice.SIMILARITY_GAP] == pytest.approx(2)
+    assert once.metrics[choice.CHOSEN] == again.metrics[choice.CHOSEN] == 0  # the losses are equal
 
 
 def test_a_lost_state_is_noticed_and_the_loss_decides(device):
-    ask = device("a", 0)
-    ask(both(-FOR_ZERO, -FOR_ONE), round_=1, version=0)
-    reply = ask(both(EVEN, [0.2, 0, 0, 0]), state=RecordDict())
+    reply = device("a", 0)(both(EVEN, [0.2, 0, 0, 0]))
     assert reply.metrics[protocol.STATE_LOST] == 1
     assert reply.metrics[choice.CHOSEN] == 1
 
@@ -252,7 +213,7 @@ def test_it_is_tested_with_the_model_that_fits_its_training_data(device):
     assert scores[protocol.ACCURACY] == 0.0
 
 
-def test_dropout_is_the_same_for_every_model_and_frozen_tensors_do_not_count(settings, device, monkeypatch):
+def test_dropout_is_the_same_for_every_model_and_frozen_tensors_do_not_count(device):
     """Equal models must have equal losses whatever is dropped, and a frozen layer has no gradient to compare."""
 
     def factory(input_shape, num_classes):
@@ -260,11 +221,11 @@ def test_dropout_is_the_same_for_every_model_and_frozen_tensors_do_not_count(set
         model[0].requires_grad_(False)
         return model
 
-    monkeypatch.setattr(sys.modules["four_weights"], "linear", factory)
-    initial = state_vector(initial_model(settings))[1]
+    ask = device("a", 0, model=factory)
+    initial = ask.initial
     step = np.ones_like(initial)
     before = torch.get_rng_state()
-    answer = device("a", 0)({**both(initial, initial), step_record(0): step, step_record(1): step})
+    answer = ask({**both(initial, initial), step_record(0): step, step_record(1): step})
     assert answer.metrics[choice.LOSS_GAP] == 0
     assert answer.metrics[choice.SIMILARITY_GAP] == 0
     np.testing.assert_array_equal(answer.vector[:16], initial[:16])

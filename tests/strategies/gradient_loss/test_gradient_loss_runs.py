@@ -1,9 +1,5 @@
-import json
-
 import numpy as np
 
-from bouquet.strategies.base.state_io import dump_state, load_state
-from bouquet.strategies.gradient_loss.state import GradientLossState
 from bouquet.strategies.gradient_loss.wire import step_record
 from tests.helpers.choosing_devices import POINTS, fresh, grid
 
@@ -31,17 +27,3 @@ def test_a_round_without_enough_replies_changes_nothing(play):
     play(strategy, grid(seen), range(4, 5), POINTS)
     # a refused, the others answered in vain: the server knows of version 1 at all of them, which is what they need
     assert not any(step_record(0) in received.models for round_, _, received in seen if round_ == 4)
-
-
-def test_a_restored_strategy_goes_on_as_if_nothing_had_happened(play):
-    whole, first, second, seen = fresh(), fresh(), fresh(), []
-    play(whole, grid([]), range(1, 8), POINTS)
-    play(first, grid([]), range(1, 4), POINTS)
-    arrays, rest = dump_state(first.state)
-    second.restore(first.layout, arrays, json.loads(json.dumps(rest)))
-    assert load_state(GradientLossState, arrays, rest).held == first.state.held
-    play(second, grid(seen), range(4, 8), POINTS)
-    np.testing.assert_array_equal(second.state.centers, whole.state.centers)
-    np.testing.assert_array_equal(second.state.previous, whole.state.previous)
-    assert second.state.held == whole.state.held
-    assert second.record(second.state) == whole.record(whole.state)

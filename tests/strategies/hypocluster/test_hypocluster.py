@@ -1,28 +1,18 @@
 """HypCluster: the server's means, and two devices and two hypotheses by hand on a model of four weights."""
 
 import json
-import sys
-import types
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message, RecordDict
-from torch import nn
 
-from bouquet.client.app import make_client_app
 from bouquet.common.errors import BouquetError
-from bouquet.common.model.build import initial_model, state_vector
-from bouquet.common.protocol import ClientReply, Encoder, Instruction, Payload
+from bouquet.common.protocol import ClientReply, Instruction, Payload
 from bouquet.common.protocol.names import CENTER, CHOSEN, LOSS_GAP
-from bouquet.common.settings import load_settings
-from bouquet.experiments.simulation.inline_grid import InlineGrid
-from bouquet.strategies.base import reply_checks
 from bouquet.strategies.base.replies import Replies
 from bouquet.strategies.base.state_io import dump_state, load_state
 from bouquet.strategies.hypocluster import PROCEDURE
 from bouquet.strategies.hypocluster.strategy import HypoCluster
-
-InlineGrid({})  # gives Flower's Message its sender
+from tests.helpers.one_device import four_weights
 
 
 def reply(layout, client, value, chosen, examples=10):
@@ -75,46 +65,19 @@ def test_a_reply_that_names_no_hypothesis_is_refused(layout, chosen):
     assert alone.state is state
 
 
-def test_bad_hyper_parameters():
-    with pytest.raises(BouquetError, match="num_clusters = 0"):
-        HypoCluster(num_clusters=0)
-
-
 # --- the device -------------------------------------------------------------------------------------------------
-
-
-def linear(input_shape, num_classes):
-    return nn.Linear(2, 2, bias=False)
 
 
 @pytest.fixture
 def device(monkeypatch, tmp_path):
     """Answers messages; its six samples are (1, 0), four of label 1 and then two of label 0; tested on label 0."""
-    module = types.ModuleType("four_weights")
-    module.linear = linear
-    monkeypatch.setitem(sys.modules, "four_weights", module)
-    settings = load_settings(
-        None,
-        [
-            "data.dataset=own",
-            "data.classes=zero,one",
-            "data.input_shape=2",
-            "model.name=four_weights:linear",
-            "train.momentum=0",
-            "train.local_epochs=1",
-            "train.batch_size=2",
-        ],
-    )
-    x, file = np.tile(np.array([1, 0], dtype=np.float32), (6, 1)), tmp_path / "data.npz"
-    np.savez(file, x=x, y=np.array([1, 1, 1, 1, 0, 0]), x_test=x, y_test=np.zeros(6, dtype=np.int64))
-    app, layout = make_client_app(settings), state_vector(initial_model(settings))[0]
+    sgd = ("train.local_epochs=1", "train.batch_size=2")
+    one = four_weights(monkeypatch, tmp_path, [1, 1, 1, 1, 0, 0], [0] * 6, *sgd)
 
     def ask(models, kind="train", records=(CENTER + "{}").format):
         payloads = {records(k): Payload(np.asarray(v, dtype=np.float32)) for k, v in models.items()}
-        content = Encoder(layout).content(Instruction(payloads, procedure=PROCEDURE), 2, "r", {})
-        message = Message(content, dst_node_id=2, message_type=kind)
-        answer = app(message, Context(1, 2, {"data": str(file), "name": "a"}, RecordDict(), {}))
-        return reply_checks.read_metrics(answer) if kind == "evaluate" else reply_checks.read_reply(answer, layout)
+        instruction = Instruction(payloads, procedure=PROCEDURE)
+        return one.tested(instruction, 2) if kind == "evaluate" else one.reply(instruction, 2)
 
     return ask
 

@@ -114,13 +114,6 @@ def test_a_changing_number_of_clients_draws_nothing_new():
     assert groups._drawn.cache_info().misses == before + 1
 
 
-def test_agreement_by_hand():
-    assert adjusted_rand_index(np.array([0, 0, 1, 1]), np.array([0, 0, 1, 1])) == 1
-    # Pairs together in both 0, in either 2 and 2, of 6: (0 − 2/3) / (2 − 2/3).
-    assert adjusted_rand_index(np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])) == pytest.approx(-0.5)
-    assert adjusted_rand_index(np.zeros(4, dtype=np.int64), np.zeros(4, dtype=np.int64)) == 1
-
-
 def test_a_sketch_keeps_inner_products():
     generator = np.random.default_rng(2)
     short = generator.standard_normal(WIDTH).astype(np.float32)

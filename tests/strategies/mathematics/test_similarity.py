@@ -30,12 +30,7 @@ def softmax(seed: int, shape: tuple[int, int, int] = (5, 3, 4)) -> np.ndarray:
     return np.random.default_rng(seed).dirichlet(np.ones(shape[2]), shape[:2])
 
 
-MEASURES = [
-    euclidean_distances,
-    cosine_similarity,
-    l1_discrepancy,
-    lambda W: l1_discrepancy(W, "own"),
-]
+MEASURES = [euclidean_distances, cosine_similarity, l1_discrepancy, lambda W: l1_discrepancy(W, "own")]
 
 
 def test_euclidean_by_hand() -> None:
@@ -64,11 +59,6 @@ def test_close_models_far_from_the_first(common: float, difference: float) -> No
     W[0] = 0
     W[4] = W[3]
     assert np.allclose(euclidean_distances(W), squareform(pdist(W)), rtol=1e-7, atol=0)
-
-
-def test_the_common_part_of_the_models_costs_no_digits() -> None:
-    W = 1e3 + np.random.default_rng(0).standard_normal((5, 50))
-    assert np.allclose(euclidean_distances(W), squareform(pdist(W)), rtol=1e-12, atol=0)
 
 
 @settings(deadline=None)
@@ -146,22 +136,6 @@ def test_l1_discrepancy_names_the_allowed_scalings() -> None:
         l1_discrepancy(models(0), "model")  # type: ignore[arg-type]
 
 
-@settings(deadline=None)
-@given(seeds, st.floats(0.01, 100), st.floats(-10, 10))
-def test_l1_discrepancy_knows_no_scale(seed: int, factor: float, offset: float) -> None:
-    W = models(seed).astype(np.float64)
-    for scaling in ("shared", "own"):
-        assert np.allclose(l1_discrepancy(factor * W + offset, scaling), l1_discrepancy(W, scaling))  # type: ignore[arg-type]
-
-
-@settings(deadline=None)
-@given(seeds, st.floats(0.01, 100))
-def test_scale_of_the_others(seed: int, factor: float) -> None:
-    W = models(seed).astype(np.float64)
-    assert np.allclose(euclidean_distances(factor * W), factor * euclidean_distances(W))
-    assert np.allclose(cosine_similarity(factor * W), cosine_similarity(W))
-
-
 @pytest.mark.parametrize("measure", MEASURES)
 @settings(deadline=None)
 @given(seed=seeds, order=st.permutations(range(5)))
@@ -178,10 +152,6 @@ def test_one_client_and_equal_clients(measure) -> None:
     assert np.allclose(measure(np.tile(models(0, n=1), (3, 1))), diagonal, rtol=0, atol=1e-15)
 
 
-def test_equal_constant_models_have_no_discrepancy() -> None:
-    assert l1_discrepancy(np.ones((2, 3), dtype=np.float32)).tolist() == [[0, 0], [0, 0]]
-
-
 def test_jensen_shannon_by_hand() -> None:
     """Certain of different classes: ln 2. Certain against even: H(3/4, 1/4) − ln 2 / 2. Mean over two samples."""
     p = np.array([[[1, 0], [1, 0]], [[0, 1], [1, 0]], [[1, 0], [0.5, 0.5]]])
@@ -190,17 +160,6 @@ def test_jensen_shannon_by_hand() -> None:
     assert found[0, 1] == pytest.approx(math.log(2) / 2)
     assert found[0, 2] == pytest.approx(mixed / 2)
     assert found[1, 2] == pytest.approx((math.log(2) + mixed) / 2)
-
-
-@settings(deadline=None)
-@given(seeds, st.permutations(range(5)))
-def test_jensen_shannon_is_symmetric_bounded_and_follows_the_order(seed: int, order: list[int]) -> None:
-    p = softmax(seed)
-    found = jensen_shannon_divergence(p)
-    assert np.array_equal(found, found.T)
-    assert np.array_equal(np.diag(found), np.zeros(5))
-    assert ((found >= 0) & (found <= math.log(2))).all()
-    assert np.allclose(jensen_shannon_divergence(p[order]), found[np.ix_(order, order)])
 
 
 @settings(deadline=None)

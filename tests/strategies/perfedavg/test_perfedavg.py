@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from bouquet.common.errors import BouquetError
 from bouquet.common.protocol import ProtocolError
 from bouquet.strategies import one_model
 from bouquet.strategies.baselines.fedavg import ALL_SAMPLES
@@ -83,9 +82,3 @@ def test_a_device_that_is_not_told_how_to_adapt_says_so(tmp_path):
     federation = Federation(tmp_path, "strategy.name=per-fedavg")
     with pytest.raises(ProtocolError, match="adaptation-rate = None"):
         federation.ask(one_model(federation.initial, procedure=PROCEDURE))
-
-
-@pytest.mark.parametrize("option", [{"adaptation_rate": 0}, {"adaptation_rate": -1}])
-def test_options_that_do_not_fit(option):
-    with pytest.raises(BouquetError, match=f"{next(iter(option))} = "):
-        PerFedAvg(**option)
