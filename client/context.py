@@ -49,6 +49,7 @@ class ClientContext:
     folder: Path | None = None
     durable: bool = True
     round: int = 0
+    blank: ClientData | None = None  # in the place of the device's data
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -178,6 +179,8 @@ class ClientContext:
     @cached_property
     def data(self) -> ClientData:
         """The device's own folder, or its part of the data set in this round; looked at once in a message."""
+        if self.blank is not None:
+            return self.blank
         if folder := self.config.get(node_config.DATA):
             strict = bool(self.config.get(node_config.STRICT, False))
             try:

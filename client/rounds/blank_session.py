@@ -22,11 +22,9 @@ def blank_session(failed: Session) -> Session:
 
     That is kept, as a round's model is: a device that had kept nothing would say so in the next round.
     """
-    s, node = failed, replace(failed.node)
-    shape, outputs = model_shape(node.settings)
-    x, has_classes = np.zeros((2, *shape), dtype=np.float32), node.task.has_classes
+    s = failed
+    shape, outputs = model_shape(s.node.settings)
+    x, has_classes = np.zeros((2, *shape), dtype=np.float32), s.node.task.has_classes
     y = np.zeros(2, dtype=np.int64) if has_classes else np.zeros((2, outputs), dtype=np.float32)
-    node.__dict__["data"] = ClientData(
-        x, y, x, y, outputs if has_classes else 0
-    )  # in the place of what is cached there
+    node = replace(s.node, blank=ClientData(x, y, x, y, outputs if has_classes else 0))
     return Session(s.message, node, s.built, s.device, s.received, s.run, s.copies, s.private, learns=False)

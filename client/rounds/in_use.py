@@ -70,26 +70,33 @@ class InUse(Observer):
         return scores
 
     def _choose(self) -> None:
-        """Have the newer model in use, or say which one stays; what ends the look leaves the one before in use."""
+        """Have the newer model in use, or say which one stays; where that cannot be told or kept, the one before."""
+        try:
+            self._compare()
+        except NotNow:
+            raise
+        except BouquetError:
+            pass
+
+    def _compare(self) -> None:
         session, state, score = self.session, self.session.node.state, self.session.node.task.score
-        with suppress(NotNow, BouquetError):
-            kept = state.recall(session.run, session.received.round + 1)
-            if kept is None or PERSONAL not in kept.slots:
+        kept = state.recall(session.run, session.received.round + 1)
+        if kept is None or PERSONAL not in kept.slots:
+            return
+        models = served_models(state, session.run, kept.round) or [kept.slots[PERSONAL]]
+        newer = replace(kept, slots={str(k): model for k, model in enumerate(models)})
+        before, taken_back = state.in_use(), state.taken_back()
+        own, found = (self._score(one, newer) if one else None for one in (before, newer))
+        is_judged = bool(taken_back) or len(session.test_data[1]) >= LEAST_TESTED
+        if before and own is not None and found is not None and is_judged:
+            bars = [own, *(self._score(other, newer) for other in taken_back)] if taken_back else []
+            if score.is_better(own, found) or any(b is not None and not score.is_better(found, b) for b in bars):
+                session.metrics[IN_USE] = before.facts[ROUND] if before.run == session.run else 0
+                if score.own in session.metrics:
+                    session.metrics[score.own] = own
                 return
-            models = served_models(state, session.run, kept.round) or [kept.slots[PERSONAL]]
-            newer = replace(kept, slots={str(k): model for k, model in enumerate(models)})
-            before, taken_back = state.in_use(), state.taken_back()
-            own, found = (self._score(one, newer) if one else None for one in (before, newer))
-            is_judged = bool(taken_back) or len(session.test_data[1]) >= LEAST_TESTED
-            if before and own is not None and found is not None and is_judged:
-                bars = [own, *(self._score(other, newer) for other in taken_back)] if taken_back else []
-                if score.is_better(own, found) or any(b is not None and not score.is_better(found, b) for b in bars):
-                    session.metrics[IN_USE] = before.facts[ROUND] if before.run == session.run else 0
-                    if score.own in session.metrics:
-                        session.metrics[score.own] = own
-                    return
-            number = 2 * session.received.round + session.is_evaluation
-            state.use(replace(newer, round=number, facts={ROUND: kept.round}))
+        number = 2 * session.received.round + session.is_evaluation
+        state.use(replace(newer, round=number, facts={ROUND: kept.round}))
 
     def _score(self, of: Kept, beside: Kept) -> float | None:
         """The score on the test part of what kept models say together; None where it cannot be told."""

@@ -21,7 +21,7 @@ def received(vector, round_=1, step=0, start="received", codec="float32", copies
     models = {ARRAYS: (vector, LAYOUT.layers)}
     unpacked = Unpacked(models, codec, step, frozenset(), copies or {}, frozenset())
     payloads = {ARRAYS: Payload(vector)}
-    return Received(round_, "r", payloads, start, LAYOUT.layers, (), 0.0, STANDARD, False, {}, False, unpacked)
+    return Received(round_, "r", payloads, start, LAYOUT.layers, (), 0.0, STANDARD, False, {}, unpacked)
 
 
 def test_a_model_that_began_with_what_was_received_leaves_no_copy(tmp_path):

@@ -141,7 +141,7 @@ def test_what_is_significant_is_a_line_for_each_reference_and_claim(claiming, mo
 
     def certain(row, other, measure=None):
         mean = sum(sum(row[seed].values()) - sum(other[seed].values()) for seed in row)
-        return Difference(mean, mean, mean, seeds=3, ahead=3, pairs=6, p_value=0.001 if abs(mean) > 0.2 else 0.2)
+        return Difference(mean, mean, mean, p_value=0.001 if abs(mean) > 0.2 else 0.2)
 
     monkeypatch.setattr(claims, "paired_difference", certain)
     assert verdicts(results) == [
