@@ -15,7 +15,7 @@ from flwr.app import Message, MessageType
 from bouquet.common import protocol
 from bouquet.common.errors import BouquetError
 from bouquet.common.metrics import written
-from bouquet.common.model_selection import LEAST_TESTED, served, served_text
+from bouquet.common.model_selection import served, served_text
 from bouquet.common.protocol.names import CHOSEN
 from bouquet.common.protocol.records import config_of
 from bouquet.common.task.score import Score
@@ -63,11 +63,8 @@ def began(node: ClientContext, message: Message, run: str, precision: str, tell:
     more = f" and {len(shown) - SHOWN_CLASSES} classes more" if len(shown) > SHOWN_CLASSES else ""
     by_class = f"; {', '.join(shown[:SHOWN_CLASSES])}{more}" if shown else ""
     holds = f"Data: {len(data.train_y)} samples to train on, {len(data.test_y)} to test on{by_class}."
-    few = ""
-    if node.is_real and (tested := len(data.test_y)) < LEAST_TESTED:
-        few = f"Judging: {tested} test samples are too few: each new model takes the place of the one in use."
     asked = (precision,) if node.settings.train.mixed_precision else ()
-    for line in (holds, few, data.span, *data.notes, *node.data_warnings, *asked):
+    for line in (holds, data.span, *data.notes, *node.data_warnings, *asked):
         if line and node.state.is_news(f"{run} {line.partition(':')[0]}", line):
             tell(line)
     tell(f"{round_of(message)}{of_rounds(node.settings.run.rounds)} begins ({node.settings.run.name}).")

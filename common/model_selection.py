@@ -22,7 +22,6 @@ REPORT = "serving"  # key of a reply's config: by how much more the mixture errs
 SERVE = "serve"  # key of a message's config: RECEIVED or MIXTURE, what the fleet does better with; who is told counts
 CHOSEN = "chosen"  # metric: what is served, as its place in SERVED_NAMES
 MIXED = "mixed"  # metric: a bit for each of NAMES that is in the mixture, and the next where REFERENCE was left out
-LEAST_TESTED = 10  # test samples of a device, by which an older model may stay in use: with fewer, chance decides
 IN_USE = "in-use"  # metric: where an older model stays in use, the round that it is of; 0: of an earlier run
 
 

@@ -1,9 +1,9 @@
 """The model that a device has in use: a newer one takes its place unless it is worse on the newest test samples.
 
 What the fleet finds better (`bouquet.client.rounds.serving`) says which kind of model a device is to serve; this says
-of which round. Both models are tested on the test part as it is now. With fewer than `LEAST_TESTED` samples chance
-would decide, and the newer one takes the place. So it does where the two cannot be compared: another model, other
-classes, or frozen layers that are others.
+of which round. Both models are tested on the test part as it is now. What may be chance does not count: else the best
+of many rounds would be in use by these samples, and its score on them would say too much. The newer one takes the place
+also where the two cannot be compared: another model, other classes, or frozen layers that are others.
 
 What an owner took back (``bouquet rollback``) stays out of use until a model is better than both it and the one in use.
 """
@@ -26,13 +26,14 @@ from bouquet.client.training.evaluation import Scores
 from bouquet.common.data.scaling import Scaling
 from bouquet.common.errors import BouquetError, NotNow
 from bouquet.common.model.card import ModelCard
-from bouquet.common.model_selection import IN_USE, LEAST_TESTED
+from bouquet.common.model_selection import IN_USE
 from bouquet.common.parameters.layout import Vector
 from bouquet.common.protocol import Scalar
 
 if TYPE_CHECKING:
     from bouquet.client.rounds.session import Session
 
+HUGE = 1e30  # the error of a model that has diverged
 ROUND = "round"  # of what is kept in use: the round that it is of
 
 
@@ -79,35 +80,39 @@ class InUse(Observer):
             pass
 
     def _compare(self) -> None:
-        session, state, score = self.session, self.session.node.state, self.session.node.task.score
+        session, state = self.session, self.session.node.state
         kept = state.recall(session.run, session.received.round + 1)
         if kept is None or PERSONAL not in kept.slots:
             return
         models = served_models(state, session.run, kept.round) or [kept.slots[PERSONAL]]
         newer = replace(kept, slots={str(k): model for k, model in enumerate(models)})
         before, taken_back = state.in_use(), state.taken_back()
-        own, found = (self._score(one, newer) if one else None for one in (before, newer))
-        is_judged = bool(taken_back) or len(session.test_data[1]) >= LEAST_TESTED
-        if before and own is not None and found is not None and is_judged:
-            bars = [own, *(self._score(other, newer) for other in taken_back)] if taken_back else []
-            if score.is_better(own, found) or any(b is not None and not score.is_better(found, b) for b in bars):
+        told = None if before is None else self._told(before, newer)
+        y, score = session.test_data[1], session.node.task.score
+        if before is not None and told is not None:
+            of_newer, *of_older = (
+                session.scorer.errors(outputs, y)
+                for outputs in (self._told(newer, newer), told, *(self._told(one, newer) for one in taken_back))
+                if outputs is not None
+            )
+            is_no_better = bool(taken_back) and any(not of_newer.mean() < older.mean() for older in of_older)
+            if is_no_better or is_clearly_worse(of_newer, of_older[0]):
                 session.metrics[IN_USE] = before.facts[ROUND] if before.run == session.run else 0
                 if score.own in session.metrics:
-                    session.metrics[score.own] = own
+                    session.metrics[score.own] = session.scorer.scores(told, y).score
                 return
         number = 2 * session.received.round + session.is_evaluation
         state.use(replace(newer, round=number, facts={ROUND: kept.round}))
 
-    def _score(self, of: Kept, beside: Kept) -> float | None:
-        """The score on the test part of what kept models say together; None where it cannot be told."""
+    def _told(self, of: Kept, beside: Kept) -> Tensor | None:
+        """What kept models together tell of the test part; None where that cannot be compared."""
         session, then = self.session, _card(of)
         if then is None or of.backbone != beside.backbone or _lasting(then) != _lasting(_card(beside)):
             return None
         if session.node.task.reconstructs and then.scaling != session.scorer.scaling:
             return None
         outputs = [self._outputs(session.layout.flatten(model), then.scaling) for model in of.slots.values()]
-        together = session.node.task.together(outputs) if len(outputs) > 1 else outputs[0]
-        return session.scorer.scores(together, session.test_data[1]).score
+        return session.node.task.together(outputs) if len(outputs) > 1 else outputs[0]
 
     def _outputs(self, model: Vector, then: Scaling | None) -> Tensor:
         """Outputs in today's units, of a model that was trained with the scaling of ``then``."""
@@ -118,6 +123,12 @@ class InUse(Observer):
         raw = x.cpu().double().numpy() * np.reshape(now.std, shape) + np.reshape(now.mean, shape)
         found = evaluation.predict(self.session.load(model), torch.as_tensor(then.inputs(raw)).to(x.device))
         return found.new_tensor(now.targets(then.undone(found.cpu().double().numpy()))) if now.target_std else found
+
+
+def is_clearly_worse(errors: Tensor, others: Tensor) -> bool:
+    """Whether the sum of differences between errors on the same samples (n,) is over two of its deviations."""
+    more = torch.nan_to_num(errors.double(), nan=HUGE, posinf=HUGE) - torch.nan_to_num(others.double(), HUGE, HUGE)
+    return bool(more.sum() > 2 * more.square().sum().sqrt())
 
 
 def _card(of: Kept) -> ModelCard | None:

@@ -25,9 +25,10 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("engine", ["inline", "ray"])
-@pytest.mark.parametrize("program", [["-m", "bouquet"], [str(Path(sys.executable).with_name("bouquet"))]])
-def test_a_strategy_in_a_file_is_simulated_beside_them(folder, engine, program):
+@pytest.mark.parametrize(
+    ("program", "engine"), [(["-m", "bouquet"], "ray"), ([str(Path(sys.executable).with_name("bouquet"))], "inline")]
+)
+def test_a_strategy_in_a_file_is_simulated_beside_them(folder, program, engine):
     words = ["simulate", "--strategy", "./mine.py:Mine", "--clients", "2", "--rounds", "1", "--out", "run"]
     words += ["--set", "strategy.num_clusters=2", "--set", "train.local_epochs=1"]
     words += ["--set", f"simulation.engine={engine}"]

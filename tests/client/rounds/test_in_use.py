@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Context, Message, RecordDict
 from typer.testing import CliRunner
 
 from bouquet.cli import app as commands
 from bouquet.client.app import make_client_app
 from bouquet.client.context import own_data
+from bouquet.client.rounds.in_use import is_clearly_worse
 from bouquet.client.state.device_state import DeviceState
 from bouquet.client.state.store import FolderStore
 from bouquet.common.model.build import initial_model, state_vector
@@ -88,12 +90,23 @@ def test_judged_on_its_newest_data(device):
     assert device.in_use() == ("2", False)
 
 
-def test_with_few_samples_each_new_model_is_in_use(tmp_path, capsys):
-    device = Device(tmp_path, 30)
+def test_with_few_samples_each_new_model_is_in_use(tmp_path):
+    device = Device(tmp_path, 20)
     device.round(1, device.right)
-    assert IN_USE not in device.round(2, device.wrong)
+    assert IN_USE not in device.round(2, device.wrong)  # by four samples
     assert device.in_use() == ("2", False)
-    assert capsys.readouterr().out.count("Judging: 6 test samples are too few") == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "less", "is_it"), [(4, 0, False), (5, 0, True), (7, 2, False), (12, 2, True), (0, 9, False)]
+)
+def test_worse_is_beyond_chance(more, less, is_it):
+    """`more` - `less` samples against 2 √(`more` + `less`)."""
+    newer = torch.tensor([1.0] * more + [0.0] * (less + 30))
+    older = torch.tensor([0.0] * more + [1.0] * less + [0.0] * 30)
+    assert is_clearly_worse(newer, older) is is_it
+    assert is_clearly_worse(torch.full_like(older, torch.nan), older)
+    assert not is_clearly_worse(newer, torch.full_like(older, torch.inf))
 
 
 def test_a_new_run_begins_with_the_model_of_the_last_one_in_use(device):
