@@ -89,14 +89,20 @@ def _torchvision(
 
 # Bytes become −1 to 1, as devices' own photos do: a folder's mean is not known without reading it.
 _FOLDER_OF_IMAGES = DatasetInfo(
-    *((), 0, 255, (0.5,), (0.5,)),
+    input_shape=(),
+    num_classes=0,
+    scale=255,
+    mean=(0.5,),
+    std=(0.5,),
     origin="put the images into train/CLASS/ and, if some are to test on, into test/CLASS/; "
     "'images' is the data folder itself, 'images/NAME' the folder NAME or the archive NAME.tar in it",
     folder="train/CLASS/*.jpg",
 )
 
-_GREY, _COLOUR, _DOWNLOAD = (1, 28, 28), (3, 32, 32), "(FOLDER, download=True)"
-_BOTH = "download=True), for 'train' and for 'test',"
+_GREY, _COLOUR = (1, 28, 28), (3, 32, 32)
+_DOWNLOAD = "(FOLDER, download=True)"
+_SVHN = "SVHN(FOLDER + '/SVHN', split=…, download=True), for 'train' and for 'test',"
+_QMNIST = "QMNIST(FOLDER, what=…, download=True), for 'train' and for 'test',"
 DATASETS: dict[str, DatasetInfo] = {
     # Digits stay between 0 and 1, as in the reference runs that this project checks itself against
     # (docs/decisions.md).
@@ -107,22 +113,17 @@ DATASETS: dict[str, DatasetInfo] = {
         "EMNIST(FOLDER, split='balanced', download=True)", "EMNIST", 47, _GREY, (0.1751,), (0.3332,)
     ),
     "cifar10": _torchvision(
-        *(f"CIFAR10{_DOWNLOAD}", "cifar-10-batches-py", 10, _COLOUR),
-        *((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+        f"CIFAR10{_DOWNLOAD}", "cifar-10-batches-py", 10, _COLOUR, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
     ),
     "cifar100": _torchvision(
-        *(f"CIFAR100{_DOWNLOAD}", "cifar-100-python", 100, _COLOUR),
-        *((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+        f"CIFAR100{_DOWNLOAD}", "cifar-100-python", 100, _COLOUR, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
     ),
-    "svhn": _torchvision(
-        *(f"SVHN(FOLDER + '/SVHN', split=…, {_BOTH}", "SVHN", 10, _COLOUR),
-        *((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)),
-    ),
-    "mnist-writers": _torchvision(
-        *(f"QMNIST(FOLDER, what=…, {_BOTH}", "QMNIST, or MNIST and mnist_writers.npz", 10, _GREY, (0.1307,), (0.3081,))
-    ),
+    "svhn": _torchvision(_SVHN, "SVHN", 10, _COLOUR, (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)),
+    "mnist-writers": _torchvision(_QMNIST, "QMNIST, or MNIST and mnist_writers.npz", 10, _GREY, (0.1307,), (0.3081,)),
     "uci-har": DatasetInfo(
-        *((9, 128), 6, 1),
+        (9, 128),
+        6,
+        1,
         (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.8083, 0.0218, 0.0848),
         (0.1919, 0.1219, 0.1038, 0.4039, 0.3705, 0.2540, 0.4120, 0.3973, 0.3443),
         "UCI publishes it as Human Activity Recognition Using Smartphones (CC BY 4.0); unpack it there",
