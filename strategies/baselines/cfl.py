@@ -19,7 +19,7 @@ Where this differs from the paper:
 - ε₁ and ε₂ belong to model, data and learning rate, and are chosen by eye. By default they are a quarter and three
   quarters of the greatest norm of a mean update that the cluster, or what it came from, has had: what the updates then
   still have in common hardly changes their cosines, and a client pulls nearly as hard as all together ever did
-  (docs/decisions.md has what both come to with groups and without).
+  (docs/decisions.md).
 - The paper asks every client in every round. Where only some are asked, an update counts for ``memory`` rounds, and a
   cluster that a client has just joined is not divided in that round. A client without an update that counts when its
   cluster is divided is led down the tree from there.
