@@ -53,6 +53,14 @@ def test_every_sample_is_used(name: str) -> None:
     assert sum(len(part.indices) for part in partition(name, LABELS, 10, 0, minimum=1)) == 600
 
 
+def test_what_is_dealt_is_drawn_from_all_of_a_class() -> None:
+    """Else a client would have the first of each class, where a data set is sorted by who wrote it."""
+    labels, counts = np.zeros(100, dtype=np.int64), np.array([[50], [50]])
+    first, second = partition_rules.deal(labels, counts, np.random.default_rng(0))
+    assert first.max() > 90
+    assert second.min() < 10
+
+
 def test_a_cap_draws_from_the_whole_part() -> None:
     """The first so many of a part would be of its first classes, where a data set is sorted."""
     labels = np.repeat(np.arange(10), 60)
