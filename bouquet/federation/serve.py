@@ -150,8 +150,12 @@ def to_begin_with(first: NextRun, resume: bool, over: bool) -> list[tuple[NextRu
 
     ``over`` says that there is nothing to do for the first.
     """
-    before = interrupted(first.folder)
-    return [*([] if before is None else [(before, True)]), *([] if over else [(first, resume)])]
+    runs = []
+    if (before := interrupted(first.folder)) is not None:
+        runs.append((before, True))
+    if not over:
+        runs.append((first, resume))
+    return runs
 
 
 def _is_reported(folder: Path) -> bool:

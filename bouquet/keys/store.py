@@ -24,7 +24,7 @@ from cryptography import x509
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.nearest import nearest
-from bouquet.common.system.files import make_folder, write_atomically, write_secret
+from bouquet.common.system.files import write_atomically, write_secret
 from bouquet.common.trust.certificates import check_renewal, common_name, expires, fingerprint, read, registered
 from bouquet.keys.certificates import (
     ALWAYS_NAMED,
@@ -323,8 +323,10 @@ def _read(file: Path, hint: str) -> bytes:
 
 def _private_folder(folder: Path) -> None:
     """A folder that nobody else can look into; one that is there stays as it is."""
-    if not folder.exists():
-        make_folder(folder, "the folder").chmod(0o700)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # not made open, and closed afterwards
+    except OSError as error:
+        raise BouquetError(f"The folder {folder} cannot be made: {error.strerror}.") from None
 
 
 def _write(file: Path, content: bytes) -> None:

@@ -15,7 +15,7 @@ import json
 import re
 import uuid
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -137,8 +137,7 @@ class DeviceState:
 
     def latest(self) -> Kept | None:
         """The last model this device trained, of whichever run."""
-        models = ((store, round_) for store in self.runs.latest_first() for round_ in _numbers(store, "round"))
-        return next((kept for store, round_ in models if (kept := _load(store, round_)) is not None), None)
+        return next(self._all("round"), None)
 
     def use(self, model: Kept) -> None:
         """Have models in use, whose slots are what they are called; ``round`` numbers them. The two before stay."""
@@ -149,15 +148,15 @@ class DeviceState:
 
     def in_use(self) -> Kept | None:
         """What `use` was given last and is not taken back; None where nothing is, or it is lost."""
-        return next(iter(self._all(_IN_USE)), None)
+        return next(self._all(_IN_USE), None)
 
     def taken_back(self) -> list[Kept]:
         """What `roll_back` took out of use since `use`."""
-        return self._all(_TAKEN_BACK)
+        return [*self._all(_TAKEN_BACK)]
 
     def roll_back(self) -> Kept:
         """Take back the models in use; those before them. Raises `BouquetError` where there are none."""
-        models = self._all(_IN_USE)
+        models = [*self._all(_IN_USE)]
         if len(models) < 2:
             raise BouquetError("There is no model before the one in use: nothing is taken back.")
         store, name = self.runs.of(models[0].run), _file(_IN_USE, models[0].round)
@@ -165,10 +164,10 @@ class DeviceState:
         store.delete(name)
         return models[1]
 
-    def _all(self, name: str) -> list[Kept]:
-        """All of a name in all runs, the last ones first."""
+    def _all(self, name: str) -> Iterator[Kept]:
+        """All of a name in all runs, the last ones first; each is read when it is asked for."""
         found = ((store, number) for store in self.runs.latest_first() for number in _numbers(store, name))
-        return [kept for store, number in found if (kept := _load(store, number, name=name)) is not None]
+        return (kept for store, number in found if (kept := _load(store, number, name=name)) is not None)
 
     def keep_backbone(self, run: str, digest: str, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Write what stays the same all through a run, and drop what no model that is kept needs."""
