@@ -25,7 +25,6 @@ from bouquet.experiments.comparison.claims import (
     difference_text,
     differences,
     differences_in_the_mean,
-    equal_rows,
     fewer_devices,
     p_text,
     references,
@@ -294,11 +293,11 @@ def notes(results: Results) -> list[str]:
     said = [many if len(seeds) > 1 else f"Seed {listed} only.", HOW]
     if results.failed:
         said.append(f"{len(results.failed)} of {len(results.cells)} cells failed.")
-    if results.unrun:
-        said.append(f"{len(results.unrun)} of {len(results.cells)} cells have not been run yet.")
-    if results.failed or results.unrun:
+    if results.missing:
+        said.append(f"{len(results.missing)} of {len(results.cells)} cells have not been run yet.")
+    if results.failed or results.missing:
         said.append("Rows do not all have the same seeds: differences are over the seeds that both rows have.")
-    said += fewer_devices(results) + equal_rows(results) + tuning_notes(results) + paper_notes(results)
+    said += fewer_devices(results) + tuning_notes(results) + paper_notes(results)
     if lacking := missing_rows(results.table):
         said.append(
             f"The table lacks {'; '.join(lacking)}, without which it does not say whether federation pays; "
