@@ -81,7 +81,7 @@ METHODS: dict[str, Method] = {
     "fedprox": Method("bouquet.strategies.baselines.fedavg:FedProx"),
     "fedsgd": Method("bouquet.strategies.baselines.fedavg:FedSGD"),
     "feddist": Method("bouquet.strategies.baselines.fedavg:FedDist"),
-    "feddws": Method("bouquet.strategies.baselines.fedavg:FedDist", presets={"weighting": "examples"}),
+    "feddws": Method("bouquet.strategies.baselines.fedavg:FedDWS"),
     "standalone": Method("bouquet.strategies.baselines.standalone:Standalone"),
 }
 

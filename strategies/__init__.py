@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from bouquet.strategies.baselines.clusterfl import ClusterFL as ClusterFL
     from bouquet.strategies.baselines.fedavg import FedAvg as FedAvg
     from bouquet.strategies.baselines.fedavg import FedDist as FedDist
+    from bouquet.strategies.baselines.fedavg import FedDWS as FedDWS
     from bouquet.strategies.baselines.fedavg import FedProx as FedProx
     from bouquet.strategies.baselines.fedavg import FedSGD as FedSGD
     from bouquet.strategies.baselines.fedgroup import FedGroup as FedGroup

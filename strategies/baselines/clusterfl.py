@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,7 @@ from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import ARRAYS, Instruction, Proximal
 from bouquet.common.protocol.offers import LAYERS, TERMS
 from bouquet.strategies.base.method import Similarity, count_moved, one_model
-from bouquet.strategies.base.options import Count, Weight
+from bouquet.strategies.base.options import Count
 from bouquet.strategies.base.replies import Matrix, Replies
 from bouquet.strategies.base.strategy import MethodStrategy
 from bouquet.strategies.mathematics.aggregation import Assignment, mean_of_centers
@@ -65,8 +65,6 @@ class ClusterFL(MethodStrategy[ClusterFLState]):
     ----------
     num_clusters : int, default 4
         K.
-    cluster_weight : float, default 0.05
-        β; the device minimises its loss + β·‖w_i − w̄_k‖² + (α − β)·‖w_i‖².
     """
 
     state_class = ClusterFLState
@@ -75,7 +73,7 @@ class ClusterFL(MethodStrategy[ClusterFLState]):
     clusters_chosen_on = "uploaded models"
 
     num_clusters: Count = 4
-    cluster_weight: Weight = 0.05
+    cluster_weight: ClassVar[float] = 0.05  # β
 
     def initial_state(self, layout: ParameterLayout, initial: Vector) -> ClusterFLState:
         """One common model, from which all begin."""
@@ -87,8 +85,7 @@ class ClusterFL(MethodStrategy[ClusterFLState]):
         β·‖·‖² is (2 β) / 2·‖·‖² on the wire. In the first rounds, before there are clusters, nothing holds a device:
         F is 0, as in the authors' code.
         """
-        tied = bool(state.assignment) and self.cluster_weight > 0
-        proximal = (Proximal(ARRAYS, 2 * self.cluster_weight),) if tied else ()
+        proximal = (Proximal(ARRAYS, 2 * self.cluster_weight),) if state.assignment else ()
         mean = mean_of_centers(state.centers)
         clusters = state.assignment
         return {
@@ -121,10 +118,8 @@ class ClusterFL(MethodStrategy[ClusterFLState]):
 
     def device_needs(self) -> Mapping[str, str]:
         """For the personal models, and what ties them."""
-        needs = {LAYERS: "each device goes on from its own model."}
-        if self.cluster_weight:
-            needs[TERMS] = f"cluster_weight = {self.cluster_weight:g} holds it near the mean of its cluster."
-        return needs
+        why = "each device goes on from its own model, held near the mean of its cluster."
+        return {LAYERS: why, TERMS: why}
 
     def record(self, state: ClusterFLState) -> dict[str, Any]:
         """How many clients the last F moved, and how far the models of a cluster are apart."""

@@ -175,13 +175,6 @@ def test_devices_with_data_of_their_own_are_as_many_as_their_folders(load, tmp_p
     assert {cell.settings.data.clients for cell in table.cells} == {3}
 
 
-def test_a_part_holds_the_cells_of_its_rows_columns_and_seeds(load):
-    table = load()
-
-    assert table.part(["fedavg"], ["digits, β = 0.1"], [6]) == {"fedavg-digits-0-1-s6"}
-    assert table.part() == {cell.slug for cell in table.cells}
-
-
 def test_a_row_that_is_tested_after_local_training_asks_for_its_twins_cells(load):
     twin = '[[strategy]]\nlabel = "trained"\nname = "fedavg"\ntested = "trained"\n[[data]]'
 

@@ -123,19 +123,6 @@ def test_ray_gives_the_same_result(finished, tmp_path):
     assert summary_of(tmp_path / "ray") == summary_of(finished)
 
 
-def test_a_ray_cluster_that_is_not_there_is_named(tmp_path, monkeypatch):
-    import ray
-
-    def refuse(**given):
-        assert given["address"] == "10.0.0.1:6379"
-        raise ConnectionError("Could not find any running Ray instance.")
-
-    monkeypatch.setattr(ray, "init", refuse)
-    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    with pytest.raises(BouquetError, match=r"RAY_ADDRESS = '10\.0\.0\.1:6379' is no Ray cluster .* Could not"):
-        simulate(settings("simulation.engine=ray"), tmp_path / "run")
-
-
 def test_a_run_folder_is_never_overwritten(finished):
     before = (finished / "summary.json").read_bytes()
     with pytest.raises(BouquetError, match="holds a run already"):

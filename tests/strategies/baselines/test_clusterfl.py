@@ -36,7 +36,7 @@ def test_the_indicator_update_minimises_the_penalty():
 
 
 def test_each_device_goes_on_from_its_own_model_near_its_clusters_mean():
-    strategy = ClusterFL(num_clusters=2, cluster_weight=0.3)
+    strategy = ClusterFL(num_clusters=2)
     state = begin(strategy, (1, 1))
     first = strategy.plan(state, 1, ["a"])["a"]
     assert (first.proximal, first.newcomer) == ((), True)  # F is 0 before there are clusters
@@ -47,7 +47,7 @@ def test_each_device_goes_on_from_its_own_model_near_its_clusters_mean():
     assert plan["new"].models[ARRAYS].vector.tolist() == [5, 1]
     for instruction in plan.values():
         assert instruction.start == "personal"
-        assert instruction.proximal == (Proximal(ARRAYS, 0.6),)  # β‖·‖² is (2 β / 2)‖·‖²
+        assert instruction.proximal == (Proximal(ARRAYS, 0.1),)  # β‖·‖² is (2 β / 2)‖·‖²
     assert [plan[c].newcomer for c in ("a", "c", "new")] == [False, False, True]
 
 
