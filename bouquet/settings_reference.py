@@ -54,24 +54,25 @@ def _lines() -> Iterator[str]:
     yield from _section("when", When)
     yield from ("", "No setting of a run: this is a file of a device's owner, `bouquet client --when FILE`.")
     yield from ("", "## Hyper-parameters of the strategies", "", "Keys of the section `strategy`, beside `name`.")
-    first: dict[type, str] = {}  # the name under which a class is told
-    for name, method in METHODS.items():
-        kind, preset = strategy_class(name)
-        told = first.setdefault(kind, name)
-        also = "".join(f", with {key} = {value!r}" for key, value in preset.items())
+    names: dict[type, str] = {}
+    for name in METHODS:
+        kind = strategy_class(name)
+        names[kind] = name
         words = (inspect.getdoc(kind) or "").splitlines()[0]
-        yield from ("", f"### {name}", "", f"`{kind.__module__}.{kind.__name__}`{also}. {words}")
-        if told != name:
-            own = [f"`{key}` is `{value!r}`" for key, value in method.defaults.items()]
-            yield from ("", f"The others as for [{told}](#{told}){'; by default ' if own else ''}{', '.join(own)}.")
-            continue
-        parameters = hyper_parameters(kind, method.defaults)
-        if shown := {key: value for key, value in parameters.items() if key not in preset}:
+        yield from ("", f"### {name}", "", f"`{kind.__module__}.{kind.__name__}`. {words}")
+        base = next((one for one in kind.__mro__[1:] if one in names), None)
+        of_base = {} if base is None else hyper_parameters(base)
+        parameters = hyper_parameters(kind)
+        same = [key for key, about in parameters.items() if of_base.get(key) == about]
+        if len(same) < len(parameters):
             yield from ("", "| key | type | default | what it is |", "| --- | --- | --- | --- |")
         said = parameters_said(kind)
-        for key, (annotation, default) in shown.items():
+        for key in (key for key in parameters if key not in same):
+            annotation, default = parameters[key]
             meaning = _cell(said[key].replace("``", "`"))
             yield f"| `{key}` | {_cell(_type(annotation))} | {_shown(default)} | {meaning} |"
+        if base is not None and same:
+            yield from ("", f"As for [{names[base]}](#{names[base]}): {', '.join(f'`{key}`' for key in same)}.")
 
 
 def parameters_said(kind: type) -> dict[str, str]:

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from bouquet.strategies.feddane.strategy import FedDANE as FedDANE
     from bouquet.strategies.fedtsdp.strategy import FedTSDP as FedTSDP
     from bouquet.strategies.fesem.strategy import FeSEM as FeSEM
+    from bouquet.strategies.fesem.strategy import FeSEMMA as FeSEMMA
+    from bouquet.strategies.gradient_loss.strategy import IFCA as IFCA
     from bouquet.strategies.gradient_loss.strategy import GradientLoss as GradientLoss
     from bouquet.strategies.hypocluster.strategy import HypoCluster as HypoCluster
     from bouquet.strategies.perfedavg.strategy import PerFedAvg as PerFedAvg

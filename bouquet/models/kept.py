@@ -203,7 +203,7 @@ def _on_devices_only(name: str) -> bool:
         strategy_class,  # with Flower's server, which a device's own model does not need
     )
 
-    return strategy_class(name)[0].models_on_devices_only
+    return strategy_class(name).models_on_devices_only
 
 
 def _run_settings(run: Path, allowed: Collection[str]) -> Settings:

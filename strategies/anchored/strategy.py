@@ -55,7 +55,6 @@ class Anchored(FeSEM):
     proximal_weight: float = field(default=0.001, init=False)
     weighted_loss: bool = field(default=False, init=False)
     weighting: Weighting = field(default="uniform", init=False)
-    matching: bool = field(default=False, init=False)
 
     def device_needs(self) -> Mapping[str, str]:
         """For the personal model."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -51,8 +51,6 @@ class FeSEM(MethodStrategy[FeSEMState]):
         round on; a client that is not known yet counts as the mean one. Without it λ/m is the same for all.
     weighting : {"uniform", "examples"}, default "uniform"
         ``"uniform"`` is Eq. 9; ``"examples"`` weighs clients by their number of samples.
-    matching : bool, default False
-        Align hidden units before averaging (FeSEM-MA, section 5.1).
     """
 
     state_class = FeSEMState
@@ -65,7 +63,7 @@ class FeSEM(MethodStrategy[FeSEMState]):
     proximal_weight: Weight = 0.001
     weighted_loss: bool = False
     weighting: Weighting = "uniform"
-    matching: bool = False
+    matching: ClassVar[bool] = False
 
     def initial_state(self, layout: ParameterLayout, initial: Vector) -> FeSEMState:
         """One center: the common initial model."""
@@ -184,3 +182,9 @@ class FeSEM(MethodStrategy[FeSEMState]):
         if sizes := [*state.sizes.values()]:
             weight *= sum(sizes) / state.sizes.get(client, sum(sizes) / len(sizes))
         return (Proximal(ARRAYS, weight),) if weight else ()
+
+
+class FeSEMMA(FeSEM):
+    """FeSEM-MA: FeSEM that aligns the hidden units of models before it averages them (section 5.1)."""
+
+    matching = True
