@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from bouquet.common.protocol import Proximal as Proximal
     from bouquet.strategies.anchored.strategy import Anchored as Anchored
     from bouquet.strategies.base.method import Outcome as Outcome
-    from bouquet.strategies.base.method import Similarity as Similarity
     from bouquet.strategies.base.method import one_model as one_model
     from bouquet.strategies.base.options import check_options as check_options
     from bouquet.strategies.base.replies import Matrix as Matrix
@@ -60,7 +59,6 @@ _CONTRACT = {
     "Proximal": "bouquet.common.protocol",
     "Replies": "bouquet.strategies.base.replies",
     "Sampling": "bouquet.strategies.base.sampling",
-    "Similarity": "bouquet.strategies.base.method",
     "Vector": "bouquet.common.parameters.layout",
     "check_options": "bouquet.strategies.base.options",
     "one_model": "bouquet.strategies.base.method",

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from bouquet.common.errors import BouquetError
 from bouquet.common.methods import find_method
 from bouquet.common.plugins import is_loaded, load_object
-from bouquet.experiments.plots.clients import identity_by_round, similarity_map
+from bouquet.experiments.plots.clients import identity_by_round
 from bouquet.experiments.plots.style import dots, legend_of, line_style, new_figure, rounds_axis
 from bouquet.server.record.reader import Points, Run
 
@@ -75,4 +75,4 @@ def compared_by_round(
     return figure
 
 
-PLOTS: tuple[PlotFunction, ...] = (identity_by_round, similarity_map)
+PLOTS: tuple[PlotFunction, ...] = (identity_by_round,)

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import Instruction
-from bouquet.strategies.base.method import Similarity, one_model
+from bouquet.strategies.base.method import one_model
 from bouquet.strategies.base.options import Above0, Share
 from bouquet.strategies.base.replies import Matrix, Replies
 from bouquet.strategies.base.strategy import MethodStrategy
@@ -143,12 +143,6 @@ class CFL(MethodStrategy[CFLState]):
     def record(self, state: CFLState) -> dict[str, Any]:
         """Of each cluster: ‖mean update‖ beside ε₁, greatest ‖update‖ beside ε₂, and the gap of the best division."""
         return {"num_clusters": len(state.centers), "descending": len(state.descending), "settling": state.last}
-
-    def client_similarity(self, state: CFLState, replies: Replies | None) -> Similarity | None:
-        """Cosine of the clients' updates of the last round."""
-        if not replies:
-            return None
-        return Similarity("cosine of client updates", replies.clients, cosine_similarity(replies.updates))
 
     # --- the division of a cluster ---------------------------------------------------------------------------
 

@@ -35,13 +35,12 @@ from numpy.typing import NDArray
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import ARRAYS, Instruction, Proximal
 from bouquet.common.protocol.offers import LAYERS, TERMS
-from bouquet.strategies.base.method import Similarity, count_moved, one_model
+from bouquet.strategies.base.method import count_moved, one_model
 from bouquet.strategies.base.options import Count
 from bouquet.strategies.base.replies import Matrix, Replies
 from bouquet.strategies.base.strategy import MethodStrategy
 from bouquet.strategies.mathematics.aggregation import Assignment, mean_of_centers
 from bouquet.strategies.mathematics.clustering import kmeans
-from bouquet.strategies.mathematics.similarity import euclidean_distances
 
 
 @dataclass(frozen=True)
@@ -124,16 +123,6 @@ class ClusterFL(MethodStrategy[ClusterFLState]):
     def record(self, state: ClusterFLState) -> dict[str, Any]:
         """How many clients the last F moved, and how far the models of a cluster are apart."""
         return {"num_clusters": len(state.centers), "moved": state.moved, "spread": state.spread}
-
-    def client_similarity(self, state: ClusterFLState, replies: Replies | None) -> Similarity | None:
-        """Euclidean distance between the clients' models."""
-        if not replies:
-            return None
-        return Similarity(
-            "Euclidean distance between client models",
-            replies.clients,
-            euclidean_distances(replies.layout.parameters_of(replies.W)),
-        )
 
 
 def indicator_matrix(labels: Assignment, num_clusters: int) -> NDArray[np.float64]:

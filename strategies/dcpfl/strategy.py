@@ -31,7 +31,7 @@ from bouquet.common import protocol
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import Instruction
 from bouquet.common.protocol.offers import LAYERS, LOSS, TRAINING
-from bouquet.strategies.base.method import Ask, Similarity
+from bouquet.strategies.base.method import Ask
 from bouquet.strategies.base.options import Allowed, Count, Share
 from bouquet.strategies.base.replies import Replies
 from bouquet.strategies.base.strategy import MethodStrategy
@@ -141,12 +141,6 @@ class DCPFL(MethodStrategy[DCPFLState]):
         state = self._aggregate(state, round_, usable)  # Eq. 5, 6
         state = grouping.with_newcomers(before, state, round_, usable)
         return self._propose(state, round_, usable)  # Eq. 4
-
-    def client_similarity(self, state: DCPFLState, replies: Replies | None) -> Similarity | None:
-        """The model discrepancy D of Eq. 3."""
-        if (distances := grouping.distances_of(state)) is None:
-            return None
-        return Similarity(f"Model discrepancy ({self.discrepancy})", tuple(state.clients), distances)
 
     def needs_scores(self) -> str:
         """For the rapid decrease of the loss, and for trials; a fixed γ̃ does without both."""

@@ -22,7 +22,7 @@ import numpy as np
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import ARRAYS, ClientReply, Instruction, Payload, Proximal
 from bouquet.common.protocol.offers import LAYERS, TERMS
-from bouquet.strategies.base.method import Similarity, count_moved
+from bouquet.strategies.base.method import count_moved
 from bouquet.strategies.base.options import Count, Weight, check_options
 from bouquet.strategies.base.replies import Replies
 from bouquet.strategies.base.strategy import MethodStrategy
@@ -38,7 +38,6 @@ from bouquet.strategies.fedac.state import (
 )
 from bouquet.strategies.fedac.tuning import RULES
 from bouquet.strategies.mathematics.aggregation import mean_of_centers
-from bouquet.strategies.mathematics.similarity import cosine_similarity
 
 GLOBAL_EMBEDDING = "global-embedding"  # record that holds φ_g
 MOST_CLUSTERS = 15  # that a tuning makes
@@ -158,13 +157,6 @@ class FedAC(MethodStrategy[FedACState]):
             "map_round": state.map_round,
             "map_dims": 0 if state.directions is None else len(state.directions),
         }
-
-    def client_similarity(self, state: FedACState, replies: Replies | None) -> Similarity | None:
-        """Cosine of the clients' reduced models."""
-        if not state.known:
-            return None
-        cosine = cosine_similarity(state.rows(state.known))
-        return Similarity("cosine of the reduced client models", tuple(state.known), cosine)
 
     # --- the steps of Algorithm 1 --------------------------------------------------------------------------------
 

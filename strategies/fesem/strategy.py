@@ -22,7 +22,7 @@ from bouquet.common.protocol import ARRAYS, Instruction, Proximal
 from bouquet.common.protocol.offers import TERMS
 from bouquet.strategies.base.first_models import FirstModels
 from bouquet.strategies.base.groups import NumClusters
-from bouquet.strategies.base.method import Similarity, count_moved, one_model
+from bouquet.strategies.base.method import count_moved, one_model
 from bouquet.strategies.base.options import Weight, Weighting
 from bouquet.strategies.base.replies import Matrix, Replies
 from bouquet.strategies.base.strategy import MethodStrategy
@@ -31,7 +31,6 @@ from bouquet.strategies.fesem.state import FeSEMState
 from bouquet.strategies.fesem.steps import expectation_step, matched_to, mean_distance
 from bouquet.strategies.mathematics.aggregation import Assignment, mean_of_centers
 from bouquet.strategies.mathematics.clustering import kmeans
-from bouquet.strategies.mathematics.similarity import euclidean_distances
 
 
 @dataclass(eq=False, repr=False)
@@ -128,13 +127,6 @@ class FeSEM(MethodStrategy[FeSEMState]):
             "num_clusters": len(state.centers),
             "log_p": state.groups.log_p,
         }
-
-    def client_similarity(self, state: FeSEMState, replies: Replies | None) -> Similarity | None:
-        """Euclidean distance between the clients' models of the last round."""
-        if not replies:
-            return None
-        distances = euclidean_distances(replies.layout.parameters_of(replies.W))
-        return Similarity("Euclidean distance between client models", replies.clients, distances)
 
     def _maximization_step(self, W: Matrix, nearest: Assignment, replies: Replies, centers: Matrix) -> Matrix:
         """Eq. 9: each center (K, d) becomes the mean of its clients' models W (n × d); one without clients stays."""

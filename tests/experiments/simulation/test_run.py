@@ -50,7 +50,7 @@ def test_the_record_says_what_happened(finished):
     assert sum(one["bytes_by_layer"]["up"].values()) <= one["bytes_up"]
     assert sum(up for up, _ in one["bytes_by_client"].values()) == one["bytes_up"]
     assert one["strategy"]["num_clusters"] == 3
-    for name in ("settings.json", "similarity.json", "checkpoint", "models"):
+    for name in ("settings.json", "checkpoint", "models"):
         assert (finished / name).exists()
     assert not (finished / "devices").exists()
 
