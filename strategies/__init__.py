@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from bouquet.strategies.anchored.strategy import Anchored as Anchored
     from bouquet.strategies.base.method import Outcome as Outcome
     from bouquet.strategies.base.method import one_model as one_model
-    from bouquet.strategies.base.options import check_options as check_options
     from bouquet.strategies.base.replies import Matrix as Matrix
     from bouquet.strategies.base.replies import Replies as Replies
     from bouquet.strategies.base.sampling import Sampling as Sampling
@@ -60,7 +59,6 @@ _CONTRACT = {
     "Replies": "bouquet.strategies.base.replies",
     "Sampling": "bouquet.strategies.base.sampling",
     "Vector": "bouquet.common.parameters.layout",
-    "check_options": "bouquet.strategies.base.options",
     "one_model": "bouquet.strategies.base.method",
 }
 

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.methods import find_method
 from bouquet.common.nearest import nearest
 from bouquet.common.plugins import load_object
+from bouquet.strategies.base.options import fitting, form_of
 from bouquet.strategies.base.sampling import Sampling
 from bouquet.strategies.base.strategy import MethodStrategy
 
@@ -41,14 +42,13 @@ def hyper_parameters(kind: type[MethodStrategy[Any]]) -> dict[str, tuple[Any, An
 def _hints(kind: type[MethodStrategy[Any]]) -> dict[str, Any]:
     definer = next(cls for cls in kind.__mro__ if "__init__" in vars(cls))
     # The annotations of an `__init__` that `dataclass` wrote are names in the modules of its fields' classes.
-    return get_type_hints(definer if "__dataclass_fields__" in vars(definer) else kind.__init__)
+    return get_type_hints(definer if "__dataclass_fields__" in vars(definer) else kind.__init__, include_extras=True)
 
 
 @cache
 def _form(kind: type[MethodStrategy[Any]]) -> type[BaseModel]:
     """What a strategy's options are checked with; a grid makes each of its strategies some hundred times."""
-    parameters: Any = hyper_parameters(kind)
-    return create_model("Options", __config__=ConfigDict(arbitrary_types_allowed=True), **parameters)
+    return form_of(hyper_parameters(kind))
 
 
 def create_strategy(name: str, options: Mapping[str, Any], **sampling: Any) -> MethodStrategy[Any]:
@@ -59,13 +59,5 @@ def create_strategy(name: str, options: Mapping[str, Any], **sampling: Any) -> M
         if key not in form.model_fields:
             known = nearest(key, form.model_fields, f"the hyper-parameters of {name!r} are:")
             raise BouquetError(f"Unknown setting strategy.{key}; {known}.")
-    try:
-        checked = form(**options)
-    except ValidationError as error:
-        key = str(error.errors()[0]["loc"][0])
-        # A number or "auto" has two reasons not to fit.
-        said = [item["msg"].partition(", unable to ")[0] for item in error.errors() if item["loc"][0] == key]
-        fits = dict.fromkeys(one[0].lower() + one[1:] for one in said)
-        raise BouquetError(f"Setting strategy.{key} = {options.get(key)!r}: {'; or '.join(fits)}.") from None
-    own = {key: getattr(checked, key) for key in form.model_fields}
+    own = fitting(form, options, "Setting strategy.")
     return kind(**own, **{key: value for key, value in sampling.items() if key in Sampling.__annotations__})

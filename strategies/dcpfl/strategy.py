@@ -26,13 +26,14 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from pydantic import Field
 
 from bouquet.common import protocol
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import Instruction
 from bouquet.common.protocol.offers import LAYERS, LOSS, TRAINING
 from bouquet.strategies.base.method import Ask
-from bouquet.strategies.base.options import Allowed, Count, Share
+from bouquet.strategies.base.options import Count, Share
 from bouquet.strategies.base.replies import Replies
 from bouquet.strategies.base.strategy import MethodStrategy
 from bouquet.strategies.dcpfl import PROCEDURE, TAKE, grouping, layerwise, splitting, trial
@@ -89,7 +90,7 @@ class DCPFL(MethodStrategy[DCPFLState]):
     scaling: Scaling = "model"
     layer_wise: bool = True
     fixed_gamma: Share | None = None
-    validation_fraction: Annotated[float, Allowed("a number from 0, below 1", lambda value: 0 <= value < 1)] = 0.0
+    validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     discrepancy: Discrepancy = "cosine"
     min_group_samples: Count | None = None
 

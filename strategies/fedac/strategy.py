@@ -19,11 +19,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from bouquet.common.errors import BouquetError
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import ARRAYS, ClientReply, Instruction, Payload, Proximal
 from bouquet.common.protocol.offers import LAYERS, TERMS
 from bouquet.strategies.base.method import count_moved
-from bouquet.strategies.base.options import Count, Weight, check_options
+from bouquet.strategies.base.options import Count, Weight
 from bouquet.strategies.base.replies import Replies
 from bouquet.strategies.base.strategy import MethodStrategy
 from bouquet.strategies.fedac.similarity import SIMILARITIES, Measure, ModelSimilarity
@@ -86,7 +87,7 @@ class FedAC(MethodStrategy[FedACState]):
         super().__post_init__()
         self._rule = RULES.get(self.tuning)
         if self._rule and self.num_clusters > MOST_CLUSTERS:
-            check_options(("num_clusters", self.num_clusters, f"at most {MOST_CLUSTERS}, where it is tuned", False))
+            raise BouquetError(f"num_clusters = {self.num_clusters}: at most {MOST_CLUSTERS}, where it is tuned.")
         self.tested_model = "personal" if self.tested == "personal" else "received"
 
     @property

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from bouquet.common.protocol import ClientReply, Instruction, Payload
 from bouquet.common.protocol.offers import TRAINING
 from bouquet.strategies.base.groups import NumClusters
 from bouquet.strategies.base.method import Outcome, count_moved
-from bouquet.strategies.base.options import Allowed, Share, is_count
+from bouquet.strategies.base.options import Count, Share
 from bouquet.strategies.base.replies import Replies
 from bouquet.strategies.base.strategy import MethodStrategy
 from bouquet.strategies.gradient_loss import wire as choice
@@ -41,9 +41,7 @@ from bouquet.strategies.gradient_loss.wire import BatchLoss, Choice, LocalUpdate
 from bouquet.strategies.mathematics.initialisation import random_models
 
 EmptyCluster = Literal["tell", "leave"]
-ChoiceBatches = Annotated[
-    int | Literal["all"], Allowed("a whole number from 1, or 'all'", lambda value: value == "all" or is_count(value))
-]
+ChoiceBatches = Count | Literal["all"]
 
 TOLD_STREAM = 2  # beside the base's streams of sampling
 

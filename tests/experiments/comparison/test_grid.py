@@ -1,4 +1,3 @@
-
 import pytest
 
 from bouquet.common.errors import BouquetError
