@@ -65,9 +65,6 @@ class MethodHooks(ABC, Generic[State]):
     tested_model: str = "received"
     clusters_chosen_on: str = "–"
     trainings: str = "1"
-    # Functions from a run's record to a figure, of a method that is not registered
-    # (`bouquet.common.methods.Method.plots`).
-    plots: ClassVar[Sequence[Callable[..., Any]]] = ()
 
     seed: int
     layout: ParameterLayout | None = None

@@ -127,9 +127,7 @@ def test_ifca_judges_by_all_local_data_unless_it_is_told_otherwise():
     assert asked("gradient-loss")["choice-batches"] == 1
     assert "batch-loss" not in asked("gradient-loss")
     assert asked("gradient-loss", batch_loss="sum")["batch-loss"] == "sum"
-    with pytest.raises(
-        BouquetError, match=r"choice_batches = 0: .* equal to 1; or input should be 'all'"
-    ):
+    with pytest.raises(BouquetError, match=r"choice_batches = 0: .* equal to 1; or input should be 'all'"):
         asked("ifca", choice_batches=0)
 
 
