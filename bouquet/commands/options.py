@@ -135,7 +135,7 @@ AllowProcedure = Annotated[
 ]
 AllowData = Annotated[
     list[str] | None,
-    of(TRUST, "A data set or partition of your own that the server may ask for.", metavar="PACKAGE.MODULE:FUNCTION"),
+    of(TRUST, "A data set of your own that the server may ask for.", metavar="PACKAGE.MODULE:FUNCTION"),
 ]
 LeastNoise = Annotated[
     float | None,

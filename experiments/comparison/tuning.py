@@ -109,7 +109,7 @@ def check_apart(data: DataSettings, column: str) -> None:
     if data.dataset == OWN_DATA:
         return
     loaded = load_dataset(data.dataset, data.data_dir or None, data.standardise, data.classes, data.input_shape)
-    by_owner = loaded.owners is not None and (data.partition == "natural" or ":" in data.partition)
+    by_owner = loaded.owners is not None and data.partition == "natural"
     apart = data.reserved_fraction > 0 or (loaded.test_x is not None and not by_owner)
     missing = [] if data.test_samples is not None else ["data.test_samples, e.g. to 400"]
     missing += [] if apart else ["data.reserved_fraction, e.g. to 0.2"]
