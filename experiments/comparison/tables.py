@@ -33,7 +33,6 @@ from bouquet.experiments.comparison.claims import (
 )
 from bouquet.experiments.comparison.measures import Metric
 from bouquet.experiments.comparison.paper_comparison import paper_notes, paper_tables
-from bouquet.experiments.comparison.plots import score_by_bytes
 from bouquet.experiments.comparison.row_notes import protocol
 from bouquet.experiments.comparison.run import Results
 from bouquet.experiments.comparison.significance import Difference
@@ -272,16 +271,13 @@ def render_html(results: Results) -> str:
 
 
 def plots_of_results(results: Results) -> list[Figure]:
-    """A data set at a time: the score by round, and by bytes."""
+    """The score by round, a data set at a time."""
     score = results.table.score
     what, key = f"{score.label[0].upper()}{score.label[1:]}", score.of("macro")
     figures: list[Figure | None] = []
     for data in results.table.data:
         runs = {row.label: results.runs(row.label, data) for row in results.table.rows if row.tested == "method"}
-        figures += [
-            compared_by_round(f"{what}, {data}", f"macro {score.title}", runs, lambda run: run.outcome(key)),
-            score_by_bytes(f"{what} by bytes, {data}", runs),
-        ]
+        figures.append(compared_by_round(f"{what}, {data}", f"macro {score.title}", runs, lambda run: run.outcome(key)))
     return [figure for figure in figures if figure is not None]
 
 

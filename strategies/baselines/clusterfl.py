@@ -30,7 +30,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import ARRAYS, Instruction, Proximal
@@ -39,7 +38,7 @@ from bouquet.strategies.base.method import count_moved, one_model
 from bouquet.strategies.base.options import Count
 from bouquet.strategies.base.replies import Matrix, Replies
 from bouquet.strategies.base.strategy import MethodStrategy
-from bouquet.strategies.mathematics.aggregation import Assignment, mean_of_centers
+from bouquet.strategies.mathematics.aggregation import mean_of_centers
 from bouquet.strategies.mathematics.clustering import kmeans
 
 
@@ -51,7 +50,6 @@ class ClusterFLState:
     models: dict[str, Vector] = field(default_factory=dict)  # w_i as each client sent it last
     assignment: dict[str, int] = field(default_factory=dict)  # client → the cluster that F puts it in
     moved: int = 0  # clients that the last F put into another cluster
-    spread: float | None = None  # Σ_i ‖w_i − w̄_k(i)‖² of the parameters
 
 
 @dataclass(eq=False, repr=False)
@@ -112,7 +110,6 @@ class ClusterFL(MethodStrategy[ClusterFLState]):
             models=models,
             assignment=assignment,
             moved=count_moved(state.assignment, assignment),
-            spread=clustering_penalty(parameters, indicator_matrix(labels, self.num_clusters), 1.0, 1.0),
         )
 
     def device_needs(self) -> Mapping[str, str]:
@@ -121,17 +118,5 @@ class ClusterFL(MethodStrategy[ClusterFLState]):
         return {LAYERS: why, TERMS: why}
 
     def record(self, state: ClusterFLState) -> dict[str, Any]:
-        """How many clients the last F moved, and how far the models of a cluster are apart."""
-        return {"num_clusters": len(state.centers), "moved": state.moved, "spread": state.spread}
-
-
-def indicator_matrix(labels: Assignment, num_clusters: int) -> NDArray[np.float64]:
-    """F (n × K): 1/√n_k where a client is in cluster k, else 0, so that Fᵀ F = I where no cluster is empty."""
-    member = np.equal.outer(labels, np.arange(num_clusters)).astype(np.float64)
-    return member / np.sqrt(np.maximum(member.sum(axis=0), 1))
-
-
-def clustering_penalty(W: Matrix, F: NDArray[np.float64], alpha: float, beta: float) -> float:
-    """α tr(W Wᵀ) − β tr(Fᵀ W Wᵀ F) of models W (n × d) and an indicator matrix F (n × K)."""
-    rows = W.astype(np.float64)
-    return float(alpha * np.square(rows).sum() - beta * np.square(F.T @ rows).sum())
+        """K, and how many clients the last F moved."""
+        return {"num_clusters": len(state.centers), "moved": state.moved}
