@@ -168,4 +168,4 @@ def test_messages_hold_whole_models_and_the_question():
     received = protocol.read_instruction(Message(content, dst_node_id=1, message_type="train"), POINT)
     assert received.procedure == "gradient-loss"
     assert received.upload == POINT.layers
-    assert Choice.read(received) == Choice(2, 0, 0.2)
+    assert Choice.read(received) == Choice(2, 0, 0.2, local_update="epochs")
