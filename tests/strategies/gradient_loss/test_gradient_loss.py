@@ -4,6 +4,7 @@ from flwr.app import Message
 
 from bouquet.common import protocol
 from bouquet.common.errors import BouquetError
+from bouquet.common.wire.flower import speak_as_server
 from bouquet.strategies.gradient_loss import wire as choice
 from bouquet.strategies.gradient_loss.strategy import GradientLoss
 from bouquet.strategies.gradient_loss.wire import Choice
@@ -165,6 +166,7 @@ def test_messages_hold_whole_models_and_the_question():
     state = begin(strategy)
     instruction = strategy.plan(state, 1, ["a"])["a"]
     content = protocol.Encoder(POINT).content(instruction, 1, "run", {})
+    speak_as_server()
     received = protocol.read_instruction(Message(content, dst_node_id=1, message_type="train"), POINT)
     assert received.procedure == "gradient-loss"
     assert received.upload == POINT.layers
