@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -36,6 +36,7 @@ INTRODUCTION = (
     "takes the same keys, but a method's hyper-parameters as JSON: `strategy.options='{\"num_clusters\": 3}'`.",
     "`python -m bouquet.settings_reference` makes this page from the code; a test holds one to the other.",
 )
+SIGNS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}  # of a `pydantic.Field`'s bounds
 
 
 def settings_reference() -> str:
@@ -118,6 +119,11 @@ def _shown(value: Any) -> str:
 
 
 def _type(annotation: Any) -> str:
+    """``int ≥ 1 or 'auto'``, say."""
+    if get_origin(annotation) is Annotated:
+        kind, field = get_args(annotation)
+        bounds = ((sign, getattr(bound, name, None)) for bound in field.metadata for name, sign in SIGNS.items())
+        return _type(kind) + ",".join(f" {sign} {bound}" for sign, bound in bounds if bound is not None)
     if annotation is type(None):
         return "none"
     if get_origin(annotation) is Literal:
