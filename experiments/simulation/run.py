@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import sys
@@ -214,6 +215,6 @@ def _start_ray() -> None:
         # Ray gives a machine up, and with it all clients at once, when its daemon has not answered for a minute. One
         # that is the only machine has been busy or asleep: were it gone, nobody would be left to give it up.
         _system_config={"health_check_timeout_ms": 3_600_000},
-        logging_level="error",
+        logging_level=logging.ERROR,
         log_to_driver=False,
     )
