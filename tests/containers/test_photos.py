@@ -44,7 +44,8 @@ def test_an_owner_comes_from_photos_to_a_fleet_of_containers(tmp_path):
     gateway = "docker network inspect bridge -f '{{(index .IPAM.Config 0).Gateway}}'"
     address = subprocess.run(["bash", "-c", gateway], capture_output=True, text=True, check=True).stdout.strip()
     shell(images, ROOT)
-    subprocess.run([sys.executable, ROOT / "examples" / "photos" / "make_photos.py", "plants"], cwd=tmp_path, check=True)
+    make = ROOT / "examples" / "photos" / "make_photos.py"
+    subprocess.run([sys.executable, make, "plants"], cwd=tmp_path, check=True)
     names = sorted(folder.name for folder in (tmp_path / "plants").iterdir())
     try:
         shell(settings, tmp_path)
