@@ -83,10 +83,11 @@ def test_bad_files(tmp_path):
 
 
 def test_run_config_carries_the_same_settings():
-    changes = ["data.groups=4", "model.hidden=8,8", "strategy.num_clusters=3", "strategy.matching=true"]
+    changes = ["data.groups=4", "model.hidden=8,8", "strategy.num_clusters=3", "strategy.weighted_loss=true"]
     changes += ["server.min_replies=1.0"]
     settings = load_settings(None, changes)
-    flat = {"data.groups": 4, "model.hidden": "[8, 8]", "strategy.options": '{"num_clusters": 3, "matching": true}'}
+    options = '{"num_clusters": 3, "weighted_loss": true}'
+    flat = {"data.groups": 4, "model.hidden": "[8, 8]", "strategy.options": options}
     assert Settings.from_run_config({**flat, "server.min_replies": 1.0, "somebody-elses": 1}) == settings
     again = Settings.from_run_config({AS_JSON: settings.model_dump_json(), "data.groups": 5})
     assert again == settings
