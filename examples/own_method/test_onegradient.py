@@ -30,5 +30,5 @@ def test_clients_are_grouped_by_their_gradients():
 
 
 def test_options():
-    with pytest.raises(BouquetError, match="linkage = 'ward': one of average, single, complete"):
+    with pytest.raises(BouquetError, match="linkage = 'ward': input should be 'average', 'single' or 'complete'"):
         OneGradient(linkage="ward")
