@@ -13,11 +13,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from bouquet.experiments.plots.style import svg
 from docutils import nodes
 from matplotlib.figure import Figure as Plot
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxRole
+
+from bouquet.experiments.plots.style import svg
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 RESULTS = EXPERIMENTS / "results"
