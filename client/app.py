@@ -91,7 +91,7 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
             check_measured(asked, session.received)
         reply: Message
         try:
-            device_log.began(node, message, session.run, tell)
+            device_log.began(node, message, session.run, session.precision.note, tell)
             reply = handler(session)
         except (OwnerRefusal, NotNow):
             raise

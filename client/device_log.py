@@ -52,7 +52,7 @@ def round_of(message: Message) -> str:
     return f"Test after round {number}" if number is not None else "A test"
 
 
-def began(node: ClientContext, message: Message, run: str, tell: Say) -> None:
+def began(node: ClientContext, message: Message, run: str, precision: str, tell: Say) -> None:
     """A round begins; what the device holds is said before it, once for each run and whenever it has changed."""
     if tell is silent:
         return
@@ -63,7 +63,8 @@ def began(node: ClientContext, message: Message, run: str, tell: Say) -> None:
     more = f" and {len(shown) - SHOWN_CLASSES} classes more" if len(shown) > SHOWN_CLASSES else ""
     by_class = f"; {', '.join(shown[:SHOWN_CLASSES])}{more}" if shown else ""
     holds = f"Data: {len(data.train_y)} samples to train on, {len(data.test_y)} to test on{by_class}."
-    for line in (holds, data.span, *data.notes, *node.data_warnings):
+    asked = (precision,) if node.settings.train.mixed_precision else ()
+    for line in (holds, data.span, *data.notes, *node.data_warnings, *asked):
         if line and node.state.is_news(f"{run} {line.partition(':')[0]}", line):
             tell(line)
     tell(f"{round_of(message)}{of_rounds(node.settings.run.rounds)} begins ({node.settings.run.name}).")

@@ -243,6 +243,7 @@ def _step(settings: Settings, path: Path | None, strict: bool) -> Iterator[Line]
     from bouquet.client.context import own_data
     from bouquet.client.training import evaluation, sgd
     from bouquet.client.training.memory import check_fits
+    from bouquet.client.training.precision import Precision
     from bouquet.client.training.sgd import sgd_options
     from bouquet.common.model.build import initial_model, model_shape
     from bouquet.common.task.task import task_of
@@ -264,6 +265,7 @@ def _step(settings: Settings, path: Path | None, strict: bool) -> Iterator[Line]
         task = task_of(settings)
         y = torch.zeros(count, dtype=torch.int64) if task.has_classes else torch.zeros(count, num_classes)
         y = y.to(device)
+        precision = Precision.of(train.mixed_precision, device)
         loss = sgd.PLAIN if task.has_classes else sgd.TrainingLoss(loss=task.loss)
         options = sgd_options({"local-epochs": 1}, train)
         model.to(device)
@@ -273,7 +275,7 @@ def _step(settings: Settings, path: Path | None, strict: bool) -> Iterator[Line]
         check_fits(model, x, train.batch_size)
         for size in (train.batch_size, count):  # the first step pays for what PyTorch sets up
             clock = time.monotonic()
-            sgd.train(model, x[:size], y[:size], options, (), order, loss_of=loss)
+            sgd.train(model, x[:size], y[:size], options, (), order, loss_of=loss, precision=precision)
         epoch = (time.monotonic() - clock) * own / count
     except BouquetError as error:
         yield Line("model", WRONG, str(error))

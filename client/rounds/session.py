@@ -27,6 +27,7 @@ from bouquet.client.training import evaluation, sgd
 from bouquet.client.training.delegate import LocalTraining, trainer
 from bouquet.client.training.memory import check_fits
 from bouquet.client.training.objective import ProximalTerm, Term
+from bouquet.client.training.precision import FULL, Precision
 from bouquet.client.training.sgd import SGDOptions, TrainingLoss, sgd_options
 from bouquet.client.training.transforms import augmentation, class_weights
 from bouquet.client.uploads.compression import CopyMemory
@@ -153,6 +154,11 @@ class Session:
         """How samples become the model's inputs, and what it gives."""
         return ModelCard.of(self.node.settings)
 
+    @cached_property
+    def precision(self) -> Precision:
+        """What `train` computes in, as the settings and this device's hardware have it."""
+        return Precision.of(self.node.settings.train.mixed_precision, self.device)
+
     # --- models ---------------------------------------------------------------------------------------------
 
     @property
@@ -227,7 +233,7 @@ class Session:
         samples = self.train_data if data is None else data
         trained = None if layers is None else self.layout.names(layers)
         generator = self.generator(stream)
-        if (take_over := trainer.get()) is not None and self.loss_of is sgd.PLAIN:
+        if (take_over := trainer.get()) is not None and self.loss_of is sgd.PLAIN and self.precision is FULL:
             task = LocalTraining(self.model, self.layout, start, *samples, options, terms, generator, trained)
             if (found := take_over(task)) is not None:
                 return found
@@ -237,7 +243,7 @@ class Session:
             self._fit.add(options.batch_size)
         began = time.perf_counter()
         with self.seeded(stream):
-            loss = sgd.train(model, *samples, options, terms, generator, trained, self.loss_of)
+            loss = sgd.train(model, *samples, options, terms, generator, trained, self.loss_of, self.precision)
         if options.local_steps:
             self.metrics[TRAIN_SECONDS] = self.metrics.get(TRAIN_SECONDS, 0.0) + time.perf_counter() - began
         return self.built.vector(), loss

@@ -16,6 +16,7 @@ from torch.optim.sgd import sgd
 
 from bouquet.client.training.objective import Term, objective
 from bouquet.client.training.pauses import pause
+from bouquet.client.training.precision import FULL, Precision
 from bouquet.common.errors import BouquetError
 from bouquet.common.model.freezing import training_mode
 from bouquet.common.protocol.names import LOCAL_STEPS
@@ -115,6 +116,7 @@ def train(
     generator: torch.Generator,
     trained: Collection[str] | None = None,
     loss_of: TrainingLoss = PLAIN,
+    precision: Precision = FULL,
 ) -> float:
     """Train in place for ``local_epochs`` epochs; returns the mean loss on the data over the last of them.
 
@@ -124,16 +126,20 @@ def train(
     # Listed once: a walk through the modules at each step takes as long as a small layer's product.
     parameters = list(model.parameters())
     momentum = no_momentum(parameters)
-    mean, left = float("nan"), options.local_steps
+    mean, scaling, left = float("nan"), precision.scaling(), options.local_steps
     with only(model, trained):
         for _ in range(options.local_epochs):
             total, seen, steps = 0.0, 0, 0
             for batch in islice(mini_batches(len(y), options.batch_size, generator), left):
-                loss = loss_of(model, x[batch], y[batch])
+                with precision.forward():
+                    loss = loss_of(model, x[batch], y[batch])
                 for parameter in parameters:
                     parameter.grad = None
-                objective(model, loss, terms).backward()
-                sgd_step(parameters, momentum, options)
+                total_loss = objective(model, loss, terms)
+                if scaling is None:
+                    total_loss.backward()
+                if scaling is None or scaling.backward(total_loss, parameters):
+                    sgd_step(parameters, momentum, options)
                 total, seen, steps = total + loss.item() * len(batch), seen + len(batch), steps + 1
             mean = total / seen
             check_finite(mean, options)

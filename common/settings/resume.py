@@ -22,6 +22,7 @@ MAY_CHANGE = {
     "train.budget": "how many steps each device does",
     "train.device": "where devices train",
     "train.threads": "how many cores they use",
+    "train.mixed_precision": "what a GPU computes in",
     "personal.compare": "whether devices also train a model alone",
     "server.tags": "which devices take part",
     "server.min_clients": "a device died, or one was added",

@@ -106,6 +106,11 @@ class TrainSettings(Section):
         "its local_epochs (docs/own-speeds.md).",
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the clients train.")
+    mixed_precision: bool = Field(
+        False,
+        description="On CUDA local training computes in 16 bits: bfloat16 where the GPU has it, else float16 with "
+        "scaled gradients. Models stay in 32 bits; without CUDA it changes nothing.",
+    )
     threads: int = Field(
         1,
         ge=0,
