@@ -154,8 +154,8 @@ class _Run:
         every = self.settings.server.evaluate_every
         if every and round_ % every == 0 and round_ < self.settings.run.rounds:
             evaluation = self.evaluate(round_, traffic)
-        seconds = self.clock() - began
-        line = round_line(round_, self.strategy, self.remembered.groups, traffic, seconds, self.score)
+        about = traffic, self.clock() - began, self.score, self.hoped.classes
+        line = round_line(round_, self.strategy, self.remembered.groups, *about)
         line |= self.beside(times)
         before = self.lines[-1].get("assignment") or {} if self.lines else {}
         if moved := {c: before[c] for c, k in line["assignment"].items() if before.get(c, k) != k}:

@@ -7,7 +7,6 @@ seconds. They take nothing of the room that devices have.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import socket
@@ -17,7 +16,7 @@ import urllib.parse
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 
-from bouquet.common.wire.transfer import FRAME_BYTES, WINDOW_BYTES
+from bouquet.common.wire.transfer import FRAME_BYTES, WINDOWS
 from bouquet.server.service.open_files import most_connections
 
 STREAMS_OF_A_CONNECTION = 2  # a device has one
@@ -29,10 +28,7 @@ HANDSHAKE_SECONDS = 15  # from the first packet to the end of TLS and of HTTP/2'
 SWEEP_SECONDS = 1.0
 STEP_BACK = 10  # added to the niceness of gRPC's threads
 FEW = 64  # files open beside devices' connections: nothing to look for
-FRAMES_A_SECOND = 1000  # of a device: as chunks of a model more than a gigabit
 A_CALL = 50  # frames that a call counts as: TLS, and a welcome
-BURST_SECONDS = 1.0  # of frames at once
-PAUSE_SECONDS = 0.1  # at least
 # Below the least after which routers and firewalls forget a connection on which nothing comes.
 KEEPALIVE_SECONDS, KEEPALIVE_ANSWER_SECONDS = 50, 20
 
@@ -42,8 +38,7 @@ def door_options() -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", 2 * FRAME_BYTES),  # above one, the service refuses it by name
         ("grpc.max_send_message_length", -1),
-        ("grpc.http2.bdp_probe", 0),  # which lets whoever is not read send more and more
-        ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
+        *WINDOWS,
         ("grpc.max_concurrent_streams", STREAMS_OF_A_CONNECTION),
         ("grpc.max_allowed_incoming_connections", most_connections()),
         ("grpc.server_handshake_timeout_ms", 1000 * HANDSHAKE_SECONDS),
@@ -132,20 +127,6 @@ def step_back() -> None:
         with contextlib.suppress(OSError), open(f"/proc/self/task/{thread}/comm") as name:
             if name.read() == "event_engine\n":
                 os.setpriority(os.PRIO_PROCESS, int(thread), nice)
-
-
-class Pace:
-    """How much a device may say: where it says more, nothing is read of it for a while, and it cannot send, either."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._paid = clock, -float("inf")
-
-    async def keep(self, frames: int = 1) -> None:
-        """Wait as long as a device has to that has said so many frames more."""
-        now = self._clock()
-        self._paid = max(self._paid, now - BURST_SECONDS) + frames / FRAMES_A_SECOND
-        if self._paid > now:
-            await asyncio.sleep(max(self._paid - now, PAUSE_SECONDS))
 
 
 class Refusals:

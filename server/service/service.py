@@ -27,11 +27,12 @@ from bouquet.common.wire.transfer import (
     METHOD,
     MINOR,
     Outgoing,
+    Pace,
     WireError,
 )
 from bouquet.server.run_folder import CONNECTIONS
 from bouquet.server.service.admission import LOOK_SECONDS, Admission
-from bouquet.server.service.connections import A_CALL, Connections, Pace, Refusals, door_options, peer_named
+from bouquet.server.service.connections import A_CALL, Connections, Refusals, door_options, peer_named
 from bouquet.server.service.devices import Contents, Device, Dispatch, Stream, node_of
 from bouquet.server.service.greeting import RELEASE, TurnedAway, frame_of, hello_of, identity
 from bouquet.server.service.replies import Replies

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from bouquet.common.wire import transfer
 from bouquet.common.wire.flower import content_bytes
-from bouquet.server.service import connections
-from bouquet.server.service.connections import BURST_SECONDS, FRAMES_A_SECOND, Pace
+from bouquet.common.wire.transfer import BURST_SECONDS, FRAMES_A_SECOND, Pace
 from tests.helpers.served_fleet import content
 
 
@@ -38,7 +38,7 @@ def test_so_many_frames_a_second_and_as_many_at_once(slept):
 def test_who_floods_is_not_read_and_the_others_are_served(fleets, monkeypatch):
     fleet = fleets("mallory", "garden")
     mallory, garden = fleet.welcome("mallory"), fleet.welcome("garden")
-    monkeypatch.setattr(connections, "FRAMES_A_SECOND", 1e-9)  # the rest of the burst would be the last for long
+    monkeypatch.setattr(transfer, "FRAMES_A_SECOND", 1e-9)  # the rest of the burst would be the last for long
     for _ in range(500):
         mallory.send(pong={})
     again = fleet.device("mallory", session=mallory.session, hello={"probe": True})  # calls count, too
