@@ -29,7 +29,7 @@ from bouquet.common.errors import BouquetError
 from bouquet.common.texts import plain
 from bouquet.common.trust.code import own_code, release
 from bouquet.common.wire.fleet_pb2 import DeviceFrame, Hello, Refused, ServerFrame
-from bouquet.common.wire.transfer import MAJOR, METHOD, MINOR, Outbox, WireError
+from bouquet.common.wire.transfer import MAJOR, METHOD, MINOR, Outbox, Pace, WireError
 
 WELCOME_SECONDS = 60.0
 FIRST_PAUSE_SECONDS = 0.5
@@ -216,7 +216,9 @@ class Agent:
             call.cancel()
 
     async def _read(self, call: Any) -> None:
+        pace = Pace()
         while True:
+            await pace.keep()
             try:
                 data = await call.read()
             except asyncio.CancelledError:

@@ -12,7 +12,7 @@ from bouquet.client.agent.settings import DeviceSettings
 from bouquet.common.errors import BouquetError
 from bouquet.common.system.files import write_atomically
 from bouquet.common.trust.certificates import check_renewal, fingerprint
-from bouquet.common.wire.transfer import FRAME_BYTES
+from bouquet.common.wire.transfer import FRAME_BYTES, WINDOWS
 
 KEEPALIVE_SECONDS, KEEPALIVE_ANSWER_SECONDS = 50, 20  # as the server's (`bouquet.server.service.connections`)
 CERTIFICATE = "device.crt"  # in the state folder: a renewed one; beside it, of which it is the renewal
@@ -22,6 +22,7 @@ def open_channel(settings: DeviceSettings) -> grpc.aio.Channel:
     """A channel with TLS on both sides, or without. Raises `ServerMismatch` for a file that cannot be read."""
     options = [
         ("grpc.max_receive_message_length", FRAME_BYTES),
+        *WINDOWS,
         ("grpc.keepalive_time_ms", 1000 * KEEPALIVE_SECONDS),
         ("grpc.keepalive_timeout_ms", 1000 * KEEPALIVE_ANSWER_SECONDS),
         ("grpc.http2.max_pings_without_data", 0),

@@ -45,7 +45,7 @@ class RunSettings(Section):
         10, ge=1, description="Rounds of training; 'endless': until it is stopped, as devices have new samples."
     )
     patience: int = Field(
-        0, ge=0, description="End before, when the devices' mean score was not better for so many rounds; 0: do not."
+        0, ge=0, description="End before, when most devices did no better for so many rounds; 0: do not."
     )
 
     @property

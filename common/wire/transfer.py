@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +26,11 @@ CHUNK_BYTES = 128 * 1024
 WINDOW_BYTES = 4 * CHUNK_BYTES  # that a receiver lets a sender be ahead
 FRAME_BYTES = 256 * 1024  # of any frame: what is larger, gRPC does not take
 MOST_WAITING = 1000  # frames for an end that does not read
+FRAMES_A_SECOND = 1000  # of one end: as chunks of a model more than a gigabit
+BURST_SECONDS = 1.0  # of frames at once
+PAUSE_SECONDS = 0.1  # at least
+# gRPC's windows stay as they are: by its probes whoever is not read may send more and more.
+WINDOWS = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", WINDOW_BYTES)]
 
 
 class WireError(BouquetError):
@@ -150,6 +156,20 @@ class Incoming:
         """Nobody wants it any more."""
         self.close()
         self.part.unlink(missing_ok=True)
+
+
+class Pace:
+    """How much one end may say: where it says more, nothing is read of it for a while, and it cannot send, either."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._paid = clock, -float("inf")
+
+    async def keep(self, frames: int = 1) -> None:
+        """Wait as long as the other end has to that has said so many frames more."""
+        now = self._clock()
+        self._paid = max(self._paid, now - BURST_SECONDS) + frames / FRAMES_A_SECOND
+        if self._paid > now:
+            await asyncio.sleep(max(self._paid - now, PAUSE_SECONDS))
 
 
 @dataclass

@@ -12,12 +12,20 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from bouquet.common.metrics import written
 from bouquet.common.task.score import ACCURACY, Score
 from bouquet.common.texts import LONGEST
-from bouquet.server.monitoring.outliers import WINDOW, always_last, differing_speeds, misplaced, other_unit
+from bouquet.server.monitoring.outliers import (
+    LEAST_DEVICES,
+    WINDOW,
+    always_last,
+    differing_speeds,
+    misplaced,
+    other_unit,
+)
 
 LOOK_BACK = 3  # rounds that a judgement of the loss rests on
 PATIENCE = 5  # rounds in which training and clustering must have begun to show
@@ -93,11 +101,20 @@ def add(lines: list[dict[str, Any]], line: Line) -> None:
     """Append what of a line is judged, and forget what of the earlier ones is not any more."""
     score = Score.in_record(line)
     judged = (*JUDGED, score.of("macro"), score.of("micro"), *JUDGED_LATELY)
-    lines.append({key: line[key] for key in judged if key in line})
+    lines.append({key: line[key] for key in judged if key in line} | _of_most(line, score))
     del lines[1:-MOST_LINES]
     for old in lines[-KEPT - 1 : -KEPT]:
         for key in JUDGED_LATELY:
             old.pop(key, None)
+
+
+def _of_most(line: Line, score: Score) -> dict[str, float]:
+    """What three or more devices say, by its median: the record's means are as far off as one device likes."""
+    names = {"loss": "loss", score.of("macro"): score.key, score.of("micro"): score.key, "naive_macro": "naive"}
+    said = (line.get("by_client") or {}).values()
+    given = {key: [its[name] for its in said if name in its] for key, name in {**names, "tested": "tested"}.items()}
+    found = {key: median(values) for key, values in given.items() if len(values) >= LEAST_DEVICES}
+    return found | ({"tested": len(given["tested"]) * found["tested"]} if "tested" in found else {})
 
 
 def new_warnings(lines: Sequence[Line], expected: Expected) -> list[str]:
@@ -229,18 +246,23 @@ def other_releases(releases: Mapping[str, str]) -> str:
 def _of_their_data(lines: Sequence[Line]) -> dict[str, str]:
     """What devices say of their data, if they replied lately: classes of no use here, what is odd, what is left out.
 
-    The kinds name classes and devices, so that it is said again where it is of others.
+    The kinds name classes or devices, so that it is said again where it is of others.
     """
     latest: dict[str, Mapping[str, Any]] = {}
     for line in lines[-KEPT:]:
         latest |= line.get("by_client") or {}
     having = Counter(name for said in latest.values() for name in said.get("unknown_classes") or ())
-    found = {}
-    for name, count in having.most_common(MOST_NAMED):
-        those = "1 device has" if count == 1 else f"{count} devices have"
-        found[f"class {name}"] = f"{those} a class that this run does not know: {name}."
-    odd = [(device, text) for device, said in sorted(latest.items()) for text in said.get("warnings") or ()]
-    found |= {f"data {device} {text}": f"{device}: {text}" for device, text in odd[:MOST_NAMED]}
+    common = [(name, count) for name, count in having.most_common(MOST_NAMED) if count > 1]
+    found = {f"class {c}": f"{count} devices have a class that this run does not know: {c}." for c, count in common}
+    # A line for each device, said again when there is more or less of it: nobody's words take the places of others'.
+    for key, text in (("unknown_classes", "{}: a class that this run does not know: {}."), ("warnings", "{}: {}")):
+        said_of = {device: [one for one in said.get(key) or () if having[one] < 2] for device, said in latest.items()}
+        saying = [(device, texts) for device, texts in sorted(said_of.items()) if texts]
+        for device, (first, *others) in saying[:MOST_NAMED]:
+            more = f" And {len(others)} more of the kind." if others else ""
+            found[f"{key} {device} {len(others)}"] = text.format(device, first) + more
+        if (rest := len(saying) - MOST_NAMED) > 0:
+            found[f"{key} {rest}"] = f"So {rest} more device{'s' if rest > 1 else ''}, whose own pages have it."
     left_out = {device: int(said["left_out"]) for device, said in sorted(latest.items()) if said.get("left_out")}
     if left_out:
         named = ", ".join(f"{device} {count}" for device, count in list(left_out.items())[:MOST_NAMED])

@@ -94,6 +94,8 @@ def verdict(beside: Gains, score: Score) -> Verdict | None:
     share = score.key == ACCURACY.key and all(f.get(TESTED) for f in known.values())
     if told is not None and share and abs(sum(map(_apart, known.values()))) < TOLD_APART:
         lead, told = f"{lead}, which may be chance", None
+    elif told is not None and (len(better) < len(worse) if told else len(worse) < len(better)):
+        lead, told = f"{lead}, but not on most devices", None
     return Verdict(lead[0].upper() + lead[1:], f"{text}.", told, tuple(worse))
 
 

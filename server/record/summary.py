@@ -31,6 +31,7 @@ def round_line(
     traffic: Bytes,
     seconds: float,
     score: Score = ACCURACY,
+    classes: int = 0,
 ) -> dict[str, Any]:
     """One line of ``rounds.jsonl``.
 
@@ -40,8 +41,9 @@ def round_line(
     """
     assert strategy.state is not None
     assignment = strategy.assignment(strategy.state)
-    trained, replies = strategy.train_round, strategy.train_round.replies
-    reported = [reply.metrics for reply in replies.received] if replies else []
+    trained = strategy.train_round
+    received = trained.replies.received if trained.replies else ()
+    reported = [reply.metrics for reply in received]
     examples = [m.get(protocol.NUM_EXAMPLES, 0) for m in reported]
     tested = [m.get(protocol.TEST_EXAMPLES, 0) for m in reported]
     return {
@@ -74,7 +76,7 @@ def round_line(
         "seconds": round(seconds, 3),
         "tested": int(sum(tested)),
         "assignment": dict(sorted(assignment.items())),
-        "by_client": {r.client: _shown(r.metrics, r.config, score) for r in replies.received} if replies else {},
+        "by_client": {r.client: _shown(r.metrics, r.config, score, classes) for r in received},
         "strategy": strategy.record(strategy.state),
     }
 
@@ -85,7 +87,7 @@ def _naive(reported: list[Any]) -> dict[str, float]:
     return {} if found is None else {"naive_macro": found}
 
 
-def _shown(reported: Mapping[str, float], said: Mapping[str, Any], score: Score) -> dict[str, Any]:
+def _shown(reported: Mapping[str, float], said: Mapping[str, Any], score: Score, classes: int) -> dict[str, Any]:
     """A device's own numbers of a round, under the names of the record; what it kept, where it chooses."""
     named = {
         "samples": protocol.NUM_EXAMPLES,
@@ -104,8 +106,8 @@ def _shown(reported: Mapping[str, float], said: Mapping[str, Any], score: Score)
         shown["state_lost"] = 1
     if beside := of_device(reported, score, reported.get(protocol.TEST_EXAMPLES, 0)):
         shown["beside"] = beside
-    if classes := read_classes(said):
-        shown["classes"] = classes
+    if by_class := read_classes(said, classes):
+        shown["classes"] = by_class
     texts = {
         "unknown_classes": (protocol.UNKNOWN_CLASSES, LONGEST_CLASS),
         "warnings": (protocol.DATA_WARNINGS, LONGEST),

@@ -85,9 +85,9 @@ class RunRecord:
         return content if isinstance(content, dict) else {}
 
     def each_round(self) -> Iterator[dict[str, Any]]:
-        """The lines written so far; a last line that was cut off is passed over."""
+        """The lines written so far; what is none, as a last line that was cut off, is passed over."""
         with suppress(FileNotFoundError, ValueError), (self.folder / ROUNDS).open(encoding="utf-8") as lines:
-            yield from map(json.loads, lines)
+            yield from (line for line in map(json.loads, lines) if isinstance(line, dict) and "replies" in line)
 
     def rounds(self) -> list[dict[str, Any]]:
         """All of `each_round`."""

@@ -93,7 +93,7 @@ def load_checkpoint(folder: Path, fingerprint: str) -> Checkpoint | None:
         path = folder / f"round-{number:06d}"
         try:
             checkpoint = _read(path)
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
             damaged.append(f"{path.name} ({error})")
             log(WARNING, "The checkpoint %s is damaged (%s): going on from the one before.", path, error)
             continue
@@ -122,7 +122,7 @@ def _read(path: Path) -> Checkpoint:
             f"The checkpoint {path} has version {content['version']}; this release of Bouquet reads version {VERSION}."
         )
     return Checkpoint(
-        round=content["round"],
+        round=int(content["round"]),
         run_id=content["run_id"],
         fingerprint=content["fingerprint"],
         strategy=content["strategy"],

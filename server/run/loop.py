@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from logging import WARNING
@@ -27,6 +27,7 @@ from bouquet.server.record.summary import round_line, summarise
 from bouquet.server.record.traffic import Bytes
 from bouquet.server.record.writer import RunRecord
 from bouquet.server.run.build import build_strategy, plain_starting_point, too_few, what_to_expect
+from bouquet.server.run.patience import Standstill
 from bouquet.server.run.resume import Remembered, open_run, save_run
 from bouquet.server.run.round_config import train_config
 from bouquet.server.run.stop import check_stop, take_back
@@ -110,6 +111,7 @@ class _Run:
     def __post_init__(self) -> None:
         self.clock: Callable[[], float] = getattr(self.grid, "clock", time.monotonic)  # a simulated fleet has its own
         self.started = self.clock()
+        self.standstill = Standstill(self.score)
 
     @cached_property
     def status(self) -> Progress:
@@ -130,6 +132,7 @@ class _Run:
             self.strategy.was_sent(*task, self.started + self.settings.server.round_timeout)
         for line in self.record.each_round():
             add(self.lines, line)
+            self.standstill.add(line)
         nodes, others = self.connected()
         self.early = too_few(self.settings, self.strategy.expected_clusters, len(nodes) - len(others))
 
@@ -151,8 +154,8 @@ class _Run:
         every = self.settings.server.evaluate_every
         if every and round_ % every == 0 and round_ < self.settings.run.rounds:
             evaluation = self.evaluate(round_, traffic)
-        seconds = self.clock() - began
-        line = round_line(round_, self.strategy, self.remembered.groups, traffic, seconds, self.score)
+        about = traffic, self.clock() - began, self.score, self.hoped.classes
+        line = round_line(round_, self.strategy, self.remembered.groups, *about)
         line |= self.beside(times)
         before = self.lines[-1].get("assignment") or {} if self.lines else {}
         if moved := {c: before[c] for c, k in line["assignment"].items() if before.get(c, k) != k}:
@@ -160,6 +163,7 @@ class _Run:
         if evaluation is not None:
             line["evaluation"] = evaluation
         self.add_warnings(line)
+        self.standstill.add(line)
         self.record.add_round(line)
         if trained.replies:  # else nothing has changed, and a run that goes on repeats the round
             save_run(self.strategy, self.settings, self.record, round_, self.remembered, self.seconds)
@@ -283,8 +287,7 @@ class _Run:
     def add_warnings(self, line: dict[str, Any]) -> None:
         """Put into a round's line what is wrong with the run, and say what was not said before."""
         add(self.lines, line)
-        new = [*self.early, *new_warnings(self.lines, self.hoped)]
-        self.early = []
+        new, self.early = [*self.early, *new_warnings(self.lines, self.hoped)], []
         self.lines[-1]["diagnosis"] = line["diagnosis"] = diagnose(self.lines, self.hoped)
         for text in new:
             log(WARNING, "%s", text)
@@ -292,7 +295,7 @@ class _Run:
 
     def check_progress(self) -> None:
         """Raise `RunFailed` after `MOST_FAILED_ROUNDS` rounds running without one usable reply."""
-        lines: Sequence[Mapping[str, Any]] = self.lines[-MOST_FAILED_ROUNDS:]
+        lines = self.lines[-MOST_FAILED_ROUNDS:]
         if len(lines) < MOST_FAILED_ROUNDS or any(line["replies"] for line in lines):
             return
         said = next((f"; {client}: {reason}" for client, reason in sorted(lines[-1]["failed"].items())), ".")
@@ -303,14 +306,11 @@ class _Run:
         )
 
     def stands_still(self) -> bool:
-        """Whether the fleet's score was not better in the last ``run.patience`` rounds than before, which is said."""
-        patience = self.settings.run.patience
-        scores = [line[key] for line in self.lines if line.get(key := self.score.of("macro")) is not None]
-        before, lately = scores[:-patience], scores[-patience:]
-        if not patience or not before or self.score.is_better(self.score.best(lately), self.score.best(before)):
-            return False
-        log(WARNING, "The %s was not better in %s rounds: the run ends (run.patience).", self.score.label, patience)
-        return True
+        """Whether the devices did no better in the last ``run.patience`` rounds than before, which is said."""
+        rounds = self.standstill.rounds
+        if ends := 0 < self.settings.run.patience <= rounds:
+            log(WARNING, "The %s was not better in %s rounds: the run ends (run.patience).", self.score.label, rounds)
+        return ends
 
     def look_around(self) -> dict[str, Any]:
         """Before a round: who is connected, for the status; devices are told what their owners should know."""

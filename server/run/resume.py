@@ -13,6 +13,7 @@ from flwr.app import RecordDict
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings import Settings
+from bouquet.common.texts import plain
 from bouquet.common.wire.flower import content_bytes, content_of
 from bouquet.server.record.writer import RunRecord
 from bouquet.server.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -54,6 +55,18 @@ def open_run(strategy: MethodStrategy[Any], settings: Settings, record: RunRecor
             f"The checkpoint is of round {checkpoint.round}, after the last one asked for "
             f"(run.rounds = {settings.run.rounds})."
         )
+    try:
+        remembered = _restore(strategy, checkpoint)
+    except Exception as error:  # whatever NumPy, Pydantic and a method raise for what somebody wrote there
+        raise BouquetError(
+            f"The run in {record.folder} cannot go on from its checkpoint of round {checkpoint.round}, which is not as "
+            f"it was written ({type(error).__name__}: {plain(str(error))}). Start a new run."
+        ) from None
+    record.reopen(settings, checkpoint.round)
+    return remembered
+
+
+def _restore(strategy: MethodStrategy[Any], checkpoint: Checkpoint) -> Remembered:
     beside = checkpoint.state.pop("_run")
     at_work = beside.get("at_work", [])
     tasks = {name: checkpoint.arrays.pop(name) for name in {task[-1] for task in at_work}}
@@ -64,7 +77,10 @@ def open_run(strategy: MethodStrategy[Any], settings: Settings, record: RunRecor
         strategy.budget = WorkBudget(**beside["budget"])
     if ledger := strategy.filter_of(PrivacyLedger):
         ledger.releases.update(beside["releases"])
-    record.reopen(settings, checkpoint.round)
+    assert strategy.state is not None
+    centers, clusters = strategy.centers(strategy.state), {*strategy.assignment(strategy.state).values()}
+    if len(centers) and (centers.shape[1] != checkpoint.layout.dim or not clusters <= {*range(len(centers))}):
+        raise ValueError("centers and clusters that do not fit")
     open_tasks = [(*who, content_of(tasks[digest].tobytes())) for *who, digest in at_work]
     return Remembered(checkpoint.round + 1, dict(beside["groups"]), beside["seconds"], open_tasks)
 

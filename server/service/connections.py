@@ -16,7 +16,7 @@ import urllib.parse
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 
-from bouquet.common.wire.transfer import FRAME_BYTES
+from bouquet.common.wire.transfer import FRAME_BYTES, WINDOWS
 from bouquet.server.service.open_files import most_connections
 
 STREAMS_OF_A_CONNECTION = 2  # a device has one
@@ -28,6 +28,7 @@ HANDSHAKE_SECONDS = 15  # from the first packet to the end of TLS and of HTTP/2'
 SWEEP_SECONDS = 1.0
 STEP_BACK = 10  # added to the niceness of gRPC's threads
 FEW = 64  # files open beside devices' connections: nothing to look for
+A_CALL = 50  # frames that a call counts as: TLS, and a welcome
 # Below the least after which routers and firewalls forget a connection on which nothing comes.
 KEEPALIVE_SECONDS, KEEPALIVE_ANSWER_SECONDS = 50, 20
 
@@ -37,6 +38,7 @@ def door_options() -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", 2 * FRAME_BYTES),  # above one, the service refuses it by name
         ("grpc.max_send_message_length", -1),
+        *WINDOWS,
         ("grpc.max_concurrent_streams", STREAMS_OF_A_CONNECTION),
         ("grpc.max_allowed_incoming_connections", most_connections()),
         ("grpc.server_handshake_timeout_ms", 1000 * HANDSHAKE_SECONDS),

@@ -14,7 +14,7 @@ from pathlib import Path
 from flwr.app import Message
 
 from bouquet.common.wire.fleet_pb2 import Content, Hello, ServerFrame, Task
-from bouquet.common.wire.transfer import INLINE_BYTES, Incoming, Outbox, WireError, content_of
+from bouquet.common.wire.transfer import INLINE_BYTES, Incoming, Outbox, Pace, WireError, content_of
 
 # A device that lost its connection and has not said goodbye counts as there for so long: it may come back at once.
 BACK_SECONDS = 15.0
@@ -107,6 +107,7 @@ class Stream:
     peer: str
     session: bytes
     fingerprint: str | None
+    pace: Pace = field(default_factory=Pace)
     outbox: Outbox = field(default_factory=lambda: Outbox(ServerFrame))
     told_run: int | None = None
     reading: asyncio.Future[None] | None = None

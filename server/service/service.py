@@ -27,11 +27,12 @@ from bouquet.common.wire.transfer import (
     METHOD,
     MINOR,
     Outgoing,
+    Pace,
     WireError,
 )
 from bouquet.server.run_folder import CONNECTIONS
 from bouquet.server.service.admission import LOOK_SECONDS, Admission
-from bouquet.server.service.connections import Connections, Refusals, door_options, peer_named
+from bouquet.server.service.connections import A_CALL, Connections, Refusals, door_options, peer_named
 from bouquet.server.service.devices import Contents, Device, Dispatch, Stream, node_of
 from bouquet.server.service.greeting import RELEASE, TurnedAway, frame_of, hello_of, identity
 from bouquet.server.service.replies import Replies
@@ -74,6 +75,7 @@ class Service:
             self.door.folder, self.contents, self.door.report, self._tell, self._begin, self.answered
         )
         self._refusals = Refusals(self.door.report)
+        self._paces: dict[str, Pace] = {}  # of registered devices, by name
         self._changed = True
         self._over = threading.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -163,8 +165,11 @@ class Service:
         try:
             name, print_ = identity(context, self.door.admission)
             who = name or peer
+            pace = Pace() if name is None else self._paces.setdefault(name, Pace())
+            await pace.keep(A_CALL)
             hello = await hello_of(context)
             device, stream = await self._welcome(name, print_, peer, hello)
+            stream.pace = pace
         except TurnedAway as away:
             self._refusals.add(who, str(away))
             with contextlib.suppress(asyncio.CancelledError, grpc.RpcError, Exception):
@@ -256,6 +261,7 @@ class Service:
             del data  # in the same way
             if device.left:
                 return
+            await stream.pace.keep()
 
     def _take(self, device: Device, stream: Stream, frame: DeviceFrame) -> None:
         device.seen = time.time()

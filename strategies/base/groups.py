@@ -74,7 +74,7 @@ class Trial:
     models: Matrix | None = None  # (m, d)
     pair: list[int] = field(default_factory=list)  # the clusters that would be one; none where they would be divided
     votes: dict[str, int] = field(default_factory=dict)  # client → 1 where it errs less with that model, −1, or 0
-    is_silent: bool = False  # who was asked said nothing: no app of Bouquet's, or a run that counts nothing
+    silent: list[str] = field(default_factory=list)  # clients with no app of Bouquet's, or in a run that counts nothing
     refused: int = 0  # divisions in a row that did not pay; after the n-th none is asked for in n rounds
     wait: int = 0
     quiet: int = 0
@@ -85,16 +85,17 @@ class Trial:
         asked = [one for one in replies.received if one.client in self.rows and one.client not in replies.late]
         said = ((one.client, one.config.get(JUDGED)) for one in asked)
         votes = {client: (vote > 0) - (vote < 0) for client, vote in said if isinstance(vote, int)}
-        return replace(self, votes={**self.votes, **votes}, is_silent=bool(asked) and not votes)
+        silent = {*self.silent, *(one.client for one in asked)} - votes.keys()
+        return replace(self, votes={**self.votes, **votes}, silent=sorted(silent))
 
     def pays(self, clients: Collection[str]) -> bool | None:
         """Whether clearly more of these gain than lose; None before half of them said so, and where it is not clear.
 
-        Where devices cannot say, a division does, by the test alone, and nothing is joined.
+        Where half of them cannot say, and fewer do, a division does, by the test alone, and nothing is joined.
         """
-        if self.is_silent:
-            return not self.pair
         said = [self.votes[client] for client in clients if client in self.votes]
+        if (silent := sum(client in self.silent for client in clients)) > len(said) and 2 * silent >= len(clients):
+            return not self.pair
         if 2 * len(said) < len(clients):
             return None
         is_clear = sum(said) >= (JOINED if self.pair else DIVIDED) * math.sqrt(max(1, sum(vote != 0 for vote in said)))
@@ -117,7 +118,7 @@ class Trial:
             pair, tried, quiet = [*pairs[tried % len(pairs)]], tried + 1, 0
         rows = {c: 0 for c, k in assignment.items() if k in pair} if pair else {} if wait else divided
         votes = {client: vote for client, vote in self.votes.items() if client in judged}
-        return Trial(rows, None, pair, votes, False, refusals, wait, quiet, tried)
+        return Trial(rows, None, pair, votes, self.silent, refusals, wait, quiet, tried)
 
     def with_models(self, replies: Replies, aggregation: Aggregation) -> Trial:
         """With the models of those who replied; who would share one that nobody sent is not asked."""

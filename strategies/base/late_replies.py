@@ -55,8 +55,11 @@ class LateReplies:
         return {task.client for task in (*self.awaited.values(), *self.interrupted)}
 
     def enough(self, at_work: int) -> int | None:
-        """How many replies end a round in which so many are at work; None where all of them are waited for."""
-        return None if self.buffer == 1 else max(1, math.ceil(round(self.buffer * at_work, 9)))
+        """How many replies end a round in which so many are at work; None where all of them are waited for.
+
+        With a buffer a round never waits for all of them: one that is silent would hold up each until its timeout.
+        """
+        return None if self.buffer == 1 else max(1, min(at_work - 1, math.ceil(round(self.buffer * at_work, 9))))
 
     def go_on(self, grid: Grid, timeout: float, now: float) -> None:
         """After a restart: who is there again is given the task that it was at, and knows it by its id."""

@@ -41,7 +41,6 @@ from bouquet.common.texts import MOST_TAGS, MOST_VALUES, plain
 
 # What no honest device sends. A loss that overflowed is reported as the largest float32.
 MOST_EXAMPLES = 10**9
-MOST_CLASSES = 10_000
 LARGEST_METRIC = 1e39
 LARGEST_VALUE = 1e9  # of a tensor: running statistics of unscaled inputs are far below
 _SHARES = {F1, ACCURACY.key, ACCURACY.trained, ACCURACY.served, ACCURACY.of_method, ACCURACY.validation}
@@ -137,13 +136,13 @@ def read_metrics(message: Message, weighted_by: str = NUM_EXAMPLES) -> dict[str,
     return metrics
 
 
-def read_classes(config: Mapping[str, Any]) -> dict[str, list[float | None]]:
-    """``samples`` and ``accuracy`` by class, of a device that reports them; empty for what cannot be."""
+def read_classes(config: Mapping[str, Any], classes: int) -> dict[str, list[float | None]]:
+    """``samples`` and ``accuracy`` by class, of a device that reports so many; empty for what cannot be."""
     given: list[Any] = [config.get(name) for name in (CLASS_SAMPLES, CLASS_TESTED, CLASS_FOUND)]
     if not all(isinstance(values, list) and all(type(value) is int for value in values) for values in given):
         return {}
     samples, tested, found = given
-    if not len(samples) == len(tested) == len(found) <= MOST_CLASSES:
+    if not len(samples) == len(tested) == len(found) == classes:
         return {}
     if not all(0 <= s <= MOST_EXAMPLES and 0 <= f <= t <= MOST_EXAMPLES for s, t, f in zip(*given, strict=True)):
         return {}

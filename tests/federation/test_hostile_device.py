@@ -107,6 +107,22 @@ def test_who_is_silent_or_never_uploads_holds_up_three_rounds_and_then_sits_out(
         assert {why.startswith(expected) for why in line["failed"].values()} == {True}, line
 
 
+def test_one_device_keeps_no_run_on_by_what_it_claims(wired):
+    def says(accuracy):
+        def script(instruction, reply):
+            if instruction.metadata.message_type == "train":
+                reply.content["metrics"]["accuracy"] = accuracy(instruction.content["config"]["server-round"])
+            return reply
+
+        return script
+
+    # A mean and a median go up with the liar's.
+    scripts = {"good": says(lambda _: 0.9), "liar": says(lambda round_: 0.5 + round_ / 1000)}
+    run = wired(*scripts, rounds=20, grace=30, options=("--set", "run.patience=3"))
+    run.answer(scripts, {"accuracy": 0.5})
+    assert [line["by_client"]["liar"]["accuracy"] for line in run.end()] == [0.501, 0.502, 0.503, 0.504]
+
+
 def test_who_takes_its_time_to_say_who_it_is_is_soon_not_asked(wired):
     asked = []
 

@@ -306,15 +306,52 @@ def test_what_devices_say_of_their_data_is_said_once():
     first = "Photos or rows that cannot be read are left out, which the devices' logs name: b 2."
     assert new_warnings(lines[:1], EXPECTED) == []
     assert new_warnings(lines[:2], EXPECTED) == [
-        "1 device has a class that this run does not know: blight.",
+        "a: a class that this run does not know: blight.",
         "a: It is dark.",
         first,
     ]
-    assert new_warnings(lines[:3], EXPECTED) == ["1 device has a class that this run does not know: fire."]
-    assert list(diagnose(lines[:3], EXPECTED).values()) == [
+    both = [
         "2 devices have a class that this run does not know: blight.",
-        "1 device has a class that this run does not know: fire.",
+        "b: a class that this run does not know: fire.",
+    ]
+    assert new_warnings(lines[:3], EXPECTED) == both
+    assert list(diagnose(lines[:3], EXPECTED).values()) == [
+        *both,
         "a: It is dark.",
         first,
     ]
     assert diagnose(lines, EXPECTED) == {}
+
+
+def test_one_devices_many_words_take_the_place_of_nobody_elses():
+    lines = lines_of(2.3, 1.9, 1.2)
+    for number, line in enumerate(lines):
+        loud = {
+            "unknown_classes": [f"{number}.{k}" for k in range(20)],
+            "warnings": [f"{number}.{k}" for k in range(20)],
+        }
+        line["by_client"] = {"a": loud, **{f"d{k:02}": {"warnings": [f"dark {k}"]} for k in range(11)}}
+    said = new_warnings(lines[:1], EXPECTED)
+    assert said[0] == "a: a class that this run does not know: 0.0. And 19 more of the kind."
+    assert said[1:3] == ["a: 0.0 And 19 more of the kind.", "d00: dark 0"]
+    assert [text for text in said if "dark" in text] == [f"d{k:02}: dark {k}" for k in range(9)]
+    assert said[-1] == "So 2 more devices, whose own pages have it."
+    assert new_warnings(lines[:2], EXPECTED) == new_warnings(lines, EXPECTED) == []  # other words, as many
+
+
+def test_what_is_judged_is_no_single_devices_word():
+    lines = []
+    for number in range(1, 8):
+        honest = {f"d{k}": {"loss": 0.5 / number, "accuracy": 0.9, "tested": 20} for k in range(3)}
+        liar = {"loss": 1e38, "accuracy": 0.0, "tested": 10**9}
+        told = {
+            "round": number,
+            "replies": 4,
+            "loss": 1e38,
+            "accuracy_micro": 0.0,
+            "accuracy_macro": 0.7,
+            "tested": 1e9,
+        }
+        add(lines, {**told, "failed": {}, "by_client": {**honest, "liar": liar}})
+    assert diagnose(lines, EXPECTED) == {}
+    assert lines[-1]["tested"] == 80

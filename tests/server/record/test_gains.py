@@ -33,6 +33,14 @@ def test_so_is_a_gain_of_the_whole_fleet_of_fewer_than_six_samples(second, said)
     assert verdict(found, ACCURACY).is_gain is (True if second == 3 else None)
 
 
+@pytest.mark.parametrize("own", [1e38, -1e38])
+def test_one_device_alone_says_for_nobody_that_it_was_worth_it(own):
+    honest = {f"d{k}": {"own": 2.0 + own / 1e38, "alone": 2.0} for k in range(3)}
+    found = verdict({**honest, "liar": {"own": -own, "alone": 0.0}}, MAE)
+    assert found.lead.endswith("alone, but not on most devices")
+    assert found.is_gain is None
+
+
 def test_the_models_as_received_are_named_where_they_were_better():
     found = {"a": {"own": 0.8, "alone": 0.8, "received": 0.9}}
     assert sentence(found, ACCURACY) == (

@@ -46,6 +46,10 @@ def two(scripted, slow=plus(5)):
     return TimedGrid({1: scripted("a", plus(1)), 2: scripted("b", slow)}, speeds=(10, 4))
 
 
+def test_one_that_is_silent_holds_up_no_round():
+    assert [LateReplies(0.9).enough(at_work) for at_work in (1, 2, 3, 4, 20)] == [1, 1, 2, 3, 18]
+
+
 def test_a_late_reply_counts_with_its_update_from_the_model_of_today(scripted, initial):
     grid, strategy = two(scripted), made()
     centers = []

@@ -78,6 +78,17 @@ def test_where_no_device_can_say_the_test_alone_decides_and_nothing_is_joined():
     assert fleet.is_found(state)
 
 
+def test_one_silent_device_does_not_speak_for_all_though_it_was_asked_alone():
+    trial = Trial(rows={"d00": 0, "d01": 0, "d02": 0, "d03": 0})
+    fleet = Fleet(4, 1)
+    answers = fleet.answer(FeSEM(), begin(fleet), 2)
+    alone = trial.heard(answers.only([True, False, False, False]))
+    assert alone.silent == ["d00"]
+    assert alone.pays([*trial.rows]) is None
+    assert alone.heard(answers.only([False, True, True, True])).pays([*trial.rows]) is True
+    assert alone.heard(said(answers, {"d00": 1})).silent == ["d01", "d02", "d03"]
+
+
 def test_a_late_vote_is_of_another_trial():
     trial = Trial(rows={"d00": 0, "d01": 0})
     fleet = Fleet(2, 1)
