@@ -28,6 +28,7 @@ HANDSHAKE_SECONDS = 15  # from the first packet to the end of TLS and of HTTP/2'
 SWEEP_SECONDS = 1.0
 STEP_BACK = 10  # added to the niceness of gRPC's threads
 FEW = 64  # files open beside devices' connections: nothing to look for
+READ_BYTES = 8192  # room that a connection keeps for what comes; without a bound gRPC's grew to 190 kB of each device
 # Below the least after which routers and firewalls forget a connection on which nothing comes.
 KEEPALIVE_SECONDS, KEEPALIVE_ANSWER_SECONDS = 50, 20
 
@@ -45,6 +46,7 @@ def door_options() -> list[tuple[str, int]]:
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ("grpc.so_reuseport", 0),
+        ("grpc.experimental.tcp_max_read_buffer_size", READ_BYTES),
     ]
 
 
