@@ -30,9 +30,18 @@ from bouquet.common.system.processes import end_with_parent, ended_children
 
 IMPORTED = (
     "torch",
+    "numpy.random",
     "PIL",
     "bouquet.client.rounds.session",
+    "bouquet.client.rounds.blank_session",
+    "bouquet.client.rounds.comparing",
+    "bouquet.client.rounds.in_use",
+    "bouquet.client.rounds.mixture",
+    "bouquet.client.rounds.serving",
     "bouquet.client.data.cache",
+    "bouquet.client.data.drift",
+    "bouquet.client.trust.policy",
+    "bouquet.client.trust.rollback",
     "bouquet.common.model.architectures",
     "bouquet.client.app",
     "bouquet.common.wire.flower",
