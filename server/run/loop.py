@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 MOST_FAILED_ROUNDS = 3
 NOTICE_SECONDS = 600.0
 LOOK_SECONDS = 0.2
-PAUSE_FOR_LOOK = 50  # seconds for each that a look takes: of thousands of devices it takes a while
+PAUSE_FOR_LOOK = 100  # seconds for each that a look takes: of thousands of devices it takes a while
 REMOVED = "It was removed."
 Follow = Callable[[dict[str, Any]], None]
 Show = Callable[[dict[str, Any]], None]

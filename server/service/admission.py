@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from bouquet.common.errors import BouquetError
 from bouquet.common.trust.certificates import fingerprint, read
 
 LOOK_SECONDS = 1.0
+LISTING_SECONDS = 10.0  # of thousands of files a listing takes a while: so often where the folder is as it was
 
 
 @dataclass
@@ -25,14 +27,20 @@ class Admission:
     names: dict[str, str] = field(default_factory=dict)  # by fingerprint
     newest: dict[str, bytes] = field(default_factory=dict)  # certificate in PEM, by name
     _state: list[tuple[str, int, int]] | None = None
+    _changed: float | None = None  # when the folder was, by its own time, at the last listing
+    _listed_at: float = 0.0
     _said: set[str] = field(default_factory=set)
 
     def look(self) -> bool:
-        """Read the folder where it has changed; whether anything has.
+        """Read the folder where it has changed; whether anything has. What is overwritten is seen a little later.
 
         A file that cannot be read may be half copied: until it is mended or gone, nobody is shut out.
         """
         try:
+            changed, now = self.registered.stat().st_mtime, time.time()
+            if changed == self._changed and now - self._listed_at < LISTING_SECONDS:
+                return False
+            self._changed, self._listed_at = changed if now - changed > LOOK_SECONDS else None, now
             listed = self._listed()
         except OSError as error:
             self._once(f"The folder {self.registered} of the devices' certificates cannot be read: {error.strerror}.")
@@ -47,7 +55,7 @@ class Admission:
             try:
                 certificates = read(file)
             except BouquetError as error:
-                complete = False
+                complete, self._changed = False, None
                 self._once(f"{error} Until it is mended or gone, no device is shut out.")
                 continue
             newest[file.stem] = certificates[0]

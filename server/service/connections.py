@@ -29,6 +29,7 @@ SWEEP_SECONDS = 1.0
 STEP_BACK = 10  # added to the niceness of gRPC's threads
 FEW = 64  # files open beside devices' connections: nothing to look for
 A_CALL = 50  # frames that a call counts as: TLS, and a welcome
+READ_BYTES = 8192  # room that a connection keeps for what comes; without a bound gRPC's grew to 190 kB of each device
 # Below the least after which routers and firewalls forget a connection on which nothing comes.
 KEEPALIVE_SECONDS, KEEPALIVE_ANSWER_SECONDS = 50, 20
 
@@ -47,6 +48,7 @@ def door_options() -> list[tuple[str, int]]:
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ("grpc.so_reuseport", 0),
+        ("grpc.experimental.tcp_max_read_buffer_size", READ_BYTES),
     ]
 
 

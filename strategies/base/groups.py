@@ -238,11 +238,13 @@ class Groups:
             before = assignment
         directions = {c: known for c, known in self.directions.items() if before.get(c) == assignment.get(c)}
         rounds = {client: self.rounds[client] for client in directions}
-        updates = {
-            client: _sketched(replies.layout, update)
-            for client, update in replies.each_update(records)
-            if client in before
-        }
+        # In one matrix: of vectors of their own, each lies where an update was that is gone, and keeps its page.
+        sketches = np.empty((len(replies), _layers(replies.layout)[-1].stop), dtype=np.float32)
+        updates = {}
+        for (client, update), row in zip(replies.each_update(records), sketches, strict=False):
+            if client in before:
+                row[:] = _sketched(replies.layout, update)
+                updates[client] = row
         # Who is late began at an older model, which moves all who did alike: it is compared with who is as late.
         start = {client: (before[client], replies.late.get(client, 0)) for client in updates}
         for k, age in sorted({*start.values()}):

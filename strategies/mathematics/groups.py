@@ -32,6 +32,7 @@ FEW = 10  # clients of two groups together, below which the test says too little
 WIDTH = 2**12  # numbers of a sketch
 _DRAWS, _RESTARTS = 200, 10
 _EXACT, _GRID, _LARGEST = 32, 1.1, 256  # numbers of clients: all up to the first have a null, then some up to the last
+_AT_ONCE = 2**18  # distances that k-means holds: of all draws of a null they took 160 MB
 
 Stack = NDArray[np.float64]
 
@@ -198,14 +199,28 @@ def _log(left: float) -> float:
 def _k_means(points: Stack, k: int, restarts: int, generator: np.random.Generator) -> tuple[Stack, NDArray[np.int64]]:
     """Of each of the b sets of points (b × n × r) the least inertia (b,) of ``restarts`` starts, and its labels."""
     b, n, _ = points.shape
+    first = generator.integers(n, size=b * restarts)
+    others = [generator.random((b * restarts, 1)) for _ in range(1, k)]
+    at_once = max(1, _AT_ONCE // (restarts * n * k))
+    found = []
+    for part in (slice(at, min(at + at_once, b)) for at in range(0, b, at_once)):
+        starts = slice(part.start * restarts, part.stop * restarts)
+        found.append(_k_means_from(points[part], first[starts], [chance[starts] for chance in others]))
+    return np.concatenate([inertia for inertia, _ in found]), np.concatenate([labels for _, labels in found])
+
+
+def _k_means_from(points: Stack, first: NDArray[np.int64], others: Sequence[Stack]) -> tuple[Stack, NDArray[np.int64]]:
+    """The same, of the starts whose ``first`` centers are these points, and whose others are drawn by these chances."""
+    b, n, _ = points.shape
+    k, restarts = len(others) + 1, len(first) // b
     x = np.repeat(points, restarts, axis=0)
     every = np.arange(len(x))
     centers = np.empty((len(x), k, x.shape[2]))
-    centers[:, 0] = x[every, generator.integers(n, size=len(x))]
+    centers[:, 0] = x[every, first]
     nearest = np.square(x - centers[:, :1]).sum(axis=2)
-    for j in range(1, k):
+    for j, chance in enumerate(others, 1):
         sums = nearest.cumsum(axis=1)
-        drawn = (sums < generator.random((len(x), 1)) * sums[:, -1:]).sum(axis=1).clip(0, n - 1)
+        drawn = (sums < chance * sums[:, -1:]).sum(axis=1).clip(0, n - 1)
         centers[:, j] = x[every, drawn]
         nearest = np.minimum(nearest, np.square(x - centers[:, j : j + 1]).sum(axis=2))
     squares = np.square(x).sum(axis=2)

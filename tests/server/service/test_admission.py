@@ -40,6 +40,20 @@ def test_who_comes_and_goes_is_said_once_and_nothing_is_read_in_vain(admission, 
     assert admission.lines == ["registered a", "registered b", "registered c", "removed b: it is shut out"]
 
 
+def test_a_folder_that_is_as_it_was_is_not_listed_each_time(admission, keys, monkeypatch):
+    os.utime(keys / "registered", (1e9, 1e9))  # else another change may be of the same moment
+    admission.look()
+    listings, listed = [], Admission._listed
+    monkeypatch.setattr(Admission, "_listed", lambda self: listings.append(0) or listed(self))
+    (keys / "registered" / "a.crt").write_bytes((keys / "registered" / "b.crt").read_bytes())
+    assert not admission.look()
+    assert not listings
+    monkeypatch.setattr("bouquet.server.service.admission.LISTING_SECONDS", 0)
+    assert admission.look()
+    assert listings
+    assert names(admission) == {"b"}
+
+
 def test_a_device_that_is_put_back_is_admitted_again(admission, keys, tmp_path):
     admission.look()
     shutil.move(keys / "registered" / "a.crt", tmp_path / "a.crt")
