@@ -1,7 +1,6 @@
 """A device that stays warm: each message is a process of its own, and what happens in one stays in it."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -38,20 +37,9 @@ def fragile(tmp_path, monkeypatch):
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "fragile.py").write_text(FRAGILE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "models"))
-    return ["model.name=fragile:make", *OWN_DATA]
-
-
-OWN_DATA = ["data.dataset=own", 'data.classes=["low","high"]', "data.input_shape=[1,2,2]"]
-# On a loaded machine, too, a device is waited for.
-PATIENT = ["server.straggler_grace=600"]
-
-
-def settings(*values):
+    values = ["data.dataset=own", 'data.classes=["low","high"]', "data.input_shape=[1,2,2]", "model.name=fragile:make"]
+    values += ["run.rounds=5", "server.min_clients=2", "server.straggler_grace=600", "strategy.name=fedavg"]
     return [text for value in values for text in ("--set", value)]
-
-
-def lines(run: Path):
-    return [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
 
 
 def test_what_happens_in_a_message_stays_in_it(commands, own_data, fragile, tmp_path, monkeypatch):
@@ -59,8 +47,7 @@ def test_what_happens_in_a_message_stays_in_it(commands, own_data, fragile, tmp_
     folder.mkdir()
     plan = ["work", "kill", "exit", "trainer", "work", "work"]
     (folder / "plan").write_text("\n".join(plan) + "\n")
-    common = settings(*fragile, "run.rounds=5", "server.min_clients=2", "strategy.name=fedavg", *PATIENT)
-    server = commands.server("--out", "run", "--insecure", *common)
+    server = commands.server("--out", "run", "--insecure", *fragile)
     where = ("--server", f"127.0.0.1:{commands.port}", "--insecure", "--allow-model", "fragile:make")
     commands.start("good", "client", *where, "--state-dir", "good", "--data", str(own_data("good", False)))
     monkeypatch.setenv("FRAGILE", str(folder))
@@ -68,8 +55,9 @@ def test_what_happens_in_a_message_stays_in_it(commands, own_data, fragile, tmp_
     commands.start("bad", "client", *where, *own)
     commands.wait_for_end(server)
 
-    reasons = [line["failed"].get("bad", "") for line in lines(tmp_path / "run")]
-    assert [line["replies"] for line in lines(tmp_path / "run")] == [2, 1, 1, 1, 2]
+    lines = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
+    reasons = [line["failed"].get("bad", "") for line in lines]
+    assert [line["replies"] for line in lines] == [2, 1, 1, 1, 2]
     for reason, expected in zip(
         reasons, ["", "SIGKILL", "left no answer", "trainer, which was ended by SIGKILL", ""], strict=True
     ):
