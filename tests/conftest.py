@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -27,8 +29,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tests make their own data; a folder of the user's, as `make bench` takes it, would be read in its place.
 os.environ.pop(DATA_DIR_VARIABLE, None)
 
-# A port is drawn some seconds before somebody listens there: each process of tests has a range of its own for that.
-ports.OWN_PORTS = range(first := 10_000 + 200 * (os.getpid() % 50), first + 200)
+# A port is drawn some seconds before somebody listens there: each process of tests has a range of its own for that,
+# whose first port it holds.
+_held = socket.socket()
+for first in range(10_000, 20_000, 200):
+    with contextlib.suppress(OSError):
+        _held.bind(("127.0.0.1", first))
+        ports.OWN_PORTS = range(first + 1, first + 200)
+        break
 
 # How long an example takes, or is made, says how busy the machine is; and a newcomer's tests are those of everybody.
 # BOUQUET_FUZZ, which `make fuzz` sets, looks for what nobody has seen, in any test.
@@ -39,6 +47,14 @@ hypothesis_settings.register_profile(
     derandomize="BOUQUET_FUZZ" not in os.environ,
 )
 hypothesis_settings.load_profile("any-load")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Real processes wait for each other, on a busy machine for long: nothing but a hang takes an hour."""
+    for item in items:
+        if item.get_closest_marker("federation"):
+            item.add_marker(pytest.mark.timeout(3600))
+
 
 TINY = {
     "first.weight": np.zeros((2, 2), dtype=np.float32),

@@ -16,7 +16,6 @@ PATIENT = "--set server.straggler_grace=500 --set server.round_timeout=500"  # a
 
 
 @pytest.mark.federation
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("example", ["photos", "sensors"])
 def test_an_owners_whole_way(example, tmp_path):
     page = (EXAMPLES / example / "README.md").read_text()

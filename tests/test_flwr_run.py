@@ -18,7 +18,7 @@ import pytest
 from bouquet.common.system.ports import free_port
 from tests.helpers.waiting_for import eventually
 
-pytestmark = [pytest.mark.federation, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.federation
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 BIN = Path(sys.executable).parent
@@ -50,7 +50,7 @@ class Flower:
             yield process
         finally:
             process.terminate()
-            process.wait(timeout=60)
+            process.wait()
 
     @contextmanager
     def superlink(self, *words):

@@ -7,7 +7,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -80,7 +79,6 @@ def test_the_strategy_in_one_file_runs(project, tmp_path):
 
 
 @pytest.mark.federation
-@pytest.mark.timeout(900)
 def test_it_runs_over_grpc_on_the_devices_whose_owners_allow_it(project, tmp_path):
     (server,), (client,) = commands("bouquet server"), commands("bouquet client")
     place = ["9092", str(free_port())]
@@ -99,7 +97,7 @@ def test_it_runs_over_grpc_on_the_devices_whose_owners_allow_it(project, tmp_pat
         return (tmp_path / f"{name}.log").read_text(errors="replace")
 
     try:
-        more = ["--set", "server.min_clients=3", "--set", "server.round_timeout=300", "--out", "run"]
+        more = ["--set", "server.min_clients=3", "--set", "server.straggler_grace=600", "--out", "run"]
         start("server", [*server, "--host", "127.0.0.1", *more])
         for part in range(3):
             words = [*client[:position], str(part), *client[position + 1 :], "--state-dir", f"state-{part}"]
@@ -107,15 +105,13 @@ def test_it_runs_over_grpc_on_the_devices_whose_owners_allow_it(project, tmp_pat
                 at = words.index("--allow-procedure")
                 del words[at : at + 2]
             start(f"client-{part}", words)
-        deadline = time.monotonic() + 800
-        while running[0].poll() is None and time.monotonic() < deadline:
-            time.sleep(0.5)
-        assert running[0].poll() == 0, "\n".join(log(name)[-3000:] for name in ("server", "client-0", "client-2"))
+        status = running[0].wait()
+        assert status == 0, "\n".join(log(name)[-3000:] for name in ("server", "client-0", "client-2"))
     finally:
         for process in running:
             process.terminate()
         for process in running:
-            process.wait(timeout=60)
+            process.wait()
     lines = check_result(tmp_path / "run", clients=3)  # all three are tested, by the standard procedure
     for line in lines:
         assert set(line["failed"]) == {"client-2"}

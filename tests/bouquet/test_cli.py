@@ -96,12 +96,12 @@ def test_a_port_in_use(tmp_path):
 
 
 def test_ctrl_c_ends_a_run_that_can_be_resumed(tmp_path):
-    arguments = ("simulate", "--clients", "6", "--rounds", "200", "--out", "run", *INLINE)
+    arguments = ("simulate", "--clients", "6", "--rounds", "100000", "--out", "run", *INLINE)
     process = subprocess.Popen([sys.executable, "-m", "bouquet", *arguments], cwd=tmp_path, stderr=subprocess.PIPE)
     lines = tmp_path / "run" / "rounds.jsonl"
     eventually(lambda: lines.exists() and lines.read_text().count("\n") >= 2, "two rounds are over")
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate()
     assert process.returncode == 130
     assert b"stopped" in stderr
     done = lines.read_text().count("\n")

@@ -23,7 +23,8 @@ print(json.dumps({**by_name, "directly": answers((sys.argv[1], 9092), "server")}
 
 @pytest.mark.parametrize("recipe", ["nginx.conf", "haproxy.cfg", "envoy.yaml"])
 def test_devices_train_through_a_proxy_that_passes_tls_by_its_name(federation, request, recipe):
-    local = federation(CLIENTS=str(CLIENTS), TRUE_GROUPS="2", ROUNDS="2", PROXY_FILE=recipe, OPTIONS="--keep-waiting")
+    options = "--keep-waiting --set server.straggler_grace=600"
+    local = federation(CLIENTS=str(CLIENTS), TRUE_GROUPS="2", ROUNDS="2", PROXY_FILE=recipe, OPTIONS=options)
     local.files.append(request.path.with_name("compose.proxies.yaml"))
     local.up()
     local.wait_for(lambda: (local.folder / "summary.json").exists(), "the result")

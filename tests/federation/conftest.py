@@ -27,7 +27,7 @@ HONEST = ("garden-pi", "porch-pi")
 QUICK = """
 [server]
 min_clients = {clients}
-round_timeout = 240
+round_timeout = 1200
 straggler_grace = {grace}
 """
 
@@ -68,13 +68,25 @@ class Commands:
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
-    def wait_for(self, condition: Callable[[], bool], seconds: float = 180) -> None:
+    def run(self, log: str, *arguments: str, code: int = 0) -> None:
+        """Start a command that ends, and wait for that."""
+        self.wait_for_end(self.start(log, *arguments), code)
+
+    def wait_for_end(self, process: subprocess.Popen[bytes], code: int = 0) -> None:
+        """Wait until a command has ended, with this exit status."""
+        self.wait_for(lambda: process.poll() is not None)
+        assert process.returncode == code, f"{process.args} ended with {process.returncode}\n{self._logs()}"
+
+    def wait_for(self, condition: Callable[[], bool], seconds: float = 1200) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:
-                logs = "\n".join(f"--- {path.name}\n{path.read_text()[-2000:]}" for path in self.folder.glob("*.log"))
-                raise AssertionError(f"not within {seconds} s\n{logs}")
+                raise AssertionError(f"not within {seconds} s\n{self._logs()}")
             time.sleep(0.2)
+
+    def _logs(self) -> str:
+        logs = sorted(self.folder.glob("*.log"))
+        return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-2000:]}" for path in logs)
 
     def rounds(self, run: str) -> int:
         path = self.folder / run / "rounds.jsonl"
@@ -146,8 +158,7 @@ class Wired:
 
     def end(self, code: int = 0) -> list[dict[str, Any]]:
         """Wait for the run's end, with this exit status; the lines of its rounds."""
-        self.commands.wait_for(lambda: self.server.poll() is not None)
-        assert self.server.returncode == code, self.commands.log("server")
+        self.commands.wait_for_end(self.server, code)
         return [json.loads(line) for line in (self.folder / "rounds.jsonl").read_text().splitlines()]
 
 

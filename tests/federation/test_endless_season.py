@@ -13,9 +13,20 @@ from bouquet.client.state.store import FolderStore
 from bouquet.server.record.status import read_status
 from tests.helpers.two_classes import settings_of
 
-pytestmark = [pytest.mark.federation, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.federation
 
-MORE = '[train]\nlocal_epochs = 1\n[personal]\nserve = "own"\n[server]\nmin_clients = 2\n'
+MORE = """
+[train]
+local_epochs = 1
+
+[personal]
+serve = "own"
+
+[server]
+min_clients = 2
+straggler_grace = 1200
+round_timeout = 1200
+"""
 SETTINGS = settings_of("run", '"endless"', hidden=16, more=MORE)
 
 
@@ -48,7 +59,7 @@ class Season:
     def end(self, *names):
         for name in names:
             self.clients[name].terminate()
-            self.clients[name].wait(120)
+            self.clients[name].wait()
 
     @property
     def lines(self):
@@ -64,7 +75,7 @@ class Season:
             said = {name: found["reason"] for name, found in status.get("not_now", {}).items()}
             return status.get("state") == "waiting" and {*said} == {*names} and "0 of 10 new" in "".join(said.values())
 
-        self.commands.wait_for(all_rest, 400)
+        self.commands.wait_for(all_rest)
         return len(self.lines)
 
     def in_use(self, name):
@@ -88,10 +99,10 @@ def test_a_season(commands):
     assert first["by_client"]["late"]["accuracy"] > 0.9  # with the model that it was sent
 
     season.end("garden", "porch", "late")  # a night, in which the server's power fails
-    commands.wait_for(lambda: not read_status(season.folder)["connected"], 400)
+    commands.wait_for(lambda: not read_status(season.folder)["connected"])
     assert season.server.poll() is None
     season.server.send_signal(signal.SIGKILL)
-    season.server.wait(60)
+    season.server.wait()
     season.serve("--resume")
     season.start("garden", "porch", "late")
     assert season.rests("garden", "porch", "late") == 2 * ROUNDS  # the morning has nothing new
@@ -105,7 +116,7 @@ def test_a_season(commands):
     assert worse[-1]["in_use"] == season.in_use("garden") <= 2 * ROUNDS + 1
     assert f"serves its model of round {season.in_use('garden')}, which stays in use" in commands.log("garden")
 
-    assert commands.start("stop", "stop", "runs/run").wait(120) == 0
-    commands.wait_for(lambda: season.server.poll() is not None)
+    commands.run("stop", "stop", "runs/run")
+    commands.wait_for_end(season.server)
     assert read_status(season.folder)["state"] == "stopped"
     assert "accuracy" in commands.log("server")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.federation, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.federation
 
 ROOT = Path(__file__).parents[2]
 

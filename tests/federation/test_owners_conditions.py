@@ -17,7 +17,7 @@ from tests.helpers.descendants import descendants
 from tests.helpers.machine import Machine
 from tests.helpers.two_classes import settings_of
 
-pytestmark = [pytest.mark.federation, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.federation
 
 # A device that is slow on purpose takes minutes for its epochs; a round that waited for one would go on for as long.
 SETTINGS = settings_of(
@@ -29,8 +29,8 @@ local_epochs = 100
 
 [server]
 min_clients = 2
-straggler_grace = 800
-round_timeout = 800
+straggler_grace = 1200
+round_timeout = 1200
 """,
 )
 HEAT = "temperature = 70\nlook_again = 1\n"
@@ -136,8 +136,7 @@ def test_a_day_and_a_night(fleet):
     until = fleet.status["not_now"]["night"]["until"]
     assert until == pytest.approx(opens.replace(second=0).timestamp(), abs=2)
     assert fleet.lines == []
-    said = fleet.commands.start("status", "status", "runs/run")
-    assert said.wait(120) == 0
+    fleet.commands.run("status", "status", "runs/run")
     assert f"hot, not now: {fleet.resting('hot')}" in fleet.commands.log("status")
 
     # A power cut by day: it comes back with the same battery, and rests.

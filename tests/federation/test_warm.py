@@ -1,13 +1,10 @@
 """A device that stays warm: each message is a process of its own, and what happens in one stays in it."""
 
 import json
-from pathlib import Path
 
-import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
-pytestmark = [pytest.mark.federation, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.federation
 
 # On the device alone, the model's factory does in its n-th call what the n-th line of the file says.
 FRAGILE = """
@@ -40,20 +37,9 @@ def fragile(tmp_path, monkeypatch):
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "fragile.py").write_text(FRAGILE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "models"))
-    return ["model.name=fragile:make", *OWN_DATA]
-
-
-OWN_DATA = ["data.dataset=own", 'data.classes=["low","high"]', "data.input_shape=[1,2,2]"]
-# On a loaded machine, too, a device is waited for.
-PATIENT = ["server.wait_for_clients=600", "server.straggler_grace=600", "server.round_timeout=600"]
-
-
-def settings(*values):
+    values = ["data.dataset=own", 'data.classes=["low","high"]', "data.input_shape=[1,2,2]", "model.name=fragile:make"]
+    values += ["run.rounds=5", "server.min_clients=2", "server.straggler_grace=600", "strategy.name=fedavg"]
     return [text for value in values for text in ("--set", value)]
-
-
-def lines(run: Path):
-    return [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
 
 
 def test_what_happens_in_a_message_stays_in_it(commands, own_data, fragile, tmp_path, monkeypatch):
@@ -61,18 +47,17 @@ def test_what_happens_in_a_message_stays_in_it(commands, own_data, fragile, tmp_
     folder.mkdir()
     plan = ["work", "kill", "exit", "trainer", "work", "work"]
     (folder / "plan").write_text("\n".join(plan) + "\n")
-    common = settings(*fragile, "run.rounds=5", "server.min_clients=2", "strategy.name=fedavg", *PATIENT)
-    server = commands.server("--out", "run", "--insecure", *common)
+    server = commands.server("--out", "run", "--insecure", *fragile)
     where = ("--server", f"127.0.0.1:{commands.port}", "--insecure", "--allow-model", "fragile:make")
     commands.start("good", "client", *where, "--state-dir", "good", "--data", str(own_data("good", False)))
     monkeypatch.setenv("FRAGILE", str(folder))
     own = ("--state-dir", "bad", "--name", "bad", "--data", str(own_data("bad", False)))
     commands.start("bad", "client", *where, *own)
-    commands.wait_for(lambda: server.poll() is not None, seconds=700)
-    assert server.returncode == 0, commands.log("server")
+    commands.wait_for_end(server)
 
-    reasons = [line["failed"].get("bad", "") for line in lines(tmp_path / "run")]
-    assert [line["replies"] for line in lines(tmp_path / "run")] == [2, 1, 1, 1, 2]
+    lines = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
+    reasons = [line["failed"].get("bad", "") for line in lines]
+    assert [line["replies"] for line in lines] == [2, 1, 1, 1, 2]
     for reason, expected in zip(
         reasons, ["", "SIGKILL", "left no answer", "trainer, which was ended by SIGKILL", ""], strict=True
     ):
@@ -87,30 +72,3 @@ def test_what_happens_in_a_message_stays_in_it(commands, own_data, fragile, tmp_
     assert {row[4] for row in seen} == {"False"}, "nothing of one message is left in the next"
     # One connection all along: the agent went on through all of it.
     assert commands.log("bad").count("Connected.") == 1
-
-
-def test_cold_and_warm_devices_give_the_same_run(commands, own_data, tmp_path):
-    data = {name: str(own_data(name, name == "b")) for name in "ab"}
-
-    def run(out, *how):
-        values = ["run.rounds=2", "server.min_clients=2", "strategy.name=fesem", "strategy.num_clusters=2", *PATIENT]
-        server = commands.server("--out", out, "--insecure", *settings(*OWN_DATA, *values))
-        for name in "ab":
-            where = ("--server", f"127.0.0.1:{commands.port}", "--insecure", "--state-dir", f"{out}-{name}")
-            commands.start(f"{out}-{name}", "client", *where, "--name", name, "--data", data[name], *how)
-        commands.wait_for(lambda: server.poll() is not None, seconds=700)
-        assert server.returncode == 0, commands.log("server")
-        commands.end()
-        kept = [{k: v for k, v in line.items() if "seconds" not in k} for line in lines(tmp_path / out)]
-        summary = json.loads((tmp_path / out / "summary.json").read_text())
-        tensors = {
-            (file.name, name): array.tobytes()
-            for file in (tmp_path / out / "models").glob("*.safetensors")
-            for name, array in load_file(file).items()
-        }
-        return kept, summary["accuracy_by_client"], tensors
-
-    warm, cold = run("warm"), run("cold", "--cold")
-    assert warm == cold
-    assert {file for file, _ in warm[2]} == {"cluster-0.safetensors", "cluster-1.safetensors"}
-    assert np.isfinite([line["loss"] for line in warm[0]]).all()

@@ -23,7 +23,7 @@ def opened(address, folder):
     """The page as it is once the browser has run its scripts."""
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", *QUIET]
     command += [f"--user-data-dir={folder / 'browser'}", "--virtual-time-budget=30000", "--dump-dom", address]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

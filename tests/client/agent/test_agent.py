@@ -84,12 +84,12 @@ async def test_what_the_server_wants_no_more_or_nobody_waits_for_ends_and_is_for
     async with WireServer() as server, device(server, tmp_path) as agent:
         agent.tasks.worker.may.clear()
         link = await server.link()
-        cancelled, over, old = a_task(), a_task(seconds=0.1), a_task()
-        for task, end in ((cancelled, {"cancel": {"id": cancelled.id}}), (over, None), (old, {"run": a_run(id=8)})):
+        cancelled, over, old = a_task(), a_task(), a_task()
+        soon = {"task": a_task(id=over.id, seconds=0.1)}  # it comes again, and its time is nearly over
+        for task, end in ((cancelled, {"cancel": {"id": cancelled.id}}), (over, soon), (old, {"run": a_run(id=8)})):
             await link.give(task)
             assert await agent.tasks.worker.begun.get() == task.id
-            if end is not None:
-                await link.say(**end)
+            await link.say(**end)
             await until(lambda task=task: task.id in agent.tasks.worker.ended, "the work ends")
             await until(lambda task=task: not list(agent.tasks.store.folder.glob(f"{task.id}*")), "its files go")
 

@@ -91,7 +91,7 @@ def unreadable(folder):
     }
 
 
-@pytest.mark.timeout(60)  # a pipe that is opened waits for ever
+@pytest.mark.timeout(300)  # a pipe that is opened waits for ever
 def test_each_file_that_cannot_be_read_is_named_and_left_out(tmp_path):
     save(tmp_path, count=140)
     said = unreadable(tmp_path / "healthy")

@@ -65,7 +65,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.timeout(120)  # a pipe was waited for without end
+@pytest.mark.timeout(300)  # a pipe was waited for without end
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("file", WHEN)
 def test_a_reading_that_is_none_is_a_reason_and_is_not_waited_for(machine, file, fault):
@@ -90,7 +90,7 @@ def test_a_reading_that_cannot_be_is_none(machine, file, content, said):
     assert reasons(machine, **WHEN[file]) == [said]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 class TestCommand:
     NO_END = "its owner's own command cannot be started, or did not end"
 
@@ -121,7 +121,7 @@ class TestCommand:
         assert reasons(machine, command=command) == [self.NO_END]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 class TestFile:
     @pytest.fixture
     def watch(self, tmp_path, machine):

@@ -14,7 +14,7 @@ from bouquet.server.service import devices
 from bouquet.server.service.devices import Dispatch, Stream
 from tests.helpers.served_fleet import content
 from tests.helpers.waiting_for import eventually
-from tests.helpers.wire_device import answering
+from tests.helpers.wire_device import SECONDS, answering
 
 SMALL = content_bytes(content(1000))
 LARGE = content_bytes(content(4 * CHUNK_BYTES))
@@ -184,6 +184,7 @@ def test_of_many_rounds_nothing_is_left_and_the_same_task_has_another_id(fleet):
 
 
 def test_who_is_there(fleet, monkeypatch):
+    monkeypatch.setattr(devices, "BACK_SECONDS", SECONDS)
     lost, gone = fleet.welcome(), fleet.welcome()
     assert {*fleet.grid.get_node_ids()} == {lost.node, gone.node}
     gone.close()

@@ -116,20 +116,20 @@ def test_what_has_come_outlives_a_signal_to_the_server_and_not_its_runs_end(flee
 def test_no_stream_keeps_the_last_frame_that_it_sent_or_read(fleet):
     devices, data = [fleet.welcome() for _ in range(8)], content_bytes(content(INLINE_BYTES))
 
-    def check():
-        files = [tracemalloc.Filter(True, f"*/{name}.py", all_frames=True) for name in ("server/service/*", "transfer")]
-        held = tracemalloc.take_snapshot().filter_traces(files)
-        assert sum(trace.size for trace in held.traces) < 4 * INLINE_BYTES
+    files = [tracemalloc.Filter(True, f"*/{name}.py", all_frames=True) for name in ("server/service/*", "transfer")]
+
+    def held():
+        return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces(files).traces)
 
     tracemalloc.start(2)
     identifiers = [fleet.push(device, content(INLINE_BYTES)) for device in devices]
     for device in devices:
         device.task()
-    check()
+    eventually(lambda: held() < 4 * INLINE_BYTES, "what was sent is gone")
     for device, identifier in zip(devices, identifiers, strict=True):
         device.deliver(identifier, data)
         fleet.pull(identifier)
-    check()
+    eventually(lambda: held() < 4 * INLINE_BYTES, "what was read is gone")
     tracemalloc.stop()
 
 

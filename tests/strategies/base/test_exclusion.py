@@ -198,6 +198,26 @@ def test_who_answers_long_after_the_others_is_waited_for_ever_less(scripted, pla
     assert strategy.train_round.failures["x"].startswith(why)
 
 
+def test_who_takes_its_time_to_say_who_it_is_is_soon_not_asked(scripted, play):
+    asked = []
+
+    def dawdles(message):
+        if message.metadata.message_type == protocol.IDENTIFY:
+            asked.append(len(asked))
+            grid.now += 1.5  # holds up the others, who train for less
+            return Message(Error(7, "no"), reply_to=message)
+        return trains(message)
+
+    trains = scripted("x", lambda start, _: start + 1)
+    honest = {i: scripted(name, lambda start, _: start + 1) for i, name in enumerate("ab", 1)}
+    strategy, grid = FedAvg(identify=True), TimedGrid({**honest, 9: dawdles}, speeds=(1000,))
+    strategy.names = lambda node, said: {1: "a", 2: "b", 9: "x"}[node]
+    strategy.round_patience = Patience(timeout=60, straggler_factor=5, straggler_grace=2)
+    play(strategy, grid, range(1, 8))
+    assert len(asked) == 4  # with all others, and three times alone
+    assert strategy.train_round.replies.clients == ("a", "b")
+
+
 def test_who_is_slow_among_others_that_are_holds_up_nobody(scripted, play):
     clients = {i: scripted(name, lambda start, _: start + 1) for i, name in enumerate("abcdef", 1)}
     strategy, grid = FedAvg(identify=True), TimedGrid(clients, speeds=(1000, 1000, 1000, 30, 30, 30))
