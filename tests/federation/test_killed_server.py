@@ -58,7 +58,7 @@ def kept(commands, name):
 def test_the_round_in_hand_is_repeated_and_all_is_as_if_nobody_had_been_killed(commands, own_data):
     (commands.folder / "run.toml").write_text(SETTINGS)
     data = {name: own_data(name, False) for name in NAMES}
-    server = commands.server("--settings", "run.toml", "--insecure")
+    server = commands.server("run.toml", "--insecure")
     devices = {name: device(commands, data, name) for name in NAMES}
     saved = commands.folder / "runs" / "run" / "checkpoint"
     commands.wait_for(lambda: len([*saved.glob("round-*")]) >= 2, 600)
@@ -82,7 +82,7 @@ def test_the_round_in_hand_is_repeated_and_all_is_as_if_nobody_had_been_killed(c
     shutil.rmtree(max(saved.glob("round-*")))  # its disk lost it: a round that was over is repeated, too
 
     devices["b"] = device(commands, data, "b")
-    server = commands.server("--settings", "run.toml", "--insecure", "--resume")
+    server = commands.server("run.toml", "--insecure", "--resume")
     assert server.wait(600) == 0
     lines = [json.loads(line) for line in (commands.folder / "runs/run/rounds.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == list(range(1, 7))
@@ -90,7 +90,7 @@ def test_the_round_in_hand_is_repeated_and_all_is_as_if_nobody_had_been_killed(c
     assert all(device.poll() is None for device in devices.values())
 
     killed = {name: kept(commands, name) for name in NAMES}
-    server = commands.server("--settings", "run.toml", "--insecure", "--set", "run.name=whole")
+    server = commands.server("run.toml", "--insecure", "--set", "run.name=whole")
     assert server.wait(600) == 0
     for run in ("run", "whole"):
         summary = json.loads((commands.folder / "runs" / run / "summary.json").read_text())

@@ -60,7 +60,7 @@ def begin(commands, own_data, tmp_path, monkeypatch, until):
     (tmp_path / "models" / "held.py").write_text(HELD)
     (tmp_path / "late.toml").write_text(SETTINGS)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "models"), prepend=os.pathsep)
-    server = commands.server("--settings", "late.toml", "--insecure")
+    server = commands.server("late.toml", "--insecure")
     where = ("--server", f"127.0.0.1:{commands.port}", "--insecure", "--allow-model", "held:make")
     for name in ("a", "b", "slow"):
         if name == "slow":
@@ -91,7 +91,7 @@ def test_a_server_that_was_killed_takes_the_reply_to_a_task_of_before(commands, 
     assert server.wait(120) != 0
     assert commands.rounds("runs/late") < 5  # slow is at its second task
     monkeypatch.delenv("HELD")
-    server = commands.server("--settings", "late.toml", "--insecure", "--resume")
+    server = commands.server("late.toml", "--insecure", "--resume")
     assert server.wait(600) == 0
     lines, due = [json.loads(line) for line in (tmp_path / "runs/late/rounds.jsonl").read_text().splitlines()], {}
     assert [(line["round"], line["failed"]) for line in lines] == [(round_, {}) for round_ in range(1, 9)]

@@ -103,7 +103,7 @@ def test_power_cuts_of_a_device_and_of_the_server_and_a_broken_archive(commands,
     commands.keys("a", "b", "c", "broken")
     run = commands.folder / "run.toml"
     run.write_text(SETTINGS)
-    server = commands.server("--settings", "run.toml")
+    server = commands.server("run.toml")
     # c calls up what the others call down, which FedPer leaves to its personal layers. It calls itself a, too, in vain.
     called = {"c": ("--name", "a")}
     nodes = {
@@ -133,7 +133,7 @@ def test_power_cuts_of_a_device_and_of_the_server_and_a_broken_archive(commands,
     server.wait()
     before = (commands.folder / "runs" / "by-hand" / "rounds.jsonl").read_text().splitlines()
     nodes["c"] = commands.client("c", "--data", str(commands.folder / "data-c"))
-    server = commands.server("--settings", "run.toml", "--resume")
+    server = commands.server("run.toml", "--resume")
     assert server.wait(timeout=300) == 0, commands.log("server")
 
     folder = commands.folder / "runs" / "by-hand"
@@ -166,10 +166,10 @@ def test_power_cuts_of_a_device_and_of_the_server_and_a_broken_archive(commands,
     assert "two devices" not in commands.log("server")
     assert "\x1b" not in (folder / "server.log").read_text()
     # a run that is over goes on for more rounds, with the devices that are there, and says what may not change
-    changed = commands.start("changed", "server", "--settings", "run.toml", "--resume", "--set", "train.momentum=0.5")
+    changed = commands.start("changed", "server", "run.toml", "--resume", "--set", "train.momentum=0.5")
     assert changed.wait(120) == 2
     assert "cannot go on with other settings: train.momentum was 0.9, now 0.5" in commands.log("changed")
-    more = ("--settings", "run.toml", "--resume", "--set", "run.rounds=9", "--set", "server.min_clients=2")
+    more = ("run.toml", "--resume", "--set", "run.rounds=9", "--set", "server.min_clients=2")
     assert commands.server(*more).wait(300) == 0, commands.log("server")
     assert json.loads((folder / "summary.json").read_text())["rounds"] == 9
     assert commands.rounds("runs/by-hand") == 9

@@ -39,7 +39,7 @@ def test_the_page_is_followed_with_its_own_task_on_a_table_that_grows(commands, 
     def train(rounds, *more):
         values = (f"run.rounds={rounds}", "server.min_clients=3", "server.straggler_grace=400")
         server = commands.server(
-            "--settings", "tanks.toml", "--out", "run", "--insecure", *(t for v in values for t in ("--set", v)), *more
+            "tanks.toml", "--out", "run", "--insecure", *(t for v in values for t in ("--set", v)), *more
         )
         commands.wait_for(lambda: server.poll() is not None, WAIT)
         assert server.returncode == 0, commands.log("server")
@@ -83,7 +83,7 @@ def test_a_bad_row_and_a_wrong_clock_between_rounds_cost_nobody_a_round(commands
     simulate(load_settings(tmp_path / "tanks.toml", own), tmp_path / "simulated")  # as they were
 
     sets = [text for value in changes for text in ("--set", value)]
-    server = commands.server("--settings", "tanks.toml", "--out", "run", "--insecure", *sets)
+    server = commands.server("tanks.toml", "--out", "run", "--insecure", *sets)
     devices = {}
     for name in names:
         where = ("--server", f"127.0.0.1:{commands.port}", "--insecure", "--state-dir", f"state-{name}", "--name", name)
