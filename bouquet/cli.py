@@ -43,7 +43,7 @@ class _Argument(TyperArgument):
         self.help = given["help"]
 
 
-typer.main.TyperArgument = _Argument  # type: ignore[attr-defined]
+typer.main.TyperArgument = _Argument  # type: ignore[attr-defined, misc]
 
 
 def _show_version(wanted: bool) -> None:
@@ -353,7 +353,7 @@ def main() -> None:
             raise
         if isinstance(error, NoSuchOption) and error.option_name in ("--settings", "-s"):
             command = error.ctx.info_name if error.ctx else "server"
-            error.message, error.possibilities = f"Settings are named as they are: bouquet {command} FILE.toml", None
+            error = ClickException(f"Settings are named as they are: bouquet {command} FILE.toml")
         error.show()
         sys.exit(error.exit_code)
     if status == INTERRUPTED:
