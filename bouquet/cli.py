@@ -43,7 +43,7 @@ class _Argument(TyperArgument):
         self.help = given["help"]
 
 
-typer.main.TyperArgument = _Argument  # type: ignore[attr-defined, misc]
+typer.main.TyperArgument = _Argument  # type: ignore[misc]
 
 
 def _show_version(wanted: bool) -> None:
@@ -347,13 +347,13 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         status = INTERRUPTED
     except Exception as error:
-        from click import ClickException, NoSuchOption
+        from click import ClickException, NoSuchOption, UsageError
 
         if not isinstance(error, ClickException):
             raise
         if isinstance(error, NoSuchOption) and error.option_name in ("--settings", "-s"):
             command = error.ctx.info_name if error.ctx else "server"
-            error = ClickException(f"Settings are named as they are: bouquet {command} FILE.toml")
+            error = UsageError(f"Settings are named as they are: bouquet {command} FILE.toml", error.ctx)
         error.show()
         sys.exit(error.exit_code)
     if status == INTERRUPTED:
