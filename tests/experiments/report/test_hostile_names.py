@@ -83,7 +83,7 @@ def test_no_name_breaks_the_report(hostile, method):
     page = write_report(hostile).read_text()
     assert "<script>alert" not in page
     assert "bouquet report" not in page
-    assert len(plots_of(read_run(hostile))) >= 2
+    assert plots_of(read_run(hostile))
 
 
 def test_nor_the_live_page_nor_the_metrics(hostile):
