@@ -51,7 +51,7 @@ def test_the_report_is_one_page_that_loads_nothing(write_run):
 
     assert path == folder / "report.html"
     assert [file.name for file in folder.iterdir() if file.name.startswith(".")] == []
-    assert len(page.sources) == page.tags["img"] == 2
+    assert len(page.sources) == page.tags["img"] == 1
     assert all(source.startswith("data:image/svg+xml;base64,") for source in page.sources)
     assert page.tags["script"] == 0
     assert {"Accuracy 0.900", "client-3", "2 clusters for 2 true groups", "Bytes a round"} <= set(page.said)
