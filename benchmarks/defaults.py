@@ -17,6 +17,7 @@ from pathlib import Path
 from bouquet.common.model.architectures import model_names
 from bouquet.common.settings import load_settings
 from bouquet.experiments.simulation.run import simulate
+from bouquet.server.monitoring.diagnosis import all_warnings
 
 IMAGES = ("digits", "mnist", "fashion-mnist")
 SENSORS = ("uci-har",)
@@ -49,7 +50,7 @@ def row(model: str, data: str, changes: list[str]) -> str:
     losses = [f"{line['loss']:.3f}".removeprefix("0") for line in lines if line["loss"] is not None]
     failures = sum(line["failures"] for line in lines)
     accuracy = f"{summary['accuracy_macro']:.3f}".removeprefix("0")
-    said = "; ".join(summary["warnings"]) or "none"
+    said = "; ".join(all_warnings(lines)) or "none"
     return f"| `{model}` | {data} | {accuracy} | {losses[0]} | {losses[-1]} | {failures} | {said} |"
 
 

@@ -143,7 +143,7 @@ def federation(options: argparse.Namespace) -> list[dict[str, float]]:
 def start(folder: Path, log: str, *arguments: str) -> subprocess.Popen[bytes]:
     """A command of bouquet's."""
     command = [str(Path(sys.executable).parent / "bouquet"), *arguments]
-    command += ["--settings", "run.toml"] if arguments[0] == "server" else []
+    command += ["run.toml"] if arguments[0] == "server" else []
     with (folder / f"{log}.log").open("wb") as output:
         return subprocess.Popen(command, cwd=folder, stdout=output, stderr=output)
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 from rich.text import Text
+from typer.core import TyperArgument
 
 from bouquet.commands import begin, fleet, models, options
 from bouquet.commands.keys import keys_app
@@ -32,6 +33,17 @@ GROUPS = TRY, SERVER, DEVICE, RESEARCH = "Try", "Server", "Device", "Research"  
 SERVERS_OWN = {"fastapi", "jinja2", "matplotlib", "prometheus_client", "scipy", "sklearn", "tomli_w", "uvicorn"}
 ESCAPED = "backslashreplace"
 INTERRUPTED = 130  # as shells count an end by SIGINT
+
+
+class _Argument(TyperArgument):
+    """With its help, which Click 8.5 takes from Typer 0.20; Flower allows no newer Typer."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.help = given["help"]
+
+
+typer.main.TyperArgument = _Argument  # type: ignore[misc]
 
 
 def _show_version(wanted: bool) -> None:
@@ -323,10 +335,13 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         status = INTERRUPTED
     except Exception as error:
-        from click import ClickException
+        from click import ClickException, NoSuchOption, UsageError
 
         if not isinstance(error, ClickException):
             raise
+        if isinstance(error, NoSuchOption) and error.option_name in ("--settings", "-s"):
+            command = error.ctx.info_name if error.ctx else "server"
+            error = UsageError(f"Settings are named as they are: bouquet {command} FILE.toml", error.ctx)
         error.show()
         sys.exit(error.exit_code)
     if status == INTERRUPTED:

@@ -163,7 +163,7 @@ class Fleet:
         where = ("--host", "0.0.0.0", "--port", str(self.port), "--out", str(self.first))
         with self.lock:
             if not self.serves:
-                self.server = self._run(self.log, "server", "--keys", "keys", *where, "--settings", "first.toml", how)
+                self.server = self._run(self.log, "server", "--keys", "keys", *where, "first.toml", how)
 
     @property
     def serves(self) -> bool:

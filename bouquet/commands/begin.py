@@ -64,12 +64,13 @@ def init(
         say("made", server_files(draft))
     several, device = len(draft.devices) > 1, draft.devices[0]
     door = f"--keys keys/devices/{name_of(device)}" if server and several else "--insecure"
+    called = "" if server else f" --name {name_of(device)}"
     steps = [
-        (f"bouquet try {folder} --settings {file}", "is federation worth it?"),
-        *([(f"bouquet simulate --settings {file} --out runs/simulated", "one run, and its report")] if several else []),
-        (f"bouquet server --settings {file}{'' if server else ' --insecure'}", "--server makes keys" * (not server)),
-        (f"bouquet check --settings {file} {door} --data {device}", "on a device, before it joins"),
-        (f"bouquet client --server HOST:9092 {door} --data {device}", "on a device"),
+        (f"bouquet try {folder} {file}", "is federation worth it?"),
+        *([(f"bouquet simulate {file} --out runs/simulated", "one run, and its report")] if several else []),
+        (f"bouquet server {file}{'' if server else ' --insecure'}", "--server makes keys" * (not server)),
+        (f"bouquet check {file} {door} --data {device}", "on a device, before it joins"),
+        (f"bouquet client --server HOST:9092 {door} --data {device}{called}", "on a device"),
     ]
     width = max(len(command) for command, _ in steps) + 2
     say("next", [f"{command:<{width}}# {what}" if what else command for command, what in steps])
@@ -78,11 +79,11 @@ def init(
 def try_(
     folders: Annotated[
         list[Path],
-        typer.Argument(metavar="FOLDER…", help="The devices' folders, one that holds them, or one device's."),
+        typer.Argument(
+            metavar="FOLDER… [FILE.toml]",
+            help="The devices' folders, one that holds them, or one device's; and settings: bouquet init's by default.",
+        ),
     ],
-    settings: Annotated[
-        Path | None, typer.Option("--settings", "-s", metavar="FILE", help="Settings; what bouquet init would write.")
-    ] = None,
     target: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Of tables, the column that is to be told.")
     ] = None,
@@ -109,8 +110,13 @@ def try_(
     from bouquet.experiments.comparison.tables import write_results
     from bouquet.experiments.comparison.tuning import run_comparison
 
-    draft = None if settings is not None else look(*folders, target=target)
+    settings = folders.pop() if folders[-1].suffix == ".toml" else None
+    draft = None if settings else look(*folders, target=target)
     chosen = parse_settings(draft.sections, {}) if draft else load_settings(settings)
+    if not folders:
+        if not chosen.data.data_dir:
+            raise BouquetError(f"{settings} has no data.data_dir: give the devices' folders before it.")
+        folders = [Path(chosen.data.data_dir)]
     places = folders if len(folders) > 1 else devices_in(folders[0])
     devices = read_devices(chosen, places)
     for line in [*draft.seen, *draft.assumed] if draft else ():

@@ -63,7 +63,7 @@ def check_device(
     chosen = load_settings(settings) if settings else None
     lines = [*_data(data, chosen, strict), *_keys(keys, insecure), *_machine(state_dir)]
     if chosen is None:
-        lines.append(Line("model", WARNING, "Not timed: give the server's settings file (--settings)."))
+        lines.append(Line("model", WARNING, "Not timed: give the server's settings file (bouquet check FILE.toml)."))
     else:
         lines += _step(chosen, data, strict)
     if when is not None:
@@ -143,7 +143,11 @@ def _photos(path: Path, strict: bool) -> Iterator[Line]:
         return
     kind = "an .npz" if npz_of(path) else "a table" if table_files(path) else ""
     if kind:
-        yield Line("data", WARNING, f"{path} holds {kind}; what it must fit is in the server's settings (--settings).")
+        yield Line(
+            "data",
+            WARNING,
+            f"{path} holds {kind}; what it must fit is in the server's settings (bouquet check FILE.toml).",
+        )
         return
     if not path.is_dir():
         yield Line("data", WRONG, f"{path} is no folder of photos, no .npz and no table.")
@@ -318,7 +322,9 @@ def _privacy(owner: Mapping[str, float], settings: Settings | None, state_dir: P
 
     spent = f"{Budget(state_dir, owner.get(MOST_EPSILON)).told()}."
     if settings is None:
-        return Line("privacy", WARNING, f"{spent} Not compared: give the server's settings file (--settings).")
+        return Line(
+            "privacy", WARNING, f"{spent} Not compared: give the server's settings file (bouquet check FILE.toml)."
+        )
     try:
         ClientContext(settings, Context(0, 0, {**owner, STATE_DIR: str(state_dir)}, RecordDict(), {})).check_privacy()
     except BouquetError as error:

@@ -17,6 +17,7 @@ from bouquet.experiments.report.devices import UNKNOWN, capital, compared_by_rou
 from bouquet.experiments.report.pages import RUNS, render
 from bouquet.experiments.report.reproduce import settings_rows
 from bouquet.experiments.report.run_report import KINDS, MOST_CARDS, headline, verdict_of, where
+from bouquet.experiments.report.units import human_seconds
 from bouquet.server.record.gains import ALONE, OWN, gain, means
 from bouquet.server.record.overview import overview, state_of
 from bouquet.server.record.reader import Run, natural_order, read_object, read_run, run_title
@@ -96,16 +97,17 @@ def _scores(run: Run) -> dict[str, str]:
 
 
 def _row(folder: Path) -> dict[str, Any] | None:
-    """A run of the list, from what is quickly read; None of one that this version cannot read."""
+    """A run of the list; None of one that this version cannot read. Of one that is over the record is not read."""
     try:
         settings = parse_settings(read_object(folder / SETTINGS), {})
         summary = read_object(folder / SUMMARY) if (folder / SUMMARY).exists() else {}
+        run = None if summary else read_run(folder)
     except BouquetError:
         return None
-    said, score = read_status(folder), Score.in_record(summary)
+    said, score = read_status(folder), run.score if run else Score.in_record(summary)
     state = state_of(folder, said, bool(summary))
-    beside = means(summary.get("beside_by_client") or {})
-    mean = beside.get(OWN, summary.get(score.of("macro")))
+    beside = means(run.beside if run else summary.get("beside_by_client") or {})
+    mean = beside.get(OWN, run.final(score.of("macro")) if run else summary.get(score.of("macro")))
     began = said.get("started")
     return {
         "folder": folder.name,
@@ -113,8 +115,9 @@ def _row(folder: Path) -> dict[str, Any] | None:
         "kind": KINDS.get(state, "good"),
         "what": run_title(settings),
         "began": f"{datetime.fromtimestamp(began).astimezone():%Y-%m-%d %H:%M}" if began else "",
-        "rounds": f"{summary.get('rounds', said.get('round', 0))}{of_rounds(settings.run.rounds)}",
+        "rounds": f"{run.completed if run else summary.get('rounds', 0)}{of_rounds(settings.run.rounds)}",
         "own": UNKNOWN if mean is None else score.text(mean),
         "alone": score.text(beside[ALONE]) if ALONE in beside else UNKNOWN,
         "gain": gain(beside, score),
+        "took": human_seconds(summary["seconds"]) if "seconds" in summary else "",
     }

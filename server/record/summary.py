@@ -14,7 +14,6 @@ from bouquet.common.settings import Settings
 from bouquet.common.task.score import ACCURACY, Score
 from bouquet.common.task.task import task_of
 from bouquet.common.texts import LONGEST
-from bouquet.server.monitoring.diagnosis import all_warnings
 from bouquet.server.record.gains import ALONE, OWN, RECEIVED, of_device
 from bouquet.server.record.traffic import Bytes
 from bouquet.strategies.base.filters.privacy import PrivacyLedger
@@ -165,7 +164,9 @@ def summarise(
             client: failed.get(client) or _not_asked(settings.server.fraction_evaluate)
             for client in sorted({*assignment, *failed} - set(evaluation))
         },
-        "warnings": all_warnings(rounds),
+        "warnings": [
+            f"Round {line['round']}: {text}" for line in rounds[-1:] for text in (line.get("diagnosis") or {}).values()
+        ],
         "bytes_up": sum(line["bytes_up"] for line in rounds) + final_traffic.up,
         "bytes_down": sum(line["bytes_down"] for line in rounds) + final_traffic.down,
         "bytes_up_plain": sum(line["bytes_up_plain"] for line in rounds) + final_traffic.up_plain,

@@ -39,7 +39,7 @@ def bouquet(folder, *arguments):
 
 def test_another_strategy_over_settings_takes_what_it_has_and_says_what_it_leaves(tmp_path):
     (tmp_path / "plants.toml").write_text('[strategy]\nname = "fesem"\nnum_clusters = 2\nproximal_weight = 0.5\n')
-    small = ("--clients", "2", "--rounds", "1", "--settings", "plants.toml", *INLINE)
+    small = ("--clients", "2", "--rounds", "1", "plants.toml", *INLINE)
     done = bouquet(tmp_path, "simulate", "--strategy", "ditto", "--out", "run", *small)
     assert done.returncode == 0, done.stderr
     assert "left out  strategy.num_clusters: ditto has no such setting" in done.stderr
@@ -58,7 +58,9 @@ def test_another_strategy_over_settings_takes_what_it_has_and_says_what_it_leave
         (("simulate", "--partition", "bla"), "Setting data.partition = 'bla'"),
         (("simulate", "--set", "train.learning_rate=fast"), "Setting train.learning_rate = 'fast'"),
         (("simulate", "--set", "strategy.k=3"), "Unknown setting strategy.k"),
-        (("simulate", "--settings", "nowhere.toml"), "nowhere.toml cannot be read"),
+        (("simulate", "nowhere.toml"), "nowhere.toml cannot be read"),
+        (("simulate", "--settings", "plants.toml"), "Settings are named as they are: bouquet simulate FILE.toml"),
+        (("try", "nowhere.toml"), "nowhere.toml cannot be read"),
         (("simulate", "--clients", "1000"), "1000"),
         (("simulate", "--dataset", "mnist", "--data-dir", "nowhere"), "nowhere"),
         (("simulate", "--resume", "--out", "run", "--rounds", "0"), "Setting run.rounds = 0"),
@@ -79,6 +81,10 @@ def test_one_clear_message_and_nothing_written(tmp_path, arguments, message):
     assert message in done.stderr
     assert "Traceback" not in done.stderr + done.stdout
     assert not (tmp_path / "runs").exists()
+
+
+def test_help_says_what_arguments_are(tmp_path):
+    assert "one that holds" in bouquet(tmp_path, "try", "--help").stdout
 
 
 def test_an_empty_data_folder(tmp_path):

@@ -132,7 +132,7 @@ class Wired:
         (commands.folder / "wired.toml").write_text(settings)
         self.layout, _ = state_vector(initial_model(load_settings(commands.folder / "wired.toml")))
         commands.keys(*names)
-        self.server = commands.server("--settings", "wired.toml", *options)
+        self.server = commands.server("wired.toml", *options)
         self.stack = contextlib.ExitStack()
         self.devices = {name: self._device(name) for name in names}
 

@@ -18,7 +18,7 @@ def test_who_joins_and_who_changes_is_in_the_right_cluster_at_once(commands, own
     kinds = {"a": False, "b": False, "turns": False, "c": True, "d": True, "joins": True, "other": True}
     data = {name: own_data(name, kind) for name, kind in kinds.items()}
     where = ("--server", f"127.0.0.1:{commands.port}", "--insecure")
-    commands.server("--settings", "run.toml", "--insecure")
+    commands.server("run.toml", "--insecure")
 
     def start(name):
         commands.start(name, "client", *where, "--data", str(data[name]), "--state-dir", f"s-{name}", "--name", name)

@@ -39,7 +39,7 @@ class Season:
         self.serve()
 
     def serve(self, *options):
-        self.server = self.commands.server("--settings", "run.toml", "--insecure", *options)
+        self.server = self.commands.server("run.toml", "--insecure", *options)
 
     def holds(self, name, samples, opposite=False):
         """The device has so many samples from now on, the first of which are those that it had."""

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.federation
 def test_one_run_after_another_and_the_end_of_one_after_the_round_in_hand(commands, own_data):
     for name, rounds, hidden in (("first", 1, 4), ("second", 500, 6)):
         (commands.folder / f"{name}.toml").write_text(settings_of(name, rounds, hidden=hidden))
-    server = commands.server("--settings", "first.toml", "--insecure", "--keep-waiting")
+    server = commands.server("first.toml", "--insecure", "--keep-waiting")
     where = ("--server", f"127.0.0.1:{commands.port}", "--insecure")
     for name, tag in (("a", "roof"), ("b", "greenhouse")):
         own = ("--data", str(own_data(name, False)), "--state-dir", f"state-{name}", "--name", name, "--tag", tag)

@@ -95,7 +95,7 @@ def test_the_round_in_hand_is_repeated_and_all_is_as_if_nobody_had_been_killed(c
     (commands.folder / "run.toml").write_text(SETTINGS)
     for name, count in SAMPLES.items():
         images(commands.folder / f"data-{name}", count)
-    server = commands.server("--settings", "run.toml", "--insecure")
+    server = commands.server("run.toml", "--insecure")
     devices = {name: device(commands, name) for name in SAMPLES}
     run = commands.folder / "runs" / "run"
     commands.wait_for(lambda: len([*(run / "checkpoint").glob("round-*")]) >= 2)
@@ -119,7 +119,7 @@ def test_the_round_in_hand_is_repeated_and_all_is_as_if_nobody_had_been_killed(c
     rounds = commands.rounds("runs/run") + 2
 
     devices["b"] = device(commands, "b")
-    more = ("--settings", "run.toml", "--insecure", "--set", f"run.rounds={rounds}")
+    more = ("run.toml", "--insecure", "--set", f"run.rounds={rounds}")
     commands.wait_for_end(commands.server(*more, "--resume"))
     lines, tensors = outcome(commands, run, rounds)
     assert [line["round"] for line in lines] == list(range(1, rounds + 1))

@@ -72,7 +72,7 @@ def begin(commands, own_data, tmp_path, monkeypatch):
     (tmp_path / "late.toml").write_text(SETTINGS)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "models"), prepend=os.pathsep)
     commands.keys("a", "b", "slow")
-    server = commands.server("--settings", "late.toml")
+    server = commands.server("late.toml")
     for name in ("a", "b", "slow"):
         monkeypatch.setenv("HELD", name)
         data = str(own_data(name, False))
@@ -103,7 +103,7 @@ def test_a_server_that_was_killed_takes_the_reply_to_a_task_of_before(commands, 
     server = begin(commands, own_data, tmp_path, monkeypatch)
     server.kill()
     assert server.wait(120) != 0
-    server = commands.server("--settings", "late.toml", "--resume")
+    server = commands.server("late.toml", "--resume")
     (tmp_path / "go").touch()
     assert server.wait(600) == 0
     lines, due = rounds_of(tmp_path), {}

@@ -70,9 +70,7 @@ def test_devices_over_ipv6_and_through_proxies(commands, own_data, way):
     more = f"\n[server]\nmin_clients = {len(DEVICES)}\nstraggler_grace = 600\n"
     (commands.folder / "networks.toml").write_text(settings_of("networks", 2, more=more))
     way("", "")
-    server = commands.start(
-        "server", "server", "--host", "::", "--port", str(commands.port), "--settings", "networks.toml"
-    )
+    server = commands.start("server", "server", "--host", "::", "--port", str(commands.port), "networks.toml")
     commands.wait_for(lambda: "Listening on" in commands.log("server"))
     proxy = Proxy(("127.0.0.1", commands.port))
     addresses = {"six": f"[::1]:{commands.port}", **dict.fromkeys(VARIABLES, NAME)}

@@ -44,7 +44,7 @@ class Fleet:
         self.commands, self.own_data = commands, own_data
         self.machines, self.processes = {}, {}
         (commands.folder / "run.toml").write_text(SETTINGS)
-        commands.server("--settings", "run.toml", "--insecure")
+        commands.server("run.toml", "--insecure")
 
     def start(self, name, when=""):
         """Start a device, or start it again."""

@@ -103,7 +103,7 @@ def test_power_cuts_of_a_device_and_of_the_server_and_a_broken_archive(commands,
     commands.keys("a", "b", "c", "broken")
     run = commands.folder / "run.toml"
     run.write_text(SETTINGS)
-    server = commands.server("--settings", "run.toml")
+    server = commands.server("run.toml")
     # c calls up what the others call down, which FedPer leaves to its personal layers. It calls itself a, too, in vain.
     called = {"c": ("--name", "a")}
     nodes = {
@@ -134,7 +134,7 @@ def test_power_cuts_of_a_device_and_of_the_server_and_a_broken_archive(commands,
     before = (commands.folder / "runs" / "by-hand" / "rounds.jsonl").read_text().splitlines()
     nodes["c"] = commands.client("c", "--data", str(commands.folder / "data-c"))
     last = len(before) + 2
-    commands.wait_for_end(commands.server("--settings", "run.toml", "--resume", "--set", f"run.rounds={last}"))
+    commands.wait_for_end(commands.server("run.toml", "--resume", "--set", f"run.rounds={last}"))
 
     folder = commands.folder / "runs" / "by-hand"
     lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
@@ -166,10 +166,10 @@ def test_power_cuts_of_a_device_and_of_the_server_and_a_broken_archive(commands,
     assert "two devices" not in commands.log("server")
     assert "\x1b" not in (folder / "server.log").read_text()
     # a run that is over goes on for more rounds, with the devices that are there, and says what may not change
-    other = ("--settings", "run.toml", "--resume", "--set", "train.momentum=0.5")
+    other = ("run.toml", "--resume", "--set", "train.momentum=0.5")
     commands.run("changed", "server", *other, code=2)
     assert "cannot go on with other settings: train.momentum was 0.9, now 0.5" in commands.log("changed")
-    more = ("--settings", "run.toml", "--resume", "--set", f"run.rounds={last + 1}", "--set", "server.min_clients=2")
+    more = ("run.toml", "--resume", "--set", f"run.rounds={last + 1}", "--set", "server.min_clients=2")
     commands.wait_for_end(commands.server(*more))
     assert json.loads((folder / "summary.json").read_text())["rounds"] == last + 1
     assert commands.rounds("runs/by-hand") == last + 1

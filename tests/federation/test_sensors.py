@@ -37,7 +37,7 @@ def test_the_page_is_followed_with_its_own_task_on_a_table_that_grows(commands, 
     def train(rounds, *more):
         values = (f"run.rounds={rounds}", "server.min_clients=3", "server.straggler_grace=400")
         sets = [text for value in values for text in ("--set", value)]
-        commands.wait_for_end(commands.server("--settings", "tanks.toml", "--out", "run", "--insecure", *sets, *more))
+        commands.wait_for_end(commands.server("tanks.toml", "--out", "run", "--insecure", *sets, *more))
         return [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
 
     for name in names[:2]:
@@ -85,7 +85,7 @@ def test_a_bad_row_and_a_wrong_clock_between_rounds_cost_nobody_a_round(commands
 
     def serve(rounds, *more):
         sets = [text for value in (*changes, f"run.rounds={rounds}") for text in ("--set", value)]
-        commands.wait_for_end(commands.server("--settings", "tanks.toml", "--out", "run", "--insecure", *sets, *more))
+        commands.wait_for_end(commands.server("tanks.toml", "--out", "run", "--insecure", *sets, *more))
 
     for name in names:
         where = ("--server", f"127.0.0.1:{commands.port}", "--insecure", "--state-dir", f"state-{name}", "--name", name)

@@ -44,7 +44,7 @@ def test_a_fleet_of_photos_is_seen_written_checked_and_simulated(tmp_path):
     assert bouquet(tmp_path, "init", "plants", "--server").returncode == 0
     assert "learning_rate = 0.1" in (tmp_path / "plants.toml").read_text()
     assert (tmp_path / "keys" / "ca.key").read_bytes() == key
-    ran = bouquet(tmp_path, "simulate", "--settings", "plants.toml", "--rounds", "1")
+    ran = bouquet(tmp_path, "simulate", "plants.toml", "--rounds", "1")
     assert ran.returncode == 0, ran.stderr
     assert json.loads((tmp_path / "runs" / "plants" / "summary.json").read_text())["clients"] == 2
 

@@ -107,7 +107,7 @@ def test_what_is_wrong_and_the_exit_status(device):
     (device / "file").write_text("")
     (device / "keys" / "devices" / "garden-pi" / "device.key").write_text("no key")
     port = free_port()
-    command = ["check", "--data", str(device / "nowhere"), "--settings", str(device / "plants.toml")]
+    command = ["check", "--data", str(device / "nowhere"), str(device / "plants.toml")]
     command += ["--keys", str(device / "keys" / "devices" / "garden-pi"), "--state-dir", str(device / "file" / "state")]
     done = CliRunner().invoke(app, [*command, "--server", f"127.0.0.1:{port}"])
     assert done.exit_code == 1
@@ -158,7 +158,7 @@ def test_a_table_without_settings_is_no_folder_that_is_missing(device, given):
     said = by_name(lines(device, data=device / given, settings=None))["data"]
     assert (said.state, said.text) == (
         check.WARNING,
-        f"{device / given} holds a table; what it must fit is in the server's settings (--settings).",
+        f"{device / given} holds a table; what it must fit is in the server's settings (bouquet check FILE.toml).",
     )
 
 

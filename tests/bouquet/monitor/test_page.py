@@ -58,8 +58,9 @@ def test_runs_beside_the_one_in_hand_are_listed_and_two_are_held_against_each_ot
     (run.folder.parent / "broken").mkdir()
     (run.folder.parent / "broken" / "settings.json").write_text("{")
     make_run(run.folder.parents[1] / "elsewhere")
+    make_run(run.folder.parent / "going", finished=False, accuracy=0.6)
     listed = client.get("/runs").text
-    for text in (">plants</a>", "winter &amp; &lt;b&gt;</a>", "0.750", "finished"):
+    for text in (">plants</a>", "winter &amp; &lt;b&gt;</a>", "0.750", "finished", ">0.400<"):
         assert text in listed, text
     assert "elsewhere" not in listed
     assert "broken" not in listed
