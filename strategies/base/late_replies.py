@@ -17,17 +17,18 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from flwr.app import Message, MessageType, RecordDict
+from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import ARRAYS, ClientReply, Instruction
+from bouquet.common.wire.flower import content_bytes, content_of
 
 
 class Awaited(NamedTuple):
     """A task whose reply has not come: who has it, what it was sent, in which round, and until when it may come.
 
-    ``content`` is that of the message.
+    ``content`` is that of the message as it travels: made once, and shared by those that were sent the same.
     """
 
     client: str
@@ -35,7 +36,7 @@ class Awaited(NamedTuple):
     node: int
     round: int
     until: float
-    content: RecordDict
+    content: bytes
 
 
 @dataclass
@@ -64,7 +65,8 @@ class LateReplies:
         for task in [*self.interrupted]:
             given: dict[str, Awaited] = {}
             if task.node in there:
-                message = Message(task.content, dst_node_id=task.node, message_type=MessageType.TRAIN, ttl=timeout)
+                content = content_of(task.content)
+                message = Message(content, dst_node_id=task.node, message_type=MessageType.TRAIN, ttl=timeout)
                 given = {one: task for one in grid.push_messages([message]) if one}
             if given or task.until < now:
                 self.interrupted.remove(task)
@@ -86,11 +88,14 @@ class LateReplies:
         """
         if self.buffer == 1:
             return {}
+        self.awaited = {i: task for i, task in self.awaited.items() if i not in answered and task.node not in silent}
+        held = {task.content: task.content for task in self.awaited.values()}
         for message in messages:
             node, identifier = message.metadata.dst_node_id, message.metadata.message_id
-            if identifier:
-                self.awaited[identifier] = Awaited(*planned[node], node, round_, now + timeout, message.content)
-        self.awaited = {i: task for i, task in self.awaited.items() if i not in answered and task.node not in silent}
+            if identifier and identifier not in answered and node not in silent:
+                content = content_bytes(message.content)
+                content = held.setdefault(content, content)
+                self.awaited[identifier] = Awaited(*planned[node], node, round_, now + timeout, content)
         expired = {i: task.node for i, task in self.awaited.items() if task.until < now}
         self.awaited = {i: task for i, task in self.awaited.items() if i not in expired}
         return dict.fromkeys(expired.values(), f"No reply within {timeout:.0f} s.")
