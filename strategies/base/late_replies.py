@@ -114,9 +114,12 @@ def moved(
     is as it came. Buffers are as the client sent them: a difference of running statistics is none.
     """
     sent, center = then.models.get(record), now.models.get(record)
-    if sent is None or center is None or sent.layers != center.layers or np.array_equal(sent.vector, center.vector):
+    if sent is None or center is None:
         return reply.vector
-    layers = layout.layers if sent.layers is None else sent.layers
+    # Read from a message, as after a restart, a whole model names all of its layers.
+    layers, today = (layout.layers if one.layers is None else one.layers for one in (sent, center))
+    if layers != today or np.array_equal(sent.vector, center.vector):
+        return reply.vector
     shared = layout.columns([layer for layer in layers if layer in reply.layers])
     shared = shared[layout.parameter_columns[shared]]
     vector = reply.vector.copy()

@@ -68,7 +68,7 @@ def test_who_is_at_work_is_not_asked_again(scripted, initial):
     assert [m.metadata.dst_node_id for m in strategy.configure_train(2, initial, {}, grid)] == [1]
 
 
-def test_what_a_checkpoint_holds_of_a_task_is_made_once_and_shared_by_those_that_were_sent_the_same(scripted, initial):
+def test_what_a_checkpoint_holds_of_a_task_is_made_once_and_shared(scripted, initial):
     devices = {1: scripted("a", plus(1)), 2: scripted("b", plus(5)), 3: scripted("c", plus(5))}
     grid, strategy, held = TimedGrid(devices, speeds=(10, 1, 1)), made(buffer=0.3), []
     for round_ in (1, 2):
