@@ -7,7 +7,6 @@ from pathlib import Path
 SETTINGS = "settings.json"
 ROUNDS = "rounds.jsonl"  # a line a round
 SUMMARY = "summary.json"  # written last: a run without one did not end
-SIMILARITY = "similarity.json"
 MODELS = "models"
 CHECKPOINTS = "checkpoint"
 REPORT = "report.html"
@@ -28,7 +27,7 @@ OF_A_FALSE_START = (ROUNDS, STATUS, NAMES, START, START_ARRAYS)
 EVERYTHING = frozenset(
     {
         *OF_A_FALSE_START,
-        *(SETTINGS, SUMMARY, SIMILARITY, MODELS, CHECKPOINTS, REPORT, STOP),
+        *(SETTINGS, SUMMARY, MODELS, CHECKPOINTS, REPORT, STOP),
         *(SERVER_LOG, SERVICE, QUEUE, STATE_FOLDER, SINGLE_MODEL),
     }
 )

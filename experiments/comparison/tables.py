@@ -25,7 +25,6 @@ from bouquet.experiments.comparison.claims import (
     difference_text,
     differences,
     differences_in_the_mean,
-    equal_rows,
     fewer_devices,
     p_text,
     references,
@@ -34,7 +33,6 @@ from bouquet.experiments.comparison.claims import (
 )
 from bouquet.experiments.comparison.measures import Metric
 from bouquet.experiments.comparison.paper_comparison import paper_notes, paper_tables
-from bouquet.experiments.comparison.plots import score_by_bytes
 from bouquet.experiments.comparison.row_notes import protocol
 from bouquet.experiments.comparison.run import Results
 from bouquet.experiments.comparison.significance import Difference
@@ -135,7 +133,7 @@ def write_results(results: Results, out: Path) -> list[Path]:
     texts = {
         "table.md": render_markdown(results),
         "table.csv": render_csv(results),
-        "clients.csv": render_clients_csv(results),
+        "seeds.csv": render_seeds_csv(results),
         "compare.html": render_html(results),
     }
     for name, text in texts.items():
@@ -203,17 +201,25 @@ def _cell(text: str) -> dict[str, str]:
     return {**parts, "note": note}
 
 
-def render_clients_csv(results: Results) -> str:
-    """The test score of every client in every cell that is done, one line each."""
-    key = results.table.score.key
-    found = [
-        {"strategy": row.label, "data": data, "seed": seed, "client": client, key: value}
-        for row in results.table.rows
-        for data in results.table.data
-        for seed, clients in by_seed(results, row.label, data).items()
-        for client, value in clients.items()
-    ]
-    return _csv(found, ["strategy", "data", "seed", "client", key])
+def render_seeds_csv(results: Results) -> str:
+    """Every cell that is done: a line for each metric, without a client, and for the test score of each client."""
+    table, key = results.table, results.table.score.key
+    found: list[dict[str, Any]] = []
+    for row, data in ((row.label, data) for row in table.rows for data in table.data):
+        place = {"strategy": row, "data": data}
+        for metric in table.metrics:
+            cells = zip(results.cells_of(row, data), results.values(metric, row, data), strict=True)
+            found += [
+                {**place, "seed": one.cell.seed, "measure": metric.name, "value": value}
+                for one, value in cells
+                if one.run is not None
+            ]
+        found += [
+            {**place, "seed": seed, "client": client, "measure": key, "value": value}
+            for seed, clients in by_seed(results, row, data).items()
+            for client, value in clients.items()
+        ]
+    return _csv(found, ["strategy", "data", "seed", "client", "measure", "value"])
 
 
 def claim_tables(results: Results) -> list[TextTable]:
@@ -236,7 +242,8 @@ def claim_tables(results: Results) -> list[TextTable]:
         tables.append((f"{row} against, mean of columns", ["strategy", "all"], texts))
     if (ranked := row_ranks(results)) is not None:
         limit = min(ranked.mean.values()) + ranked.critical_difference
-        rows = [[row, f"{rank:.2f}{' (told from the first)' * (rank >= limit)}"] for row, rank in ranked.mean.items()]
+        behind = " (significantly behind the first)"
+        rows = [[row, f"{rank:.2f}{behind * (rank >= limit)}"] for row, rank in ranked.mean.items()]
         rows.append(["critical difference (Nemenyi, 5 %)", f"{ranked.critical_difference:.2f}"])
         rows += [] if ranked.p_value is None else [["Friedman's p", f"{ranked.p_value:.2g}"]]
         tables.append(("mean rank", ["strategy", "all"], rows))
@@ -273,16 +280,13 @@ def render_html(results: Results) -> str:
 
 
 def plots_of_results(results: Results) -> list[Figure]:
-    """A data set at a time: the score by round, and by bytes."""
+    """The score by round, a data set at a time."""
     score = results.table.score
     what, key = f"{score.label[0].upper()}{score.label[1:]}", score.of("macro")
     figures: list[Figure | None] = []
     for data in results.table.data:
         runs = {row.label: results.runs(row.label, data) for row in results.table.rows if row.tested == "method"}
-        figures += [
-            compared_by_round(f"{what}, {data}", f"macro {score.title}", runs, lambda run: run.outcome(key)),
-            score_by_bytes(f"{what} by bytes, {data}", runs),
-        ]
+        figures.append(compared_by_round(f"{what}, {data}", f"macro {score.title}", runs, lambda run: run.outcome(key)))
     return [figure for figure in figures if figure is not None]
 
 
@@ -294,11 +298,11 @@ def notes(results: Results) -> list[str]:
     said = [many if len(seeds) > 1 else f"Seed {listed} only.", HOW]
     if results.failed:
         said.append(f"{len(results.failed)} of {len(results.cells)} cells failed.")
-    if results.unrun:
-        said.append(f"{len(results.unrun)} of {len(results.cells)} cells have not been run yet.")
-    if results.failed or results.unrun:
+    if results.missing:
+        said.append(f"{len(results.missing)} of {len(results.cells)} cells have not been run yet.")
+    if results.failed or results.missing:
         said.append("Rows do not all have the same seeds: differences are over the seeds that both rows have.")
-    said += fewer_devices(results) + equal_rows(results) + tuning_notes(results) + paper_notes(results)
+    said += fewer_devices(results) + tuning_notes(results) + paper_notes(results)
     if lacking := missing_rows(results.table):
         said.append(
             f"The table lacks {'; '.join(lacking)}, without which it does not say whether federation pays; "
