@@ -67,7 +67,14 @@ def bouquet(
 
 @app.command(rich_help_panel=RESEARCH)
 @options.takes_settings
-def simulate(chosen: Settings, out: options.Out = None, resume: options.Resume = False) -> None:
+def simulate(
+    chosen: Settings,
+    out: options.Out = None,
+    resume: options.Resume = False,
+    arrivals: Annotated[
+        Path | None, typer.Option(help="Take each reply in the round in which it came in this run.", metavar="RUN")
+    ] = None,
+) -> None:
     """Run a federation of simulated devices on this machine and leave its record in the run folder.
 
     Example: bouquet simulate --strategy fesem --dataset digits --partition rotated --clients 20 --groups 4 --rounds 15
@@ -80,7 +87,7 @@ def simulate(chosen: Settings, out: options.Out = None, resume: options.Resume =
     folder = out or Path("runs") / chosen.run.name
     title = run_title(chosen)
     with RoundTable(console, chosen.run.rounds, title, task_of(chosen).score) as table:
-        summary = run(chosen, folder, resume, table)
+        summary = run(chosen, folder, resume, table, arrivals=arrivals)
     print_summary(console, summary)
     console.print(report_line(folder), soft_wrap=True)
 

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from bouquet.common.system.resources import available_cores
 from bouquet.common.wire.flower import SERVER_NODE
 from bouquet.experiments.simulation.inline_grid import InlineGrid, app_handlers
 from bouquet.experiments.simulation.own_data import one_client_a_folder
+from bouquet.experiments.simulation.recorded_grid import RecordedGrid, recorded
 from bouquet.experiments.simulation.timed_grid import TimedGrid
 from bouquet.server.app import make_server_app
 from bouquet.server.initial_model.torch_model import starting_point
@@ -50,12 +52,14 @@ def simulate(
     resume: bool = False,
     follow: Follow | None = None,
     grid: Callable[..., InlineGrid] | None = None,
+    arrivals: Path | None = None,
 ) -> dict[str, Any]:
     """Run a federation of ``data.clients`` simulated devices and return its summary.
 
     With ``data.dataset = "own"`` there is a device for each folder in ``data.data_dir``, named like it. The run folder
     is left behind; what the devices kept is removed when the run ended well. ``grid`` is one's own in the place of
-    `InlineGrid`, or with ``simulation.speeds`` of `TimedGrid`, for the engines in this process. Raises `BouquetError`
+    `InlineGrid`, or with ``simulation.speeds`` of `TimedGrid`, for the engines in this process. With
+    ``arrivals``, the folder of a run, each reply counts in the round in which it counted there. Raises `BouquetError`
     for settings that do not fit each other or the data, before anything is written, and `RunFailed` where no device
     could be tested at the end: such a run has no figure to report.
 
@@ -68,13 +72,14 @@ def simulate(
     """
     settings, folder = one_client_a_folder(settings), Path(folder)
     check(settings, folder if resume else None)
+    lines = recorded(arrivals, settings, resume) if arrivals else ()
     with locked(folder, "the run folder", "Another run writes there; give each a folder of its own."):
         server_app = make_server_app(settings, folder, resume, follow)
         client_app = make_client_app(settings, (folder / STATE_FOLDER).absolute())
         if settings.simulation.engine == "ray":
             _run_ray(settings, server_app, client_app)
         else:
-            _run_inline(settings, server_app, client_app, grid)
+            _run_inline(settings, server_app, client_app, partial(RecordedGrid, lines) if lines else grid)
     status = read_status(folder)
     if status.get("state") == STOPPED:
         raise RunStopped(status["reason"])
@@ -160,11 +165,9 @@ def _run_inline(
 
         batch = Batch[Message | None](settings.train.threads or available_cores())
     handlers, at_once = app_handlers(client_app, contexts), AT_ONCE if batch else 1
-    if simulation.speeds:
-        made = (grid or TimedGrid)(handlers, simulation.speeds, simulation.links, batch, at_once)
-    else:
-        made = (grid or InlineGrid)(handlers, together=batch, at_once=at_once)
-    server_app(made, _context(SERVER_NODE, {}))
+    times = {"speeds": simulation.speeds, "links": simulation.links} if simulation.speeds else {}
+    made: Callable[..., InlineGrid] = grid or (TimedGrid if times else InlineGrid)
+    server_app(made(handlers, together=batch, at_once=at_once, **times), _context(SERVER_NODE, {}))
 
 
 def _context(node: int, config: dict[str, Any]) -> Context:

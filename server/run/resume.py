@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from flwr.app import RecordDict
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings import Settings
 from bouquet.common.texts import plain
-from bouquet.common.wire.flower import content_bytes, content_of
 from bouquet.server.record.writer import RunRecord
 from bouquet.server.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from bouquet.strategies.base.exclusion import Exclusion
@@ -33,7 +30,7 @@ class Remembered:
     first_round: int = 1
     groups: dict[str, int] = field(default_factory=dict)
     seconds_before: float = 0.0
-    at_work: list[tuple[str, int, int, RecordDict]] = field(default_factory=list)
+    at_work: list[tuple[str, int, int, bytes]] = field(default_factory=list)
 
 
 def open_run(strategy: MethodStrategy[Any], settings: Settings, record: RunRecord, resume: bool) -> Remembered:
@@ -81,7 +78,7 @@ def _restore(strategy: MethodStrategy[Any], checkpoint: Checkpoint) -> Remembere
     centers, clusters = strategy.centers(strategy.state), {*strategy.assignment(strategy.state).values()}
     if len(centers) and (centers.shape[1] != checkpoint.layout.dim or not clusters <= {*range(len(centers))}):
         raise ValueError("centers and clusters that do not fit")
-    open_tasks = [(*who, content_of(tasks[digest].tobytes())) for *who, digest in at_work]
+    open_tasks = [(*who, tasks[name].tobytes()) for *who, name in at_work]
     return Remembered(checkpoint.round + 1, dict(beside["groups"]), beside["seconds"], open_tasks)
 
 
@@ -105,11 +102,11 @@ def save_run(
     """Write the checkpoint of a round, ``seconds`` after the run began."""
     arrays, state = strategy.checkpoint()
     assert strategy.layout is not None
-    tasks = []
+    tasks, names = [], dict[bytes, str]()  # several devices may have been sent the same
     for task in (*strategy.late.awaited.values(), *strategy.late.interrupted):
-        data = content_bytes(task.content)
-        tasks.append((task.client, task.node, task.round, f"_task/{hashlib.sha256(data).hexdigest()}"))
-        arrays[tasks[-1][-1]] = np.frombuffer(data, dtype=np.uint8)  # several devices may have been sent the same
+        name = names.setdefault(task.content, f"_task/{len(names)}")
+        tasks.append((task.client, task.node, task.round, name))
+        arrays[name] = np.frombuffer(task.content, dtype=np.uint8)
     beside = {"groups": progress.groups, "seconds": seconds, "exclusion": vars(strategy.exclusion), "at_work": tasks}
     if strategy.budget:
         beside["budget"] = vars(strategy.budget)

@@ -17,17 +17,18 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from flwr.app import Message, MessageType, RecordDict
+from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import ARRAYS, ClientReply, Instruction
+from bouquet.common.wire.flower import content_bytes, content_of
 
 
 class Awaited(NamedTuple):
     """A task whose reply has not come: who has it, what it was sent, in which round, and until when it may come.
 
-    ``content`` is that of the message.
+    ``content`` is that of the message as it travels: made once, and shared by those that were sent the same.
     """
 
     client: str
@@ -35,7 +36,7 @@ class Awaited(NamedTuple):
     node: int
     round: int
     until: float
-    content: RecordDict
+    content: bytes
 
 
 @dataclass
@@ -67,7 +68,8 @@ class LateReplies:
         for task in [*self.interrupted]:
             given: dict[str, Awaited] = {}
             if task.node in there:
-                message = Message(task.content, dst_node_id=task.node, message_type=MessageType.TRAIN, ttl=timeout)
+                content = content_of(task.content)
+                message = Message(content, dst_node_id=task.node, message_type=MessageType.TRAIN, ttl=timeout)
                 given = {one: task for one in grid.push_messages([message]) if one}
             if given or task.until < now:
                 self.interrupted.remove(task)
@@ -89,11 +91,14 @@ class LateReplies:
         """
         if self.buffer == 1:
             return {}
+        self.awaited = {i: task for i, task in self.awaited.items() if i not in answered and task.node not in silent}
+        held = {task.content: task.content for task in self.awaited.values()}
         for message in messages:
             node, identifier = message.metadata.dst_node_id, message.metadata.message_id
-            if identifier:
-                self.awaited[identifier] = Awaited(*planned[node], node, round_, now + timeout, message.content)
-        self.awaited = {i: task for i, task in self.awaited.items() if i not in answered and task.node not in silent}
+            if identifier and identifier not in answered and node not in silent:
+                content = content_bytes(message.content)
+                content = held.setdefault(content, content)
+                self.awaited[identifier] = Awaited(*planned[node], node, round_, now + timeout, content)
         expired = {i: task.node for i, task in self.awaited.items() if task.until < now}
         self.awaited = {i: task for i, task in self.awaited.items() if i not in expired}
         return dict.fromkeys(expired.values(), f"No reply within {timeout:.0f} s.")
@@ -112,9 +117,12 @@ def moved(
     is as it came. Buffers are as the client sent them: a difference of running statistics is none.
     """
     sent, center = then.models.get(record), now.models.get(record)
-    if sent is None or center is None or sent.layers != center.layers or np.array_equal(sent.vector, center.vector):
+    if sent is None or center is None:
         return reply.vector
-    layers = layout.layers if sent.layers is None else sent.layers
+    # Read from a message, as after a restart, a whole model names all of its layers.
+    layers, today = (layout.layers if one.layers is None else one.layers for one in (sent, center))
+    if layers != today or np.array_equal(sent.vector, center.vector):
+        return reply.vector
     shared = layout.columns([layer for layer in layers if layer in reply.layers])
     shared = shared[layout.parameter_columns[shared]]
     vector = reply.vector.copy()

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from logging import INFO, WARNING
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
@@ -28,6 +28,7 @@ from bouquet.common.parameters.layout import ParameterLayout
 from bouquet.common.protocol import Encoder, Instruction
 from bouquet.common.protocol.arrival import Arrival
 from bouquet.common.protocol.offers import TRAINING, cannot_work, undeclared
+from bouquet.common.wire.flower import content_of
 from bouquet.strategies.base.exchange import exchange
 from bouquet.strategies.base.filters.filter import Outgoing
 from bouquet.strategies.base.filters.initial import InitialModel
@@ -271,11 +272,11 @@ class MethodStrategy(Receiver[State], Strategy):
         for each in self.filters:
             each.await_late(self.late.clients)
 
-    def was_sent(self, client: str, node: int, round_: int, content: RecordDict, until: float) -> None:
+    def was_sent(self, client: str, node: int, round_: int, content: bytes, until: float) -> None:
         """After a restart: a client was at work on this, and is not asked for anything else ``until`` it replies."""
         assert self.layout is not None
         self._nodes.clients[node] = client  # asked who it is, it would answer when it has done its work
-        message = Message(content, dst_node_id=node, message_type=MessageType.TRAIN)
+        message = Message(content_of(content), dst_node_id=node, message_type=MessageType.TRAIN)
         find = self._find_copy
         received = protocol.read_instruction(message, self.layout, find and (lambda run, digest: find(digest)))
         for each in self.filters:

@@ -6,6 +6,7 @@ import pytest
 from bouquet.common.errors import BouquetError
 from bouquet.common.methods import METHODS
 from bouquet.common.settings import load_settings
+from bouquet.common.wire.flower import content_of
 from bouquet.experiments.simulation.timed_grid import TimedGrid
 from bouquet.server.run.build import build_strategy
 from bouquet.strategies.base.exchange import Patience, replies_to
@@ -69,6 +70,17 @@ def test_who_is_at_work_is_not_asked_again(scripted, initial):
     play(strategy, grid, initial, 1)
     assert strategy.late.clients == {"b"}
     assert [m.metadata.dst_node_id for m in strategy.configure_train(2, initial, {}, grid)] == [1]
+
+
+def test_what_a_checkpoint_holds_of_a_task_is_made_once_and_shared(scripted, initial):
+    devices = {1: scripted("a", plus(1)), 2: scripted("b", plus(5)), 3: scripted("c", plus(5))}
+    grid, strategy, held = TimedGrid(devices, speeds=(10, 1, 1)), made(buffer=0.3), []
+    for round_ in (1, 2):
+        play(strategy, grid, initial, round_)
+        held.append([task.content for task in strategy.late.awaited.values()])
+    (b, c), later = held
+    assert b is c is later[0] is later[1]
+    assert content_of(b)["arrays"]["first.weight"].numpy().max() == 0
 
 
 def test_a_fast_device_is_in_a_buffer_once(scripted, initial):
