@@ -12,7 +12,7 @@ in hour 6 they are right again, and its cluster goes back to the version before 
 
 Each hour's models are tested on the same 1000 photos, as the device's camera sees them then: what it has in use
 (``in_use``), what it made last and would have in use without a guard (``made``), what it has from training alone
-(``alone``), and ``frozen``: what it had in use after hour 1, of a device that came later the server's model of then
+(``alone``), and ``frozen``: what it had in use after hour 2, of a device that came later the server's model of then
 that is best on its first photos. ``run`` also prints the bytes of rest on the wire, of the server's sockets (``ss``).
 """
 
@@ -29,7 +29,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -50,7 +50,7 @@ from bouquet.server.record.versions import listed, versions
 
 NAMES = [f"pi-{k:02}" for k in range(1, 13)]
 LATE, TURNED, SMALL, BAD = NAMES[8:], NAMES[2:5], (NAMES[6], NAMES[11]), NAMES[0]
-HOURS, JOIN, TURN, WRONG, NIGHTS = 6, 3, 4, 5, (2, 4)
+FROZEN, HOURS, JOIN, TURN, WRONG, NIGHTS = 2, 6, 3, 4, 5, (2, 4)
 PHOTOS, AN_HOUR, FEW, KINDS, TESTED, MANY = 60, 20, 15, 3, 1000, 600
 COLUMNS = ("strategy", "hour", "device", "kind", "cluster", "round_in_use", "in_use", "made", "alone", "frozen")
 KINDS_OF = ("in_use", "made", "alone")
@@ -140,10 +140,10 @@ class Season:
         self.wait_until_all_rest(before)
         for name in there:
             self.rows.append({"strategy": self.strategy, "hour": hour, "device": name, **self.measured(name)})
-        if hour == 1:
+        if hour == FROZEN:
             self.frozen = {name: device_model(self.folder / f"state-{name}") for name in there}
-            sent = [version.path for version in versions(self.run)][-len({r["cluster"] for r in self.rows}) :]
-            self.sent = [self.loaded(NAMES[0], [tensors_of(path)]) for path in sent]
+            last = [version for version in versions(self.run) if version.round == len(self.lines())]
+            self.sent = [self.loaded(NAMES[0], [tensors_of(version.path)]) for version in last]
             for row in self.rows:
                 row["frozen"] = row["in_use"]
 
@@ -269,15 +269,75 @@ def run(file: Path, strategy: str) -> None:
             writer.writerows(season.rows)
 
 
+HAPPENS = {1: "8 devices", 3: "4 more", TURN: "3 turned", WRONG: "wrong labels", WRONG + 1: "rolled back"}
+SHOWN = {  # column → strategy, figure, devices
+    "FeSEM": ("fesem", "in_use", NAMES),
+    "FedAvg": ("fedavg", "in_use", NAMES),
+    "frozen": ("fesem", "frozen", NAMES),
+    "alone": ("fesem", "alone", NAMES),
+    "turned": ("fesem", "in_use", TURNED),
+    "turned, frozen": ("fesem", "frozen", TURNED),
+    "small": ("fedavg", "in_use", SMALL),
+    "small, no guard": ("fedavg", "made", SMALL),
+}
+
+
+def means(file: Path) -> dict[str, list[float | None]]:
+    """The mean of each column in each hour, without the device whose labels are wrong then."""
+    with file.open(encoding="utf-8", newline="") as content:
+        rows = list(csv.DictReader(content))
+
+    def of(strategy: str, figure: str, devices: Iterable[str], hour: int) -> float | None:
+        wanted = {*devices} - ({BAD} if hour == WRONG else set())
+        found = [r for r in rows if r["strategy"] == strategy and r["hour"] == str(hour) and r["device"] in wanted]
+        return mean(float(row[figure]) for row in found) if found else None
+
+    return {name: [of(*what, hour) for hour in range(1, HOURS + 1)] for name, what in SHOWN.items()}
+
+
+def table(file: Path) -> None:
+    """Means over the devices by hour, as CSV."""
+    found, out = means(file), csv.writer(sys.stdout, lineterminator="\n")
+    out.writerow(["hour", "", *found])
+    for hour in range(1, HOURS + 1):
+        values = [column[hour - 1] for column in found.values()]
+        cells = ["–" if value is None else f"{value:.3f}".removeprefix("0") for value in values]
+        out.writerow([hour, HAPPENS.get(hour, ""), *cells])
+
+
+def plot(file: Path, target: Path) -> None:
+    """What devices have in use by hour, as SVG."""
+    from matplotlib.figure import Figure
+
+    from bouquet.experiments.plots.style import line_style, svg
+
+    figure = Figure(figsize=(6.4, 3.2), layout="constrained")
+    axes = figure.subplots()
+    hours = [*range(1, HOURS + 1)]
+    for k, (name, values) in enumerate([*means(file).items()][:4]):
+        axes.plot(hours, [float("nan") if v is None else v for v in values], label=name, marker="o", **line_style(k))
+    for night in NIGHTS:
+        axes.axvspan(night + 0.35, night + 0.65, color="0.9", label="night" if night == NIGHTS[0] else None)
+    axes.set_xticks(hours, [f"{hour}\n{HAPPENS.get(hour, '')}" for hour in hours])
+    axes.set_ylabel("accuracy in use")
+    axes.legend(frameon=False, fontsize=8)
+    target.write_bytes(svg(figure))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("run", "table", "plot"))
     parser.add_argument("file", type=Path)
+    parser.add_argument("svg", type=Path, nargs="?", default=Path("season.svg"))
     parser.add_argument("--strategy", default="fesem")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # and with it the processes of the season
     if options.what == "run":
         run(options.file, options.strategy)
+    elif options.what == "table":
+        table(options.file)
+    else:
+        plot(options.file, options.svg)
 
 
 if __name__ == "__main__":

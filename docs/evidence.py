@@ -21,9 +21,12 @@ RESULTS = EXPERIMENTS / "results"
 WRITTEN = Path(__file__).parent / "results"
 Figure = dict[str, str]  # a line of a CSV file, by the names of its head
 LEGEND = """Mean ± sample deviation over the seeds {seeds}; (k/n): only k of n seeds have a value. Differences have
-their 95 % interval over seeds, paired by client and seed; ≈ marks what does not survive Holm's correction; *(end)* is
-a value at the end of its grid, so that a better value may lie beyond. The figures are in
-[{name}.csv](../../experiments/results/{name}.csv)."""
+their 95 % interval over seeds, paired by client and seed. ≈ marks what does not survive Holm's correction. *(end)* is
+a value at the end of its grid: a better one may lie beyond. The figures are in
+[{name}.csv](../../experiments/results/{name}.csv). {kept}"""
+KEPT = """Those of every seed and device, from which a test computes each of them anew, are in
+[{name}.csv.gz](../../experiments/results/seeds/{name}.csv.gz)."""
+NOT_KEPT = "**Means only; figures by seed were not kept:** the command above computes them anew."
 
 
 def figures(name: str) -> list[Figure]:
@@ -68,7 +71,8 @@ def page(name: str) -> str:
     said = [line.removeprefix("#").strip() for line in text.partition("\nname")[0].splitlines()]
     words = " ".join(f"`{line}`" if "bouquet compare" in line or line.startswith("python") else line for line in said)
     seeds = ", ".join(map(str, tomllib.loads(text)["seeds"]))
-    parts = [f"# {name}", words, LEGEND.format(name=name, seeds=seeds)]
+    kept = KEPT.format(name=name) if (RESULTS / "seeds" / f"{name}.csv.gz").exists() else NOT_KEPT
+    parts = [f"# {name}", words, LEGEND.format(name=name, seeds=seeds, kept=kept)]
     for measure, of_measure in groupby(figures(name), lambda one: one["measure"]):
         lines = list(of_measure)
         if measure == "note":

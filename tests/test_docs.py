@@ -3,10 +3,14 @@
 import json
 import re
 import sys
+import tomllib
 from pathlib import Path
 
+import click
 import pytest
+import typer
 
+from bouquet.cli import app
 from bouquet.common.data.catalog import DATASETS
 from bouquet.common.data.partitions import PARTITIONS
 from bouquet.common.methods import METHODS
@@ -23,6 +27,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Made by programs, or evidence.
 MADE = {"settings.md", "results.md", "performance.md", "evidence.md", "CHANGELOG.md"}
 GUIDES = [page for page in PAGES if page.name not in MADE and page.parent.name not in ("results", "papers")]
+WRITTEN = [page for page in PAGES if page.name not in ("settings.md", "CHANGELOG.md") and page.parent.name != "results"]
+RESEARCH = {"claims.md", "comparing.md", "decisions.md", "defaults.md", "privacy-costs.md"}
 WORDS = {
     "quickstart.md": 600,
     "choosing-a-method.md": 500,
@@ -38,6 +44,13 @@ def prose(page):
     """The words of a page, without code: links are their text, a name in backticks is one word."""
     text = re.sub(r"(?ms)^ *```.*?^ *```|<!--.*?-->", "\n\n", page.read_text(encoding="utf-8"))
     return re.sub(r"`[^`]*`", "x", re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text))
+
+
+def code(page):
+    """What stands in code on a page: its blocks, and what is in backticks; no line is continued."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    blocks = re.findall(r"(?ms)^ *```(?!\{).*?\n(.*?)^ *```", text)
+    return "\n".join([*blocks, *re.findall(r"`([^`\n]+)`", re.sub(r"(?ms)^ *```.*?^ *```", "", text))])
 
 
 def test_the_reference_of_settings_is_up_to_date():
@@ -64,9 +77,15 @@ def test_tests_that_the_pages_cite_are_there(page):
     assert missing == []
 
 
-@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
-def test_a_guide_is_read_once(page):
-    blocks = re.split(r"\n\s*\n|(?<!\\)\||\n\s*(?:[-*]|\d+\.) ", prose(page))
+# The head of a table's file is the text of its page.
+@pytest.mark.parametrize(
+    "page", [*WRITTEN, *(ROOT / "experiments" / "tables").glob("*.toml")], ids=lambda page: page.name
+)
+def test_each_sentence_is_read_once(page):
+    text = prose(page)
+    if page.suffix == ".toml":
+        text = text.partition("\nname")[0].replace("#   ", "\n\n").replace("#", "")
+    blocks = re.split(r"\n\s*\n|(?<!\\)\||\n\s*(?:[-*]|\d+\.) ", text)
     sentences = [sentence for block in blocks for sentence in re.split(r"(?<=[.?!])(?:\*\*|\))?\s+", block.strip())]
     assert [sentence for sentence in sentences if len(sentence.split()) > 35] == []
 
@@ -74,6 +93,11 @@ def test_a_guide_is_read_once(page):
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
 def test_a_guide_is_as_long_as_it_may_be(page):
     assert len(re.sub(r"[|#*-]+", " ", prose(page)).split()) <= WORDS.get(page.name, 1200)
+
+
+@pytest.mark.parametrize("page", [one for one in GUIDES if one.name not in RESEARCH], ids=lambda page: page.name)
+def test_a_task_has_no_figure_to_three_decimals(page):
+    assert re.findall(r"(?<![\w.])\d*\.\d{3}(?![\w.])", prose(page)) == []
 
 
 def test_the_guides_together_are_a_short_book():
@@ -94,6 +118,53 @@ def test_settings_that_the_pages_name_are_there():
         if key in keys
     }
     assert sorted(found for found in named if found[1] not in known) == []
+
+
+def test_commands_and_options_that_the_pages_show_are_there():
+    bouquet, wrong, shown = typer.main.get_command(app), [], set()
+    for page in (one for one in PAGES if one.parent.name != "results"):
+        for line in re.findall(r"(?<![\w/.'-])bouquet ([a-z][^`#|;&)\n]*)", code(page)):
+            words = line.split()
+            words = words[words[0] == "bouquet" :]  # docker exec bouquet bouquet …
+            command, path = bouquet, []
+            while isinstance(command, click.Group) and words and words[0] in command.commands:
+                path.append(words[0])
+                command = command.commands[words.pop(0)]
+            if not path:  # a container, a user or a folder of this name
+                wrong += [(page.name, words[0])] if words[0] not in ("python", "pull", "pi", "imports") else []
+                continue
+            shown.add(path[0])
+            options = {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
+            wrong += [(page.name, *path, one) for one in words if one[:2] == "--" and one.split("=")[0] not in options]
+    assert wrong == []
+    assert shown >= set(bouquet.commands)
+
+
+def test_settings_that_the_pages_show_can_be_loaded(tmp_path):
+    files = 0
+    for page in (one for one in PAGES if one.name not in ("settings.md", "architecture.md")):
+        text = page.read_text()
+        for change in re.findall(r"--set ['\"]?([\w.]+=(?:\[.*?\]\]|[^\s'\"`)]+))", text):
+            load_settings(None, [change])
+        for block in re.findall(r"(?ms)^ *```toml\n(.*?)^ *```", text):
+            if tomllib.loads(block).keys() <= Settings.model_fields.keys():  # else a table file, or an owner's
+                (tmp_path / "run.toml").write_text(block)
+                load_settings(tmp_path / "run.toml")
+                files += 1
+    assert files > 10
+
+
+def test_programs_that_the_pages_show_are_there():
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for page in (one for one in PAGES if one.parent.name != "results"):
+        text = code(page)
+        assert set(re.findall(r"^(?:sudo )?make ([a-z][\w-]*)", text, re.MULTILINE)) <= targets, page.name
+        for name, words in re.findall(r"python (?:-m )?(benchmarks[./][\w./]+)([^#|;&\n>]*)", text):
+            path = ROOT / name.removesuffix(".py").replace(".", "/")
+            files = path.glob("*.py") if path.is_dir() else [path.with_suffix(".py")]
+            program = "".join(file.read_text() for file in files)
+            options = re.findall(r"--[a-z][\w-]*", words)
+            assert [one for one in options if f'"{one}"' not in program] == [], (page.name, name)
 
 
 def test_every_strategy_is_in_the_table_of_methods_and_the_readme_leads_there():

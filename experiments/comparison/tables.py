@@ -135,7 +135,7 @@ def write_results(results: Results, out: Path) -> list[Path]:
     texts = {
         "table.md": render_markdown(results),
         "table.csv": render_csv(results),
-        "clients.csv": render_clients_csv(results),
+        "seeds.csv": render_seeds_csv(results),
         "compare.html": render_html(results),
     }
     for name, text in texts.items():
@@ -203,17 +203,25 @@ def _cell(text: str) -> dict[str, str]:
     return {**parts, "note": note}
 
 
-def render_clients_csv(results: Results) -> str:
-    """The test score of every client in every cell that is done, one line each."""
-    key = results.table.score.key
-    found = [
-        {"strategy": row.label, "data": data, "seed": seed, "client": client, key: value}
-        for row in results.table.rows
-        for data in results.table.data
-        for seed, clients in by_seed(results, row.label, data).items()
-        for client, value in clients.items()
-    ]
-    return _csv(found, ["strategy", "data", "seed", "client", key])
+def render_seeds_csv(results: Results) -> str:
+    """Every cell that is done: a line for each metric, without a client, and for the test score of each client."""
+    table, key = results.table, results.table.score.key
+    found: list[dict[str, Any]] = []
+    for row, data in ((row.label, data) for row in table.rows for data in table.data):
+        place = {"strategy": row, "data": data}
+        for metric in table.metrics:
+            cells = zip(results.cells_of(row, data), results.values(metric, row, data), strict=True)
+            found += [
+                {**place, "seed": one.cell.seed, "measure": metric.name, "value": value}
+                for one, value in cells
+                if one.run is not None
+            ]
+        found += [
+            {**place, "seed": seed, "client": client, "measure": key, "value": value}
+            for seed, clients in by_seed(results, row, data).items()
+            for client, value in clients.items()
+        ]
+    return _csv(found, ["strategy", "data", "seed", "client", "measure", "value"])
 
 
 def claim_tables(results: Results) -> list[TextTable]:
@@ -236,7 +244,8 @@ def claim_tables(results: Results) -> list[TextTable]:
         tables.append((f"{row} against, mean of columns", ["strategy", "all"], texts))
     if (ranked := row_ranks(results)) is not None:
         limit = min(ranked.mean.values()) + ranked.critical_difference
-        rows = [[row, f"{rank:.2f}{' (told from the first)' * (rank >= limit)}"] for row, rank in ranked.mean.items()]
+        behind = " (significantly behind the first)"
+        rows = [[row, f"{rank:.2f}{behind * (rank >= limit)}"] for row, rank in ranked.mean.items()]
         rows.append(["critical difference (Nemenyi, 5 %)", f"{ranked.critical_difference:.2f}"])
         rows += [] if ranked.p_value is None else [["Friedman's p", f"{ranked.p_value:.2g}"]]
         tables.append(("mean rank", ["strategy", "all"], rows))

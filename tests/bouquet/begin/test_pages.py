@@ -20,7 +20,7 @@ def test_the_pages_plants_are_what_init_writes_and_they_train(tmp_path, monkeypa
     text = draft_text(look(Path("plants")), "bouquet init plants")
     shown = {page.name: re.findall(r"```toml\n(# plants\.toml.*?)```", page.read_text(), re.DOTALL) for page in PAGES}
     copies = {name: found for name, found in shown.items() if found}
-    assert {"your-data.md", "deploy-server.md"} <= copies.keys()
+    assert "your-data.md" in copies
     assert copies == {name: [text] for name in copies}
     Path("plants.toml").write_text(text)
     summary = simulate(load_settings(Path("plants.toml")), tmp_path / "run")

@@ -58,7 +58,7 @@ def test_the_tables_hold_mean_and_sample_deviation(compare, tmp_path):
     results, _, _ = compare()
     paths = write_results(results, tmp_path / "out")
 
-    assert [path.name for path in paths] == ["table.md", "table.csv", "clients.csv", "compare.html"]
+    assert [path.name for path in paths] == ["table.md", "table.csv", "seeds.csv", "compare.html"]
     text = paths[0].read_text()
     assert text.startswith(
         "# small\n\n"
@@ -85,9 +85,14 @@ def test_the_tables_hold_mean_and_sample_deviation(compare, tmp_path):
     assert "| FeSEM | ≈ +.300 |" in text
     assert "critical difference" not in text  # of one data set, whatever its seeds, no rank is told
     assert "| FeSEM | received | uploaded models | 3 rounds of 2 epochs, batch 16 | 1 |\n" in text
-    clients = list(csv.DictReader(io.StringIO(paths[2].read_text())))
-    assert len(clients) == 2 * 2 * 4
-    assert sum(float(one["accuracy"]) for one in clients if one["strategy"] == "FeSEM") / 8 == pytest.approx(0.91)
+    lines = list(csv.DictReader(io.StringIO(paths[2].read_text())))
+    clients = [one for one in lines if one["client"]]
+    assert [len(clients), {one["measure"] for one in clients}] == [2 * 2 * 4, {"accuracy"}]
+    assert sum(float(one["value"]) for one in clients if one["strategy"] == "FeSEM") / 8 == pytest.approx(0.91)
+    whole = {(o["strategy"], o["seed"], o["measure"]): o["value"] for o in lines if not o["client"]}
+    assert len(whole) == 2 * 2 * 3
+    assert float(whole["FeSEM", "1", "accuracy_macro"]) == pytest.approx(0.92)
+    assert [whole[row, "0", "rounds_to_accuracy_0.8"] for row in ("FeSEM", "Fed|Avg")] == ["3.0", ""]
     page = paths[3].read_text()
     assert ".910 ± .014" in page
     assert "≈ +.300" in page

@@ -1,0 +1,41 @@
+"""Published means, intervals, p-values and ranks follow from the published figures of each seed and device."""
+
+import csv
+import gzip
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from bouquet.experiments.comparison import claims
+from bouquet.experiments.comparison.grid import load_table
+from bouquet.experiments.comparison.run import Results
+from bouquet.experiments.comparison.tables import render_csv
+
+EXPERIMENTS = Path(__file__).parents[3] / "experiments"
+SEEDS = sorted((EXPERIMENTS / "results" / "seeds").glob("*.csv.gz"))
+OF_SETTINGS = ("protocol", "chosen", "note")  # measures that no figure goes into
+
+
+@pytest.mark.parametrize("path", SEEDS, ids=lambda path: path.name.partition(".")[0])
+def test_a_published_table_follows_from_its_seeds(path, monkeypatch):
+    name = path.name.partition(".")[0]
+    table = load_table(EXPERIMENTS / "tables" / f"{name}.toml")
+    scores = defaultdict(lambda: defaultdict(dict))
+    whole = defaultdict(dict)
+    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+        for one in csv.DictReader(file):
+            place, seed = (one["strategy"], one["data"]), int(one["seed"])
+            if one["client"]:
+                scores[place][seed][one["client"]] = float(one["value"])
+            else:
+                whole[one["measure"], *place][seed] = float(one["value"]) if one["value"] else None
+    monkeypatch.setattr(claims, "by_seed", lambda _, row, data: scores[row, data])
+    monkeypatch.setattr(Results, "values", lambda _, metric, *place: list(whole[metric.name, *place].values()))
+
+    lines = csv.DictReader(render_csv(Results(table)).splitlines())
+    found = [one for one in lines if one["measure"] not in OF_SETTINGS]
+    with (EXPERIMENTS / "results" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        published = [one for one in csv.DictReader(file) if one["measure"] not in OF_SETTINGS]
+    assert {len(seeds) for seeds in whole.values()} == {len(table.seeds)}
+    assert found == published
