@@ -1,6 +1,7 @@
 """A season in minutes, over gRPC: what each of twelve devices has in use in each hour.
 
     BOUQUET_DATA_DIR=FOLDER python -m benchmarks.season run FILE --strategy fesem    # then fedavg; minutes each
+    BOUQUET_DATA_DIR=FOLDER python -m benchmarks.season rest                         # bytes of four devices at rest
     python -m benchmarks.season table FILE > experiments/results/benchmarks/season.csv
     python -m benchmarks.season plot FILE docs/season.svg
 
@@ -13,7 +14,7 @@ in hour 6 they are right again, and its cluster goes back to the version before 
 Each hour's models are tested on the same 1000 photos, as the device's camera sees them then: what it has in use
 (``in_use``), what it made last and would have in use without a guard (``made``), what it has from training alone
 (``alone``), and ``frozen``: what it had in use after hour 2, of a device that came later the server's model of then
-that is best on its first photos. ``run`` also prints the bytes of rest on the wire, of the server's sockets (``ss``).
+that is best on its first photos. Bytes of rest are those of the server's sockets (``ss``, Linux).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -81,8 +82,8 @@ Floats = NDArray[np.float32]
 class Season:
     """One season; ``rows`` are its measurements."""
 
-    def __init__(self, folder: Path, strategy: str) -> None:
-        self.folder, self.strategy, self.port = folder, strategy, free_port()
+    def __init__(self, folder: Path, strategy: str, names: Sequence[str] = NAMES) -> None:
+        self.folder, self.strategy, self.port, self.names = folder, strategy, free_port(), names
         self.run, self.rows = folder / "runs" / "season", list[dict[str, Any]]()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         data, generator = load_dataset("fashion-mnist"), np.random.default_rng(6001)
@@ -127,7 +128,7 @@ class Season:
 
     def hour(self, hour: int) -> None:
         """What happens in an hour, until nobody works any more; what each device has then."""
-        there = [name for name in NAMES if hour >= JOIN or name not in LATE]
+        there = [name for name in self.names if hour >= JOIN or name not in LATE]
         before = {name: self.worked(name) for name in there}
         if hour == TURN:
             self.kind |= {name: (self.kind[name] + 1) % KINDS for name in TURNED}
@@ -165,11 +166,11 @@ class Season:
             time.sleep(0.5)
         raise SystemExit(f"The hour did not end: {now}\n{(self.folder / 'server.log').read_text()[-3000:]}")
 
-    def roll_back(self, to: Mapping[str, str]) -> None:
+    def roll_back(self, version: str) -> None:
         """The cluster of the bad device goes back to where it was."""
         cluster = str(self.lines()[-1]["assignment"][BAD])
         command = [sys.executable, "-P", "-m", "bouquet", "rollback", str(self.run), "--cluster", cluster]
-        print(subprocess.run([*command, "--to", to[cluster]], check=True, capture_output=True, text=True).stdout)
+        subprocess.run([*command, "--to", version], check=True)
 
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (self.run / "rounds.jsonl").read_text().splitlines()]
@@ -210,9 +211,9 @@ class Season:
             "frozen": self.score(name, frozen) if frozen else "",
         }
 
-    def rest(self, windows: int = 3, seconds: float = 15) -> Iterator[tuple[float, int, int]]:
+    def rest(self) -> Iterator[tuple[float, int, int]]:
         """Seconds, bytes on the server's sockets both ways, and questions to devices, while nobody works."""
-        for _ in range(windows):
+        for seconds in (20, 60, 60, 100):
             began, before, asked, until = time.monotonic(), self.bytes_so_far(), 0, dict[str, Any]()
             while time.monotonic() < began + seconds:
                 now = {c: said["until"] for c, said in read_status(self.run).get("not_now", {}).items()}
@@ -239,12 +240,12 @@ def run(file: Path, strategy: str) -> None:
     with tempfile.TemporaryDirectory(prefix="season-") as folder:
         season = Season(Path(folder), strategy)
         try:
-            last_good: dict[str, str] = {}
+            good = ""
             for hour in range(1, HOURS + 1):
                 if hour == WRONG:
-                    last_good = {str(v.cluster): v.name for v in versions(season.run)}
+                    good = next(v.name for v in reversed(versions(season.run)) if BAD in v.clients)
                 if hour == WRONG + 1:
-                    season.roll_back(last_good)
+                    season.roll_back(good)
                 began = time.monotonic()
                 season.hour(hour)
                 of_hour = [row for row in season.rows if row["hour"] == hour]
@@ -256,17 +257,27 @@ def run(file: Path, strategy: str) -> None:
                 )
                 if hour in NIGHTS:
                     season.end(*[name for name in NAMES if name in season.processes])
-            for window in season.rest():
-                print("rest: {:.0f} s, {} bytes, {} questions".format(*window), flush=True)
             for one in listed(season.run)[-4:]:
                 print(one["version"], one["digest"][:12], one["accuracy"], one["in_use"])
         finally:
             season.end(*season.processes)
-        with file.open("a", encoding="utf-8", newline="") as out:
-            writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
-            if not out.tell():
-                writer.writeheader()
-            writer.writerows(season.rows)
+            with file.open("a", encoding="utf-8", newline="") as out:  # also of one that was ended, as far as it came
+                writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+                if not out.tell():
+                    writer.writeheader()
+                writer.writerows(season.rows)
+
+
+def rest() -> None:
+    """Four devices after an hour's work, of which nobody has anything new."""
+    with tempfile.TemporaryDirectory(prefix="season-") as folder:
+        season = Season(Path(folder), "fedavg", NAMES[:LEAST])
+        try:
+            season.hour(1)
+            for window in season.rest():
+                print("{:.0f} s, {} bytes, {} questions".format(*window), flush=True)
+        finally:
+            season.end(*season.processes)
 
 
 HAPPENS = {1: "8 devices", 3: "4 more", TURN: "3 turned", WRONG: "wrong labels", WRONG + 1: "rolled back"}
@@ -326,14 +337,18 @@ def plot(file: Path, target: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "table", "plot"))
-    parser.add_argument("file", type=Path)
+    parser.add_argument("what", choices=("run", "rest", "table", "plot"))
+    parser.add_argument("file", type=Path, nargs="?")
     parser.add_argument("svg", type=Path, nargs="?", default=Path("season.svg"))
     parser.add_argument("--strategy", default="fesem")
     options = parser.parse_args()
+    if (options.file is None) != (options.what == "rest"):
+        parser.error("FILE goes with run, table and plot.")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # and with it the processes of the season
     if options.what == "run":
         run(options.file, options.strategy)
+    elif options.what == "rest":
+        rest()
     elif options.what == "table":
         table(options.file)
     else:
