@@ -1,20 +1,22 @@
 """A season in minutes, over gRPC: what each of twelve devices has in use in each hour.
 
-    BOUQUET_DATA_DIR=FOLDER python -m benchmarks.season run FILE --strategy fesem    # then fedavg; minutes each
-    BOUQUET_DATA_DIR=FOLDER python -m benchmarks.season rest                         # bytes of four devices at rest
+    BOUQUET_DATA_DIR=FOLDER python -m benchmarks.season run FILE           # ten minutes on two cores
+    BOUQUET_DATA_DIR=FOLDER python -m benchmarks.season rest               # bytes of four devices at rest
     python -m benchmarks.season table FILE > experiments/results/benchmarks/season.csv
     python -m benchmarks.season plot FILE docs/season.svg
 
-FOLDER holds FashionMNIST. A server with a run without an end, default settings, and devices as their owners start them,
-whose cameras see one of three kinds: upright, turned by 90° or by 180°. An hour brings 20 photos, of which the newest
-60 stay; two devices have only their newest 15, so 3 test samples. Four devices come in hour 3, three are turned in hour
-4, the nights after hours 2 and 4 are without any device. In hour 5 the first device has 600 photos with wrong labels;
-in hour 6 they are right again, and its cluster goes back to the version before by ``bouquet rollback``.
+FOLDER holds FashionMNIST. A server with a run without an end of FeSEM that weighs devices by their photos, and devices
+as their owners start them, whose cameras see one of three kinds: upright, turned by 90° or by 180°. An hour brings 20
+photos, of which the newest 60 stay; two devices have only their newest 15, so 3 test samples. Four devices come in hour
+3, three are turned in hour 4, the nights after hours 2 and 4 are without any device. In hour 5 the first device has 600
+photos with wrong labels; in hour 6 they are right again, and its cluster goes back to the version before by ``bouquet
+rollback``.
 
 Each hour's models are tested on the same 1000 photos, as the device's camera sees them then: what it has in use
 (``in_use``), what it made last and would have in use without a guard (``made``), what it has from training alone
-(``alone``), and ``frozen``: what it had in use after hour 2, of a device that came later the server's model of then
-that is best on its first photos. Bytes of rest are those of the server's sockets (``ss``, Linux).
+(``alone``), ``frozen``: what it had in use after hour 2, of a device that came later the server's model of then that is
+best on its first photos; and ``fedavg``, one model of all, trained in this process on the same photos. Bytes of rest
+are those of the server's sockets (``ss``, Linux).
 """
 
 from __future__ import annotations
@@ -31,19 +33,24 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from bouquet.client.data.new_samples import MEMORY, ROUNDS
 from bouquet.client.rounds.serving import LEFT_OUT, SERVED, served_models
 from bouquet.client.state.device_state import PERSONAL, DeviceState
 from bouquet.client.state.store import FolderStore
+from bouquet.client.training.sgd import sgd_options, train
 from bouquet.common.data.datasets import load_dataset
+from bouquet.common.model.build import initial_model
 from bouquet.common.model_selection import REFERENCE
+from bouquet.common.settings import load_settings
 from bouquet.common.system.ports import free_port
 from bouquet.models.kept import KeptModel, _loaded, device_model
 from bouquet.server.record.status import read_status
@@ -53,8 +60,7 @@ NAMES = [f"pi-{k:02}" for k in range(1, 13)]
 LATE, TURNED, SMALL, BAD = NAMES[8:], NAMES[2:5], (NAMES[6], NAMES[11]), NAMES[0]
 FROZEN, HOURS, JOIN, TURN, WRONG, NIGHTS = 2, 6, 3, 4, 5, (2, 4)
 PHOTOS, AN_HOUR, FEW, KINDS, TESTED, MANY = 60, 20, 15, 3, 1000, 600
-COLUMNS = ("strategy", "hour", "device", "kind", "cluster", "round_in_use", "in_use", "made", "alone", "frozen")
-KINDS_OF = ("in_use", "made", "alone")
+COLUMNS = ("hour", "device", "kind", "cluster", "round_in_use", "in_use", "made", "alone", "frozen", "fedavg")
 LEAST = 4  # devices that begin a round
 SETTINGS = """
 [run]
@@ -71,7 +77,8 @@ name = "mlp"
 hidden = [64]
 
 [strategy]
-name = "{strategy}"
+name = "fesem"
+weighting = "examples"
 
 [server]
 min_clients = {least}
@@ -82,8 +89,8 @@ Floats = NDArray[np.float32]
 class Season:
     """One season; ``rows`` are its measurements."""
 
-    def __init__(self, folder: Path, strategy: str, names: Sequence[str] = NAMES) -> None:
-        self.folder, self.strategy, self.port, self.names = folder, strategy, free_port(), names
+    def __init__(self, folder: Path, names: Sequence[str] = NAMES) -> None:
+        self.folder, self.port, self.names = folder, free_port(), names
         self.run, self.rows = folder / "runs" / "season", list[dict[str, Any]]()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         data, generator = load_dataset("fashion-mnist"), np.random.default_rng(6001)
@@ -93,7 +100,9 @@ class Season:
         self.kind = {name: k % KINDS for k, name in enumerate(NAMES)}
         self.photos: dict[str, list[tuple[Floats, int]]] = {name: [] for name in NAMES}
         self.frozen: dict[str, KeptModel] = {}
-        (folder / "season.toml").write_text(SETTINGS.format(strategy=strategy, least=LEAST))
+        (folder / "season.toml").write_text(SETTINGS.format(least=LEAST))
+        self.settings = load_settings(folder / "season.toml")
+        self.one, self.generator = initial_model(self.settings), torch.Generator().manual_seed(6001)
         self.start("server", "server", "--settings", "season.toml", "--insecure", "--port", str(self.port))
 
     # --- what its people do -------------------------------------------------------------------------------------
@@ -138,15 +147,29 @@ class Season:
             if name not in self.processes:
                 where = ("--server", f"127.0.0.1:{self.port}", "--insecure", "--state-dir", f"state-{name}")
                 self.start(name, "client", *where, "--data", f"data-{name}", "--name", name)
+        self.train_one(there)
         self.wait_until_all_rest(before)
         for name in there:
-            self.rows.append({"strategy": self.strategy, "hour": hour, "device": name, **self.measured(name)})
+            self.rows.append({"hour": hour, "device": name, **self.measured(name)})
         if hour == FROZEN:
             self.frozen = {name: device_model(self.folder / f"state-{name}") for name in there}
             last = [version for version in versions(self.run) if version.round == len(self.lines())]
             self.sent = [self.loaded(NAMES[0], [tensors_of(version.path)]) for version in last]
             for row in self.rows:
                 row["frozen"] = row["in_use"]
+
+    def train_one(self, there: Sequence[str]) -> None:
+        """FedAvg's model after so many rounds as devices work in an hour, on four fifths of the same photos."""
+        options = sgd_options({}, self.settings.train)
+        held = {name: np.load(self.folder / f"data-{name}" / "data.npz") for name in there}
+        data = {name: (torch.as_tensor(found["x"]), torch.as_tensor(found["y"])) for name, found in held.items()}
+        for _ in range(ROUNDS):
+            total, count = {k: torch.zeros_like(v) for k, v in self.one.state_dict().items()}, 0
+            for x, y in data.values():
+                model, n = deepcopy(self.one), len(y) * 4 // 5
+                train(model, x[-n:], y[-n:], options, (), self.generator)
+                total, count = {k: total[k] + n * v.detach() for k, v in model.state_dict().items()}, count + n
+            self.one.load_state_dict({k: v / count for k, v in total.items()})
 
     def worked(self, name: str) -> tuple[int, int]:
         """The rounds in which the device began to work, and last worked."""
@@ -209,6 +232,7 @@ class Season:
             "made": self.score(name, self.loaded(name, [*made])),
             "alone": self.score(name, self.loaded(name, [own])) if own else "",
             "frozen": self.score(name, frozen) if frozen else "",
+            "fedavg": self.score(name, self.loaded(name, [{k: v.numpy() for k, v in self.one.state_dict().items()}])),
         }
 
     def rest(self) -> Iterator[tuple[float, int, int]]:
@@ -235,10 +259,10 @@ def tensors_of(path: Path) -> dict[str, Any]:
     return dict(load_file(path))
 
 
-def run(file: Path, strategy: str) -> None:
+def run(file: Path) -> None:
     """A season, hour by hour."""
     with tempfile.TemporaryDirectory(prefix="season-") as folder:
-        season = Season(Path(folder), strategy)
+        season = Season(Path(folder))
         try:
             good = ""
             for hour in range(1, HOURS + 1):
@@ -249,9 +273,7 @@ def run(file: Path, strategy: str) -> None:
                 began = time.monotonic()
                 season.hour(hour)
                 of_hour = [row for row in season.rows if row["hour"] == hour]
-                shown = {
-                    k: round(mean(row[k] for row in of_hour if row[k] != ""), 3) for k in ("in_use", "made", "alone")
-                }
+                shown = {k: round(mean(row[k] or 0 for row in of_hour), 3) for k in COLUMNS[5:]}
                 print(
                     f"hour {hour}: {shown}, {len(season.lines())} rounds, {time.monotonic() - began:.0f} s", flush=True
                 )
@@ -271,7 +293,7 @@ def run(file: Path, strategy: str) -> None:
 def rest() -> None:
     """Four devices after an hour's work, of which nobody has anything new."""
     with tempfile.TemporaryDirectory(prefix="season-") as folder:
-        season = Season(Path(folder), "fedavg", NAMES[:LEAST])
+        season = Season(Path(folder), NAMES[:LEAST])
         try:
             season.hour(1)
             for window in season.rest():
@@ -281,15 +303,15 @@ def rest() -> None:
 
 
 HAPPENS = {1: "8 devices", 3: "4 more", TURN: "3 turned", WRONG: "wrong labels", WRONG + 1: "rolled back"}
-SHOWN = {  # column → strategy, figure, devices
-    "FeSEM": ("fesem", "in_use", NAMES),
-    "FedAvg": ("fedavg", "in_use", NAMES),
-    "frozen": ("fesem", "frozen", NAMES),
-    "alone": ("fesem", "alone", NAMES),
-    "turned": ("fesem", "in_use", TURNED),
-    "turned, frozen": ("fesem", "frozen", TURNED),
-    "small": ("fedavg", "in_use", SMALL),
-    "small, no guard": ("fedavg", "made", SMALL),
+SHOWN = {  # column → figure, devices
+    "in use": ("in_use", NAMES),
+    "FedAvg": ("fedavg", NAMES),
+    "frozen": ("frozen", NAMES),
+    "alone": ("alone", NAMES),
+    "turned": ("in_use", TURNED),
+    "turned, frozen": ("frozen", TURNED),
+    "few photos": ("in_use", SMALL),
+    "few photos, no guard": ("made", SMALL),
 }
 
 
@@ -298,10 +320,10 @@ def means(file: Path) -> dict[str, list[float | None]]:
     with file.open(encoding="utf-8", newline="") as content:
         rows = list(csv.DictReader(content))
 
-    def of(strategy: str, figure: str, devices: Iterable[str], hour: int) -> float | None:
+    def of(figure: str, devices: Iterable[str], hour: int) -> float | None:
         wanted = {*devices} - ({BAD} if hour == WRONG else set())
-        found = [r for r in rows if r["strategy"] == strategy and r["hour"] == str(hour) and r["device"] in wanted]
-        return mean(float(row[figure]) for row in found) if found else None
+        found = [r[figure] for r in rows if r["hour"] == str(hour) and r["device"] in wanted and r[figure]]
+        return mean(map(float, found)) if found else None
 
     return {name: [of(*what, hour) for hour in range(1, HOURS + 1)] for name, what in SHOWN.items()}
 
@@ -340,13 +362,12 @@ def main() -> None:
     parser.add_argument("what", choices=("run", "rest", "table", "plot"))
     parser.add_argument("file", type=Path, nargs="?")
     parser.add_argument("svg", type=Path, nargs="?", default=Path("season.svg"))
-    parser.add_argument("--strategy", default="fesem")
     options = parser.parse_args()
     if (options.file is None) != (options.what == "rest"):
         parser.error("FILE goes with run, table and plot.")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # and with it the processes of the season
     if options.what == "run":
-        run(options.file, options.strategy)
+        run(options.file)
     elif options.what == "rest":
         rest()
     elif options.what == "table":
