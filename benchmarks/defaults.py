@@ -26,7 +26,7 @@ SAMPLES = {"resnet18": 60}
 def cells() -> list[tuple[str, str]]:
     """Every pair of a built-in model and a data set that it takes."""
     pairs = [(model, data) for model in model_names() for data in (*IMAGES, *SENSORS)]
-    of_windows = ("cnn-har", "cnn-1d", "gru")
+    of_windows = ("cnn-har", "gru")
     return [(m, d) for m, d in pairs if m == "mlp" or (m in of_windows) == (d in SENSORS)]
 
 

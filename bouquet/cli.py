@@ -238,23 +238,13 @@ def compare(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Cells run at once; by default as many as the cores allow.")
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with half-done cells instead of restarting them.")
-    ] = False,
-    row: Annotated[
-        list[str] | None, typer.Option(metavar="LABEL", help="Run only this row of the table; may be repeated.")
-    ] = None,
-    column: Annotated[
-        list[str] | None, typer.Option(metavar="LABEL", help="Run only this column; may be repeated.")
-    ] = None,
-    seed: Annotated[list[int] | None, typer.Option(help="Run only this seed; may be repeated.")] = None,
     latex: Annotated[bool, typer.Option("--latex", help="Print the table for a paper, and nothing else.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print the table for a program, and nothing else.")] = False,
 ) -> None:
     """Run what is missing of a comparison and print one table: rows by metrics, mean ± deviation over the seeds.
 
-    A comparison that was stopped goes on where it was when it is started again. With --row, --column or --seed only a
-    part is run and shown; what is written is of the whole table. A table that says what to tune is tuned first.
+    A comparison that was stopped, or whose table has grown, goes on where it was when it is started again. A table that
+    says what to tune is tuned first.
     """
     from bouquet.experiments.comparison.grid import load_table
     from bouquet.experiments.comparison.tables import csv_table, latex_table, print_results, write_results
@@ -264,19 +254,17 @@ def compare(
     said = errors if latex or csv else console
     loaded = load_table(table)
     folder = out or Path("runs") / loaded.name
-    part = (row or (), column or (), seed or ())
-    results = run_comparison(loaded, folder, jobs, said, resume, part, check_elsewhere)
+    results = run_comparison(loaded, folder, jobs, said, check_elsewhere)
     written = write_results(results, folder)
-    shown = results.part(*part) if any(part) else results
     if latex or csv:
-        typer.echo(latex_table(shown) if latex else csv_table(shown), nl=False)
+        typer.echo(latex_table(results) if latex else csv_table(results), nl=False)
     else:
-        print_results(shown, console)
+        print_results(results, console)
     for path in written:
         said.print(f"written  {path}", soft_wrap=True)
     if results.interrupted:
         raise typer.Exit(INTERRUPTED)
-    if results.failed_now or results.missing:
+    if results.every_failed or results.missing:
         raise typer.Exit(1)
 
 

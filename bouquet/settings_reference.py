@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -36,6 +36,7 @@ INTRODUCTION = (
     "takes the same keys, but a method's hyper-parameters as JSON: `strategy.options='{\"num_clusters\": 3}'`.",
     "`python -m bouquet.settings_reference` makes this page from the code; a test holds one to the other.",
 )
+SIGNS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}  # of a `pydantic.Field`'s bounds
 
 
 def settings_reference() -> str:
@@ -54,24 +55,25 @@ def _lines() -> Iterator[str]:
     yield from _section("when", When)
     yield from ("", "No setting of a run: this is a file of a device's owner, `bouquet client --when FILE`.")
     yield from ("", "## Hyper-parameters of the strategies", "", "Keys of the section `strategy`, beside `name`.")
-    first: dict[type, str] = {}  # the name under which a class is told
-    for name, method in METHODS.items():
-        kind, preset = strategy_class(name)
-        told = first.setdefault(kind, name)
-        also = "".join(f", with {key} = {value!r}" for key, value in preset.items())
+    names: dict[type, str] = {}
+    for name in METHODS:
+        kind = strategy_class(name)
+        names[kind] = name
         words = (inspect.getdoc(kind) or "").splitlines()[0]
-        yield from ("", f"### {name}", "", f"`{kind.__module__}.{kind.__name__}`{also}. {words}")
-        if told != name:
-            own = [f"`{key}` is `{value!r}`" for key, value in method.defaults.items()]
-            yield from ("", f"The others as for [{told}](#{told}){'; by default ' if own else ''}{', '.join(own)}.")
-            continue
-        parameters = hyper_parameters(kind, method.defaults)
-        if shown := {key: value for key, value in parameters.items() if key not in preset}:
+        yield from ("", f"### {name}", "", f"`{kind.__module__}.{kind.__name__}`. {words}")
+        base = next((one for one in kind.__mro__[1:] if one in names), None)
+        of_base = {} if base is None else hyper_parameters(base)
+        parameters = hyper_parameters(kind)
+        same = [key for key, about in parameters.items() if of_base.get(key) == about]
+        if len(same) < len(parameters):
             yield from ("", "| key | type | default | what it is |", "| --- | --- | --- | --- |")
         said = parameters_said(kind)
-        for key, (annotation, default) in shown.items():
+        for key in (key for key in parameters if key not in same):
+            annotation, default = parameters[key]
             meaning = _cell(said[key].replace("``", "`"))
             yield f"| `{key}` | {_cell(_type(annotation))} | {_shown(default)} | {meaning} |"
+        if base is not None and same:
+            yield from ("", f"As for [{names[base]}](#{names[base]}): {', '.join(f'`{key}`' for key in same)}.")
 
 
 def parameters_said(kind: type) -> dict[str, str]:
@@ -117,6 +119,11 @@ def _shown(value: Any) -> str:
 
 
 def _type(annotation: Any) -> str:
+    """``int ≥ 1 or 'auto'``, say."""
+    if get_origin(annotation) is Annotated:
+        kind, field = get_args(annotation)
+        bounds = ((sign, getattr(bound, name, None)) for bound in field.metadata for name, sign in SIGNS.items())
+        return _type(kind) + ",".join(f" {sign} {bound}" for sign, bound in bounds if bound is not None)
     if annotation is type(None):
         return "none"
     if get_origin(annotation) is Literal:

@@ -17,7 +17,7 @@ class BouquetError(Exception):
     ...     bouquet.FeSEM(proximal_weight=-1)
     ... except bouquet.BouquetError as error:
     ...     print(error)
-    proximal_weight = -1: a number from 0.
+    proximal_weight = -1: input should be greater than or equal to 0.
     """
 
     status = 2

@@ -14,10 +14,9 @@ import importlib
 import importlib.metadata
 import importlib.util
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import EntryPoint
-from typing import Any
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.nearest import nearest
@@ -31,57 +30,44 @@ class Method:
 
     ``strategy`` is ``module:Class``. ``procedures`` maps a procedure, as an instruction names it, to the module with
     its ``train`` and ``evaluate`` on the device. ``plots`` is a module with ``PLOTS``, functions from a run to a
-    figure. ``presets`` are the options that the name stands for, ``defaults`` those that it has where others than the
-    class's train better.
+    figure.
     """
 
     strategy: str
     procedures: Mapping[str, str] = field(default_factory=dict)
     plots: str = ""
-    presets: Mapping[str, Any] = field(default_factory=dict)
-    defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _own(folder: str, name: str, class_name: str, device: bool = False, **presets: Any) -> Method:
+def _own(folder: str, class_name: str, procedure: str = "") -> Method:
     package = f"bouquet.strategies.{folder}"
-    return Method(
-        strategy=f"{package}.strategy:{class_name}",
-        procedures={name: f"{package}.device"} if device else {},
-        presets=presets,
-    )
+    return Method(f"{package}.strategy:{class_name}", {procedure: f"{package}.device"} if procedure else {})
 
-
-# The paper's one step a round needs many more rounds than anything else here (docs/defaults.md).
-_CHOICE = replace(
-    _own("gradient_loss", "gradient-loss", "GradientLoss", device=True), defaults={"local_update": "epochs"}
-)
 
 METHODS: dict[str, Method] = {
-    "fesem": _own("fesem", "fesem", "FeSEM"),
-    "fesem-ma": _own("fesem", "fesem", "FeSEM", matching=True),
-    "gradient-loss": _CHOICE,
-    # As its authors' code: by the loss on all local data.
-    "ifca": replace(_CHOICE, presets={"gradient_weight": 0.0}, defaults={**_CHOICE.defaults, "choice_batches": "all"}),
-    "fedtsdp": _own("fedtsdp", "fedtsdp", "FedTSDP"),
-    "fedac": _own("fedac", "fedac", "FedAC"),
-    "dc-pfl": _own("dcpfl", "dc-pfl", "DCPFL", device=True),
+    "fesem": _own("fesem", "FeSEM"),
+    "fesem-ma": _own("fesem", "FeSEMMA"),
+    "gradient-loss": _own("gradient_loss", "GradientLoss", "gradient-loss"),
+    "ifca": _own("gradient_loss", "IFCA", "gradient-loss"),
+    "fedtsdp": _own("fedtsdp", "FedTSDP"),
+    "fedac": _own("fedac", "FedAC"),
+    "dc-pfl": _own("dcpfl", "DCPFL", "dc-pfl"),
     "cfl": Method("bouquet.strategies.baselines.cfl:CFL"),
     "fl-hc": Method("bouquet.strategies.baselines.fl_hc:FLHC"),
     "fedgroup": Method("bouquet.strategies.baselines.fedgroup:FedGroup"),
     "clusterfl": Method("bouquet.strategies.baselines.clusterfl:ClusterFL"),
-    "cgpfl": _own("cgpfl", "cgpfl", "CGPFL", device=True),
+    "cgpfl": _own("cgpfl", "CGPFL", "cgpfl"),
     "robust-tkm": Method("bouquet.strategies.baselines.robust_tkm:RobustTKM"),
-    "hypocluster": _own("hypocluster", "hypocluster", "HypoCluster", device=True),
-    "ditto": _own("ditto", "ditto", "Ditto", device=True),
-    "anchored": _own("anchored", "anchored", "Anchored", device=True),
-    "per-fedavg": _own("perfedavg", "per-fedavg", "PerFedAvg", device=True),
-    "feddane": _own("feddane", "feddane", "FedDANE", device=True),
+    "hypocluster": _own("hypocluster", "HypoCluster", "hypocluster"),
+    "ditto": _own("ditto", "Ditto", "ditto"),
+    "anchored": _own("anchored", "Anchored", "anchored"),
+    "per-fedavg": _own("perfedavg", "PerFedAvg", "per-fedavg"),
+    "feddane": _own("feddane", "FedDANE", "feddane"),
     "fedper": Method("bouquet.strategies.baselines.fedper:FedPer"),
     "fedavg": Method("bouquet.strategies.baselines.fedavg:FedAvg"),
     "fedprox": Method("bouquet.strategies.baselines.fedavg:FedProx"),
     "fedsgd": Method("bouquet.strategies.baselines.fedavg:FedSGD"),
     "feddist": Method("bouquet.strategies.baselines.fedavg:FedDist"),
-    "feddws": Method("bouquet.strategies.baselines.fedavg:FedDist", presets={"weighting": "examples"}),
+    "feddws": Method("bouquet.strategies.baselines.fedavg:FedDWS"),
     "standalone": Method("bouquet.strategies.baselines.standalone:Standalone"),
 }
 

@@ -16,12 +16,6 @@ from typing import Any
 from bouquet.common.errors import SAYS_MORE, BouquetError
 
 
-def is_loaded(name: str) -> bool:
-    """Whether the code behind ``package.module:name`` or ``./file.py:name`` already runs in this process."""
-    module_name = name.rpartition(":")[0]
-    return (_file_module(Path(module_name)) if module_name.endswith(".py") else module_name) in sys.modules
-
-
 def load_object(name: str, what: str) -> Any:
     """The object behind ``package.module:name`` or ``./file.py:name``; ``what`` is said in the error.
 

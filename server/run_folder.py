@@ -7,7 +7,6 @@ from pathlib import Path
 SETTINGS = "settings.json"
 ROUNDS = "rounds.jsonl"  # a line a round
 SUMMARY = "summary.json"  # written last: a run without one did not end
-SIMILARITY = "similarity.json"
 MODELS = "models"
 VERSIONS = f"{MODELS}/versions"  # there: what was sent in earlier rounds
 CHECKPOINTS = "checkpoint"
@@ -30,7 +29,7 @@ OF_A_FALSE_START = (ROUNDS, STATUS, NAMES, START, START_ARRAYS, ROLLBACK)
 EVERYTHING = frozenset(
     {
         *OF_A_FALSE_START,
-        *(SETTINGS, SUMMARY, SIMILARITY, MODELS, CHECKPOINTS, REPORT, STOP),
+        *(SETTINGS, SUMMARY, MODELS, CHECKPOINTS, REPORT, STOP),
         *(SERVER_LOG, SERVICE, QUEUE, STATE_FOLDER, SINGLE_MODEL),
     }
 )

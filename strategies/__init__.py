@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from bouquet.common.protocol import Proximal as Proximal
     from bouquet.strategies.anchored.strategy import Anchored as Anchored
     from bouquet.strategies.base.method import Outcome as Outcome
-    from bouquet.strategies.base.method import Similarity as Similarity
     from bouquet.strategies.base.method import one_model as one_model
-    from bouquet.strategies.base.options import check_options as check_options
     from bouquet.strategies.base.replies import Matrix as Matrix
     from bouquet.strategies.base.replies import Replies as Replies
     from bouquet.strategies.base.sampling import Sampling as Sampling
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     from bouquet.strategies.baselines.clusterfl import ClusterFL as ClusterFL
     from bouquet.strategies.baselines.fedavg import FedAvg as FedAvg
     from bouquet.strategies.baselines.fedavg import FedDist as FedDist
+    from bouquet.strategies.baselines.fedavg import FedDWS as FedDWS
     from bouquet.strategies.baselines.fedavg import FedProx as FedProx
     from bouquet.strategies.baselines.fedavg import FedSGD as FedSGD
     from bouquet.strategies.baselines.fedgroup import FedGroup as FedGroup
@@ -42,6 +41,8 @@ if TYPE_CHECKING:
     from bouquet.strategies.feddane.strategy import FedDANE as FedDANE
     from bouquet.strategies.fedtsdp.strategy import FedTSDP as FedTSDP
     from bouquet.strategies.fesem.strategy import FeSEM as FeSEM
+    from bouquet.strategies.fesem.strategy import FeSEMMA as FeSEMMA
+    from bouquet.strategies.gradient_loss.strategy import IFCA as IFCA
     from bouquet.strategies.gradient_loss.strategy import GradientLoss as GradientLoss
     from bouquet.strategies.hypocluster.strategy import HypoCluster as HypoCluster
     from bouquet.strategies.perfedavg.strategy import PerFedAvg as PerFedAvg
@@ -57,9 +58,7 @@ _CONTRACT = {
     "Proximal": "bouquet.common.protocol",
     "Replies": "bouquet.strategies.base.replies",
     "Sampling": "bouquet.strategies.base.sampling",
-    "Similarity": "bouquet.strategies.base.method",
     "Vector": "bouquet.common.parameters.layout",
-    "check_options": "bouquet.strategies.base.options",
     "one_model": "bouquet.strategies.base.method",
 }
 

@@ -7,78 +7,57 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.methods import find_method
 from bouquet.common.nearest import nearest
 from bouquet.common.plugins import load_object
+from bouquet.strategies.base.options import fitting, form_of
 from bouquet.strategies.base.sampling import Sampling
 from bouquet.strategies.base.strategy import MethodStrategy
 
 
-def strategy_class(name: str) -> tuple[type[MethodStrategy[Any]], dict[str, Any]]:
-    """The class behind a name (`bouquet.common.methods.find_method`), with the options the name stands for."""
-    method = find_method(name)
-    kind = load_object(method.strategy, "Strategy")
+def strategy_class(name: str) -> type[MethodStrategy[Any]]:
+    """The class behind a name (`bouquet.common.methods.find_method`)."""
+    kind = load_object(find_method(name).strategy, "Strategy")
     if not (isinstance(kind, type) and issubclass(kind, MethodStrategy)):
         raise BouquetError(f"Strategy {name!r} is not a subclass of bouquet.MethodStrategy.")
-    return kind, dict(method.presets)
+    return kind
 
 
-def hyper_parameters(
-    kind: type[MethodStrategy[Any]], defaults: Mapping[str, Any] | None = None
-) -> dict[str, tuple[Any, Any]]:
-    """Name → (type, default) of a strategy's own keyword parameters, without those of `Sampling`.
-
-    ``defaults`` are those of the method's name, which go before the class's.
-    """
+def hyper_parameters(kind: type[MethodStrategy[Any]]) -> dict[str, tuple[Any, Any]]:
+    """Name → (type, default) of a strategy's own keyword parameters, without those of `Sampling`."""
     parameters: dict[str, tuple[Any, Any]] = {}
     hints = _hints(kind)
     for name, parameter in inspect.signature(kind.__init__).parameters.items():
         if name in ("self", *Sampling.__annotations__) or parameter.kind is inspect.Parameter.VAR_KEYWORD:
             continue
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-        parameters[name] = (hints.get(name, Any), (defaults or {}).get(name, default))
+        parameters[name] = (hints.get(name, Any), default)
     return parameters
-
-
-def option_names(name: str) -> list[str]:
-    """The hyper-parameters that a method's settings may have."""
-    kind, preset = strategy_class(name)
-    return [key for key in hyper_parameters(kind) if key not in preset]
 
 
 @cache
 def _hints(kind: type[MethodStrategy[Any]]) -> dict[str, Any]:
     definer = next(cls for cls in kind.__mro__ if "__init__" in vars(cls))
     # The annotations of an `__init__` that `dataclass` wrote are names in the modules of its fields' classes.
-    return get_type_hints(definer if "__dataclass_fields__" in vars(definer) else kind.__init__)
+    return get_type_hints(definer if "__dataclass_fields__" in vars(definer) else kind.__init__, include_extras=True)
 
 
 @cache
-def _form(kind: type[MethodStrategy[Any]], name: str) -> type[BaseModel]:
+def _form(kind: type[MethodStrategy[Any]]) -> type[BaseModel]:
     """What a strategy's options are checked with; a grid makes each of its strategies some hundred times."""
-    parameters: Any = hyper_parameters(kind, find_method(name).defaults)
-    return create_model("Options", __config__=ConfigDict(arbitrary_types_allowed=True), **parameters)
+    return form_of(hyper_parameters(kind))
 
 
 def create_strategy(name: str, options: Mapping[str, Any], **sampling: Any) -> MethodStrategy[Any]:
     """Build a strategy by name; raises `BouquetError` that names an unknown or ill-typed hyper-parameter."""
-    kind, preset = strategy_class(name)
-    form = _form(kind, name)
-    allowed = [key for key in form.model_fields if key not in preset]
+    kind = strategy_class(name)
+    form = _form(kind)
     for key in options:
-        if key not in allowed:
-            known = nearest(key, allowed, f"the hyper-parameters of {name!r} are:")
+        if key not in form.model_fields:
+            known = nearest(key, form.model_fields, f"the hyper-parameters of {name!r} are:")
             raise BouquetError(f"Unknown setting strategy.{key}; {known}.")
-    try:
-        checked = form(**{**preset, **options})
-    except ValidationError as error:
-        key = str(error.errors()[0]["loc"][0])
-        # A number or "auto" has two reasons not to fit.
-        said = [item["msg"].partition(", unable to ")[0] for item in error.errors() if item["loc"][0] == key]
-        fits = dict.fromkeys(one[0].lower() + one[1:] for one in said)
-        raise BouquetError(f"Setting strategy.{key} = {options.get(key)!r}: {'; or '.join(fits)}.") from None
-    own = {key: getattr(checked, key) for key in form.model_fields}
+    own = fitting(form, options, "Setting strategy.")
     return kind(**own, **{key: value for key, value in sampling.items() if key in Sampling.__annotations__})

@@ -46,7 +46,6 @@ ALSO = {"device.py": {"client"}}
 NEVER = {
     "device.py": {"scipy", "sklearn", "matplotlib"},
     "wire.py": {"torch", "scipy", "sklearn", "matplotlib", "strategies"},
-    "torch_distances.py": {"matplotlib"},  # imported where it is needed, and by nothing but `similarity`
 }
 SERVER_SIDE_NEVER = {"torch", "torchvision", "matplotlib"}
 

@@ -106,7 +106,7 @@ def test_the_guides_together_are_a_short_book():
 
 def test_settings_that_the_pages_name_are_there():
     known = {f"{section}.{key}" for section in Settings.model_fields for key in section_class(section).model_fields}
-    options = {key for name in METHODS for key in hyper_parameters(strategy_class(name)[0])}
+    options = {key for name in METHODS for key in hyper_parameters(strategy_class(name))}
     known |= {f"strategy.{key}" for key in options}
     # Also a section that is none, beside which there is a key of one.
     keys = {name.partition(".")[2] for name in known}

@@ -11,7 +11,7 @@ from bouquet.common.errors import BouquetError
 from bouquet.common.methods import METHODS
 from bouquet.common.protocol.offers import TRAINING
 from bouquet.strategies.base.replies import PublicData
-from bouquet.strategies.registry import create_strategy, option_names
+from bouquet.strategies.registry import create_strategy, hyper_parameters, strategy_class
 from tests.helpers.stock_app import DEVICES, grid_of, initial, own_app, play, stock_app
 
 PLAIN = {"fesem": {"proximal_weight": 0.0}, "fesem-ma": {"proximal_weight": 0.0}, "fedprox": {"proximal_mu": 0.0}}
@@ -19,7 +19,7 @@ FEW_ROUNDS = {"num_clusters": 2, "warmup_rounds": 1, "restarts": 3}
 
 
 def made(name, **options):
-    few = {key: value for key, value in FEW_ROUNDS.items() if key in option_names(name)}
+    few = {key: value for key, value in FEW_ROUNDS.items() if key in hyper_parameters(strategy_class(name))}
     strategy = create_strategy(name, {**few, **options}, seed=1, wait_timeout=60.0, min_train_nodes=DEVICES)
     strategy.public = PublicData(8, lambda models, chosen: softmax(20 * models[:, chosen[:, None] + range(10)], axis=2))
     return strategy

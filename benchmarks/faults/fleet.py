@@ -57,7 +57,7 @@ COMMON: dict[str, Any] = {
 OF_STRATEGY: dict[str, dict[str, Any]] = {
     "dc-pfl": {"strategy.discrepancy_rounds": 2, "strategy.observe_rounds": 1, "strategy.fixed_gamma": 0.3},
     "fedtsdp": {},
-    "fedac": {"strategy.num_clusters": 2, "strategy.max_clusters": 3},
+    "fedac": {"strategy.num_clusters": 2},
     "gradient-loss": {"strategy.num_clusters": 2, "strategy.local_update": "epochs"},
     "fesem": {"strategy.num_clusters": 2},
 }

@@ -122,7 +122,7 @@ def try_(
     results = run_comparison(table, out, None, console, quiet=True)
     if results.interrupted:
         raise typer.Abort
-    if failed := results.failed_now:
+    if failed := results.every_failed:
         raise BouquetError(f"{len(failed)} runs failed, {failed[0].cell.slug} first: {failed[0].error}")
     write_results(results, out)
     score = table.score

@@ -135,7 +135,7 @@ AllowProcedure = Annotated[
 ]
 AllowData = Annotated[
     list[str] | None,
-    of(TRUST, "A data set or partition of your own that the server may ask for.", metavar="PACKAGE.MODULE:FUNCTION"),
+    of(TRUST, "A data set of your own that the server may ask for.", metavar="PACKAGE.MODULE:FUNCTION"),
 ]
 LeastNoise = Annotated[
     float | None,
@@ -210,10 +210,13 @@ def read_settings(
 
 
 def _without_foreign_options(settings: Settings, explicit: list[str]) -> Settings:
-    from bouquet.strategies.registry import option_names
+    from bouquet.strategies.registry import hyper_parameters, strategy_class
 
     name, options = settings.strategy.name, settings.strategy.options
-    known = {*option_names(name), *(text.partition("=")[0].strip().removeprefix("strategy.") for text in explicit)}
+    known = {
+        *hyper_parameters(strategy_class(name)),
+        *(text.partition("=")[0].strip().removeprefix("strategy.") for text in explicit),
+    }
     if foreign := [key for key in options if key not in known]:
         errors.print(f"left out  {', '.join(f'strategy.{key}' for key in foreign)}: {name} has no such setting")
     kept = {key: value for key, value in options.items() if key in known}

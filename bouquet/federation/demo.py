@@ -92,10 +92,9 @@ def run_demo(settings: Settings, folder: Path, console: Console, web: str | None
 
 def _own_code(settings: Settings) -> CodeTrust:
     """Server and devices are the same person's: what the settings name of their own may run on both."""
-    data = {settings.data.dataset, settings.data.partition}
     return CodeTrust(
         models=frozenset(name for name in (settings.model.name, settings.task.kind) if ":" in name),
-        data=frozenset(name for name in data if ":" in name),
+        data=frozenset(name for name in (settings.data.dataset,) if ":" in name),
         procedures=frozenset({ANY_PROCEDURE}),
     )
 

@@ -209,7 +209,7 @@ def _on_devices_only(name: str) -> bool:
         strategy_class,  # with Flower's server, which a device's own model does not need
     )
 
-    return strategy_class(name)[0].models_on_devices_only
+    return strategy_class(name).models_on_devices_only
 
 
 def _run_settings(run: Path, allowed: Collection[str]) -> Settings:
@@ -230,7 +230,7 @@ def _check_code(text: str | bytes, origin: str, allowed: Collection[str]) -> Non
     """
     named = json.loads(text)
     for key, (what, _) in OWN_CODE.items():
-        name = str(setting_of(named, key)) if isinstance(named, Mapping) and key != "data.partition" else ""
+        name = str(setting_of(named, key)) if isinstance(named, Mapping) else ""
         if ":" in name and not name.startswith(TORCHVISION) and name not in allowed:
             raise BouquetError(
                 f"{origin} names the {what} {name!r}, code that is not Bouquet's, which using the model would run. If "

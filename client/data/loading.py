@@ -117,9 +117,9 @@ def load_partition(
 ) -> ClientData:
     """A client's part of a shared data set.
 
-    ``dataset`` and ``partition`` are names that `common.data.catalog` and `common.data.partitions` know, or one's as
-    ``module:function``; ``options`` are the latter's. ``seed`` is of the partition and the split: all clients and the
-    server must use the same. With ``test_samples`` the client tests on at most so many fresh samples instead of
+    ``dataset`` is a name that `common.data.catalog` knows, or one's own as ``module:function``; ``partition``, with
+    ``options``, one that `common.data.partitions` knows. ``seed`` is of the partition and the split: all clients and
+    the server must use the same. With ``test_samples`` the client tests on at most so many fresh samples instead of
     ``test_fraction`` of its own (`_fresh`); what it trains on is the same. ``public_fraction`` is what the server holds
     out as public data, ``reserved_fraction`` what ``test_samples`` are taken from, whatever the seed.
 

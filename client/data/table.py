@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bouquet.client.data.arrays import OwnData
 from bouquet.client.data.outliers import limits_of
 from bouquet.client.data.table_reader import Floats, Table
 from bouquet.client.data.table_times import seconds_of
@@ -22,18 +23,6 @@ COPIES = 3  # of all windows, that are in memory while they are scaled and divid
 SPARSE = 50  # steps of time for each row, beyond which a time must be wrong
 NEWEST, FAR = 9, 100.0  # samples, and deviations that they may be off before it is said
 SAME = 1e-12  # of its mean, that a column deviates by where nothing but rounding changes
-
-
-class Timed(Protocol):
-    """Samples with times (n,) of their targets, and of what each begins with; None where there are none."""
-
-    @property
-    def times(self) -> Floats | None:
-        """Those of the targets, in seconds."""
-
-    @property
-    def starts(self) -> Floats | None:
-        """Those of the first row that a sample is made of."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +43,9 @@ class Samples:
     naive_names: tuple[str, ...]
     lines: NDArray[np.int64] | None = None
     files: NDArray[np.int64] | None = None
+
+
+Timed = Samples | OwnData
 
 
 def samples_of(table: Table, about: TableSettings, is_forecast: bool, needs_targets: bool = True) -> Samples:

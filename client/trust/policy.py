@@ -39,7 +39,6 @@ OWN_CODE = {
     "model.name": ("model", "--allow-model"),
     "task.kind": ("task", "--allow-model"),
     "data.dataset": ("data set", "--allow-data"),
-    "data.partition": ("partition", "--allow-data"),
 }
 # Procedures are named in messages, which only the ClientApp reads: it is told by this key of its node config which ones
 # are allowed, names with spaces between them.
@@ -55,9 +54,9 @@ class CodeRefused(BouquetError):
 class CodeTrust:
     """What a device's owner allows.
 
-    ``hashes`` are digests of other code, in hexadecimal; ``anything`` accepts all, with every model, data set,
-    partition and procedure. Of code that is the owner's own, the server may ask for ``models`` and tasks, for
-    ``data`` (sets and partitions), names ``package.module:function``, and for ``procedures``, by name or as
+    ``hashes`` are digests of other code, in hexadecimal; ``anything`` accepts all, with every model, data set
+    and procedure. Of code that is the owner's own, the server may ask for ``models`` and tasks, for
+    ``data`` sets, names ``package.module:function``, and for ``procedures``, by name or as
     ``package.module``. ``signers`` are public keys (`bouquet.common.trust.signature.PUBLIC_KEY`) whose code is run,
     none older than the newest, which the file ``memory`` holds. Raises `BouquetError` for a hash, name or key of
     another form.
@@ -79,7 +78,7 @@ class CodeTrust:
             (self.signers, PUBLIC_KEY, "no signer's public key: ssh-ed25519 AAAA…, as in signer.pub"),
             (self.hashes, SHA256, "no digest of code: 64 hexadecimal digits, as a refusal names them"),
             (self.models, own, "no model of your own, of the form package.module:factory"),
-            (self.data, own, "no data set or partition of your own, of the form package.module:function"),
+            (self.data, own, "no data set of your own, of the form package.module:function"),
             (self.procedures, re.compile(r"[^\s:]+"), "no procedure: its name, or package.module, without a colon"),
         )
         for texts, form, what in forms:

@@ -15,7 +15,7 @@ from bouquet.common.plugins import load_object
 
 Loader = TypeVar("Loader", bound=Callable[..., Any])
 
-IMAGES = "images"  # a folder of images, or a .tar of one
+IMAGES = "images"  # a folder of images
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ _FOLDER_OF_IMAGES = DatasetInfo(
     mean=(0.5,),
     std=(0.5,),
     origin="put the images into train/CLASS/ and, if some are to test on, into test/CLASS/; "
-    "'images' is the data folder itself, 'images/NAME' the folder NAME or the archive NAME.tar in it",
+    "'images' is the data folder itself, 'images/NAME' the folder NAME in it",
     folder="train/CLASS/*.jpg",
 )
 

@@ -2,31 +2,20 @@
 
 Where clients come in groups, client i is in group i mod the number of groups, which is the ground truth for purity
 and the adjusted Rand index.
-
-A partition of one's own is named ``module:function``. The function is given ``labels`` (N,), ``num_clients`` and
-``seed``, and by name whichever keywords of `partition` its signature takes (``owners``, ``groups``, ``beta`` …). It
-returns for each client the indices of its samples, no sample to two clients, or a `ClientPart`, which can also hold
-the client's true group, a rotation and a permutation of the labels. The same seed gives the same parts: every client
-calls it for itself::
-
-    def halves(labels, num_clients, seed):
-        order = np.random.default_rng(seed).permutation(len(labels))
-        return np.array_split(order[: len(labels) // 2], num_clients)
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bouquet.common.data import partition_rules as rules
-from bouquet.common.errors import SAYS_MORE, BouquetError
+from bouquet.common.errors import BouquetError
 from bouquet.common.nearest import nearest
-from bouquet.common.plugins import accepted, load_object
 
 Indices = NDArray[np.int64]
 
@@ -85,9 +74,7 @@ def partition(
     """Share a data set among clients, no sample to two of them.
 
     Args:
-        name: one of `PARTITIONS`, of which `bouquet.common.data.partition_rules` says what each does and where it is
-        from, or one's
-            own as ``module:function``.
+        name: one of `PARTITIONS`; `bouquet.common.data.partition_rules` says what each does and where it is from.
         labels: (N,) label of each sample, from 0.
         num_clients: number of clients.
         seed: of everything random.
@@ -105,22 +92,6 @@ def partition(
 
     Raises `BouquetError`, naming the value and what is allowed, for what the data do not allow.
     """
-    if ":" in name:
-        offered = {
-            "groups": groups,
-            "beta": beta,
-            "classes_per_client": classes_per_client,
-            "classes_per_group": classes_per_group,
-            "heterogeneity": heterogeneity,
-            "owners": owners,
-            "owner_groups": owner_groups,
-            "minimum": minimum,
-            "samples_per_client": samples_per_client,
-            "num_classes": num_classes,
-        }
-        own = _own_parts(name, labels, num_clients, seed, offered)
-        _check_sizes(name, [part.indices for part in own], minimum)
-        return own
     _check(name, labels, num_clients, groups, minimum, samples_per_client)
     mixes: NDArray[np.int64] | None = None
     if groups is None and name in ALWAYS_GROUPED:
@@ -257,53 +228,6 @@ def _whole_segments(
     return mask
 
 
-def _own_parts(
-    name: str, labels: NDArray[Any], num_clients: int, seed: int, offered: dict[str, Any]
-) -> list[ClientPart]:
-    """Call the user's ``module:function``, and check that it gives each client samples of its own."""
-    rule = load_object(name, "Partition")
-    taken = accepted(rule, offered)
-    if offered["groups"] is not None and "groups" not in taken:
-        raise BouquetError(f"Partition {name!r} has no groups to set: its function takes no keyword groups.")
-    try:
-        found = list(rule(labels, num_clients, seed, **taken))
-        parts = [part if isinstance(part, ClientPart) else ClientPart(np.asarray(part)) for part in found]
-    except BouquetError:
-        raise
-    except Exception as error:
-        reason = f"Partition {name!r} failed: {type(error).__name__}"
-        raise BouquetError(f"{reason}: {error}", public=f"{reason}. {SAYS_MORE}") from error
-    if len(parts) != num_clients:
-        raise BouquetError(f"Partition {name!r} gives {len(parts)} parts for {num_clients} clients.")
-    owner = np.full(len(labels), -1)
-    for client, part in enumerate(parts):
-        indices = part.indices
-        if indices.ndim != 1 or not np.issubdtype(indices.dtype, np.integer):
-            raise BouquetError(
-                f"Partition {name!r} gives client {client} {indices.dtype} of shape {indices.shape}; indices are whole "
-                "numbers (n,)."
-            )
-        if len(indices) and not (indices.min() >= 0 and indices.max() < len(labels)):
-            raise BouquetError(
-                f"Partition {name!r} gives client {client} indices {indices.min()} to {indices.max()}; there are "
-                f"{len(labels)} samples."
-            )
-        if len(np.unique(indices)) < len(indices) or (owner[indices] >= 0).any():
-            raise BouquetError(
-                f"Partition {name!r} gives a sample of client {client} twice, or to another client, too."
-            )
-        owner[indices] = client
-    cap = offered["samples_per_client"]
-    return [
-        replace(
-            part,
-            indices=_capped(np.sort(part.indices).astype(np.int64), cap, (seed, i)),
-            mix=np.bincount(labels[part.indices]) if part.mix is None else part.mix,
-        )
-        for i, part in enumerate(parts)
-    ]
-
-
 def _capped(part: Indices, cap: int | None, seed: tuple[int, int]) -> Indices:
     if cap is None or len(part) <= cap:
         return part
@@ -314,7 +238,7 @@ def _check(
     name: str, labels: NDArray[Any], num_clients: int, groups: int | None, minimum: int, samples_per_client: int | None
 ) -> None:
     if name not in PARTITIONS:
-        raise BouquetError(f"Unknown partition {name!r}; {nearest(name, PARTITIONS)}, or your own as module:function.")
+        raise BouquetError(f"Unknown partition {name!r}; {nearest(name, PARTITIONS)}.")
     if num_clients * minimum > len(labels):
         raise BouquetError(
             f"{num_clients} clients of at least {minimum} samples need {num_clients * minimum} samples, the data set "

@@ -160,10 +160,10 @@ def _cnn_batchnorm(input_shape: Shape, num_classes: int) -> nn.Module:
     )
 
 
-def _cnn_1d(name: str, input_shape: Shape, num_classes: int) -> nn.Module:
+def _cnn_har(input_shape: Shape, num_classes: int) -> nn.Module:
     """Two convolutions over time with pooling, then two fully connected layers, for windows of sensor data."""
     if len(input_shape) != 2 or input_shape[1] < 4:
-        raise _does_not_fit(name, input_shape, "sensor windows (channels, time) of at least 4 time steps")
+        raise _does_not_fit("cnn-har", input_shape, "sensor windows (channels, time) of at least 4 time steps")
     depth, steps = input_shape
     return _stack(
         *_pooled(nn.Conv1d(depth, 32, 5, padding=2)),
@@ -274,7 +274,6 @@ _BUILDERS: dict[str, Callable[[Shape, int], nn.Module]] = {
     "cnn-gradient-loss": _cnn_gradient_loss,
     "cnn-batchnorm": _cnn_batchnorm,
     "resnet18": _resnet18,
-    "cnn-har": partial(_cnn_1d, "cnn-har"),
-    "cnn-1d": partial(_cnn_1d, "cnn-1d"),
+    "cnn-har": _cnn_har,
     "gru": _gru,
 }

@@ -77,9 +77,7 @@ class ModelCard(BaseModel):
 
     def to_json(self) -> str:
         """JSON text that `from_json` reads back."""
-        given = {"untrained": self.untrained, "scaling": self.scaling, "table": self.table.inputs or self.table.targets}
-        left_out = {name for name, value in given.items() if not value}  # as older releases read it
-        return self.model_dump_json(exclude=left_out | ({"task"} if "table" in left_out else set()))
+        return self.model_dump_json()
 
     @classmethod
     def from_json(cls, text: str) -> ModelCard:

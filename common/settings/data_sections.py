@@ -36,8 +36,8 @@ class Section(BaseModel):
 
 
 def _known_partition(name: str) -> str:
-    if name not in PARTITIONS and ":" not in name:
-        raise ValueError(f"{nearest(name, PARTITIONS, 'Input should be')}, or your own as package.module:function")
+    if name not in PARTITIONS:
+        raise ValueError(nearest(name, PARTITIONS, "Input should be"))
     return name
 
 
@@ -55,7 +55,7 @@ class DataSettings(Section):
         "folder for each client.",
     )
     partition: Annotated[str, AfterValidator(_known_partition)] = Field(
-        "iid", description=f"{', '.join(PARTITIONS)}, or your own as package.module:function: who gets which samples."
+        "iid", description=f"{', '.join(PARTITIONS)}: who gets which samples."
     )
     clients: int = Field(10, ge=1, description="Number of clients the data set is divided among.")
     groups: int | None = Field(None, ge=1, description="Number of true groups, for the partitions that have them.")

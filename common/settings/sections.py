@@ -18,7 +18,8 @@ from bouquet.common.settings.data_sections import TaskSettings as TaskSettings
 from bouquet.common.texts import ENDLESS, MOST_TAGS, TAG
 
 
-def _number_or_share(value: int | float) -> int | float:
+def number_or_share(value: int | float) -> int | float:
+    """Raise ValueError for what is neither a number of replies nor a share of the clients asked."""
     if value < 1 if isinstance(value, int) else not 0 < value <= 1:
         raise ValueError(
             "Input should be a whole number from 1 (so many replies), or a number with a point above 0, at most 1.0 (a "
@@ -163,7 +164,7 @@ class ServerSettings(Section):
         description="Real devices take part that have one of these tags (bouquet client --tag) at least; empty: all.",
     )
     min_clients: int = Field(2, ge=1, description="The run starts when this many nodes are connected.")
-    min_replies: Annotated[int | float, AfterValidator(_number_or_share)] = Field(
+    min_replies: Annotated[int | float, AfterValidator(number_or_share)] = Field(
         1,
         description="With fewer usable replies, a round leaves the models as they were: a number, or with a point a "
         "share of the clients asked (0.5: half; 1.0: all).",

@@ -24,25 +24,24 @@ PRELOADED = [
     "bouquet.client.data.loading",
     "sklearn.cluster",
 ]
-Simulate = Callable[[Settings, Path, bool], object]
+Simulate = Callable[[Settings, Path], object]
 
 
 class CellProcess:
     """Runs a cell into a folder, in a process group of its own; its output goes to ``OUT.log``.
 
     The process is forked from one that has loaded what cells need. ``run`` is what it does; it leaves no page
-    ``report.html``, which ``bouquet report`` makes. With ``resume`` it goes on from the checkpoint in ``out``.
+    ``report.html``, which ``bouquet report`` makes.
     """
 
-    def __init__(self, settings: Settings, out: Path, resume: bool = False, run: Simulate | None = None) -> None:
+    def __init__(self, settings: Settings, out: Path, run: Simulate | None = None) -> None:
         self.log = out.with_name(f"{out.name}.log")
-        if not resume:
-            self.log.unlink(missing_ok=True)
+        self.log.unlink(missing_ok=True)
         # A fork server has one thread, so that a fork of it is safe; here is the one that shows the progress, too.
         os.environ["PYTHONSAFEPATH"] = "1"  # else it runs a signal.py or torch.py of the folder that this is in
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
-        self._process = context.Process(target=_run_cell, args=(run, settings, out, resume, self.log))
+        self._process = context.Process(target=_run_cell, args=(run, settings, out, self.log))
         self._process.start()
 
     @property
@@ -70,7 +69,7 @@ class CellProcess:
         self._process.join(seconds)
 
 
-def _run_cell(run: Simulate | None, settings: Settings, out: Path, resume: bool, log: Path) -> None:
+def _run_cell(run: Simulate | None, settings: Settings, out: Path, log: Path) -> None:
     """In the forked process: simulate, with all output in the log."""
     # What the shell starts in the background ignores interrupts, and so does every process that it starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -83,6 +82,6 @@ def _run_cell(run: Simulate | None, settings: Settings, out: Path, resume: bool,
     from bouquet.experiments.simulation.run import simulate  # preloaded
 
     try:
-        (run or simulate)(settings, out, resume)
+        (run or simulate)(settings, out)
     except BouquetError as error:
         sys.exit(f"bouquet: {error}")

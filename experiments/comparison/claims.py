@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,6 @@ from bouquet.common.metrics import worst_decile
 from bouquet.experiments.comparison.measures import accuracies
 from bouquet.experiments.comparison.run import Results
 from bouquet.experiments.comparison.significance import (
-    Claim,
     Difference,
     Measure,
     Ranks,
@@ -53,33 +52,19 @@ def references(table: Table) -> list[str]:
 def differences(results: Results, measure: Measure | None = None) -> dict[tuple[str, str, str], Difference | None]:
     """(row, data, reference) → the row's paired difference to the reference, with Holm's correction over all of them.
 
-    Where the results are a part of a table, over all that the whole table is made to test. The references themselves
-    are compared with each other. ``measure`` as in `paired_difference`.
+    The references themselves are compared with each other. ``measure`` as in `paired_difference`.
     """
-    shown = {
-        (row, data, reference): paired_difference(
-            worth_by_seed(results, row, data), worth_by_seed(results, reference, data), measure
-        )
-        for row, data, reference in _compared(results.table)
-    }
-    return _of_the_whole(shown, _compared(results.whole or results.table))
-
-
-def _compared(table: Table) -> list[tuple[str, str, str]]:
-    """Each row, data set and reference that a table is made to compare."""
-    return [
-        (row.label, data, reference)
-        for reference in references(table)
-        for row in table.rows
-        if row.label != reference
-        for data in table.data
-    ]
-
-
-def _of_the_whole(shown: Mapping[Claim, Difference | None], claims: Sequence[Claim]) -> dict[Claim, Difference | None]:
-    """What is shown, with Holm's correction over all the claims of the whole table."""
-    family = holm({**dict.fromkeys(claims), **shown})
-    return {claim: family[claim] for claim in shown}
+    return holm(
+        {
+            (row.label, data, reference): paired_difference(
+                worth_by_seed(results, row.label, data), worth_by_seed(results, reference, data), measure
+            )
+            for reference in references(results.table)
+            for row in results.table.rows
+            if row.label != reference
+            for data in results.table.data
+        }
+    )
 
 
 def differences_in_the_mean(results: Results) -> dict[tuple[str, str], Difference | None]:
@@ -87,13 +72,9 @@ def differences_in_the_mean(results: Results) -> dict[tuple[str, str], Differenc
 
     A seed gives one number, its mean over columns of the means over clients; Holm over all of the table's claims.
     """
-
-    def compared(table: Table) -> list[tuple[str, str]]:
-        return [(row, other.label) for row in table.claims for other in table.rows if other.label != row]
-
-    means = {row.label: _means_by_seed(results, row.label) for row in results.table.rows if results.table.claims}
-    shown = {(row, other): paired_difference(means[row], means[other]) for row, other in compared(results.table)}
-    return _of_the_whole(shown, compared(results.whole or results.table))
+    claims, rows = results.table.claims, [row.label for row in results.table.rows]
+    means = {row: _means_by_seed(results, row) for row in rows if claims}
+    return holm({(row, one): paired_difference(means[row], means[one]) for row in claims for one in rows if one != row})
 
 
 def _means_by_seed(results: Results, row: str) -> dict[int, dict[str, float]]:
@@ -146,34 +127,6 @@ def fewer_devices(results: Results) -> list[str]:
                     f"{', '.join(str(seed) for seed in sorted(lacking) if lacking[seed])}): "
                     "its mean and rank are over the rest."
                 )
-    return found
-
-
-def equal_rows(results: Results) -> list[str]:
-    """A sentence for each row that has another's accuracies to the digit, in all columns or in some.
-
-    Of several such rows before it that is named with which it shares the most columns.
-    """
-    found = []
-    rows = [row.label for row in results.table.rows]
-    accuracies = {row: {d: by_seed(results, row, d) for d in results.table.data} for row in rows}
-    for place, row in enumerate(rows):
-        shared = {
-            before: [d for d, scores in accuracies[row].items() if scores and scores == accuracies[before][d]]
-            for before in rows[:place]
-        }
-        before = max(shared, key=lambda one: len(shared[one]), default="")
-        if not before or not shared[before]:
-            continue
-        both = [d for d, scores in accuracies[row].items() if scores and accuracies[before][d]]
-        where = "" if shared[before] == both else f" in {', '.join(shared[before])}"
-        never = [
-            one
-            for one in (row, before)
-            if {run.final("clusters") for data in shared[before] for run in results.runs(one, data)} == {1}
-        ]
-        why = f": {' and '.join(never)} ended with one cluster in each run" if never else ""
-        found.append(f"{row} is equal to {before} to the last digit{where}{why}.")
     return found
 
 

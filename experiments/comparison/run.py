@@ -2,19 +2,18 @@
 
 Every cell is a run folder ``OUT/cells/SLUG``, with its log beside it. A cell is done when it has a summary and its
 settings are the ones that the table asks for now, so that a comparison that was stopped, or whose table has grown, goes
-on where it is.
+on where it is. A part of a table is a table with fewer rows, columns or seeds, and the same ``OUT``.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -24,7 +23,7 @@ from rich.text import Text
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings import Settings
-from bouquet.common.system.files import make_folder, write_json
+from bouquet.common.system.files import make_folder
 from bouquet.common.system.locks import locked
 from bouquet.common.system.resources import available_cores
 from bouquet.experiments.comparison.cell_process import CellProcess
@@ -36,12 +35,12 @@ from bouquet.server.record.reader import RecordError, Run, read_run
 
 MOST_SHOWN = 3  # running cells that the progress names
 GRACE = 15.0  # seconds that cells have to end themselves after Ctrl-C
-Begin = Callable[[Settings, Path, bool], CellProcess]
+Begin = Callable[[Settings, Path], CellProcess]
 # A second comparison would remove the cells that the first is running.
 ALONE = "Another comparison is running there; wait for it, or give another --out."
 # Settings of the server that say which devices a figure is of, and after which rounds; a run may go on with others.
 TESTED_BY = ("evaluate_every", "fraction_evaluate", "buffer", "min_replies")
-State = Literal["done", "missing", "half-done", "shorter", "other settings"]
+State = Literal["done", "missing", "other settings"]
 
 
 @dataclass
@@ -60,9 +59,7 @@ class Results:
     table: Table
     cells: list[CellResult] = field(default_factory=list)
     interrupted: bool = False
-    asked: frozenset[str] | None = None  # slugs of the cells that this comparison was to run; None for all
     tuning: Results | None = None  # of the table that its rows were tuned with
-    whole: Table | None = None  # what a part is of
 
     @property
     def failed(self) -> list[CellResult]:
@@ -75,31 +72,9 @@ class Results:
         return [*(self.tuning.failed if self.tuning else ()), *self.failed]
 
     @property
-    def failed_now(self) -> list[CellResult]:
-        """Those of all of them that this comparison was to run; the others failed in an earlier one."""
-        now = [one for one in self.failed if self.asks_for(one.cell)]
-        return [*(self.tuning.failed_now if self.tuning else ()), *now]
-
-    @property
-    def unrun(self) -> list[CellResult]:
+    def missing(self) -> list[CellResult]:
         """Cells that have neither failed nor been run."""
         return [one for one in self.cells if one.run is None and one.error is None]
-
-    @property
-    def missing(self) -> list[CellResult]:
-        """Those of them that were asked for."""
-        return [one for one in self.unrun if self.asks_for(one.cell)]
-
-    def asks_for(self, cell: Cell) -> bool:
-        """Whether this comparison was to run the cell."""
-        return self.asked is None or cell.slug in self.asked
-
-    def part(self, rows: Sequence[str], columns: Sequence[str], seeds: Sequence[int]) -> Results:
-        """These rows, columns and seeds alone, where some were asked for."""
-        table = self.table.narrowed(rows, columns, seeds)
-        slugs = {cell.slug for cell in table.cells}
-        cells = [one for one in self.cells if one.cell.slug in slugs]
-        return replace(self, table=table, cells=cells, whole=self.whole or self.table)
 
     def runs(self, strategy: str, data: str) -> list[Run]:
         """The finished runs of one row and column, in the order of the seeds."""
@@ -123,47 +98,42 @@ def run_table(
     out: Path,
     jobs: int | None,
     console: Console,
-    resume: bool = False,
-    asked: frozenset[str] | None = None,
     check: Callable[[Settings], None] | None = None,
     quiet: bool = False,
     begin: Begin = CellProcess,
+    wanted: Collection[str] | None = None,
 ) -> Results:
     """Run the cells that are not done, ``jobs`` at once, and read them all.
 
     A cell that fails is reported and the others go on. Ctrl-C, or SIGTERM, ends the cells that are running, keeps those
-    that are done, and returns what there is. With ``resume``, a cell that is half-done, or was run for fewer rounds,
-    goes on from its last checkpoint; otherwise it starts anew. With ``asked`` (`Table.part`) only these cells are run,
-    and the others are read where they are done. ``check`` is called with the settings of a cell of each row
-    and column, and of each column and seed, before the first runs. ``quiet`` says nothing but the progress, and what
-    failed. Raises `BouquetError` when ``out`` is in use by another comparison or holds what is not a run, and for what
-    does not pass the ``check``.
+    that are done, and returns what there is. A cell that was cut short starts anew. ``check`` is called with the
+    settings of a cell of each row and column, and of each column and seed, before the first runs. ``quiet`` says
+    nothing but the progress, and what failed. With ``wanted``, slugs of cells, no others are run or read.
+    Raises `BouquetError` when ``out`` is in use by another comparison or holds what is not a run, and for what does not
+    pass the ``check``.
     """
     folder = make_folder(out / "cells", "the folder of the runs")
     with locked(out, "the comparison's folder", ALONE), _terminated_like_interrupted():
-        results = Results(table, [CellResult(cell) for cell in table.cells], asked=asked)
+        results = Results(table, [CellResult(cell) for cell in table.cells])
         todo = []
-        for result in results.cells:
+        for result in results.cells if wanted is None else [r for r in results.cells if r.cell.slug in wanted]:
             state = cell_state(result.cell, folder / result.cell.slug)
             if state == "done":
                 result.run = read_run(folder / result.cell.slug)
-            elif results.asks_for(result.cell):
-                todo.append((result, state))
             else:
-                result.error = _earlier_failure(result.cell, folder / result.cell.slug)
+                todo.append((result, state))
         if check is not None:
             check_cells([result.cell for result, _ in todo], check)
         for result, state in todo:
             _check_removable(folder / result.cell.slug)
-            if not quiet and (state == "other settings" or (state == "shorter" and not resume)):
-                what = "with other settings" if state == "other settings" else "for fewer rounds"
-                console.print(Text(f"{result.cell.slug} was run {what} and is run again."))
+            if state == "other settings" and not quiet:
+                console.print(Text(f"{result.cell.slug} was run with other settings and is run again."))
         done = sum(result.run is not None for result in results.cells)
         if not quiet:
             console.print(f"{done} of {len(results.cells)} cells are done already.")
         if todo:
             at_once = min(jobs or default_jobs([result.cell for result, _ in todo]), len(todo))
-            _run_all(results, [result for result, _ in todo], folder, at_once, begin, console, resume, quiet)
+            _run_all(results, [result for result, _ in todo], folder, at_once, begin, console, quiet)
     return results
 
 
@@ -189,41 +159,20 @@ def check_cells(cells: Sequence[Cell], check: Callable[[Settings], None]) -> Non
 
 def cell_state(cell: Cell, folder: Path) -> State:
     """What a cell's folder holds, against what the table asks for now."""
-    if not folder.exists() or not any(folder.iterdir()):
+    if not (folder / run_folder.SUMMARY).exists():
         return "missing"
     try:
         run = read_run(folder)
-    except RecordError:  # by another release, or cut off
-        return "other settings" if (folder / run_folder.SUMMARY).exists() else "half-done"
-    if _shown_by(run.settings) != _shown_by(cell.settings) or run.settings.run.rounds > cell.settings.run.rounds:
+    except RecordError:  # by another release
         return "other settings"
-    if run.summary is None:
-        return "half-done"
-    return "done" if run.settings.run.rounds == cell.settings.run.rounds else "shorter"
+    return "done" if _shown_by(run.settings) == _shown_by(cell.settings) else "other settings"
 
 
 def _shown_by(settings: Settings) -> object:
     """What a cell's figures depend on: more than a run that goes on may not change."""
     server = {name: getattr(settings.server, name) for name in TESTED_BY}
     fleet = settings.simulation.speeds, settings.simulation.links, settings.personal.compare
-    return settings.fingerprint(), settings.model.weights, settings.train.mixed_precision, server, fleet
-
-
-def _failure_file(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}.failed")
-
-
-def _settings_of(cell: Cell) -> str:
-    return repr((_shown_by(cell.settings), cell.settings.run.rounds))
-
-
-def _earlier_failure(cell: Cell, folder: Path) -> str | None:
-    """Why the cell failed the last time that it was run, if it did, and with the settings that are asked for now."""
-    try:
-        kept = json.loads(_failure_file(folder).read_text(encoding="utf-8"))
-        return str(kept["error"]) if kept["settings"] == _settings_of(cell) else None
-    except (OSError, ValueError, LookupError, TypeError):  # none, or none that can be read
-        return None
+    return settings.fingerprint(), settings.run.rounds, settings.train.budget, settings.model.weights, server, fleet
 
 
 def default_jobs(cells: Sequence[Cell]) -> int:
@@ -242,7 +191,6 @@ def _run_all(
     jobs: int,
     begin: Begin,
     console: Console,
-    resume: bool,
     quiet: bool,
 ) -> None:
     """Keep ``jobs`` cells running until none is left, showing how far they are."""
@@ -256,7 +204,7 @@ def _run_all(
             while waiting or running:
                 while waiting and len(running) < jobs:
                     result = waiting.pop()
-                    running[_begin(result.cell, folder / result.cell.slug, begin, resume)] = result, time.monotonic()
+                    running[_begin(result.cell, folder / result.cell.slug, begin)] = result, time.monotonic()
                 state = _state_text(results, [result for result, _ in running.values()], folder)
                 ended = [process for process in running if process.has_ended]
                 progress.update(bar, advance=len(ended), state=state)
@@ -275,14 +223,11 @@ def _run_all(
                     _take(result, process, folder / result.cell.slug)
 
 
-def _begin(cell: Cell, folder: Path, begin: Begin, resume: bool) -> CellProcess:
-    """Start a cell in its folder: anew, or with ``resume`` from its last checkpoint."""
-    has_begun = cell_state(cell, folder) in ("half-done", "shorter")
-    going_on = resume and has_begun and any((folder / run_folder.CHECKPOINTS).glob("*"))
-    _failure_file(folder).unlink(missing_ok=True)
-    if folder.exists() and not going_on:
+def _begin(cell: Cell, folder: Path, begin: Begin) -> CellProcess:
+    """Start a cell in its folder, without whatever an earlier run left there."""
+    if folder.exists():
         shutil.rmtree(folder)
-    return begin(cell.settings, folder, going_on)
+    return begin(cell.settings, folder)
 
 
 def _take(result: CellResult, process: CellProcess, folder: Path) -> None:
@@ -292,8 +237,6 @@ def _take(result: CellResult, process: CellProcess, folder: Path) -> None:
         result.error = f"The run ended without a summary for these settings in {folder}."
     if result.error is None:
         result.run = read_run(folder)
-    else:
-        write_json(_failure_file(folder), {"settings": _settings_of(result.cell), "error": result.error})
 
 
 def _say(result: CellResult, seconds: float, console: Console, quiet: bool) -> None:

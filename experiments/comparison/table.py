@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bouquet.common.errors import BouquetError
-from bouquet.common.nearest import nearest
 from bouquet.common.settings import Settings
 from bouquet.common.task.score import Score
 from bouquet.common.task.task import task_of
@@ -80,42 +79,6 @@ class Table:
     def row(self, label: str) -> Row:
         """The row of a label."""
         return next(row for row in self.rows if row.label == label)
-
-    def part(self, rows: Sequence[str] = (), columns: Sequence[str] = (), seeds: Sequence[int] = ()) -> frozenset[str]:
-        """The slugs of the cells that some rows, columns and seeds are read from; of an empty one, all.
-
-        Raises `TableError` for what the table does not have.
-        """
-        for kind, asked, known in (
-            ("row", rows, tuple(row.label for row in self.rows)),
-            ("column", columns, self.data),
-            ("seed", seeds, self.seeds),
-        ):
-            for one in asked:
-                if one not in known:
-                    offered = nearest(repr(one), map(repr, known), "it has")
-                    raise TableError(f"The table {self.name} has no {kind} {one!r}; {offered}.")
-        strategies = {self.row(label).cells for label in rows or self.strategies}
-        data, numbers = columns or self.data, seeds or self.seeds
-        wanted = (cell for cell in self.cells if cell.data in data and cell.seed in numbers)
-        return frozenset(cell.slug for cell in wanted if cell.strategy in strategies)
-
-    def narrowed(self, rows: Sequence[str], columns: Sequence[str], seeds: Sequence[int]) -> Table:
-        """The table of these rows, columns and seeds alone, of an empty one all; without what a paper reports."""
-        kept = self.part(rows, columns, seeds)
-        data = tuple(one for one in self.data if one in (columns or self.data))
-        panels = {name: {c: label for c, label in found.items() if c in data} for name, found in self.panels.items()}
-        return replace(
-            self,
-            seeds=tuple(one for one in self.seeds if one in (seeds or self.seeds)),
-            strategies=tuple(one for one in self.strategies if one in (rows or self.strategies)),
-            data=data,
-            cells=tuple(cell for cell in self.cells if cell.slug in kept),
-            rows=tuple(row for row in self.rows if not rows or row.label in rows),
-            claims=tuple(row for row in self.claims if not rows or row in rows),
-            paper=(),
-            panels={name: found for name, found in panels.items() if found},
-        )
 
 
 def tuning_table(table: Table, check: Check = lambda settings: None) -> Table:

@@ -25,7 +25,6 @@ from bouquet.experiments.comparison.claims import (
     difference_text,
     differences,
     differences_in_the_mean,
-    equal_rows,
     fewer_devices,
     p_text,
     references,
@@ -34,7 +33,6 @@ from bouquet.experiments.comparison.claims import (
 )
 from bouquet.experiments.comparison.measures import Metric
 from bouquet.experiments.comparison.paper_comparison import paper_notes, paper_tables
-from bouquet.experiments.comparison.plots import score_by_bytes
 from bouquet.experiments.comparison.row_notes import protocol
 from bouquet.experiments.comparison.run import Results
 from bouquet.experiments.comparison.significance import Difference
@@ -282,16 +280,13 @@ def render_html(results: Results) -> str:
 
 
 def plots_of_results(results: Results) -> list[Figure]:
-    """A data set at a time: the score by round, and by bytes."""
+    """The score by round, a data set at a time."""
     score = results.table.score
     what, key = f"{score.label[0].upper()}{score.label[1:]}", score.of("macro")
     figures: list[Figure | None] = []
     for data in results.table.data:
         runs = {row.label: results.runs(row.label, data) for row in results.table.rows if row.tested == "method"}
-        figures += [
-            compared_by_round(f"{what}, {data}", f"macro {score.title}", runs, lambda run: run.outcome(key)),
-            score_by_bytes(f"{what} by bytes, {data}", runs),
-        ]
+        figures.append(compared_by_round(f"{what}, {data}", f"macro {score.title}", runs, lambda run: run.outcome(key)))
     return [figure for figure in figures if figure is not None]
 
 
@@ -303,11 +298,11 @@ def notes(results: Results) -> list[str]:
     said = [many if len(seeds) > 1 else f"Seed {listed} only.", HOW]
     if results.failed:
         said.append(f"{len(results.failed)} of {len(results.cells)} cells failed.")
-    if results.unrun:
-        said.append(f"{len(results.unrun)} of {len(results.cells)} cells have not been run yet.")
-    if results.failed or results.unrun:
+    if results.missing:
+        said.append(f"{len(results.missing)} of {len(results.cells)} cells have not been run yet.")
+    if results.failed or results.missing:
         said.append("Rows do not all have the same seeds: differences are over the seeds that both rows have.")
-    said += fewer_devices(results) + equal_rows(results) + tuning_notes(results) + paper_notes(results)
+    said += fewer_devices(results) + tuning_notes(results) + paper_notes(results)
     if lacking := missing_rows(results.table):
         said.append(
             f"The table lacks {'; '.join(lacking)}, without which it does not say whether federation pays; "

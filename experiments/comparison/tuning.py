@@ -7,7 +7,7 @@ laid over the settings of the table's cells, which then are run.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,42 +34,32 @@ def run_comparison(
     out: Path,
     jobs: int | None,
     console: Console,
-    resume: bool = False,
-    part: tuple[Sequence[str], Sequence[str], Sequence[int]] = ((), (), ()),
     check: Callable[[Settings], None] | None = None,
     quiet: bool = False,
     begin: Begin = CellProcess,
 ) -> Results:
-    """Run a part of a table, rows, columns and seeds, as `run_table` does; before it what its rows are tuned with.
+    """Run a table as `run_table` does; before it what its rows are tuned with.
 
-    Of a row and column that is not tuned yet, because its tuning was interrupted or was not asked for, no cell is run,
-    nor read where there is one.
+    Of a row and column that is not tuned yet, because its tuning was interrupted, no cell is run, nor read where there
+    is one.
     """
-    asked = table.part(*part)
     if table.tune is None:
-        return run_table(table, out, jobs, console, resume, asked, check, quiet, begin)
-    rows, columns, _ = part
+        return run_table(table, out, jobs, console, check, quiet, begin)
     for column, data in {(cell.data, cell.settings.data) for cell in table.cells}:
         check_apart(data, column)
     tuning, folder = tuning_table(table), out / "tune"
-    of = {label_of(row, values): row for row, grid in table.tune.grids.items() for values in combinations(grid)}
-    wanted = tuning.part([label for label in tuning.strategies if not rows or of[label] in rows], columns)
     if not quiet:
         seeds = _listed(table.tune.seeds)
-        console.print(f"Tuning is {len(wanted)} cells on the seeds {seeds}, then {len(asked)} are run.")
-    if check is not None and not all((folder / "cells" / slug / SUMMARY).exists() for slug in wanted):
-        check_cells([cell for cell in table.cells if cell.slug in asked], check)
-    tried = run_table(tuning, folder, jobs, console, resume, wanted, check, quiet, begin)
+        console.print(f"Tuning is {len(tuning.cells)} cells on the seeds {seeds}, then {len(table.cells)} are run.")
+    if check is not None and not all((folder / "cells" / cell.slug / SUMMARY).exists() for cell in tuning.cells):
+        check_cells(table.cells, check)
+    tried = run_table(tuning, folder, jobs, console, check, quiet, begin)
     choices = choices_of(table, tried)
     write_json(out / "tuned.json", tuned_json(table, choices))
     final = with_choices(table, choices)
     ready = {cell.slug for cell in final.cells if (cell.strategy, cell.data) in choices}
-    now = frozenset() if tried.interrupted else asked & ready
-    results = run_table(final, out, jobs, console, resume, now, check, quiet, begin)
-    for result in results.cells:
-        if result.cell.slug not in ready:
-            result.run = None  # of settings that nothing was chosen for
-    return replace(results, asked=asked, tuning=tried, interrupted=results.interrupted or tried.interrupted)
+    results = run_table(final, out, jobs, console, check, quiet, begin, set() if tried.interrupted else ready)
+    return replace(results, tuning=tried, interrupted=results.interrupted or tried.interrupted)
 
 
 def chosen_by(table: Table) -> str:
@@ -119,7 +109,7 @@ def check_apart(data: DataSettings, column: str) -> None:
     if data.dataset == OWN_DATA:
         return
     loaded = load_dataset(data.dataset, data.data_dir or None, data.standardise, data.classes, data.input_shape)
-    by_owner = loaded.owners is not None and (data.partition == "natural" or ":" in data.partition)
+    by_owner = loaded.owners is not None and data.partition == "natural"
     apart = data.reserved_fraction > 0 or (loaded.test_x is not None and not by_owner)
     missing = [] if data.test_samples is not None else ["data.test_samples, e.g. to 400"]
     missing += [] if apart else ["data.reserved_fraction, e.g. to 0.2"]

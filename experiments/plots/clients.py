@@ -70,27 +70,6 @@ def identity_by_round(run: Run) -> Figure | None:
     return figure
 
 
-def similarity_map(run: Run) -> Figure | None:
-    """Heat map, clients by clients, with the members of a cluster side by side."""
-    similarity = run.similarity
-    if similarity is None or not similarity.clients:
-        return None
-    clients = run.by_cluster(similarity.clients)
-    index = [similarity.clients.index(client) for client in clients]
-    figure, (ax,) = new_figure("Client against client", 5.8)
-    image = ax.imshow(
-        np.ma.masked_invalid(similarity.matrix[np.ix_(index, index)]), cmap="viridis", interpolation="nearest"
-    )
-    room = 3.9
-    _name_rows(ax.yaxis, clients, room)
-    clusters = [run.assignment.get(client, "?") for client in clients]
-    _name_blocks(ax.xaxis, clusters, "cluster", room)
-    _separate(ax, clusters, vertical=True)
-    _separate(ax, clusters, vertical=False)
-    figure.colorbar(image, ax=ax, orientation="horizontal", label=similarity.kind, shrink=0.8, aspect=40)
-    return figure
-
-
 def _shortened(name: str, most: int = 24) -> str:
     return name if len(name) <= most else name[: most - 9] + "…" + name[-8:]
 

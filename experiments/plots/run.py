@@ -15,8 +15,7 @@ from matplotlib.figure import Figure
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.methods import find_method
-from bouquet.common.plugins import is_loaded, load_object
-from bouquet.experiments.plots.clients import identity_by_round, similarity_map
+from bouquet.experiments.plots.clients import identity_by_round
 from bouquet.experiments.plots.style import dots, legend_of, line_style, new_figure, rounds_axis
 from bouquet.server.record.reader import Points, Run
 
@@ -32,13 +31,10 @@ def plots_of(run: Run) -> list[Figure]:
 def plots_of_method(name: str) -> Sequence[PlotFunction]:
     """The plots that only this method has; none where the record is of a method that is not installed here.
 
-    A strategy that is named as ``module:Class`` or ``./file.py:Class`` has them as its class attribute ``plots``, which
-    is looked at by the process of the run alone: to read a record is not to run code that the record names.
+    To read a record runs no code that the record names, beside that of registered methods.
     """
     try:
         method = find_method(name)
-        if ":" in name:
-            return load_object(name, "Strategy").plots if is_loaded(name) else ()
         return importlib.import_module(method.plots).PLOTS if method.plots else ()
     except (BouquetError, ImportError):
         return ()
@@ -75,4 +71,4 @@ def compared_by_round(
     return figure
 
 
-PLOTS: tuple[PlotFunction, ...] = (identity_by_round, similarity_map)
+PLOTS: tuple[PlotFunction, ...] = (identity_by_round,)

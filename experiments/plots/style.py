@@ -18,7 +18,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, LogFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 matplotlib.rcParams["text.parse_math"] = matplotlib.rcParams["text.usetex"] = False
@@ -56,20 +56,6 @@ def rounds_axis(ax: Axes, label: str = "completed rounds") -> None:
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.grid(color=GRID, linewidth=0.6)
     ax.set_axisbelow(True)
-
-
-def bytes_axis(ax: Axes, vertical: bool = True) -> None:
-    """Ticks such as 250 kB or 1.5 MB (powers of ten)."""
-    axis = ax.yaxis if vertical else ax.xaxis
-    axis.set_major_formatter(EngFormatter(unit="B"))
-
-
-def log_axis(ax: Axes, vertical: bool = True) -> None:
-    """A logarithmic scale, its ticks in plain text: 100, 1e+06."""
-    (ax.set_yscale if vertical else ax.set_xscale)("log")
-    axis = ax.yaxis if vertical else ax.xaxis
-    axis.set_major_formatter(LogFormatter())
-    axis.set_minor_formatter(LogFormatter())
 
 
 def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:

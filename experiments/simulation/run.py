@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import sys
@@ -40,12 +41,6 @@ from bouquet.strategies.base.sampling import fewest_replies, sample_size
 
 FIRST_NODE = SERVER_NODE + 1
 _read: set[str] = set()  # settings of devices' own data that were found to fit
-# For a Ray that is started here. It gives a machine up, and with it all clients at once, when its daemon has not
-# answered for a minute. One that is the only machine there is has been busy or asleep: were it gone, nobody would be
-# left to give it up.
-_ALONE: dict[str, Any] = {"include_dashboard": False, "_system_config": {"health_check_timeout_ms": 3_600_000}}
-_QUIET: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
-
 AT_ONCE = 64  # clients that the engine 'batched' trains together, at most
 
 
@@ -188,7 +183,7 @@ def _run_ray(settings: Settings, server_app: ServerApp, client_app: ClientApp) -
             "Simulation on Ray needs the extra 'simulation' (pip install 'bouquet-fl[simulation]'); "
             "or take --set simulation.engine=inline."
         ) from None
-    _start_ray(os.environ.get("RAY_ADDRESS", ""))  # Flower takes a Ray that is there, and ends it
+    _start_ray()  # Flower takes a Ray that is there, and ends it
     run_simulation(
         server_app,
         client_app,
@@ -197,8 +192,8 @@ def _run_ray(settings: Settings, server_app: ServerApp, client_app: ClientApp) -
     )
 
 
-def _start_ray(address: str) -> None:
-    """Start Ray here, or join a cluster, whose machines have this Python and Bouquet, and see this folder and the data.
+def _start_ray() -> None:
+    """Start Ray, on this machine alone.
 
     Its workers look for modules where this process does. Ray itself would have them look into the current folder first,
     where a client.py of the user's would take the place of Bouquet's; it does not where a job has a folder of its own.
@@ -212,21 +207,14 @@ def _start_ray(address: str) -> None:
         def _runtime_env_has_working_dir(self) -> bool:
             return True
 
-    try:
-        ray.init(
-            # Without "local", Ray would wait for the cluster that was started on this machine last, also where it is
-            # gone.
-            address=address or "local",
-            job_config=Elsewhere(),
-            runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}},
-            **({} if address else _ALONE),
-            **_QUIET,
-        )
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        if not address:
-            raise
-        reason = str(error).strip().partition("\n")[0]
-        raise BouquetError(
-            f"RAY_ADDRESS = {address!r} is no Ray cluster that can be joined: {reason} Start one there with "
-            "ray start --head, or unset the variable."
-        ) from None
+    ray.init(
+        address="local",  # else Ray would wait for the one that was started here last, also where it is gone
+        job_config=Elsewhere(),
+        runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}},
+        include_dashboard=False,
+        # Ray gives a machine up, and with it all clients at once, when its daemon has not answered for a minute. One
+        # that is the only machine has been busy or asleep: were it gone, nobody would be left to give it up.
+        _system_config={"health_check_timeout_ms": 3_600_000},
+        logging_level=logging.ERROR,
+        log_to_driver=False,
+    )

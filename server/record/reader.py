@@ -28,7 +28,7 @@ from bouquet.common.task.score import Score
 from bouquet.common.texts import of_rounds
 from bouquet.server.monitoring.diagnosis import failures
 from bouquet.server.record.status import FAILED, read_status
-from bouquet.server.run_folder import ROUNDS, SETTINGS, SIMILARITY, START, SUMMARY
+from bouquet.server.run_folder import ROUNDS, SETTINGS, START, SUMMARY
 
 MOST_BYTES = 2**23  # of the lines of a run without an end: what shows it stays quick
 Points = tuple[NDArray[np.float64], NDArray[np.float64]]
@@ -36,15 +36,6 @@ Points = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 class RecordError(BouquetError):
     """A folder that is not a run, or a file in it that cannot be read."""
-
-
-@dataclass(frozen=True)
-class Similarity:
-    """Clients against clients: what was measured, the clients in order, and the values (n, n)."""
-
-    kind: str
-    clients: tuple[str, ...]
-    matrix: NDArray[np.float64]
 
 
 def run_title(settings: Settings) -> str:
@@ -61,7 +52,6 @@ class Run:
     settings: Settings
     rounds: tuple[Mapping[str, Any], ...]
     summary: Mapping[str, Any] | None
-    similarity: Similarity | None
     folder: Path
     notes: tuple[str, ...] = ()
     started: float | None = None
@@ -192,13 +182,6 @@ class Run:
             return float(self.summary[key])
         return float(self.series(key)[1].sum())
 
-    def by_cluster(self, clients: tuple[str, ...] | None = None) -> list[str]:
-        """Clients ordered by cluster, then group, then name; those without a cluster come last."""
-        return sorted(
-            self.clients if clients is None else clients,
-            key=lambda c: (c not in self.assignment, self.assignment.get(c, 0), self._by_group(c), natural_order(c)),
-        )
-
     def by_group(self) -> list[str]:
         """Clients ordered by true group, then cluster, then name; those without a group come last."""
         return sorted(
@@ -268,9 +251,8 @@ def read_run(folder: Path | str) -> Run:
     if summary is None and said.get("state") == FAILED:
         notes.insert(0, f"The run failed. {said.get('reason', '')}")
     began, ended = (said[key] if is_number(said.get(key)) else None for key in ("started", "ended"))
-    similarity = _read_similarity(folder / SIMILARITY)
     start = read_object(folder / START) if (folder / START).exists() else {}
-    return Run(settings, tuple(rounds), summary, similarity, folder, tuple(notes), began, ended, start)
+    return Run(settings, tuple(rounds), summary, folder, tuple(notes), began, ended, start)
 
 
 def read_object(file: Path) -> dict[str, Any]:
@@ -333,19 +315,3 @@ def _read_rounds(file: Path, most: int | None) -> tuple[list[dict[str, Any]], li
             raise RecordError(f"{file}, line {number} has round = {index!r}, expected a whole number from 1 on.")
         rounds[index] = content
     return [rounds[index] for index in sorted(rounds)], notes
-
-
-def _read_similarity(file: Path) -> Similarity | None:
-    if not file.exists():
-        return None
-    content = read_object(file)
-    try:
-        clients = tuple(str(client) for client in content["clients"])
-        matrix = np.array(content["matrix"], dtype=float)
-    except (KeyError, TypeError, ValueError) as error:
-        raise RecordError(
-            f"{file} needs 'clients', a list of n names, and 'matrix', n lists of n numbers: {error!r}."
-        ) from None
-    if matrix.shape != (len(clients), len(clients)):
-        raise RecordError(f"{file} names {len(clients)} clients, but its matrix has shape {matrix.shape}.")
-    return Similarity(str(content.get("kind", "similarity")), clients, matrix)

@@ -1,7 +1,7 @@
 """The record of a run: what the server writes into ``runs/NAME`` while it trains.
 
 ``settings.json``, ``rounds.jsonl`` (one line a round, written when the round is over), ``summary.json``,
-``similarity.json`` where the method has one, ``models/`` with a safetensors file per cluster.
+``models/`` with a safetensors file per cluster.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bouquet.common.settings import Settings
 from bouquet.common.settings.resume import check_continues
 from bouquet.common.system.files import keep_private, make_folder, sweep, write_atomically, write_json
 from bouquet.server import run_folder
-from bouquet.server.run_folder import CHECKPOINTS, MODELS, ROUNDS, SETTINGS, SIMILARITY, SUMMARY, VERSIONS, holds_run
+from bouquet.server.run_folder import CHECKPOINTS, MODELS, ROUNDS, SETTINGS, SUMMARY, VERSIONS, holds_run
 from bouquet.strategies.base.strategy import MethodStrategy
 
 
@@ -110,15 +110,11 @@ class RunRecord:
         strategy: MethodStrategy[Any],
         frozen: Mapping[str, NDArray[Any]] = MappingProxyType({}),
     ) -> None:
-        """Write the models, the similarity and, last of all, the summary: a run without one did not end.
+        """Write the models and, last of all, the summary: a run without one did not end.
 
         ``frozen`` are the tensors that all models share and the strategy knows nothing of.
         """
         write_models(self.folder / MODELS, strategy, lambda cluster: f"cluster-{cluster}.safetensors", frozen)
-        if (similarity := strategy.client_similarity(strategy.state, strategy.train_round.replies)) is not None:
-            kind, clients, matrix = similarity
-            rounded = [[round(float(value), 6) for value in row] for row in matrix]
-            write_json(self.folder / SIMILARITY, {"kind": kind, "clients": list(clients), "matrix": rounded})
         write_json(self.folder / SUMMARY, dict(summary))
 
     def _make(self, settings: Settings) -> None:

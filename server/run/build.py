@@ -71,7 +71,10 @@ def build_strategy(settings: Settings, start: Start | PlainStart | None = None) 
         if strategy.places_by_loss:
             strategy.filters.append(Placing())
         if getattr(strategy, "num_clusters", None) == "auto":
-            strategy.filters.append(Rivals(lambda: getattr(strategy.state, "groups", None)))
+            strategy.filters.append(
+                # Before the first round there are no groups.
+                Rivals(lambda client: (groups := getattr(strategy.state, "groups", None)) and groups.model_for(client))
+            )
     if settings.personal.serve == "auto":
         strategy.filters.append(
             FleetVote(lambda: 0 if strategy.state is None else len(strategy.centers(strategy.state)))

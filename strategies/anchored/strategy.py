@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from bouquet.common.protocol import Instruction
 from bouquet.common.protocol.offers import LAYERS, TERMS
 from bouquet.strategies.anchored import ANCHOR_WEIGHT, PROCEDURE
-from bouquet.strategies.base.options import Weight
+from bouquet.strategies.base.options import Weight, Weighting
 from bouquet.strategies.fesem.state import FeSEMState
 from bouquet.strategies.fesem.strategy import FeSEM
 
@@ -45,18 +45,16 @@ class Anchored(FeSEM):
         K; ``"auto"`` finds it.
     anchor_weight : float, default 1.0
         λ; 0 trains every device alone beside FeSEM.
-    proximal_weight : float, default 0.001
-        FeSEM's λ/m, for the center as a device trains it.
-    weighting
-        See `bouquet.strategies.fesem.strategy.FeSEM`.
     """
 
     tested_model = "personal"
     trainings = "2"
 
     anchor_weight: Weight = 1.0
-    weighted_loss: bool = field(default=False, init=False)  # of FeSEM, and no option here; nor is the next one
-    matching: bool = field(default=False, init=False)
+    # Of FeSEM, and no options here.
+    proximal_weight: float = field(default=0.001, init=False)
+    weighted_loss: bool = field(default=False, init=False)
+    weighting: Weighting = field(default="uniform", init=False)
 
     def device_needs(self) -> Mapping[str, str]:
         """For the personal model."""

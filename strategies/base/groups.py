@@ -20,7 +20,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from bouquet.common.metrics import adjusted_rand_index
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import JUDGED
-from bouquet.strategies.base.options import Allowed, is_count
+from bouquet.strategies.base.options import Count
 from bouquet.strategies.base.replies import Matrix, Replies
 from bouquet.strategies.mathematics.aggregation import Assignment
 from bouquet.strategies.mathematics.groups import WIDTH, deviations, find_groups, sketch
@@ -42,10 +42,7 @@ PULL = 4.0  # robust deviations from which on a client is pulled to another clus
 DIVIDED, JOINED = 1.0, 2.0  # deviations of chance by which more devices must gain than lose
 LONGEST = 10  # rounds between trials, at most
 
-NumClusters = Annotated[
-    int | Literal["auto"],
-    Allowed("a whole number from 1, or 'auto'", lambda value: value == "auto" or is_count(value)),
-]
+NumClusters = Count | Literal["auto"]
 
 
 class Found(NamedTuple):

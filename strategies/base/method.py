@@ -11,10 +11,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bouquet.common import protocol
 from bouquet.common.parameters.layout import ParameterLayout, Vector
@@ -38,20 +37,6 @@ class Outcome(Generic[State]):
 
     state: State
     refused: Mapping[str, str] = field(default_factory=dict)
-
-
-class Similarity(NamedTuple):
-    """How a method sees its clients after a round: a name of the measure, the clients, and their matrix (n, n).
-
-    Examples
-    --------
-    >>> bouquet.Similarity("cosine", ("a", "b"), np.eye(2)).clients
-    ('a', 'b')
-    """
-
-    kind: str
-    clients: tuple[str, ...]
-    matrix: NDArray[np.floating[Any]]
 
 
 class MethodHooks(ABC, Generic[State]):
@@ -80,9 +65,6 @@ class MethodHooks(ABC, Generic[State]):
     tested_model: str = "received"
     clusters_chosen_on: str = "–"
     trainings: str = "1"
-    # Functions from a run's record to a figure, of a method that is not registered
-    # (`bouquet.common.methods.Method.plots`).
-    plots: ClassVar[Sequence[Callable[..., Any]]] = ()
 
     seed: int
     layout: ParameterLayout | None = None
@@ -176,10 +158,6 @@ class MethodHooks(ABC, Generic[State]):
     def record(self, state: State) -> dict[str, Any]:
         """What the method adds to the record of a round, as JSON."""
         return {}
-
-    def client_similarity(self, state: State, replies: Replies | None) -> Similarity | None:
-        """How the method sees its clients after a round, where it has a measure; ``replies`` are the last round's."""
-        return None
 
 
 def count_moved(before: Mapping[str, int], after: Mapping[str, int]) -> int:

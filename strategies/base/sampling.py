@@ -8,20 +8,13 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
+from pydantic import AfterValidator
 
 from bouquet.common.protocol import ARRAYS, CONFIG, NUM_EXAMPLES
-from bouquet.strategies.base.options import Above0, Allowed, Count, Share, WholeNumber, check_fields, is_count
+from bouquet.common.settings.sections import number_or_share
+from bouquet.strategies.base.options import Above0, Count, Share, WholeNumber, check_fields
 
 TRAIN_STREAM, EVALUATE_STREAM = 0, 1  # of the seed
-
-
-Fewest = Annotated[
-    int | float,
-    Allowed(
-        "a whole number from 1, or a share above 0, at most 1.0",
-        lambda value: is_count(value) or (isinstance(value, float) and 0 < value <= 1),
-    ),
-]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -49,7 +42,7 @@ class Sampling:
     arrayrecord_key: str = ARRAYS
     configrecord_key: str = CONFIG
     seed: int = 0
-    min_replies: Fewest = 1
+    min_replies: Annotated[int | float, AfterValidator(number_or_share)] = 1
     wait_timeout: Above0 = 600.0
     round_timeout: Above0 = 3600.0
     identify: bool = False

@@ -16,9 +16,9 @@ which a newcomer is led: it trains θ_c of the root, goes to the side whose upda
 
 Where this differs from the paper:
 
-- ε₁ and ε₂ belong to model, data and learning rate, and are chosen by eye. By default they are a quarter and three
-  quarters of the greatest norm of a mean update that the cluster, or what it came from, has had: what the updates then
-  still have in common hardly changes their cosines, and a client pulls nearly as hard as all together ever did
+- ε₁ and ε₂ belong to model, data and learning rate, and are chosen by eye. Here they are a quarter and three quarters
+  of the greatest norm of a mean update that the cluster, or what it came from, has had: what the updates then still
+  have in common hardly changes their cosines, and a client pulls nearly as hard as all together ever did
   (docs/decisions.md).
 - The paper asks every client in every round. Where only some are asked, an update counts for ``memory`` rounds, and a
   cluster that a client has just joined is not divided in that round. A client without an update that counts when its
@@ -37,15 +37,12 @@ from numpy.typing import NDArray
 
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import Instruction
-from bouquet.strategies.base.method import Similarity, one_model
-from bouquet.strategies.base.options import Above0, Share
+from bouquet.strategies.base.method import one_model
 from bouquet.strategies.base.replies import Matrix, Replies
 from bouquet.strategies.base.strategy import MethodStrategy
 from bouquet.strategies.mathematics.aggregation import Assignment, mean_of_centers
 from bouquet.strategies.mathematics.clustering import hierarchical_clusters
 from bouquet.strategies.mathematics.similarity import Distances, cosine_similarity, cosine_to
-
-SETTLED, IN_CONFLICT = 0.25, 0.75  # ε₁ and ε₂, as parts of the greatest norm of a mean update so far
 
 
 @dataclass(frozen=True)
@@ -83,25 +80,17 @@ class Bipartition(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class CFL(MethodStrategy[CFLState]):
-    """FedAvg in each cluster; a cluster whose model has settled while its clients still pull at it is divided in two.
-
-    Parameters
-    ----------
-    stationary_norm : float | None, default None
-        ε₁, above 0; none takes a quarter of the greatest norm of the cluster's mean update so far.
-    conflict_norm : float | None, default None
-        ε₂, above 0; none takes three quarters of that greatest norm.
-    min_separation : float, default 0.7
-        γ_max, 0 to 1. The default lets a cluster of k equally large groups be divided for every k, since their updates
-        then have a cosine of −1 / (k − 1), and hardly one whose updates have nothing in common (0).
-    """
+    """FedAvg in each cluster, of which one that has settled while its clients still pull at it is divided in two."""
 
     state_class = CFLState
     clusters_chosen_on = "uploaded updates"
 
-    stationary_norm: Above0 | None = None
-    conflict_norm: Above0 | None = None
-    min_separation: Share = 0.7
+    # ε₁ and ε₂, as parts of the greatest norm of a mean update that the cluster has had so far.
+    settled: ClassVar[float] = 0.25
+    in_conflict: ClassVar[float] = 0.75
+    # γ_max lets a cluster of k equally large groups be divided for every k, since their updates then have a cosine of
+    # −1 / (k − 1), and hardly one whose updates have nothing in common (0).
+    min_separation: ClassVar[float] = 0.7
     memory: ClassVar[int] = 5  # rounds for which an update counts, where not all clients are asked
 
     def initial_state(self, layout: ParameterLayout, initial: Vector) -> CFLState:
@@ -144,12 +133,6 @@ class CFL(MethodStrategy[CFLState]):
         """Of each cluster: ‖mean update‖ beside ε₁, greatest ‖update‖ beside ε₂, and the gap of the best division."""
         return {"num_clusters": len(state.centers), "descending": len(state.descending), "settling": state.last}
 
-    def client_similarity(self, state: CFLState, replies: Replies | None) -> Similarity | None:
-        """Cosine of the clients' updates of the last round."""
-        if not replies:
-            return None
-        return Similarity("cosine of client updates", replies.clients, cosine_similarity(replies.updates))
-
     # --- the division of a cluster ---------------------------------------------------------------------------
 
     def _divide(
@@ -164,8 +147,7 @@ class CFL(MethodStrategy[CFLState]):
         greatest = float(np.linalg.norm(rows, axis=1).max())
         largest = [*state.largest]
         largest[cluster] = max(largest[cluster], mean)
-        below = SETTLED * largest[cluster] if self.stationary_norm is None else self.stationary_norm
-        above = IN_CONFLICT * largest[cluster] if self.conflict_norm is None else self.conflict_norm
+        below, above = self.settled * largest[cluster], self.in_conflict * largest[cluster]
         seen: dict[str, Any] = {"mean_norm": mean, "below": below, "greatest_norm": greatest, "above": above}
         state = replace(state, largest=largest, last=[*state.last[:cluster], seen])
         if not (may and len(members) > 1 and mean < below and greatest > above):

@@ -27,21 +27,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import ARRAYS, Instruction, Proximal
 from bouquet.common.protocol.offers import LAYERS, TERMS
-from bouquet.strategies.base.method import Similarity, count_moved, one_model
-from bouquet.strategies.base.options import Count, Weight
+from bouquet.strategies.base.method import count_moved, one_model
+from bouquet.strategies.base.options import Count
 from bouquet.strategies.base.replies import Matrix, Replies
 from bouquet.strategies.base.strategy import MethodStrategy
-from bouquet.strategies.mathematics.aggregation import Assignment, mean_of_centers
+from bouquet.strategies.mathematics.aggregation import mean_of_centers
 from bouquet.strategies.mathematics.clustering import kmeans
-from bouquet.strategies.mathematics.similarity import euclidean_distances
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,6 @@ class ClusterFLState:
     models: dict[str, Vector] = field(default_factory=dict)  # w_i as each client sent it last
     assignment: dict[str, int] = field(default_factory=dict)  # client → the cluster that F puts it in
     moved: int = 0  # clients that the last F put into another cluster
-    spread: float | None = None  # Σ_i ‖w_i − w̄_k(i)‖² of the parameters
 
 
 @dataclass(eq=False, repr=False)
@@ -65,8 +62,6 @@ class ClusterFL(MethodStrategy[ClusterFLState]):
     ----------
     num_clusters : int, default 4
         K.
-    cluster_weight : float, default 0.05
-        β; the device minimises its loss + β·‖w_i − w̄_k‖² + (α − β)·‖w_i‖².
     """
 
     state_class = ClusterFLState
@@ -75,7 +70,7 @@ class ClusterFL(MethodStrategy[ClusterFLState]):
     clusters_chosen_on = "uploaded models"
 
     num_clusters: Count = 4
-    cluster_weight: Weight = 0.05
+    cluster_weight: ClassVar[float] = 0.05  # β
 
     def initial_state(self, layout: ParameterLayout, initial: Vector) -> ClusterFLState:
         """One common model, from which all begin."""
@@ -87,8 +82,7 @@ class ClusterFL(MethodStrategy[ClusterFLState]):
         β·‖·‖² is (2 β) / 2·‖·‖² on the wire. In the first rounds, before there are clusters, nothing holds a device:
         F is 0, as in the authors' code.
         """
-        tied = bool(state.assignment) and self.cluster_weight > 0
-        proximal = (Proximal(ARRAYS, 2 * self.cluster_weight),) if tied else ()
+        proximal = (Proximal(ARRAYS, 2 * self.cluster_weight),) if state.assignment else ()
         mean = mean_of_centers(state.centers)
         clusters = state.assignment
         return {
@@ -116,38 +110,13 @@ class ClusterFL(MethodStrategy[ClusterFLState]):
             models=models,
             assignment=assignment,
             moved=count_moved(state.assignment, assignment),
-            spread=clustering_penalty(parameters, indicator_matrix(labels, self.num_clusters), 1.0, 1.0),
         )
 
     def device_needs(self) -> Mapping[str, str]:
         """For the personal models, and what ties them."""
-        needs = {LAYERS: "each device goes on from its own model."}
-        if self.cluster_weight:
-            needs[TERMS] = f"cluster_weight = {self.cluster_weight:g} holds it near the mean of its cluster."
-        return needs
+        why = "each device goes on from its own model, held near the mean of its cluster."
+        return {LAYERS: why, TERMS: why}
 
     def record(self, state: ClusterFLState) -> dict[str, Any]:
-        """How many clients the last F moved, and how far the models of a cluster are apart."""
-        return {"num_clusters": len(state.centers), "moved": state.moved, "spread": state.spread}
-
-    def client_similarity(self, state: ClusterFLState, replies: Replies | None) -> Similarity | None:
-        """Euclidean distance between the clients' models."""
-        if not replies:
-            return None
-        return Similarity(
-            "Euclidean distance between client models",
-            replies.clients,
-            euclidean_distances(replies.layout.parameters_of(replies.W)),
-        )
-
-
-def indicator_matrix(labels: Assignment, num_clusters: int) -> NDArray[np.float64]:
-    """F (n × K): 1/√n_k where a client is in cluster k, else 0, so that Fᵀ F = I where no cluster is empty."""
-    member = np.equal.outer(labels, np.arange(num_clusters)).astype(np.float64)
-    return member / np.sqrt(np.maximum(member.sum(axis=0), 1))
-
-
-def clustering_penalty(W: Matrix, F: NDArray[np.float64], alpha: float, beta: float) -> float:
-    """α tr(W Wᵀ) − β tr(Fᵀ W Wᵀ F) of models W (n × d) and an indicator matrix F (n × K)."""
-    rows = W.astype(np.float64)
-    return float(alpha * np.square(rows).sum() - beta * np.square(F.T @ rows).sum())
+        """K, and how many clients the last F moved."""
+        return {"num_clusters": len(state.centers), "moved": state.moved}

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,10 +22,9 @@ from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import Instruction
 from bouquet.common.protocol.offers import TERMS, TRAINING
 from bouquet.strategies.base.method import one_model
-from bouquet.strategies.base.options import Above0To1, Weight, Weighting
+from bouquet.strategies.base.options import Weight, Weighting
 from bouquet.strategies.base.replies import Matrix, Replies
 from bouquet.strategies.base.strategy import MethodStrategy
-from bouquet.strategies.mathematics.aggregation import reptile_step
 
 ALL_SAMPLES = 2**31 - 1  # B = ∞, as a batch size that Flower's records can hold
 
@@ -118,32 +118,31 @@ class FedSGD(FedAvg):
         return {client: one_model(state.centers[0], config=config) for client in clients}
 
 
-@dataclass(eq=False, repr=False)
 class FedDist(FedAvg):
     """The global model moves by ε of the way to the mean of the clients' models, its nearest point in L2 (Eq. 3).
 
     The FeSEM paper names no step size. Reptile lets it fall linearly from 1 to 0 over the run; 0.5 is the mean of that,
-    and needs no knowledge of how long the run will be. With 1, FedDWS is FedAvg.
-
-    Parameters
-    ----------
-    step_size : float, default 0.5
-        ε of Reptile, above 0, at most 1.
-    weighting : {"uniform", "examples"}, default "uniform"
-        ``"uniform"`` is FedDist; ``"examples"``, by the clients' numbers of samples, is FedDWS.
+    and needs no knowledge of how long the run will be.
     """
 
-    step_size: Above0To1 = 0.5
-    weighting: Weighting = "uniform"
+    step_size: ClassVar[float] = 0.5  # ε of Reptile
+    weighting: ClassVar[Weighting] = "uniform"
 
     def update(self, state: GlobalState, round_: int, replies: Replies) -> GlobalState:
         """The step towards the mean of the replies; what is no parameter is taken from the mean as it is."""
         weights = replies.num_examples if self.weighting == "examples" else None
         mean = self.aggregation.center(replies.W, weights)
-        moved = reptile_step(state.centers[0], mean, self.step_size)
+        start = state.centers[0].astype(np.float64)
+        moved = (start + self.step_size * (mean[0] - start)).astype(np.float32)
         # A part of a step would leave a counter between two numbers, and one beyond the mean a variance below 0.
         center = np.where(replies.layout.parameter_columns, moved, mean[0])
         return GlobalState(center[None, :], sorted({*state.clients, *replies.clients}))
+
+
+class FedDWS(FedDist):
+    """FedDist whose mean weighs clients by their numbers of samples. With a whole step it would be FedAvg."""
+
+    weighting = "examples"
 
 
 def flower_mean(replies: Replies, weights: Sequence[int]) -> Vector:

@@ -37,7 +37,6 @@ from bouquet.common.protocol import ARRAYS, Instruction, Proximal
 from bouquet.common.protocol.offers import TRAINING
 from bouquet.strategies.base.groups import NumClusters
 from bouquet.strategies.base.method import count_moved, one_model
-from bouquet.strategies.base.options import Above0
 from bouquet.strategies.base.replies import Matrix, Replies
 from bouquet.strategies.baselines.one_shot import OneShotClustering, OneShotState
 from bouquet.strategies.cgpfl import CONTEXT_STEP, PERSONAL_STEPS, PROCEDURE
@@ -56,8 +55,6 @@ class CGPFL(OneShotClustering):
     ----------
     num_clusters : int | "auto", default "auto"
         K, the number of contexts; ``"auto"`` finds it.
-    proximal_weight : float, default 0.1
-        λ of the Moreau envelope.
     """
 
     tested_model = "personal"
@@ -65,7 +62,7 @@ class CGPFL(OneShotClustering):
     clusters_chosen_on = "uploaded contexts"
 
     num_clusters: NumClusters = "auto"
-    proximal_weight: Above0 = 0.1
+    proximal_weight: ClassVar[float] = 0.1  # λ
     personal_steps: ClassVar[int] = 5  # gradient steps of the personal model for each mini-batch
     context_step: ClassVar[float] = 0.3  # η λ, the part of the way to the personal model that the context then moves
     server_step: ClassVar[float] = 1.0  # β

@@ -132,27 +132,15 @@ def with_ratios(state: FedACState) -> FedACState:
     return replace(state, ratios=[float(r) if np.isfinite(r) else None for r in rho])
 
 
-def embedding_layers(layout: ParameterLayout, decision_layers: int | tuple[str, ...]) -> tuple[str, ...]:
-    """The layers before the decision, which is the last so many layers, or those of the given names.
-
-    Raises `BouquetError` where the embedding or the decision would have no layer.
-    """
+def embedding_layers(layout: ParameterLayout) -> tuple[str, ...]:
+    """All layers but the last one, which is the decision. Raises `BouquetError` where there is but one."""
     layers = layout.layers
-    if isinstance(decision_layers, int):
-        decision = layers[-decision_layers:] if decision_layers > 0 else ()
-    else:
-        decision = layout.check_layers(decision_layers)
     if len(layers) < 2:
         raise BouquetError(
-            f"Only one layer of the model is trained ({', '.join(layers)}), and decision_layers = {decision_layers!r} "
-            "needs two: freeze fewer (model.frozen), or take another method."
+            f"Only one layer of the model is trained ({', '.join(layers)}), and FedAC needs two, an embedding and a "
+            "decision: freeze fewer (model.frozen), or take another method."
         )
-    if not 0 < len(decision) < len(layers):
-        raise BouquetError(
-            f"decision_layers = {decision_layers!r}: from 1 to {len(layers) - 1} of the model's layers "
-            f"{', '.join(layers)}, by number or by name; the others are the embedding."
-        )
-    return tuple(layer for layer in layers if layer not in decision)
+    return layers[:-1]
 
 
 def only(vector: Vector, layout: ParameterLayout, layers: Sequence[str]) -> Vector:

@@ -13,18 +13,18 @@ What leaves a device: its personal model, whole, in every round that it takes pa
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
+from bouquet.common.errors import BouquetError
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import ARRAYS, ClientReply, Instruction, Payload, Proximal
 from bouquet.common.protocol.offers import LAYERS, TERMS
-from bouquet.strategies.base.method import Similarity, count_moved
-from bouquet.strategies.base.options import Count, Weight, check_options
+from bouquet.strategies.base.method import count_moved
+from bouquet.strategies.base.options import Count, Weight
 from bouquet.strategies.base.replies import Replies
 from bouquet.strategies.base.strategy import MethodStrategy
 from bouquet.strategies.fedac.similarity import SIMILARITIES, Measure, ModelSimilarity
@@ -39,9 +39,9 @@ from bouquet.strategies.fedac.state import (
 )
 from bouquet.strategies.fedac.tuning import RULES
 from bouquet.strategies.mathematics.aggregation import mean_of_centers
-from bouquet.strategies.mathematics.similarity import cosine_similarity
 
 GLOBAL_EMBEDDING = "global-embedding"  # record that holds φ_g
+MOST_CLUSTERS = 15  # that a tuning makes
 MAP_ROUNDS = 100  # until the map to p numbers is made anew; a client that it never saw brings that forward
 
 TuningRule = Literal["silhouette", "ratio", "off"]
@@ -59,17 +59,14 @@ class FedAC(MethodStrategy[FedACState]):
     proximal_weight : float, default 0.1
         λ, the pull of a personal model towards the center of its cluster.
     embedding_weight : float, default 0.1
-        μ, the pull of its embedding towards the global one; 0 is without, and nothing of it is sent.
-    decision_layers : int | tuple[str, ...], default 1
-        The layers that are not embedding: so many at the output, or their names.
+        μ, the pull of its embedding, all layers but the last one, towards the global one; 0 is without, and nothing of
+        it is sent.
     similarity : {"low-rank", "l2"}, default "low-rank"
         By which a client finds its cluster: the cosine of reduced models (Eq. 4), or the models' L2 distance.
     pca_dim : int, default 10
         p, the numbers of a reduced model. With very few, clients that are all alike look clustered.
     tuning : {"silhouette", "ratio", "off"}, default "silhouette"
         Of K: by the ``"silhouette"``, by the paper's ``"ratio"`` (section 4.5, Algorithm 3), or ``"off"``.
-    max_clusters : int, default 15
-        The greatest K of a tuning.
     tested : {"personal", "center"}, default "personal"
         What a device tests after the last round, its ``"personal"`` model or the ``"center"`` of its cluster.
     """
@@ -78,24 +75,19 @@ class FedAC(MethodStrategy[FedACState]):
     takes_late_replies = True
     clusters_chosen_on = "uploaded models, reduced to a few numbers"
 
-    num_clusters: int = 5
+    num_clusters: Count = 5
     proximal_weight: Weight = 0.1
     embedding_weight: Weight = 0.1
-    decision_layers: int | tuple[str, ...] = 1
     similarity: Measure = "low-rank"
     pca_dim: Count = 10
     tuning: TuningRule = "silhouette"
-    max_clusters: int = 15
     tested: Tested = "personal"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._rule = RULES.get(self.tuning)
-        most, range_ = (
-            (self.max_clusters, f"1 to max_clusters = {self.max_clusters}") if self._rule else (math.inf, "1")
-        )
-        fits = 1 <= self.num_clusters <= most
-        check_options(("num_clusters", self.num_clusters, f"a whole number from {range_}", fits))
+        if self._rule and self.num_clusters > MOST_CLUSTERS:
+            raise BouquetError(f"num_clusters = {self.num_clusters}: at most {MOST_CLUSTERS}, where it is tuned.")
         self.tested_model = "personal" if self.tested == "personal" else "received"
 
     @property
@@ -107,7 +99,7 @@ class FedAC(MethodStrategy[FedACState]):
 
     def initial_state(self, layout: ParameterLayout, initial: Vector) -> FedACState:
         """One center, the common initial model, and its embedding."""
-        embedding = embedding_layers(layout, self.decision_layers)
+        embedding = embedding_layers(layout)
         return FedACState(initial[None, :].copy(), only(initial, layout, embedding), list(embedding))
 
     def plan(self, state: FedACState, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
@@ -166,13 +158,6 @@ class FedAC(MethodStrategy[FedACState]):
             "map_round": state.map_round,
             "map_dims": 0 if state.directions is None else len(state.directions),
         }
-
-    def client_similarity(self, state: FedACState, replies: Replies | None) -> Similarity | None:
-        """Cosine of the clients' reduced models."""
-        if not state.known:
-            return None
-        cosine = cosine_similarity(state.rows(state.known))
-        return Similarity("cosine of the reduced client models", tuple(state.known), cosine)
 
     # --- the steps of Algorithm 1 --------------------------------------------------------------------------------
 
@@ -235,7 +220,7 @@ class FedAC(MethodStrategy[FedACState]):
         if state.low_rank is None or not clients:
             return state
         rows, reduced = state.rows(clients), state.low_rank.reduce(state.centers)
-        tuned = RULES[self.tuning](rows, state.labels(clients), reduced, self.max_clusters, self.seed)
+        tuned = RULES[self.tuning](rows, state.labels(clients), reduced, MOST_CLUSTERS, self.seed)
         state = replace(state, changes=tuned.changes, silhouettes={str(k): s for k, s in tuned.scores.items()})
         assignment = dict(zip(clients, tuned.labels.tolist(), strict=True))
         if assignment == state.assignment and tuned.num_clusters == len(state.centers):

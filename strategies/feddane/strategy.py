@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import ARRAYS, Instruction, Payload, Proximal
 from bouquet.common.protocol.offers import TRAINING
 from bouquet.strategies.base.method import Ask, one_model
-from bouquet.strategies.base.options import Weight
 from bouquet.strategies.base.replies import Matrix, Replies
 from bouquet.strategies.base.sampling import fewest_replies
 from bouquet.strategies.base.strategy import MethodStrategy
@@ -40,17 +40,12 @@ class FedDANE(MethodStrategy[FedDANEState]):
 
     What leaves a device in a round: its gradient at the global model, then that model as it trained it; its number of
     samples, its losses and accuracies. What it is sent: the global model twice, and the mean gradient.
-
-    Parameters
-    ----------
-    proximal_weight : float, default 0.1
-        μ.
     """
 
     state_class = FedDANEState
     trainings = "1, and 2 passes for gradients"
 
-    proximal_weight: Weight = 0.1
+    proximal_weight: ClassVar[float] = 0.1  # μ
 
     def initial_state(self, layout: ParameterLayout, initial: Vector) -> FedDANEState:
         """The initial model."""
@@ -83,7 +78,7 @@ class FedDANE(MethodStrategy[FedDANEState]):
             return {}
         instruction = Instruction(
             {ARRAYS: Payload(state.centers[0]), GRADIENT: Payload(state.gradient)},
-            proximal=(Proximal(ARRAYS, self.proximal_weight),) if self.proximal_weight else (),
+            proximal=(Proximal(ARRAYS, self.proximal_weight),),
             procedure=PROCEDURE,
         )
         return {client: instruction for client in clients if client in (state.asked or [])}

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 
 from bouquet.strategies.base.replies import Matrix, Replies
 from bouquet.strategies.fedtsdp.hopkins import Weights
-from bouquet.strategies.mathematics.similarity import Distances
 
 
 @dataclass(frozen=True)
@@ -38,8 +37,6 @@ class FedTSDPState:
     # Clients that had lost their own layers when they had been sent no others.
     lost_layers: list[str] = field(default_factory=list)
     observed: Observed = Observed()
-    divergence: Distances | None = None  # JS of the last round's clients, (n, n)
-    divergence_clients: list[str] = field(default_factory=list)
 
 
 def answered(state: FedTSDPState, replies: Replies) -> tuple[FedTSDPState, Replies]:

@@ -21,7 +21,7 @@ from bouquet.common.errors import BouquetError
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import ARRAYS, SPARE, Instruction, Payload
 from bouquet.common.protocol.offers import LAYERS
-from bouquet.strategies.base.method import Ask, Outcome, Similarity, one_model
+from bouquet.strategies.base.method import Ask, Outcome, one_model
 from bouquet.strategies.base.options import Above0, Above0To1, Count, Share, Weight
 from bouquet.strategies.base.replies import PublicData, Replies
 from bouquet.strategies.base.strategy import MethodStrategy
@@ -136,7 +136,6 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
             return Outcome(state, diverged)
         divergence = jensen_shannon_divergence(outputs)  # Eq. 5
         distances = weight_distances(replies.W, replies.layout)  # Eq. 9
-        state = replace(state, divergence=divergence, divergence_clients=list(replies.clients))
         state = self._observe(state, round_, outputs, divergence, distances)  # H, Eq. 6
         if state.observed.clustered:
             state, labels = self._decouple(state, replies.clients, divergence, distances)
@@ -170,13 +169,6 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
             "sampling_entropy": entropy(state.weights),
             "quantiles": list(QUANTILES),
         }
-
-    def client_similarity(self, state: FedTSDPState, replies: Replies | None) -> Similarity | None:
-        """The Jensen–Shannon divergence of the clients of the last round."""
-        if state.divergence is None:
-            return None
-        kind = "Jensen–Shannon divergence of outputs on public data"
-        return Similarity(kind, tuple(state.divergence_clients), state.divergence)
 
     # --- the steps of Algorithm 1 ------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from bouquet.common.protocol import ARRAYS, Instruction, Proximal
 from bouquet.common.protocol.offers import TERMS
 from bouquet.strategies.base.first_models import FirstModels
 from bouquet.strategies.base.groups import NumClusters
-from bouquet.strategies.base.method import Similarity, count_moved, one_model
+from bouquet.strategies.base.method import count_moved, one_model
 from bouquet.strategies.base.options import Weight, Weighting
 from bouquet.strategies.base.replies import Matrix, Replies
 from bouquet.strategies.base.strategy import MethodStrategy
@@ -31,7 +31,6 @@ from bouquet.strategies.fesem.state import FeSEMState
 from bouquet.strategies.fesem.steps import expectation_step, matched_to, mean_distance
 from bouquet.strategies.mathematics.aggregation import Assignment, mean_of_centers
 from bouquet.strategies.mathematics.clustering import kmeans
-from bouquet.strategies.mathematics.similarity import euclidean_distances
 
 
 @dataclass(eq=False, repr=False)
@@ -51,8 +50,6 @@ class FeSEM(MethodStrategy[FeSEMState]):
         round on; a client that is not known yet counts as the mean one. Without it λ/m is the same for all.
     weighting : {"uniform", "examples"}, default "uniform"
         ``"uniform"`` is Eq. 9; ``"examples"`` weighs clients by their number of samples.
-    matching : bool, default False
-        Align hidden units before averaging (FeSEM-MA, section 5.1).
     """
 
     state_class = FeSEMState
@@ -65,7 +62,7 @@ class FeSEM(MethodStrategy[FeSEMState]):
     proximal_weight: Weight = 0.001
     weighted_loss: bool = False
     weighting: Weighting = "uniform"
-    matching: bool = False
+    matching: ClassVar[bool] = False
 
     def initial_state(self, layout: ParameterLayout, initial: Vector) -> FeSEMState:
         """One center: the common initial model."""
@@ -131,13 +128,6 @@ class FeSEM(MethodStrategy[FeSEMState]):
             "log_p": state.groups.log_p,
         }
 
-    def client_similarity(self, state: FeSEMState, replies: Replies | None) -> Similarity | None:
-        """Euclidean distance between the clients' models of the last round."""
-        if not replies:
-            return None
-        distances = euclidean_distances(replies.layout.parameters_of(replies.W))
-        return Similarity("Euclidean distance between client models", replies.clients, distances)
-
     def _maximization_step(self, W: Matrix, nearest: Assignment, replies: Replies, centers: Matrix) -> Matrix:
         """Eq. 9: each center (K, d) becomes the mean of its clients' models W (n × d); one without clients stays."""
         weights = replies.num_examples if self.weighting == "examples" else None
@@ -184,3 +174,9 @@ class FeSEM(MethodStrategy[FeSEMState]):
         if sizes := [*state.sizes.values()]:
             weight *= sum(sizes) / state.sizes.get(client, sum(sizes) / len(sizes))
         return (Proximal(ARRAYS, weight),) if weight else ()
+
+
+class FeSEMMA(FeSEM):
+    """FeSEM-MA: FeSEM that aligns the hidden units of models before it averages them (section 5.1)."""
+
+    matching = True

@@ -19,9 +19,9 @@ The device's part is `bouquet.strategies.gradient_loss.device`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from bouquet.common.protocol import ClientReply, Instruction, Payload
 from bouquet.common.protocol.offers import TRAINING
 from bouquet.strategies.base.groups import NumClusters
 from bouquet.strategies.base.method import Outcome, count_moved
-from bouquet.strategies.base.options import Allowed, Share, is_count
+from bouquet.strategies.base.options import Count, Share
 from bouquet.strategies.base.replies import Replies
 from bouquet.strategies.base.strategy import MethodStrategy
 from bouquet.strategies.gradient_loss import wire as choice
@@ -41,9 +41,7 @@ from bouquet.strategies.gradient_loss.wire import BatchLoss, Choice, LocalUpdate
 from bouquet.strategies.mathematics.initialisation import random_models
 
 EmptyCluster = Literal["tell", "leave"]
-ChoiceBatches = Annotated[
-    int | Literal["all"], Allowed("a whole number from 1, or 'all'", lambda value: value == "all" or is_count(value))
-]
+ChoiceBatches = Count | Literal["all"]
 
 TOLD_STREAM = 2  # beside the base's streams of sampling
 
@@ -61,14 +59,14 @@ class GradientLoss(MethodStrategy[GradientLossState]):
         λ of Eq. 4, 0 to 1; 0 is IFCA.
     similarity : {"cosine", "euclidean"}, default "cosine"
         S of Eq. 3: the ``"cosine"`` of −∇L and Δ, or the negative ``"euclidean"`` distance between them.
-    local_update : {"step", "epochs"}, default "step"
+    local_update : {"step", "epochs"}, default "epochs"
         One gradient ``"step"`` on the mini-batch that decided (Eq. 5; ``train.local_epochs`` does not count then), or
-        ``"epochs"``: ``train.local_epochs`` passes over the device's data.
+        ``"epochs"``: ``train.local_epochs`` passes over the device's data. The paper's one step a round needs many more
+        rounds than any other method here (docs/defaults.md).
     choice_batches : int | "all", default 1
         So many mini-batches of the round decide, as far as the device has them; a step is still taken on the first. The
-        paper's 1 is little where a mini-batch is small. ``"all"`` are all of the device's training data, as IFCA has it
-        (its Algorithm 1, and its authors' code); without a gradient they are judged in evaluation mode. The method
-        ``ifca`` has ``"all"`` by default.
+        paper's 1 is little where a mini-batch is small. ``"all"`` are all of the device's training data, which
+        without a gradient are judged in evaluation mode.
     batch_loss : {"mean", "sum"}, default "mean"
         L of Eq. 1 and 4: the mean over the samples that decide, or the paper's ``"sum"``. The step is the mean's.
     empty_cluster : {"tell", "leave"}, default "tell"
@@ -82,7 +80,7 @@ class GradientLoss(MethodStrategy[GradientLossState]):
     num_clusters: NumClusters = "auto"
     gradient_weight: Share = 0.2
     similarity: Similarity = "cosine"
-    local_update: LocalUpdate = "step"
+    local_update: LocalUpdate = "epochs"
     choice_batches: ChoiceBatches = 1
     batch_loss: BatchLoss = "mean"
     empty_cluster: EmptyCluster = "tell"
@@ -213,6 +211,17 @@ class GradientLoss(MethodStrategy[GradientLossState]):
             return {}
         drawn = np.random.default_rng([self.seed, round_, TOLD_STREAM]).permutation(sorted(clients))
         return dict(zip(drawn[: len(clients) // 2].tolist(), _empty(state), strict=False))
+
+
+@dataclass(eq=False, repr=False)
+class IFCA(GradientLoss):
+    """The choice by the loss alone, on all of a device's training data, as IFCA's Algorithm 1 and its authors' code.
+
+    Ghosh, Chung, Yin, Ramchandran: An Efficient Framework for Clustered Federated Learning. NeurIPS 2020.
+    """
+
+    gradient_weight: float = field(default=0.0, init=False)
+    choice_batches: ChoiceBatches = "all"
 
 
 def _empty(state: GradientLossState) -> list[int]:

@@ -142,16 +142,6 @@ def mean_without_ends(W: Matrix, cut: int) -> Vector:
     return mean
 
 
-def reptile_step(center: Vector, W: Matrix, step_size: float, weights: ArrayLike | None = None) -> Vector:
-    """``center`` (d,) moved by ``step_size`` ε of the way to the (weighted) mean of the rows of W (n × d).
-
-    φ ← φ + ε · mean_i(w_i − φ), Nichol et al. 2018, batched form of Algorithm 1. ε = 1 is `weighted_mean`. FedDist
-    weighs all clients alike, FedDWS by data size, as the FeSEM paper describes them.
-    """
-    start = center.astype(np.float64)
-    return (start + step_size * (weighted_mean(W, weights) - start)).astype(center.dtype)
-
-
 def _check_weights(weights: ArrayLike | None, count: int) -> NDArray[np.float64]:
     """One finite, non-negative float64 weight for each of ``count`` rows; all 1 where none are given."""
     if weights is None:

@@ -6,10 +6,7 @@ array and no float64 copy of W is held.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +22,6 @@ Distances = NDArray[np.float64]
 _CANCELLATION = 1e-8
 # Columns a thread hands to SciPy at once: 1,000 rows of them (2 MB) stay in a core's cache.
 _COLUMNS = 256
-# Differences of coordinates, of all pairs, from which on it is worth to import PyTorch for them: SciPy takes as long.
-_WORTH_PYTORCH = 1e9
 # Values, and columns at least, that a thread converts for a product at once.
 _ELEMENTS, _LEAST_COLUMNS = 2**18, 1024
 
@@ -113,7 +108,7 @@ def l1_discrepancy(W: Matrix, scaling: Literal["shared", "own"] = "shared") -> D
     the others. Values are from 0 to 1.
 
     The blocks of columns are shared out to threads and added up in one order, so that the result does not depend on
-    how many threads there are. Of many large models the differences within a block are taken in float32.
+    how many threads there are.
     """
     if scaling not in ("shared", "own"):
         raise BouquetError(f"The scaling of the L1 discrepancy is {scaling!r}; it can be 'shared' or 'own'.")
@@ -129,16 +124,8 @@ def l1_discrepancy(W: Matrix, scaling: Literal["shared", "own"] = "shared") -> D
         return part
 
     total = np.zeros(n * (n - 1) // 2)
-    blocks = column_slices(W, _COLUMNS)
-    distances: Callable[[NDArray[np.float64]], NDArray[Any]] = partial(pdist, metric="cityblock")
-    threads: AbstractContextManager[None] = nullcontext()
-    if len(total) * d >= _WORTH_PYTORCH:
-        from bouquet.strategies.mathematics.torch_distances import cityblock, one_thread_each  # imports PyTorch
-
-        distances, threads = cityblock, one_thread_each()
-    with threads:
-        for part in in_threads(lambda block: distances(scaled(block)), blocks):
-            total += part
+    for part in in_threads(lambda block: pdist(scaled(block), "cityblock"), column_slices(W, _COLUMNS)):
+        total += part
     return squareform(total / d)
 
 

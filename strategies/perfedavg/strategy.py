@@ -12,13 +12,13 @@ independent, as in the paper.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from bouquet.common.protocol import Instruction, Scalar
 from bouquet.common.protocol.offers import TRAINING
 from bouquet.strategies.base.method import one_model
-from bouquet.strategies.base.options import Above0, Weighting
+from bouquet.strategies.base.options import Above0
 from bouquet.strategies.baselines.fedavg import FedDist, GlobalState
 from bouquet.strategies.perfedavg import ADAPTATION_RATE, ADAPTATION_STEPS, PROCEDURE
 
@@ -43,8 +43,7 @@ class PerFedAvg(FedDist):
     takes_steps = False  # its meta-steps are more than local SGD's
 
     adaptation_rate: Above0 = 0.01
-    step_size: float = field(default=1.0, init=False)  # no options here: the server takes the plain mean
-    weighting: Weighting = field(default="uniform", init=False)
+    step_size = 1.0  # the server takes the plain mean
     adaptation_steps: ClassVar[int] = 1  # gradient steps of adaptation before a test; 1 in the paper
 
     def device_needs(self) -> Mapping[str, str]:

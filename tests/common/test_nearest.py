@@ -36,7 +36,7 @@ def test_the_nearest_three_or_all(name, said):
         (lambda: load_settings(None, ["train.learn_rate=1"]), "'train.learn_rate'; nearest are learning_rate,"),
         (lambda: load_settings(None, ["local_epochs=1"]), "Unknown setting 'local_epochs'; nearest is train.local_e"),
         (lambda: load_settings(None, ["train.rounds=1"]), "Unknown setting 'train.rounds'; nearest is run.rounds"),
-        (lambda: load_settings(None, ["data.partition=Rotate"]), "data.partition = 'Rotate': nearest is rotated, or"),
+        (lambda: load_settings(None, ["data.partition=Rotate"]), "data.partition = 'Rotate': nearest is rotated."),
         (lambda: parse_metric("acuracy_micro_"), "Unknown metric 'acuracy_micro_'; nearest are accuracy_micro,"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Data sets and partitions of the user's own, named as ``module:function`` or ``./file.py:function``."""
+"""Data sets of the user's own, named as ``module:function`` or ``./file.py:function``."""
 
 import textwrap
 
@@ -8,7 +8,6 @@ import pytest
 from bouquet.client.data.loading import load_partition
 from bouquet.common.data.catalog import dataset_info
 from bouquet.common.data.datasets import load_dataset
-from bouquet.common.data.partitions import partition
 from bouquet.common.errors import BouquetError
 from bouquet.common.model.build import model_shape
 from bouquet.common.model.card import ModelCard
@@ -19,7 +18,6 @@ DATA = """
     from bouquet.common.data.datasets import Dataset
     from bouquet.common.data.catalog import DatasetInfo, described
     from bouquet.common.errors import BouquetError
-    from bouquet.common.data.partitions import ClientPart
 
     SMALL = DatasetInfo(input_shape=(1, 2, 2), num_classes=2, scale=255.0)
 
@@ -55,32 +53,6 @@ DATA = """
     @described(SMALL)
     def lists(data_dir):
         return Dataset("squares", [[1]], [0])
-
-    def by_owner(labels, num_clients, seed, owners):
-        return [ClientPart(np.flatnonzero(owners == i)[::-1], group=i % 2) for i in range(num_clients)]
-
-    def halves(labels, num_clients, seed, *, groups=None, **rest):
-        assert rest["beta"] == 0.5
-        order = np.random.default_rng(seed).permutation(len(labels))
-        return np.array_split(order[: len(labels) // 2], num_clients)
-
-    def few(labels, num_clients, seed):
-        return [[0, 1]]
-
-    def twice(labels, num_clients, seed):
-        return [np.arange(12)] * num_clients
-
-    def beyond(labels, num_clients, seed):
-        return [np.arange(20) + 20 * i for i in range(num_clients)]
-
-    def fractions(labels, num_clients, seed):
-        return [[0.5]] * num_clients
-
-    def fails(labels, num_clients, seed):
-        return labels["x"]
-
-    def empty(labels, num_clients, seed):
-        return [np.arange(0)] * num_clients
 """
 
 
@@ -128,36 +100,7 @@ def test_a_data_set_that_does_not_work_is_named(name, message):
         load_dataset(own(name))  # which looks at its description first
 
 
-def test_a_partition_of_ones_own_is_told_what_it_asks_for():
-    data = load_dataset(own("squares"))
-    parts = partition(own("by_owner"), data.y, 4, 0, owners=data.owners)
-    assert [part.group for part in parts] == [0, 1, 0, 1]
-    assert parts[1].indices.tolist() == list(range(10, 20))
-    first, again = (partition(own("halves"), data.y, 2, 3, groups=2, samples_per_client=8, minimum=2) for _ in "ab")
-    assert [len(part.indices) for part in first] == [8, 8]
-    assert all(np.array_equal(a.indices, b.indices) for a, b in zip(first, again, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("nowhere", {}, "Partition 'own_data_for_test:nowhere' cannot be imported"),
-        ("few", {}, "gives 1 parts for 2 clients"),
-        ("twice", {}, "gives a sample of client 1 twice, or to another client"),
-        ("beyond", {}, "gives client 1 indices 20 to 39; there are 30 samples"),
-        ("fractions", {}, "gives client 0 float64"),
-        ("fails", {}, "failed: IndexError"),
-        ("empty", {}, "gives client 0 float64|leaves client 0 with 0 samples"),
-        ("few", {"groups": 2}, "has no groups to set: its function takes no keyword groups"),
-    ],
-)
-def test_a_partition_that_does_not_work_is_named(name, options, message):
-    with pytest.raises(BouquetError, match=message):
-        partition(own(name), np.arange(30) % 2, 2, 0, **options)
-
-
-def test_both_by_the_path_of_a_file(tmp_path):
-    file = tmp_path / "own_data_for_test.py"
-    part = load_partition(f"{file}:squares", f"{file}:by_owner", 2, 4, seed=0)
-    assert (part.group, len(part.train_y), len(part.test_y)) == (0, 8, 2)
+def test_it_may_be_named_by_the_path_of_its_file(tmp_path):
+    part = load_partition(f"{tmp_path / 'own_data_for_test.py'}:squares", "natural", 2, 4, seed=0)
+    assert (len(part.train_y), len(part.test_y)) == (8, 2)
     assert part.input_shape == (1, 2, 2)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from bouquet.common.settings import Settings, parse_settings
@@ -21,7 +20,6 @@ def make_run(
     groups: int | None = 2,
     rounds: int = 3,
     finished: bool = True,
-    similarity: bool = False,
     accuracy: float = 0.9,
     layers: tuple[str, ...] = ("fc1", "fc2"),
 ) -> Path:
@@ -70,12 +68,6 @@ def make_run(
             }
         )
     (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    if similarity:
-        points = np.array([[truth[name]] for name in names], dtype=float)
-        matrix = np.abs(points - points.T).tolist()
-        (folder / "similarity.json").write_text(
-            json.dumps({"kind": "Euclidean distance between client models", "clients": names, "matrix": matrix})
-        )
     if finished:
         summary = {
             "strategy": settings.strategy.name,

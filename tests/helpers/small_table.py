@@ -53,11 +53,10 @@ class FakeRunner:
 
     def __init__(self, write, before=lambda name: None, ended=lambda runner: True):
         self.write, self.before, self.ended = write, before, ended
-        self.ran, self.resumed = [], []
+        self.ran = []
 
-    def __call__(self, settings, out, resume=False):
+    def __call__(self, settings, out):
         self.ran.append(out.name)
-        self.resumed += [out.name] if resume else []
         return FakeCell(partial(self.work, settings, out), partial(self.ended, self))
 
     def work(self, settings, out):

@@ -13,7 +13,7 @@ def test_every_name_builds_with_its_defaults(name):
     assert isinstance(strategy, MethodStrategy)
     assert (strategy.seed, strategy.fraction_train) == (3, 0.5)
     assert strategy.__class__.__doc__
-    assert "sampling" not in hyper_parameters(strategy_class(name)[0])
+    assert "sampling" not in hyper_parameters(strategy_class(name))
 
 
 def test_options_are_read_as_their_types():
@@ -43,13 +43,13 @@ def test_what_is_wrong_is_named(name, options, message):
 
 
 def test_a_strategy_of_ones_own():
-    assert strategy_class("bouquet.strategies.fesem.strategy:FeSEM") == (FeSEM, {})
+    assert strategy_class("bouquet.strategies.fesem.strategy:FeSEM") is FeSEM
 
 
 def test_the_facts_of_a_method_that_no_option_decides_are_its_classs():
-    kept = {name for name in METHODS if strategy_class(name)[0].models_on_devices_only}
+    kept = {name for name in METHODS if strategy_class(name).models_on_devices_only}
     assert kept == {"fedper", "standalone"}
-    assert {name for name in METHODS if strategy_class(name)[0].clusters_chosen_on == "–"} == {
+    assert {name for name in METHODS if strategy_class(name).clusters_chosen_on == "–"} == {
         *("ditto", "per-fedavg", "feddane", "fedper", "fedavg"),
         *("fedprox", "fedsgd", "feddist", "feddws", "standalone"),
     }

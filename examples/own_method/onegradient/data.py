@@ -2,7 +2,6 @@ import numpy as np
 
 from bouquet.common.data.catalog import DatasetInfo, described
 from bouquet.common.data.datasets import Dataset
-from bouquet.common.data.partitions import ClientPart
 
 
 @described(DatasetInfo(input_shape=(1, 6, 6), num_classes=2))
@@ -13,12 +12,3 @@ def halves(data_dir):
     x[y == 0, :, :3] += 1
     x[y == 1, :, :, :3] += 1
     return Dataset("halves", x.astype(np.float32), y)
-
-
-def swapped(labels, num_clients, seed):
-    """Equal parts; every second client calls each class by the other's name."""
-    order = np.random.default_rng(seed).permutation(len(labels))
-    return [
-        ClientPart(part, group=i % 2, label_permutation=(1, 0) if i % 2 else None)
-        for i, part in enumerate(np.array_split(order, num_clients))
-    ]

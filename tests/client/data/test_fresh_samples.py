@@ -15,7 +15,6 @@ DATA = """
     import numpy as np
     from bouquet.common.data.datasets import Dataset
     from bouquet.common.data.catalog import DatasetInfo, described
-    from bouquet.common.data.partitions import ClientPart
 
     def images(first, y):
         x = np.zeros((len(y), 1, 3, 3), dtype=np.float32)
@@ -31,13 +30,6 @@ DATA = """
     def recorded(data_dir):
         y = np.arange(1200) // 5 % 4  # stretches of five windows, twenty a person
         return Dataset("recorded", images(0, y), y, owners=np.arange(1200) // 100, segments=np.arange(1200) // 5)
-
-    def two_a_person(labels, num_clients, seed):
-        return [ClientPart(np.arange(50) + 50 * i, owner=i // 2) for i in range(num_clients)]
-
-    def nine_of_ten(labels, num_clients, seed):
-        kinds = [np.flatnonzero(labels == 2), np.flatnonzero(labels != 2)]
-        return [np.concatenate([kinds[0][i * 90:][:90], kinds[1][i * 10:][:10]]) for i in range(num_clients)]
 """
 
 
@@ -79,8 +71,6 @@ def test_the_mix_is_what_the_samples_were_drawn_from_not_the_few_that_were(file,
         counts = np.bincount(part(file, 0, clients=1, samples=samples).test_y, minlength=4)
         assert counts.sum() == samples
         assert (np.abs(counts - one_client * samples) < 1).all()
-    counts = np.bincount(part(file, 1, f"{file}:nine_of_ten", 2, 50).test_y, minlength=4)
-    assert counts[2] == 45
     monkeypatch.setattr(partition_rules, "PRIMARY_SHARE", (0.6, 0.6))
     monkeypatch.setattr(partition_rules, "SECONDARY_SHARE", (0.3, 0.3))
     counts = np.bincount(part(file, 1, "dominant", samples=40, groups=2).test_y, minlength=4)

@@ -121,7 +121,6 @@ def test_a_model_or_data_set_of_the_owners_is_imported_only_with_their_leave():
         ("model.name", "model", "--allow-model", CodeTrust(models=own), CodeTrust(models=own, data=others)),
         ("task.kind", "task", "--allow-model", CodeTrust(models=own), CodeTrust(models=own, data=others)),
         ("data.dataset", "data set", "--allow-data", CodeTrust(data=own), CodeTrust(data=own, models=others)),
-        ("data.partition", "partition", "--allow-data", CodeTrust(data=own), CodeTrust(data=own, models=others)),
     ):
         section, name = key.split(".")
         allows.check_config({section: {name: "mine.code:make"}})
@@ -138,7 +137,7 @@ def test_a_model_or_data_set_of_the_owners_is_imported_only_with_their_leave():
     [
         ({"hashes": frozenset({"ABC"})}, "is no digest of code"),
         ({"models": frozenset({"mlp"})}, "is no model of your own"),
-        ({"data": frozenset({"digits"})}, "is no data set or partition of your own"),
+        ({"data": frozenset({"digits"})}, "is no data set of your own"),
         ({"procedures": frozenset({"mine:train"})}, "is no procedure"),
         ({"procedures": frozenset({"mine theirs"})}, "is no procedure"),
         ({"signers": frozenset({"ssh-ed25519 " + "A" * 68})}, "needs a file that remembers"),

@@ -1,6 +1,5 @@
-"""A folder of images as a data set: found by name or as the data folder, decoded once, and what it refuses."""
+"""A folder of images as a data set: found by name or as the data folder, and what it refuses."""
 
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,8 +8,7 @@ import pytest
 from PIL import Image
 
 from bouquet.client.data.loading import part_of
-from bouquet.common.data import datasets, image_set
-from bouquet.common.data.class_folders import Photos
+from bouquet.common.data import datasets
 from bouquet.common.data.datasets import load_dataset
 from bouquet.common.errors import BouquetError
 from bouquet.common.model.build import model_shape
@@ -23,10 +21,8 @@ SHAPE = (3, 4, 6)
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def nothing_is_in_memory() -> None:
     datasets._load.cache_clear()
-    return tmp_path / "cache" / "bouquet"
 
 
 def pets(folder: Path, train: int = 12, test: int = 6) -> Path:
@@ -61,101 +57,6 @@ def test_a_folder_is_the_data_folder_or_one_in_it(tmp_path: Path, name: str, bel
     assert data.test_y is not None
     assert data.test_y.tolist() == [0] * 6 + [1] * 6
     assert data.standardised(data.scaled(np.array([0])))[0, 0, 0, 0] == -1
-
-
-def test_an_archive_is_read_as_the_folder_that_it_holds(tmp_path: Path) -> None:
-    folder = pets(tmp_path / "pets")
-    expected = load_dataset("images/pets", tmp_path, classes=CLASSES, input_shape=SHAPE)
-    (tmp_path / "data").mkdir()
-    with tarfile.open(tmp_path / "data" / "pets.tar", "w") as tar:
-        tar.add(folder, "pets")
-    found = load_dataset("images/pets", tmp_path / "data", classes=CLASSES, input_shape=SHAPE)
-    assert found.test_x is not None
-    assert expected.test_x is not None
-    assert np.array_equal(found.x, expected.x)
-    assert np.array_equal(found.test_x, expected.test_x)
-
-
-def test_an_archive_writes_nowhere_but_into_its_own_folder(tmp_path: Path) -> None:
-    folder = pets(tmp_path / "pets")
-    (tmp_path / "data").mkdir()
-    with tarfile.open(tmp_path / "data" / "pets.tar", "w") as tar:
-        tar.add(folder, "pets")
-        tar.add(folder / "train" / "dog" / "00.png", "../evil.png")
-    with pytest.raises(BouquetError, match=r"pets\.tar cannot be unpacked .*evil\.png"):
-        load_dataset("images/pets", tmp_path / "data", classes=CLASSES, input_shape=SHAPE)
-
-
-def _sparse(tar: tarfile.TarFile) -> None:
-    """The header of GNU's sparse file of a terabyte, and no byte of it."""
-    hole = tarfile.TarInfo("pets/train/dog/hole.png")
-    hole.pax_headers = {"GNU.sparse.map": "0,0", "GNU.sparse.size": str(2**40), "GNU.sparse.numblocks": "1"}
-    tar.addfile(hole)
-
-
-def _links(tar: tarfile.TarFile) -> None:
-    """A thousand files that are one."""
-    for number in range(1000):
-        link = tarfile.TarInfo(f"pets/train/dog/{number}.png")
-        link.type, link.linkname = tarfile.LNKTYPE, "pets/train/dog/large"
-        tar.addfile(link)
-
-
-def _circle(tar: tarfile.TarFile) -> None:
-    link = tarfile.TarInfo("pets/link")
-    link.type, link.linkname = tarfile.SYMTYPE, "link"
-    tar.addfile(link)
-
-
-@pytest.mark.parametrize(
-    ("attack", "said"), [(_sparse, "4 times as large"), (_links, "4 times as large"), (_circle, "recursion")]
-)
-def test_an_archive_fills_no_disk(tmp_path: Path, attack: Callable[[tarfile.TarFile], None], said: str) -> None:
-    folder = pets(tmp_path / "pets")
-    (folder / "train" / "dog" / "large").write_bytes(bytes(10**6))
-    (tmp_path / "data").mkdir()
-    with tarfile.open(tmp_path / "data" / "pets.tar", "w") as tar:
-        tar.add(folder, "pets")
-        attack(tar)
-    with pytest.raises(BouquetError, match=rf"pets\.tar cannot be unpacked .*{said}"):
-        load_dataset("images/pets", tmp_path / "data", classes=CLASSES, input_shape=SHAPE)
-
-
-def test_images_are_decoded_once_and_again_when_one_has_changed(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = pets(tmp_path / "pets")
-    decoded: list[Path] = []
-    read = image_set.read_photos
-
-    def count(found: Photos, shape: tuple[int, ...]) -> object:
-        decoded.append(found.folder)
-        return read(found, shape)
-
-    monkeypatch.setattr(image_set, "read_photos", count)
-
-    def brightness() -> int:
-        datasets._load.cache_clear()
-        return int(load_dataset("images/pets", tmp_path, classes=CLASSES, input_shape=SHAPE).x[0, 0, 0, 0])
-
-    assert [brightness(), brightness()] == [0, 0]
-    assert len(decoded) == 2  # train and test
-    Image.new("RGB", (6, 4), (77,) * 3).save(folder / "train" / "cat" / "00.png", compress_level=0)
-    assert brightness() == 77
-    assert len(list(cache.glob("images-*.npz"))) == 2
-    assert {oct(path.stat().st_mode)[-3:] for path in (cache, *cache.iterdir())} == {"700", "600"}
-    next(cache.glob("images-*.npz")).write_bytes(b"cut off")
-    assert brightness() == 77
-
-
-def test_a_cache_that_cannot_be_written_costs_only_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pets(tmp_path / "pets")
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert len(load_dataset("images/pets", tmp_path, classes=CLASSES, input_shape=SHAPE).y) == 24
-    assert "cannot be kept" in capsys.readouterr().out
 
 
 def test_clients_share_the_images_and_test_on_fresh_ones(tmp_path: Path) -> None:
@@ -208,21 +109,9 @@ def no_train(folder: Path) -> None:
         (no_train, "pets/train, which is not there"),
     ],
 )
-@pytest.mark.parametrize("packed", [False, True])
-def test_what_cannot_be_used_is_named(tmp_path: Path, packed: bool, spoil: Callable[[Path], None], named: str) -> None:
+def test_what_cannot_be_used_is_named(tmp_path: Path, spoil: Callable[[Path], None], named: str) -> None:
     folder = pets(tmp_path / "pets")
     spoil(folder)
-    if packed:
-        (tmp_path / "data").mkdir()
-        with tarfile.open(tmp_path / "data" / "pets.tar", "w") as tar:
-            tar.add(folder, "pets")
-    with pytest.raises(BouquetError) as caught:
-        load_dataset("images/pets", tmp_path / "data" if packed else tmp_path, classes=CLASSES, input_shape=SHAPE)
-    assert named in str(caught.value)
-    assert ("pets.tar" in str(caught.value)) == packed
-
-
-def test_neither_folder_nor_archive_names_both(tmp_path: Path) -> None:
     with pytest.raises(BouquetError) as caught:
         load_dataset("images/pets", tmp_path, classes=CLASSES, input_shape=SHAPE)
-    assert f"{tmp_path / 'pets'}, or {tmp_path / 'pets.tar'}" in str(caught.value)
+    assert named in str(caught.value)

@@ -12,7 +12,7 @@ from bouquet.common.model.architectures import build_model, model_names
 from bouquet.common.torchvision_compat import import_torchvision
 
 DIGITS, GREY, COLOUR, WINDOW = (1, 8, 8), (1, 28, 28), (3, 32, 32), (9, 128)
-OF_WINDOWS = ("cnn-har", "cnn-1d", "gru")
+OF_WINDOWS = ("cnn-har", "gru")
 FITS = [
     *[(name, shape) for name in model_names() if name not in OF_WINDOWS for shape in (DIGITS, GREY, COLOUR)],
     *[(name, WINDOW) for name in ("mlp", *OF_WINDOWS)],
@@ -101,7 +101,7 @@ def test_weights_depend_on_the_seed_alone_and_the_global_state_is_left_as_it_was
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"name": "cnn"}, "Unknown model 'cnn'; nearest are cnn-1d"),
+        ({"name": "cnn"}, "Unknown model 'cnn'; nearest are cnn-har"),
         ({"name": "cnn-har"}, r"\(1, 28, 28\) does not fit model 'cnn-har', which takes sensor windows"),
         ({"name": "cnn-dcpfl", "input_shape": WINDOW}, "does not fit model 'cnn-dcpfl', which takes images"),
         ({"name": "resnet18", "input_shape": (1, 4, 4)}, "at least 8×8"),

@@ -23,12 +23,10 @@ def table(tmp_path):
 def compare(tmp_path, table, write_run):
     """Run the table, changed by ``old`` and ``new``; gives the results, the runner and what was said."""
 
-    def run(old="", new="", before=lambda name: None, jobs=1, resume=False, part=None, **more):
+    def run(old="", new="", before=lambda name: None, jobs=1, **more):
         runner = FakeRunner(write_run, before, **more)
         console = Console(file=io.StringIO(), width=300)
-        loaded = table(old, new)
-        asked = None if part is None else loaded.part(**part)
-        results = run_table(loaded, tmp_path / "out", jobs, console, resume, asked, begin=runner)
+        results = run_table(table(old, new), tmp_path / "out", jobs, console, begin=runner)
         return results, runner, console.file.getvalue()
 
     return run

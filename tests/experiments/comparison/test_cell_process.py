@@ -13,8 +13,8 @@ from tests.helpers.run_code import run_code
 DEFAULTS = parse_settings({}, {})
 
 
-def running(code, out, settings=DEFAULTS, resume=False):
-    return CellProcess(settings, out, resume, partial(run_code, code))
+def running(code, out, settings=DEFAULTS):
+    return CellProcess(settings, out, partial(run_code, code))
 
 
 def ended(cell):
@@ -58,12 +58,6 @@ def test_a_failing_cell_shows_the_end_of_its_log(tmp_path):
     assert text.startswith(f"The run exited with 1; the end of {tmp_path / 'cell.log'}:\n")
     assert "the disk is full" in text
     assert ("line 81" in text, "line 80" in text) == (True, False)
-
-
-def test_a_resumed_cell_goes_on_with_its_log(tmp_path):
-    for resume in (False, True):
-        ended(running("print(resume)", tmp_path / "cell", resume=resume))
-    assert (tmp_path / "cell.log").read_text() == "False\nTrue\n"
 
 
 def test_stopping_ends_a_cell_that_ignores_it_and_everything_it_started(tmp_path, monkeypatch):

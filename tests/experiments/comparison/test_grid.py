@@ -1,5 +1,3 @@
-import re
-
 import pytest
 
 from bouquet.common.errors import BouquetError
@@ -173,29 +171,3 @@ def test_devices_with_data_of_their_own_are_as_many_as_their_folders(load, tmp_p
     own = f'dataset = "own"\ndata_dir = "{tmp_path / "own"}"\nclasses = ["a", "b"]\ninput_shape = [1, 8, 8]'
     table = load(GRID.partition("[[partition]]")[0], 'dataset = "digits"\nclients = 4', own)
     assert {cell.settings.data.clients for cell in table.cells} == {3}
-
-
-def test_a_part_holds_the_cells_of_its_rows_columns_and_seeds(load):
-    table = load()
-
-    assert table.part(["fedavg"], ["digits, β = 0.1"], [6]) == {"fedavg-digits-0-1-s6"}
-    assert table.part() == {cell.slug for cell in table.cells}
-
-
-def test_a_row_that_is_tested_after_local_training_asks_for_its_twins_cells(load):
-    twin = '[[strategy]]\nlabel = "trained"\nname = "fedavg"\ntested = "trained"\n[[data]]'
-
-    assert load(old="[[data]]", new=twin).part(["trained"]) == load().part(["fedavg"])
-
-
-@pytest.mark.parametrize(
-    ("part", "said"),
-    [
-        ({"rows": ["FedSEM"]}, "no row 'FedSEM'; nearest are 'FeSEM (3)', 'fedavg'"),
-        ({"columns": ["mnist"]}, "no column 'mnist'; it has 'digits, rotated', 'digits, β = 0.1'"),
-        ({"seeds": [2]}, "no seed 2; it has 5, 6"),
-    ],
-)
-def test_a_part_that_the_table_does_not_have_is_refused_with_what_it_has(load, part, said):
-    with pytest.raises(TableError, match=re.escape(said)):
-        load().part(**part)

@@ -30,25 +30,6 @@ def test_every_cell_is_run_once_and_then_kept(compare, tmp_path):
     assert json.loads((tmp_path / "out/cells" / SLUGS[2] / "settings.json").read_text())["run"]["name"] == SLUGS[2]
 
 
-@pytest.mark.parametrize(
-    ("part", "slugs"),
-    [
-        ({"rows": ["Fed|Avg"]}, ["fed-avg-digits-s0", "fed-avg-digits-s1"]),
-        ({"seeds": [1]}, ["fesem-digits-s1", "fed-avg-digits-s1"]),
-        ({"rows": ["FeSEM"], "columns": ["digits"], "seeds": [0]}, ["fesem-digits-s0"]),
-        ({}, SLUGS),
-    ],
-)
-def test_a_part_of_a_table_is_run_alone_and_nothing_else_is_missed(compare, part, slugs):
-    results, runner, _ = compare(part=part)
-
-    assert runner.ran == slugs
-    assert results.missing == []
-    assert [result.cell.slug for result in results.cells if result.run is not None] == slugs
-    # What is not missed is still not there, and the tables say so.
-    assert (f"{4 - len(slugs)} of 4 cells have not been run yet." in render_markdown(results)) is (slugs != SLUGS)
-
-
 def test_a_table_that_grows_runs_only_what_is_new(compare):
     compare()
     results, runner, _ = compare("seeds = [0, 1]", "seeds = [0, 1, 2]")
@@ -72,7 +53,7 @@ def test_cells_of_other_settings_are_said_and_run_again(compare):
         "[base.server]\nfraction_evaluate = 0.5\n[base.simulation]",
         "[base.simulation]\nspeeds = [10.0, 20.0]",
         "[base.personal]\ncompare = true\n[base.simulation]",
-        "[base.train]\nmixed_precision = true\n[base.simulation]",
+        '[base.train]\nbudget = "fleet"\n[base.simulation]',
     ],
 )
 def test_a_cell_that_was_tested_or_trained_otherwise_is_run_again(compare, other):
@@ -83,45 +64,15 @@ def test_a_cell_that_was_tested_or_trained_otherwise_is_run_again(compare, other
     assert f"{SLUGS[0]} was run with other settings" in said
 
 
-def test_a_half_done_cell_is_run_anew_or_goes_on_from_its_checkpoint(compare, tmp_path):
+def test_a_half_done_cell_is_run_anew_in_an_empty_place(compare, tmp_path):
     compare()
     cell = tmp_path / "out/cells" / SLUGS[0]
-    for resume in (True, False):
-        (cell / "summary.json").unlink()
-        (cell / "checkpoint").mkdir()
-        (cell / "checkpoint/round-2").touch()
-        _, runner, _ = compare(resume=resume)
-        assert runner.ran == [SLUGS[0]]
-        assert runner.resumed == ([SLUGS[0]] if resume else [])
-        assert (cell / "checkpoint").exists() == resume  # only a run that starts anew begins in an empty place
-        if resume:
-            (cell / "checkpoint/round-2").unlink()
-            (cell / "checkpoint").rmdir()
-
-    (cell / "summary.json").unlink()  # without a checkpoint there is nothing to go on from
-    _, runner, _ = compare(resume=True)
-    assert (runner.ran, runner.resumed) == ([SLUGS[0]], [])
-
-
-def test_more_rounds_resume_what_is_shorter_and_fewer_start_anew(compare, tmp_path):
-    compare()
-    for slug in SLUGS:
-        (tmp_path / "out/cells" / slug / "checkpoint").mkdir()
-        (tmp_path / "out/cells" / slug / "checkpoint/round-3").touch()
-    _, more, _ = compare("rounds = 3", "rounds = 5", resume=True)
-    _, fewer, said = compare("rounds = 3", "rounds = 4", resume=True)
-
-    assert more.resumed == SLUGS
-    assert (fewer.ran, fewer.resumed) == (SLUGS, [])
-    assert f"{SLUGS[0]} was run with other settings and is run again." in said
-
-
-def test_a_shorter_cell_is_run_again_without_resume_and_that_is_said(compare):
-    compare()
-    _, runner, said = compare("rounds = 3", "rounds = 5")
-
-    assert (runner.ran, runner.resumed) == (SLUGS, [])
-    assert f"{SLUGS[0]} was run for fewer rounds and is run again." in said
+    (cell / "summary.json").unlink()
+    (cell / "checkpoint").mkdir()
+    _, runner, said = compare()
+    assert runner.ran == [SLUGS[0]]
+    assert not (cell / "checkpoint").exists()
+    assert "was run" not in said
 
 
 def test_a_failed_cell_is_reported_and_the_others_go_on(compare):
@@ -219,11 +170,11 @@ def test_states_of_a_cell(table, write_run, tmp_path):
     folder.mkdir()
     assert cell_state(cell, folder) == "missing"
     (folder / "settings.json").write_text("{")
-    assert cell_state(cell, folder) == "half-done"
+    assert cell_state(cell, folder) == "missing"  # it was cut short
     (folder / "summary.json").write_text("{}")  # it ended, in a release whose settings are others
     assert cell_state(cell, folder) == "other settings"
     write_run("cell", cell.settings.with_overrides({"run.rounds": 2}))
-    assert cell_state(cell, folder) == "shorter"
+    assert cell_state(cell, folder) == "other settings"
     write_run("cell", cell.settings.with_overrides({"run.name": "another", "server.round_timeout": 9.0}))
     assert cell_state(cell, folder) == "done"
 

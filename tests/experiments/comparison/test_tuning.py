@@ -49,12 +49,12 @@ class TuningRunner(FakeRunner):
 
 @pytest.fixture
 def compare(tmp_path, load, write_run, edit_round):
-    """Run a part of the table, changed by ``old`` and ``new``; gives the results, the runner and what was said."""
+    """Run the table, changed by ``old`` and ``new``; gives the results, the runner and what was said."""
 
-    def run(old="", new="", before=lambda settings: None, part=((), (), ()), check=None):
+    def run(old="", new="", before=lambda settings: None, check=None):
         runner, console = TuningRunner(write_run, edit_round, before), Console(file=io.StringIO(), width=300)
         table = load(old, new)
-        results = run_comparison(table, tmp_path / "out", 1, console, part=part, check=check, begin=runner)
+        results = run_comparison(table, tmp_path / "out", 1, console, check=check, begin=runner)
         return results, runner, console.file.getvalue()
 
     return run
@@ -142,21 +142,6 @@ def test_other_values_are_run_and_what_they_change(compare):
     assert "fedavg-digits-s0 was run with other settings and is run again." in said
 
 
-def test_a_part_is_tuned_alone_and_what_is_not_tuned_is_not_shown(compare, tmp_path, write_run, load):
-    base = ("[base.run]", "[base.train]\nlearning_rate = 0.3\n[base.run]")
-    for cell in load(*base).cells:  # run untuned, with the settings that the table has without its choices
-        write_run(tmp_path / "out/cells" / cell.slug, cell.settings, clients=4, accuracy=1.0)
-    row = "FedAvg, after local training"
-    results, runner, _ = compare(*base, part=((row,), ("digits",), (0,)))
-
-    assert len(runner.ran) == 2 * 3 + 1  # the seeds to tune on are all run
-    assert runner.ran[-1] == "fedavg-after-local-training-digits-s0"
-    assert taken(results) == {(row, "digits"): 0.05}
-    assert results.missing == []
-    assert "4 of 6 rows and columns are not tuned yet, and have no cells." in render_markdown(results)
-    assert f"| {row} | .050 (1/2) |" in render_markdown(results)
-
-
 @pytest.mark.parametrize(
     ("at", "chosen", "left"),
     [
@@ -198,32 +183,6 @@ def test_a_value_that_fails_is_not_chosen_and_what_has_none_is_not_run(compare):
     assert {one.cell.strategy for one in results.missing} == {"Prox"}
     assert len(results.every_failed) == 25
     assert len(results.missing) == 4
-
-
-def test_a_part_does_not_forget_what_failed_in_another_row(compare):
-    def fail(settings):
-        if settings.strategy.name == "fedprox" and settings.train.learning_rate == 0.2 and settings.run.seed >= 100:
-            raise BouquetError("[boom]")
-
-    whole, _, _ = compare(before=fail)
-    part, runner, _ = compare(part=(("FedAvg",), (), ()))
-    assert runner.ran == []
-    assert part.table.choices == whole.table.choices
-    assert render_markdown(part) == render_markdown(whole)
-    assert (len(whole.failed_now), part.failed_now) == (8, [])
-    again, runner, _ = compare()
-    assert {one.cell.slug for one in whole.failed_now} <= set(runner.ran)
-    assert again.every_failed == []
-
-
-def test_what_failed_with_other_settings_is_as_if_it_had_not_been_run(compare):
-    def fail(settings):
-        raise BouquetError("[boom]")
-
-    compare(before=fail)
-    part, runner, _ = compare("rounds = 3", "rounds = 4", part=(("FedAvg",), (), ()))
-    assert not any(name.startswith("prox") for name in runner.ran)
-    assert part.every_failed == []
 
 
 def test_of_equals_the_one_in_the_middle_is_chosen():

@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from bouquet.common import methods
 from bouquet.common.settings import parse_settings
 from bouquet.experiments.plots import run as plots
-from bouquet.experiments.plots.clients import identity_by_round, similarity_map
+from bouquet.experiments.plots.clients import identity_by_round
 from bouquet.experiments.plots.style import new_figure, svg
 from bouquet.server.record.reader import read_run
 
@@ -35,13 +35,6 @@ def test_identity_has_a_row_for_each_client_group_by_group(write_run, edit_round
         "cluster 7",
         "not known",
     ]
-
-
-def test_similarity_is_ordered_by_cluster(write_run):
-    figure = similarity_map(read_run(write_run(clients=4, groups=2, similarity=True)))
-
-    expected = [[0, 0, 1, 1], [0, 0, 1, 1], [1, 1, 0, 0], [1, 1, 0, 0]]
-    np.testing.assert_array_equal(figure.axes[0].images[0].get_array(), expected)
 
 
 def test_a_run_without_rounds_has_no_plots(write_run):
@@ -79,7 +72,7 @@ def test_seeds_are_compared_by_their_mean_and_sample_deviation(write_run):
 
 @pytest.mark.parametrize(("clients", "groups"), [(2, 1), (6, 3), (80, None), (150, 75)])
 def test_no_label_touches_another_and_none_is_cut_off(write_run, clients, groups):
-    folder = write_run(clients=clients, groups=groups, rounds=4, similarity=True, layers=tuple("abcdefghij"))
+    folder = write_run(clients=clients, groups=groups, rounds=4, layers=tuple("abcdefghij"))
     for figure in plots.plots_of(read_run(folder)):
         canvas = FigureCanvasAgg(figure)
         canvas.draw()

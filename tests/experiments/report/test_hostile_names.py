@@ -60,8 +60,8 @@ def hostile(write_run):
         "run": {"rounds": 3, "name": "$x^{ [red]"},
         "data": {"clients": 9, "partition": "rotated", "classes": NAMES[:4], "input_shape": [4]},
     }
-    folder = write_run(settings=parse_settings(settings, {}), clients=len(NAMES), similarity=True, layers=tuple(NAMES))
-    for file in ("rounds.jsonl", "summary.json", "similarity.json"):
+    folder = write_run(settings=parse_settings(settings, {}), clients=len(NAMES), layers=tuple(NAMES))
+    for file in ("rounds.jsonl", "summary.json"):
         text = (folder / file).read_text()
         for index, name in enumerate(NAMES):
             text = text.replace(f'"client-{index}"', json.dumps(name))

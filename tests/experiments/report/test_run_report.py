@@ -45,7 +45,7 @@ class Page(HTMLParser):
 
 
 def test_the_report_is_one_page_that_loads_nothing(write_run):
-    folder = write_run(clients=4, groups=2, similarity=True)
+    folder = write_run(clients=4, groups=2)
     path = write_report(folder)
     page = Page(path.read_text())
 

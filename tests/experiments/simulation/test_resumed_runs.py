@@ -7,6 +7,7 @@ import pytest
 
 from bouquet.common.settings import load_settings
 from bouquet.experiments.simulation.run import simulate
+from bouquet.strategies.baselines.cfl import CFL
 from tests.helpers.stopped_runs import cut_after, lines_of, models_of, summary_of
 
 BASE = ["data.clients=6", "data.samples_per_client=100", "data.public_fraction=0.1", "data.partition=pathological"]
@@ -29,10 +30,7 @@ CHOSEN = {
     "fedac of some": [SOME],
     "ifca of some": ["strategy.num_clusters=2", SOME],
     "hypocluster of some": ["strategy.num_clusters=2", SOME],
-    "cfl of some": [
-        *("strategy.stationary_norm=100", "strategy.conflict_norm=0.01", "strategy.min_separation=0.1"),
-        SOME,
-    ],
+    "cfl of some": [SOME],
     "fl-hc of some": ["strategy.num_clusters=2", "strategy.warmup_rounds=1", SOME],
     "fedgroup of some": ["strategy.num_clusters=2", SOME],
     "robust-tkm of some": ["strategy.num_clusters=2", SOME],
@@ -46,8 +44,10 @@ CHOSEN = {
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-def test_a_resumed_run_equals_an_uninterrupted_one(name, tmp_path):
+def test_a_resumed_run_equals_an_uninterrupted_one(name, tmp_path, monkeypatch):
     """The last checkpoint is lost: devices have been through round 3, and begin it again as they began it then."""
+    for threshold, value in (("settled", 1.1), ("in_conflict", 0.01), ("min_separation", 0.1)):
+        monkeypatch.setattr(CFL, threshold, value)  # so that it divides in few rounds
     chosen = load_settings(None, [*BASE, f"strategy.name={name.partition(' ')[0]}", *CHOSEN[name]])
     simulate(chosen, tmp_path / "whole")
     cut_after(3, chosen, tmp_path / "cut")

@@ -188,7 +188,7 @@ def test_a_task_that_is_none_is_named(lines, tmp_path):
 
 # TorchScript's tracer fixes the number of samples in a GRU's first state: the export finds that and refuses.
 @pytest.mark.parametrize(
-    ("model", "suffix"), [("mlp", ".onnx"), ("mlp", ".pt"), ("cnn-1d", ".onnx"), ("cnn-1d", ".pt"), ("gru", ".onnx")]
+    ("model", "suffix"), [("mlp", ".onnx"), ("mlp", ".pt"), ("cnn-har", ".onnx"), ("cnn-har", ".pt"), ("gru", ".onnx")]
 )
 def test_a_forecast_is_exported_with_its_scaling_inside(model, suffix, tmp_path, kept):
     if suffix == ".onnx":

@@ -11,7 +11,7 @@ from bouquet.server.record.reader import RecordError, is_number, natural_order, 
 
 
 def test_a_finished_run_is_read_whole(write_run):
-    run = read_run(write_run(clients=4, groups=2, rounds=3, similarity=True))
+    run = read_run(write_run(clients=4, groups=2, rounds=3))
 
     assert [line["round"] for line in run.rounds] == [1, 2, 3]
     assert run.completed == 3
@@ -23,8 +23,6 @@ def test_a_finished_run_is_read_whole(write_run):
     assert run.bytes_by_client["client-2"] == (600, 1200)
     assert run.total("bytes_up") == 4 * 600
     assert run.final("purity") == 1.0
-    assert run.similarity.kind == "Euclidean distance between client models"
-    np.testing.assert_array_equal(run.similarity.matrix[0], [0, 1, 0, 1])
 
 
 def test_an_outcome_stands_where_the_rounds_before_it_have_led_to(write_run):
@@ -124,8 +122,6 @@ def test_what_is_not_a_run_folder_is_refused(tmp_path, monkeypatch):
         ("summary.json", "[" * 10**5, r"summary\.json is not valid JSON"),
         ("settings.json", '{"run": {"speed": 1}}', r"settings\.json does not fit .* Unknown setting 'run\.speed'"),
         ("summary.json", "[]", r"summary\.json holds list, expected a JSON object"),
-        ("similarity.json", '{"clients": ["a"]}', r"similarity\.json needs 'clients', a list of n names, and 'matrix'"),
-        ("similarity.json", '{"clients": ["a"], "matrix": [[0, 1]]}', r"names 1 clients, .* shape \(1, 2\)"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named(write_run, name, content, message):
@@ -136,7 +132,7 @@ def test_a_file_that_cannot_be_read_is_named(write_run, name, content, message):
         read_run(folder)
 
 
-def test_clients_are_ordered_by_cluster_and_by_group(write_run):
+def test_clients_are_ordered_by_group(write_run):
     folder = write_run(clients=4, groups=2)
     summary = json.loads((folder / "summary.json").read_text())
     summary["assignment"] = {"client-0": 1, "client-1": 0, "client-2": 0}
@@ -145,7 +141,6 @@ def test_clients_are_ordered_by_cluster_and_by_group(write_run):
     (folder / "rounds.jsonl").write_text(rounds.replace('"client-3": 1}', '"client-2": 0}'))
     run = read_run(folder)
 
-    assert run.by_cluster() == ["client-2", "client-1", "client-0", "client-3"]
     assert run.by_group() == ["client-2", "client-0", "client-1", "client-3"]
 
 

@@ -10,6 +10,7 @@ import pytest
 from bouquet.client.context import ClientContext
 from bouquet.common import protocol
 from bouquet.common.methods import METHODS
+from bouquet.strategies.baselines.cfl import CFL
 from tests.helpers.real_devices import Federation
 
 DATA = ("data.partition=label-permuted", "data.groups=2", "data.clients=6", "data.samples_per_client=60")
@@ -21,7 +22,7 @@ OPTIONS = {
     "fl-hc": [*TWO, "strategy.warmup_rounds=1"],
     "fedac": [*TWO, "strategy.tuning=off"],
     "dc-pfl": ["strategy.discrepancy_rounds=1", "strategy.fixed_gamma=0.8"],
-    "cfl": ["strategy.stationary_norm=10", "strategy.conflict_norm=0.001"],
+    "cfl": [],
     "fedtsdp": ["data.public_fraction=0.2"],  # trained so little, its clients are one cluster
 }
 CHOOSE = {"gradient-loss", "ifca", "hypocluster"}  # the device itself does, anew in each round
@@ -55,7 +56,9 @@ class Schedule:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_newcomer_finds_its_cluster_and_a_returning_device_keeps_its_own(method, tmp_path):
+def test_a_newcomer_finds_its_cluster_and_a_returning_device_keeps_its_own(method, tmp_path, monkeypatch):
+    monkeypatch.setattr(CFL, "settled", 1.1)  # so that it divides in few rounds
+    monkeypatch.setattr(CFL, "in_conflict", 0.01)
     schedule = Schedule(tmp_path, method)
     schedule.play(1, NEW)
     schedule.play(2, NEW)

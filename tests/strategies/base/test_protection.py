@@ -11,7 +11,7 @@ from bouquet.common import protocol
 from bouquet.common.parameters.layout import ParameterLayout
 from bouquet.common.protocol import ClientReply, Instruction
 from bouquet.experiments.simulation.inline_grid import InlineGrid
-from bouquet.strategies import CFL, FLHC, FedAC, FedAvg, FedDist, FedPer, FeSEM
+from bouquet.strategies import CFL, FLHC, FedAC, FedAvg, FedDWS, FedPer, FeSEM
 from bouquet.strategies.base.protection import MOST_WEIGHT, Protection
 from bouquet.strategies.base.replies import Replies
 from bouquet.strategies.mathematics.robust import Aggregation
@@ -117,7 +117,7 @@ def test_nor_the_direction_that_newcomers_find_a_cluster_by(rule):
 
 METHODS = [
     FedAvg(identify=True),
-    FedDist(step_size=1.0, weighting="examples", identify=True),
+    FedDWS(identify=True),
     FeSEM(num_clusters=1, weighting="examples", identify=True),
     CFL(identify=True),
     FedPer(identify=True),
@@ -133,6 +133,7 @@ def test_a_claim_of_many_samples_does_not_reverse_nineteen_others(scripted, play
     play(strategy, InlineGrid(clients), range(1, 3))
     # In each round nineteen steps of 1, and one of weight 3 that is shortened to -2; FeSEM's first weighs all alike.
     step = (19 - 2 * MOST_WEIGHT) / (19 + MOST_WEIGHT)
+    step *= getattr(strategy, "step_size", 1.0)
     assert strategy.centers(strategy.state)[0][:6].min() >= 2 * step - 1e-4
 
 

@@ -99,7 +99,7 @@ def test_two_clusters_are_joined_when_their_devices_gain_by_it(gains, clusters):
 def test_the_model_on_trial_goes_out_to_those_who_judge_it_and_in_training():
     model = np.ones(LAYOUT.dim, dtype=np.float32)
     groups = Groups(trial=Trial(rows={"a": 0}, models=model[None]))
-    rivals = Rivals(lambda: groups)
+    rivals = Rivals(groups.model_for)
     plain = Instruction(models={"arrays": Payload(0 * model)})
     sent = {
         (client, trains): rivals.outgoing(Outgoing(LAYOUT, client, trains, plain)).instruction.models

@@ -21,8 +21,15 @@ def go(strategy, state, rounds, goals=GOALS, **more):
     return points.go(strategy, state, rounds, goals, **more)
 
 
+def cfl(settled, in_conflict, min_separation=CFL.min_separation):
+    """With thresholds as parts of the first mean update's norm, which is the greatest here."""
+    strategy = CFL()
+    strategy.settled, strategy.in_conflict, strategy.min_separation = settled, in_conflict, min_separation
+    return strategy
+
+
 def test_it_divides_when_the_mean_update_has_settled_and_not_before():
-    strategy = CFL(stationary_norm=0.3, conflict_norm=0.4)
+    strategy = cfl(0.3 / 4, 0.4 / 4)
     state = begin(strategy)
     # ‖mean update‖ of the four is 4, 2, 1, 0.5, 0.25: the fifth round is the first one below 0.3
     for round_, norm in enumerate([4, 2, 1, 0.5], start=1):
@@ -39,7 +46,7 @@ def test_it_divides_when_the_mean_update_has_settled_and_not_before():
 
 
 def test_a_settled_cluster_whose_clients_agree_is_not_divided():
-    strategy = CFL(stationary_norm=0.05, conflict_norm=0.6)
+    strategy = cfl(0.05 / 4, 0.6 / 4)
     state = go(strategy, begin(strategy), range(1, 12))
     # settled from round 8 on; max ‖update‖ tends to ½·‖(1, 0.2)‖ = 0.51
     assert state.last[0]["mean_norm"] < 0.05
@@ -51,11 +58,11 @@ def test_only_a_division_that_keeps_a_gap():
     """Eight clients around a circle pull at the model from everywhere: no two sides, cos(45°) across the best."""
     angles = np.arange(8) * np.pi / 4
     circle = {f"c{i}": (np.cos(t), np.sin(t)) for i, t in enumerate(angles)}
-    strategy = CFL(stationary_norm=0.3, conflict_norm=0.4)
+    strategy = cfl(0.3 / 4, 0.4 / 4)
     state = go(strategy, begin(strategy), range(1, 10), circle)
     assert state.last[0]["separation"] == pytest.approx(np.sqrt((1 - np.sqrt(0.5)) / 2), abs=0.02)
     assert len(state.centers) == 1
-    loose = CFL(stationary_norm=0.3, conflict_norm=0.4, min_separation=0.3)
+    loose = cfl(0.3 / 4, 0.4 / 4, 0.3)
     assert len(go(loose, begin(loose), range(1, 10), circle).centers) > 1
 
 
@@ -130,7 +137,7 @@ def test_a_division_of_a_side_that_was_divided_before_leaves_the_tree_above_it()
 
 
 def test_half_of_the_clients_a_round_and_one_that_vanishes():
-    strategy = CFL(stationary_norm=0.1, conflict_norm=0.4)
+    strategy = cfl(0.1 / 4, 0.4 / 4)
     strategy.memory = 3
     state = begin(strategy)
     goals = {**GOALS, "gone": (1, 0.1)}
@@ -148,7 +155,7 @@ def test_half_of_the_clients_a_round_and_one_that_vanishes():
 
 def test_a_sample_of_one_side_is_not_taken_for_everybody():
     """Two of four clients agree that the model is far off; the means of both halves of the fleet count together."""
-    strategy = CFL(stationary_norm=0.3, conflict_norm=0.4)
+    strategy = cfl(1.2, 0.8)
     strategy.memory = 2
     state = go(strategy, begin(strategy, (0, 0.5)), [1])
     for round_ in range(2, 6):
@@ -173,7 +180,7 @@ def test_the_mean_is_weighted_by_samples():
 
 
 def test_whether_a_cluster_has_settled_is_weighted_by_samples():
-    strategy = CFL(stationary_norm=0.4, conflict_norm=0.5)
+    strategy = cfl(0.4 / 0.5, 0.5 / 0.5)
     # updates (±1, 0) with 3 samples and 1: |3 − 1| / 4 is above ε₁, their plain mean is 0
     goals, examples = {"a": (2, 0), "b": (-2, 0)}, {"a": 3, "b": 1}
     state = go(strategy, begin(strategy, (0, 0)), [1], goals, examples=examples)

@@ -6,11 +6,12 @@ import pytest
 from bouquet.common.parameters.layout import ParameterLayout
 from bouquet.common.protocol import ARRAYS, ClientReply
 from bouquet.strategies.base.replies import Replies
+from bouquet.strategies.baselines.cfl import CFL
 from bouquet.strategies.registry import create_strategy
 
 NAMES = ("cfl", "fl-hc", "fedgroup", "clusterfl", "cgpfl", "robust-tkm", "hypocluster")
 OPTIONS = {
-    "cfl": {"stationary_norm": 100.0, "conflict_norm": 0.01, "min_separation": 0.1},
+    "cfl": {},
     "fl-hc": {"warmup_rounds": 1, "num_clusters": 2},
     "robust-tkm": {"num_clusters": 2},
 }
@@ -27,8 +28,10 @@ NORMALISED = ParameterLayout.of(
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "hypocluster"])
-def test_what_is_compared_are_parameters(name):
+def test_what_is_compared_are_parameters(name, monkeypatch):
     """Statistics of batches that differ by thousands part nobody whose parameters are alike."""
+    monkeypatch.setattr(CFL, "settled", 1.1)
+    monkeypatch.setattr(CFL, "in_conflict", 0.01)
     strategy = create_strategy(name, OPTIONS.get(name, {"num_clusters": 2}))
     strategy.layout = NORMALISED
     state = strategy.initial_state(NORMALISED, np.zeros(NORMALISED.dim, dtype=np.float32))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bouquet.common.protocol import ARRAYS, Proximal
-from bouquet.strategies.baselines.clusterfl import ClusterFL, clustering_penalty, indicator_matrix
+from bouquet.strategies.baselines.clusterfl import ClusterFL
 from tests.helpers.points import FOUR, begin, replies
 
 
@@ -12,31 +12,24 @@ def update(strategy, state, rows, round_=1):
     return strategy.update(state, round_, replies(rows))
 
 
-def test_the_indicator_matrix_and_the_penalty_by_hand():
-    F = indicator_matrix(np.array([0, 0, 1]), 2)
-    np.testing.assert_allclose(F, [[0.5**0.5, 0], [0.5**0.5, 0], [0, 1]])
-    np.testing.assert_allclose(F.T @ F, np.eye(2))
-    W = np.array([[1.0], [3.0], [5.0]])
-    # tr(W Wᵀ) = 35; tr(Fᵀ W Wᵀ F) = (1 + 3)² / 2 + 25 = 33
-    assert clustering_penalty(W, F, 1.0, 1.0) == pytest.approx(2)  # Σ‖w_i − mean‖² = 1 + 1 + 0
-    assert clustering_penalty(W, F, 2.0, 1.0) == pytest.approx(37)
-
-
-def test_the_indicator_update_minimises_the_penalty():
-    """No other indicator matrix of the same models is better than the one that the server finds."""
+def test_the_clusters_are_those_of_the_least_penalty():
+    """No other indicator matrix F of the same models has less tr(W Wᵀ) − tr(Fᵀ W Wᵀ F) = Σ_i ‖w_i − w̄_k(i)‖²."""
     rng = np.random.default_rng(3)
     rows = {f"c{i}": rng.normal(size=2) * 3 + (8 * (i % 2), 0) for i in range(6)}
     strategy = ClusterFL(num_clusters=2)
     state = update(strategy, begin(strategy, (1, 1)), rows)
-    W = np.array([rows[c] for c in sorted(rows)], dtype=np.float32)
-    all_matrices = [np.array(labels) for labels in product((0, 1), repeat=6)]
-    least = min(clustering_penalty(W, indicator_matrix(labels, 2), 1.0, 1.0) for labels in all_matrices)
-    assert state.spread == pytest.approx(least, rel=1e-5)
-    assert strategy.record(state)["spread"] == state.spread
+    W = np.array([rows[c] for c in sorted(rows)])
+
+    def penalty(labels):
+        clusters = [W[np.array(labels) == k] for k in set(labels)]
+        return sum(np.square(of - of.mean(axis=0)).sum() for of in clusters)
+
+    found = penalty([state.assignment[c] for c in sorted(rows)])
+    assert found == pytest.approx(min(map(penalty, product((0, 1), repeat=6))))
 
 
 def test_each_device_goes_on_from_its_own_model_near_its_clusters_mean():
-    strategy = ClusterFL(num_clusters=2, cluster_weight=0.3)
+    strategy = ClusterFL(num_clusters=2)
     state = begin(strategy, (1, 1))
     first = strategy.plan(state, 1, ["a"])["a"]
     assert (first.proximal, first.newcomer) == ((), True)  # F is 0 before there are clusters
@@ -47,7 +40,7 @@ def test_each_device_goes_on_from_its_own_model_near_its_clusters_mean():
     assert plan["new"].models[ARRAYS].vector.tolist() == [5, 1]
     for instruction in plan.values():
         assert instruction.start == "personal"
-        assert instruction.proximal == (Proximal(ARRAYS, 0.6),)  # β‖·‖² is (2 β / 2)‖·‖²
+        assert instruction.proximal == (Proximal(ARRAYS, 0.1),)  # β‖·‖² is (2 β / 2)‖·‖²
     assert [plan[c].newcomer for c in ("a", "c", "new")] == [False, False, True]
 
 

@@ -12,7 +12,7 @@ from bouquet.client.data.loading import load_partition
 from bouquet.common import protocol
 from bouquet.common.model.build import initial_model
 from bouquet.experiments.simulation.inline_grid import InlineGrid
-from bouquet.strategies.baselines.fedavg import FedAvg, FedProx
+from bouquet.strategies.baselines.fedavg import FedAvg, FedDWS, FedProx
 from bouquet.strategies.baselines.standalone import Standalone
 from bouquet.strategies.registry import create_strategy
 from tests.helpers.real_devices import Federation
@@ -80,10 +80,11 @@ def test_the_model_moves_half_the_way_to_the_mean(name, steps, scripted, play):
         assert strategy.centers(strategy.state).tolist() == [[moved] * 8]
 
 
-def test_a_whole_step_by_samples_is_fedavg(scripted, play):
+def test_a_whole_step_by_samples_is_fedavg(scripted, play, monkeypatch):
+    monkeypatch.setattr(FedDWS, "step_size", 1.0)
     found = []
-    for name, options in (("feddws", {"step_size": 1.0}), ("fedavg", {})):
-        strategy = create_strategy(name, options, identify=True)
+    for name in ("feddws", "fedavg"):
+        strategy = create_strategy(name, {}, identify=True)
         play(strategy, clients(scripted), range(1, 4))
         found.append(strategy.centers(strategy.state))
     np.testing.assert_allclose(*found, rtol=1e-6)

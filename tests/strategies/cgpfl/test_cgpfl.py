@@ -48,14 +48,14 @@ def test_gathering_while_half_are_asked():
 
 
 def test_what_a_device_is_sent():
-    strategy = CGPFL(num_clusters=2, proximal_weight=3.0)
+    strategy = CGPFL(num_clusters=2)
     state = update(strategy, begin(strategy), FOUR, 1)
     plan = strategy.plan(state, 2, ["a", "new"])
     assert plan["a"].models[ARRAYS].vector.tolist() == [0, 1]
     assert plan["new"].models[ARRAYS].vector.tolist() == [5, 1]
     for instruction in plan.values():
         assert (instruction.procedure, instruction.start) == (PROCEDURE, "personal")
-        assert instruction.proximal == (Proximal(ARRAYS, 3.0),)
+        assert instruction.proximal == (Proximal(ARRAYS, 0.1),)
         assert instruction.config == {"personal-steps": 5, "context-step": 0.3}
     assert [plan[c].newcomer for c in ("a", "new")] == [False, True]
     assert strategy.plan_evaluate(state, 2, ["a"])["a"].start == "personal"

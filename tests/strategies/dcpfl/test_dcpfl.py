@@ -10,6 +10,7 @@ from bouquet.common.protocol import ARRAYS, ClientReply
 from bouquet.experiments.simulation.inline_grid import InlineGrid
 from bouquet.strategies.base.replies import Replies
 from bouquet.strategies.dcpfl import WHOLE_ROUND
+from bouquet.strategies.dcpfl.grouping import distances_of
 from bouquet.strategies.dcpfl.state import DCPFLState, Group
 from bouquet.strategies.dcpfl.strategy import DCPFL
 from tests.helpers.dcpfl_device import BOTH, FAST, Device, strategy_of, trial_rounds
@@ -23,8 +24,8 @@ def test_one_model_for_all_until_the_group_graph_is_made(devices, grid, play):
     assert records[2]["graph"]["clients"] == ["a", "b", "c", "d"]
     heights = [merge[2] for merge in records[2]["graph"]["linkage"]]
     assert heights[1] < 0.1 < 1.5 < heights[2]
-    kind, clients, distances = strategy.client_similarity(strategy.state, strategy.train_round.replies)
-    assert (kind, clients) == ("Model discrepancy (cosine)", ("a", "b", "c", "d"))
+    distances = distances_of(strategy.state)
+    assert strategy.state.clients == ["a", "b", "c", "d"]
     assert distances[0, 1] < distances[0, 2]
     # Eq. 3 in round 1: everybody came from 0 and went half the way, so the updates are the goals
     goals = np.array([device.goal for device in devices.values()])
@@ -87,7 +88,7 @@ def test_a_new_device_is_sent_the_whole_model_and_joins_in_the_next_full_round(d
     play(strategy, grid, range(4, 6))
     assert [new.sent(round_) for round_ in (4, 5)] == [(BOTH, FAST), (FAST, BOTH)]
     assert strategy.state.clients == ["a", "b", "c", "d", "e"]
-    distances = strategy.client_similarity(strategy.state, strategy.train_round.replies)[2]
+    distances = distances_of(strategy.state)
     assert distances[4, 0] < 0.1 < distances[4, 2]
 
 

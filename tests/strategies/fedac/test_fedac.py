@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bouquet.common.errors import BouquetError
-from bouquet.common.parameters.layout import LayoutError, ParameterLayout
+from bouquet.common.parameters.layout import ParameterLayout
 from bouquet.common.protocol import ARRAYS, STANDARD
 from bouquet.strategies.base.state_io import dump_state, load_state
 from bouquet.strategies.fedac import strategy as fedac_strategy
@@ -21,9 +21,6 @@ def test_the_first_clusters_are_k_means_over_the_directions_of_the_reduced_model
     assert state.assignment == {"a": 0, "b": 0, "c": 1, "d": 1}
     assert state.centers.tolist() == [[0, 2], [10, 2]]
     assert state.global_embedding.tolist() == [5, 0]
-    kind, names, matrix = fixed().client_similarity(state, None)
-    assert (kind, names) == ("cosine of the reduced client models", ("a", "b", "c", "d"))
-    assert matrix[0, 1] > 0.9 > 0 > matrix[0, 2]
 
 
 def test_a_device_is_sent_its_center_the_global_embedding_and_both_pulls():
@@ -54,23 +51,10 @@ def test_to_be_tested_a_device_is_sent_one_model_at_most(tested, start):
     assert (list(instruction.models), instruction.start, instruction.upload) == ([ARRAYS], start, ())
 
 
-@pytest.mark.parametrize(("layers", "embedding"), [(1, ["embed"]), (("embed",), ["decide"]), (("decide",), ["embed"])])
-def test_the_split_is_by_number_or_by_name(layers, embedding):
-    assert started(fixed(decision_layers=layers)).embedding == embedding
-
-
-@pytest.mark.parametrize("layers", [0, 2, -1, (), ("embed", "decide")])
-def test_a_split_that_leaves_nothing_on_one_side(layers):
-    with pytest.raises(BouquetError, match=r"decision_layers = .* embed, decide"):
-        started(fixed(decision_layers=layers))
-    with pytest.raises(LayoutError, match="Unknown layer 'head'"):
-        started(fixed(decision_layers=("head",)))
-
-
 def test_a_model_of_which_one_layer_is_trained_is_refused_with_what_to_do():
     layout = ParameterLayout.of({"head.weight": np.zeros((2, 2), dtype=np.float32)})
     with pytest.raises(BouquetError, match=r"Only one layer of the model is trained \(head\).*model\.frozen"):
-        embedding_layers(layout, 1)
+        embedding_layers(layout)
 
 
 # --- the steps of a round ----------------------------------------------------------------------------------------

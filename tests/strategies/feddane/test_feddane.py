@@ -65,12 +65,12 @@ def test_two_exchanges_a_round_weighed_by_samples(layout, scripted, play):
     seen = []
     few = scripted("a", scripted_gradients(1.0), {"num-examples": 10}, seen=seen)
     many = scripted("b", scripted_gradients(5.0), {"num-examples": 30})
-    strategy = FedDANE(proximal_weight=0.3, identify=True)
+    strategy = FedDANE(identify=True)
     play(strategy, InlineGrid({1: few, 2: many}), range(1, 3))
     assert strategy.centers(strategy.state).tolist() == [[-8] * 8]
     first, second = seen[:2]
     assert (set(first.models), first.proximal) == ({ARRAYS}, ())
-    assert (set(second.models), second.proximal) == ({ARRAYS, GRADIENT}, (Proximal(ARRAYS, 0.3),))
+    assert (set(second.models), second.proximal) == ({ARRAYS, GRADIENT}, (Proximal(ARRAYS, 0.1),))
     assert {r.procedure for r in seen} == {"feddane"}
     assert strategy.state.gradient is None  # not in the checkpoint of a finished round
     evaluated = strategy.plan_evaluate(strategy.state, 2, ["a"])["a"]

@@ -5,7 +5,7 @@ from bouquet.common.parameters.layout import ParameterLayout
 from bouquet.common.protocol import ARRAYS
 from bouquet.strategies.base.state_io import dump_state, load_state
 from bouquet.strategies.fesem.state import FeSEMState
-from bouquet.strategies.fesem.strategy import FeSEM
+from bouquet.strategies.fesem.strategy import FeSEM, FeSEMMA
 from tests.helpers.points import FOUR, POINT, replies
 
 
@@ -149,7 +149,7 @@ def test_matched_averaging_does_not_care_for_the_order_of_hidden_units():
     )
     centers = []
     for c1 in (rows["c1"], permuted):
-        strategy = FeSEM(num_clusters=2, matching=True)
+        strategy = FeSEMMA(num_clusters=2)
         state = start(strategy, {**rows, "c1": c1}, layout, initial)
         centers.append(strategy.update(state, 2, replies({**rows, "c1": c1}, layout=layout)))
         assert centers[-1].assignment == state.assignment  # nobody moves: the pairs are 20 apart

@@ -4,6 +4,7 @@ from flwr.app import Message
 
 from bouquet.common import protocol
 from bouquet.common.errors import BouquetError
+from bouquet.common.wire.flower import speak_as_server
 from bouquet.strategies.gradient_loss import wire as choice
 from bouquet.strategies.gradient_loss.strategy import GradientLoss
 from bouquet.strategies.gradient_loss.wire import Choice
@@ -127,7 +128,7 @@ def test_ifca_judges_by_all_local_data_unless_it_is_told_otherwise():
     assert asked("gradient-loss")["choice-batches"] == 1
     assert "batch-loss" not in asked("gradient-loss")
     assert asked("gradient-loss", batch_loss="sum")["batch-loss"] == "sum"
-    with pytest.raises(BouquetError, match=r"choice_batches = 0: a whole number from 1, or 'all'"):
+    with pytest.raises(BouquetError, match=r"choice_batches = 0: .* equal to 1; or input should be 'all'"):
         asked("ifca", choice_batches=0)
 
 
@@ -165,7 +166,8 @@ def test_messages_hold_whole_models_and_the_question():
     state = begin(strategy)
     instruction = strategy.plan(state, 1, ["a"])["a"]
     content = protocol.Encoder(POINT).content(instruction, 1, "run", {})
+    speak_as_server()
     received = protocol.read_instruction(Message(content, dst_node_id=1, message_type="train"), POINT)
     assert received.procedure == "gradient-loss"
     assert received.upload == POINT.layers
-    assert Choice.read(received) == Choice(2, 0, 0.2)
+    assert Choice.read(received) == Choice(2, 0, 0.2, local_update="epochs")

@@ -8,7 +8,7 @@ import pytest
 
 from bouquet.common.errors import BouquetError
 from bouquet.strategies.mathematics import aggregation
-from bouquet.strategies.mathematics.aggregation import cluster_means, column_blocks, reptile_step, weighted_mean
+from bouquet.strategies.mathematics.aggregation import cluster_means, column_blocks, weighted_mean
 
 W = np.array([[1, 2], [3, 6], [11, 1]], dtype=np.float32)
 
@@ -84,11 +84,3 @@ def test_bad_weights_are_refused(weights: list[float], message: str) -> None:
 def test_no_model_at_all_is_refused() -> None:
     with pytest.raises(BouquetError, match="No mean of 0 models"):
         weighted_mean(W[:0])
-
-
-def test_reptile_goes_part_of_the_way() -> None:
-    center = np.array([1, -1], dtype=np.float32)
-    assert reptile_step(center, W, 0.5).tolist() == [3, 1]
-    assert reptile_step(center, W, 0.5, weights=[1, 3, 0]).tolist() == [1.75, 2]
-    assert reptile_step(center, W, 1.0).tolist() == weighted_mean(W).tolist()
-    assert reptile_step(center, W, 0.0).tolist() == [1, -1]
