@@ -1,6 +1,7 @@
 """The figures of these pages, from ``experiments/results/NAME.csv``; no page has one typed.
 
-``docs/results/NAME.md`` is written at each build: what the table's file says of itself, and a table for each measure.
+``docs/results/NAME.md`` is written at each build: what the table's file says of itself, and a table for each measure;
+beside it ``NAME.svg``, the first measure as a plot.
 The role ``{figure}`NAME / MEASURE / COLUMN / ROW` `` is one figure; what is not in the CSV file is a warning.
 """
 
@@ -13,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from matplotlib.figure import Figure as Plot
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxRole
+
+from bouquet.experiments.plots.style import svg
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 RESULTS = EXPERIMENTS / "results"
@@ -26,7 +30,7 @@ a value at the end of its grid: a better one may lie beyond. The figures are in
 [{name}.csv](../../experiments/results/{name}.csv). {kept}"""
 KEPT = """Those of every seed and device, from which a test computes each of them anew, are in
 [{name}.csv.gz](../../experiments/results/seeds/{name}.csv.gz)."""
-NOT_KEPT = "**Means only; figures by seed were not kept:** the command above computes them anew."
+NOT_KEPT = "**{what} were not kept:** the command above computes them anew."
 
 
 def figures(name: str) -> list[Figure]:
@@ -71,8 +75,12 @@ def page(name: str) -> str:
     said = [line.removeprefix("#").strip() for line in text.partition("\nname")[0].splitlines()]
     words = " ".join(f"`{line}`" if "bouquet compare" in line or line.startswith("python") else line for line in said)
     seeds = ", ".join(map(str, tomllib.loads(text)["seeds"]))
-    kept = KEPT.format(name=name) if (RESULTS / "seeds" / f"{name}.csv.gz").exists() else NOT_KEPT
-    parts = [f"# {name}", words, LEGEND.format(name=name, seeds=seeds, kept=kept)]
+    by_seed = any(": seed " in one["column"] for one in figures(name))
+    kept = NOT_KEPT.format(what="Figures by device" if by_seed else "Means only; figures by seed")
+    if (RESULTS / "seeds" / f"{name}.csv.gz").exists():
+        kept = KEPT.format(name=name)
+    picture = f"![Each row of {name} in each column, beside Standalone where it is one]({name}.svg)"
+    parts = [f"# {name}", words, LEGEND.format(name=name, seeds=seeds, kept=kept), picture]
     for measure, of_measure in groupby(figures(name), lambda one: one["measure"]):
         lines = list(of_measure)
         if measure == "note":
@@ -85,13 +93,41 @@ def page(name: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def picture(name: str) -> bytes:
+    """The first measure of a table, an SVG: a panel a column, a dot a row with its deviation; a line at Standalone."""
+    every = [one for one in figures(name) if one["measure"] != "note"]
+    lines = [one for one in every if one["measure"] == every[0]["measure"]]
+    rows, columns = (list(dict.fromkeys(one[key] for one in lines)) for key in ("row", "column"))
+    deep = -(-len(columns) // 3)
+    plot = Plot(figsize=(10, deep * (0.9 + 0.19 * len(rows))), layout="constrained")
+    panels = list(plot.subplots(deep, min(3, len(columns)), sharey=True, squeeze=False).flat)
+    for panel in panels[len(columns) :]:
+        panel.remove()
+    for column, panel in zip(columns, panels, strict=False):
+        for one in (one for one in lines if one["column"] == column and one["value"]):
+            value, spread = float(one["value"]), float(one["deviation"] or 0)
+            panel.errorbar(value, rows.index(one["row"]), xerr=spread, fmt="o", color="#0072b2", markersize=4)
+            if one["row"] == "Standalone":
+                panel.axvline(value, color="#888888", linewidth=0.8)
+        panel.set_title(column, fontsize=9)
+        panel.set_yticks(range(len(rows)), rows, fontsize=8)
+        panel.set_ylim(len(rows) - 0.5, -0.5)
+        panel.tick_params(axis="x", labelsize=8)
+    plot.supxlabel(every[0]["measure"], fontsize=9)
+    return svg(plot)
+
+
 def write_pages(app: Sphinx) -> None:
-    """Write the pages whose figures or words have changed."""
+    """Write the pages whose figures or words have changed, and their pictures."""
     WRITTEN.mkdir(exist_ok=True)
     for path in RESULTS.glob("*.csv"):
         written, text = WRITTEN / f"{path.stem}.md", page(path.stem)
+        image = written.with_suffix(".svg")
         if not written.exists() or written.read_text(encoding="utf-8") != text:
             written.write_text(text, encoding="utf-8")
+            image.unlink(missing_ok=True)
+        if not image.exists() or image.stat().st_mtime < path.stat().st_mtime:
+            image.write_bytes(picture(path.stem))
 
 
 class FigureRole(SphinxRole):

@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -39,3 +40,17 @@ def test_a_published_table_follows_from_its_seeds(path, monkeypatch):
         published = [one for one in csv.DictReader(file) if one["measure"] not in OF_SETTINGS]
     assert {len(seeds) for seeds in whole.values()} == {len(table.seeds)}
     assert found == published
+
+
+def test_the_p_value_on_the_page_on_claims_can_be_typed(monkeypatch, capsys):
+    page = (EXPERIMENTS.parent / "docs" / "claims.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(EXPERIMENTS.parent)
+    exec(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1], {})
+    gain, p_value = map(float, capsys.readouterr().out.split())
+    (published,) = [
+        float(one["value"])
+        for one in csv.DictReader((EXPERIMENTS / "results" / "air-ozone.csv").open(encoding="utf-8"))
+        if (one["measure"], one["row"]) == ("MAE, less of it against Standalone", "FedAvg")
+    ]
+    assert -gain == pytest.approx(published, abs=5e-4)
+    assert p_value < 0.001
