@@ -310,6 +310,7 @@ app.command(rich_help_panel=DEVICE)(fleet.check)
 app.command(rich_help_panel=DEVICE)(models.predict)
 app.command(rich_help_panel=DEVICE)(models.export)
 app.command(rich_help_panel=DEVICE)(models.rollback)
+app.command(rich_help_panel=SERVER)(models.models)
 app.registered_commands.sort(key=lambda one: GROUPS.index(str(one.rich_help_panel)))
 
 

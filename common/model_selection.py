@@ -22,6 +22,8 @@ REPORT = "serving"  # key of a reply's config: by how much more the mixture errs
 SERVE = "serve"  # key of a message's config: RECEIVED or MIXTURE, what the fleet does better with; who is told counts
 CHOSEN = "chosen"  # metric: what is served, as its place in SERVED_NAMES
 MIXED = "mixed"  # metric: a bit for each of NAMES that is in the mixture, and the next where REFERENCE was left out
+VOTE = "in-use-vote"  # key of a reply's config: 1 where its model errs more than the one in use, -1 where less, else 0
+HELD = "held"  # key of a message's config: the last round of this device's whose model held with others; 0: none
 IN_USE = "in-use"  # metric: where an older model stays in use, the round that it is of; 0: of an earlier run
 
 

@@ -8,10 +8,12 @@ SETTINGS = "settings.json"
 ROUNDS = "rounds.jsonl"  # a line a round
 SUMMARY = "summary.json"  # written last: a run without one did not end
 MODELS = "models"
+VERSIONS = f"{MODELS}/versions"  # there: what was sent in earlier rounds
 CHECKPOINTS = "checkpoint"
 REPORT = "report.html"
 STATUS = "status.json"  # what the server does now
 STOP = "stop"  # there while the owner wants the run to end
+ROLLBACK = "rollback.safetensors"  # and while he wants a cluster to have this model again
 SERVER_LOG = "server.log"  # what the strategy logs
 NAMES = "devices.json"  # who took part, and under which name
 SERVICE = "service"  # what is on its way to devices and back
@@ -23,7 +25,7 @@ STATE_FOLDER = "devices"  # what each device of a simulation, or of the demo, ke
 SINGLE_MODEL = "single-model"  # the run that the demo compares with
 
 # What a run that ended in its first round may have left, and the next one in its folder must not take for its own.
-OF_A_FALSE_START = (ROUNDS, STATUS, NAMES, START, START_ARRAYS)
+OF_A_FALSE_START = (ROUNDS, STATUS, NAMES, START, START_ARRAYS, ROLLBACK)
 EVERYTHING = frozenset(
     {
         *OF_A_FALSE_START,

@@ -1,4 +1,4 @@
-"""The commands that use a model that a federation left: ``bouquet predict`` and ``bouquet export``."""
+"""The commands about models: which there are, using one, and going back to one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 
 from bouquet.commands.options import Strict
 from bouquet.common.errors import BouquetError
+from bouquet.common.task.score import Score
 from bouquet.common.texts import printable
 
 if TYPE_CHECKING:
@@ -88,16 +89,55 @@ def export(
     _say(f"written  {file} ({kept.card.model.name}, {what}, from {kept.origin})")
 
 
-def rollback(state_dir: StateDir = None) -> None:
-    """Have this device use the model before the one in use again, until a newer one is better than both.
+def rollback(
+    run: Annotated[
+        Path | None, typer.Argument(metavar="[RUN]", help="On the server: the folder of a run; with --cluster.")
+    ] = None,
+    cluster: Annotated[int | None, typer.Option(min=0, help="The cluster of the run to roll back.")] = None,
+    to: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="A version of bouquet models; the last but one by default.")
+    ] = None,
+    state_dir: StateDir = None,
+) -> None:
+    """Have this device, or a cluster of a run, use the model before again.
 
-    The device keeps the two before the one in use. No server is needed, and training goes on as it is.
+    A device keeps the two before the one in use, and goes back by itself: no server is needed, and training goes on as
+    it is. It stays until a newer one is better than both. A cluster begins its next round with the version.
     """
+    if run is not None or cluster is not None or to is not None:
+        from bouquet.monitor.status import collect
+        from bouquet.server.run.rollback import ask_to_roll_back
+
+        if run is None or cluster is None or state_dir is not None:
+            raise BouquetError("A cluster is rolled back by RUN and --cluster, and maybe --to, without --state-dir.")
+        collect(run)  # which says so where it is no run
+        version = ask_to_roll_back(run, cluster, to)
+        return _say(f"asked    cluster {cluster} of {run} to begin its next round with version {version.name}")
     from bouquet.client.rounds.in_use import ROUND
     from bouquet.models.kept import roll_back
 
     kept = roll_back(state_dir or Path("bouquet-state"))
     _say(f"in use   the model of round {kept.facts[ROUND]} again, until a newer one is better than both")
+
+
+def models(
+    run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="Run folder; the newest by default.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="For a program, with whole digests.")] = False,
+) -> None:
+    """List the models that a run's clusters were sent: in which round, with which score, and where they are in use."""
+    from json import dumps
+
+    from bouquet.monitor.status import collect, newest_run
+    from bouquet.server.record.versions import listed
+
+    found, score = listed(run := run or newest_run()), Score.in_record(collect(run)["run"])
+    if json:
+        return _say(dumps(found, indent=2))
+    for one in found:
+        value = one[score.key]
+        shown = "–" if value is None else score.number(value)
+        row = (f"{one['version']:>9}", one["digest"][:12], f"{shown:>8}", f"{len(one['devices']):>3} devices")
+        _say("  ".join((*row, f"in use on {', '.join(one['in_use'])}" if one["in_use"] else "")).rstrip())
 
 
 def _say(text: str, err: bool = False) -> None:

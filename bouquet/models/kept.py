@@ -29,7 +29,7 @@ from bouquet.common.settings import Settings
 from bouquet.common.task.task import Task, make_task, task_of
 from bouquet.common.texts import setting_of
 from bouquet.common.torchvision_compat import TORCHVISION
-from bouquet.server.run_folder import MODELS, SETTINGS
+from bouquet.server.run_folder import MODELS, SETTINGS, START_ARRAYS, SUMMARY
 
 
 class Mixture(nn.Module):
@@ -169,18 +169,24 @@ def _owners(state_dir: Path) -> Iterator[DeviceState | None]:
 
 
 def cluster_model(run: Path, cluster: int, allowed: Collection[str] = ()) -> KeptModel:
-    """The model of a cluster at the end of a run. Raises `BouquetError` where the run folder has none.
+    """The model of a cluster at the end of a run; before that, the one that its devices were sent last.
 
-    ``allowed`` is as in `device_model`.
+    Raises `BouquetError` where the run folder has none. ``allowed`` is as in `device_model`.
     """
     settings = _run_settings(run, allowed)
     if _on_devices_only(settings.strategy.name):
         raise BouquetError(
             f"The run {run} is of {settings.strategy.name!r}, whose models are on the devices: use --state-dir there."
         )
-    file = run / MODELS / f"cluster-{cluster}.safetensors"
+    from bouquet.server.record.versions import versions  # with Flower's server, as below
+
+    file, start = run / MODELS / f"cluster-{cluster}.safetensors", run / START_ARRAYS
+    sent = [version.path for version in versions(run) if version.cluster == cluster]
+    has_ended = (run / SUMMARY).exists() or not sent
     try:
-        tensors = load_safetensors(file.read_bytes())
+        # A version lacks the layers that are frozen, which all have as the run began with them.
+        tensors = {} if has_ended or not start.exists() else load_safetensors(start.read_bytes())
+        tensors |= load_safetensors((file if has_ended else sent[-1]).read_bytes())
     except FileNotFoundError:
         there = sorted(path.stem.removeprefix("cluster-") for path in run.glob(f"{MODELS}/cluster-*.safetensors"))
         found = f"clusters {', '.join(there)}" if there else "no models; they are written at the end of a run"

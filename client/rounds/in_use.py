@@ -5,6 +5,9 @@ of which round. Both models are tested on the test part as it is now. What may b
 of many rounds would be in use by these samples, and its score on them would say too much. The newer one takes the place
 also where the two cannot be compared: another model, other classes, or frozen layers that are others.
 
+On fewer than `FEWEST` test samples nothing could be clearly worse. A device that has no more takes what it made in a
+round once that has held on the devices that were sent the same (`bouquet.strategies.base.filters.canary`).
+
 What an owner took back (``bouquet rollback``) stays out of use until a model is better than both it and the one in use.
 """
 
@@ -26,7 +29,7 @@ from bouquet.client.training.evaluation import Scores
 from bouquet.common.data.scaling import Scaling
 from bouquet.common.errors import BouquetError, NotNow
 from bouquet.common.model.card import ModelCard
-from bouquet.common.model_selection import IN_USE
+from bouquet.common.model_selection import HELD, IN_USE, VOTE
 from bouquet.common.parameters.layout import Vector
 from bouquet.common.protocol import Scalar
 
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from bouquet.client.rounds.session import Session
 
 HUGE = 1e30  # the error of a model that has diverged
+FEWEST = 5  # test samples: on fewer, differences that are all 1 do not sum to over two of their deviations
 ROUND = "round"  # of what is kept in use: the round that it is of
 
 
@@ -42,6 +46,7 @@ class InUse(Observer):
 
     def __init__(self, session: Session, inner: Observer) -> None:
         self.session, self.inner, self._has_trained = session, inner, False
+        self._vote: dict[str, Scalar] = {}
 
     @property
     def keeps_fold(self) -> bool:
@@ -62,7 +67,7 @@ class InUse(Observer):
         said = self.inner.on_reply(uploaded, from_received)
         if self._has_trained:
             self._choose()
-        return said
+        return said | self._vote
 
     def on_test(self, vector: Vector) -> Scores | None:
         """At the end of an evaluate message, which may have brought a newer model."""
@@ -81,28 +86,58 @@ class InUse(Observer):
 
     def _compare(self) -> None:
         session, state = self.session, self.session.node.state
-        kept = state.recall(session.run, session.received.round + 1)
-        if kept is None or PERSONAL not in kept.slots:
+        newest, before = self._served(session.received.round + 1), state.in_use()
+        if newest is None:
             return
+        newest = replace(newest, round=2 * session.received.round + session.is_evaluation)
+        told = None if before is None else self._told(before, newest)
+        told_newer = self._told(newest, newest)
+        if before is None or told is None or told_newer is None:
+            state.use(newest)
+            return
+        newer: Kept | None = newest
+        if HELD in session.received.config:
+            more = _excess(self._errors(told_newer), self._errors(told)).sum()
+            self._vote = {VOTE: int(torch.sign(more))}
+            if len(session.test_data[1]) < FEWEST:
+                newer = self._held(before)
+                told_newer = None if newer is None else self._told(newer, newest)
+        if newer is not None and told_newer is not None and self._is_taken(told_newer, told, newest):
+            state.use(newer)
+            before, told = newer, told_newer
+        if before is not newest:
+            score = session.node.task.score
+            session.metrics[IN_USE] = before.facts[ROUND] if before.run == session.run else 0
+            if score.own in session.metrics:
+                session.metrics[score.own] = session.scorer.scores(told, session.test_data[1]).score
+
+    def _served(self, end: int) -> Kept | None:
+        """What the device made to serve in the last round before ``end``, numbered as `DeviceState.use` has it."""
+        session, state = self.session, self.session.node.state
+        kept = state.recall(session.run, end)
+        if kept is None or PERSONAL not in kept.slots:
+            return None
         models = served_models(state, session.run, kept.round) or [kept.slots[PERSONAL]]
-        newer = replace(kept, slots={str(k): model for k, model in enumerate(models)})
-        before, taken_back = state.in_use(), state.taken_back()
-        told = None if before is None else self._told(before, newer)
-        y, score = session.test_data[1], session.node.task.score
-        if before is not None and told is not None:
-            of_newer, *of_older = (
-                session.scorer.errors(outputs, y)
-                for outputs in (self._told(newer, newer), told, *(self._told(one, newer) for one in taken_back))
-                if outputs is not None
-            )
-            is_no_better = bool(taken_back) and any(not of_newer.mean() < older.mean() for older in of_older)
-            if is_no_better or is_clearly_worse(of_newer, of_older[0]):
-                session.metrics[IN_USE] = before.facts[ROUND] if before.run == session.run else 0
-                if score.own in session.metrics:
-                    session.metrics[score.own] = session.scorer.scores(told, y).score
-                return
-        number = 2 * session.received.round + session.is_evaluation
-        state.use(replace(newer, round=number, facts={ROUND: kept.round}))
+        slots = {str(k): model for k, model in enumerate(models)}
+        return replace(kept, round=2 * kept.round, slots=slots, facts={ROUND: kept.round})
+
+    def _held(self, before: Kept) -> Kept | None:
+        """What was made in the round before, where it held on other devices and nothing as new is in use."""
+        held = self._served(self.session.received.round)
+        if held is None or held.facts[ROUND] != self.session.received.config[HELD]:
+            return None
+        return held if before.run != held.run or before.facts[ROUND] < held.facts[ROUND] else None
+
+    def _is_taken(self, told: Tensor, told_before: Tensor, newest: Kept) -> bool:
+        """Whether a model that tells this may take the place, after all that the owner took back."""
+        errors, of_before = self._errors(told), self._errors(told_before)
+        back = [self._told(one, newest) for one in self.session.node.state.taken_back()]
+        older = [of_before, *(self._errors(one) for one in back if one is not None)]
+        is_no_better = bool(back) and any(not errors.mean() < one.mean() for one in older)
+        return not is_no_better and not is_clearly_worse(errors, of_before)
+
+    def _errors(self, told: Tensor) -> Tensor:
+        return self.session.scorer.errors(told, self.session.test_data[1])
 
     def _told(self, of: Kept, beside: Kept) -> Tensor | None:
         """What kept models together tell of the test part; None where that cannot be compared."""
@@ -127,8 +162,12 @@ class InUse(Observer):
 
 def is_clearly_worse(errors: Tensor, others: Tensor) -> bool:
     """Whether the sum of differences between errors on the same samples (n,) is over two of its deviations."""
-    more = torch.nan_to_num(errors.double(), nan=HUGE, posinf=HUGE) - torch.nan_to_num(others.double(), HUGE, HUGE)
+    more = _excess(errors, others)
     return bool(more.sum() > 2 * more.square().sum().sqrt())
+
+
+def _excess(errors: Tensor, others: Tensor) -> Tensor:
+    return torch.nan_to_num(errors.double(), nan=HUGE, posinf=HUGE) - torch.nan_to_num(others.double(), HUGE, HUGE)
 
 
 def _card(of: Kept) -> ModelCard | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -23,7 +23,7 @@ from bouquet.common.settings import Settings
 from bouquet.common.settings.resume import check_continues
 from bouquet.common.system.files import keep_private, make_folder, sweep, write_atomically, write_json
 from bouquet.server import run_folder
-from bouquet.server.run_folder import CHECKPOINTS, MODELS, ROUNDS, SETTINGS, SUMMARY, holds_run
+from bouquet.server.run_folder import CHECKPOINTS, MODELS, ROUNDS, SETTINGS, SUMMARY, VERSIONS, holds_run
 from bouquet.strategies.base.strategy import MethodStrategy
 
 
@@ -114,25 +114,30 @@ class RunRecord:
 
         ``frozen`` are the tensors that all models share and the strategy knows nothing of.
         """
-        self._write_models(strategy, frozen)
+        write_models(self.folder / MODELS, strategy, lambda cluster: f"cluster-{cluster}.safetensors", frozen)
         write_json(self.folder / SUMMARY, dict(summary))
 
     def _make(self, settings: Settings) -> None:
         make_folder(self.folder, "the run folder")
-        for folder in (self.folder, self.checkpoints, self.folder / MODELS):
+        for folder in (self.folder, self.checkpoints, self.folder / MODELS, self.folder / VERSIONS):
             sweep(folder)
         write_json(self.folder / SETTINGS, settings.model_dump(mode="json"))
 
-    def _write_models(self, strategy: MethodStrategy[Any], frozen: Mapping[str, NDArray[Any]]) -> None:
-        assert strategy.state is not None
-        assert strategy.layout is not None
-        folder = self.folder / MODELS
-        folder.mkdir(exist_ok=True)
-        keep_private(folder)
-        layout = strategy.layout
-        assignment = strategy.assignment(strategy.state)
-        for cluster, center in enumerate(strategy.centers(strategy.state)):
-            members = sorted(client for client, k in assignment.items() if k == cluster)
-            metadata = {"clients": json.dumps(members), "layout": json.dumps(layout.to_json())}
-            arrays = {name: contiguous(a) for name, a in {**frozen, **layout.unflatten(center)}.items()}
-            write_atomically(folder / f"cluster-{cluster}.safetensors", save(arrays, metadata))
+
+def write_models(
+    folder: Path,
+    strategy: MethodStrategy[Any],
+    name: Callable[[int], str],
+    frozen: Mapping[str, NDArray[Any]] = MappingProxyType({}),
+) -> None:
+    """Write each cluster's model, with its clients and its layout, and the tensors that all of them share."""
+    assert strategy.state is not None
+    assert strategy.layout is not None
+    make_folder(folder, "the folder of the models")
+    keep_private(folder)
+    layout, assignment = strategy.layout, strategy.assignment(strategy.state)
+    for cluster, center in enumerate(strategy.centers(strategy.state)):
+        members = sorted(client for client, k in assignment.items() if k == cluster)
+        metadata = {"clients": json.dumps(members), "layout": json.dumps(layout.to_json())}
+        arrays = {name: contiguous(a) for name, a in {**frozen, **layout.unflatten(center)}.items()}
+        write_atomically(folder / name(cluster), save(arrays, metadata))

@@ -12,6 +12,7 @@ from bouquet.common.settings import Settings
 from bouquet.common.task.task import task_of
 from bouquet.server.monitoring.diagnosis import Expected
 from bouquet.strategies.base.exchange import Patience
+from bouquet.strategies.base.filters.canary import Canary
 from bouquet.strategies.base.filters.compression import Compression
 from bouquet.strategies.base.filters.placing import Placing
 from bouquet.strategies.base.filters.privacy import PrivacyLedger
@@ -98,6 +99,14 @@ def build_strategy(settings: Settings, start: Start | PlainStart | None = None) 
         strategy.filters.append(Compression(*codecs, settings.run.seed))
     strategy.draw_model = start.draw
     return strategy
+
+
+def add_canary(strategy: MethodStrategy[Any], settings: Settings) -> None:
+    """Have devices that have a model in use, and may say how good it is, take the next one as `Canary` has it."""
+    if not settings.privacy.is_on:
+        strategy.filters.insert(
+            0, Canary(lambda: {} if strategy.state is None else strategy.assignment(strategy.state))
+        )
 
 
 def check_private(method: MethodStrategy[Any], settings: Settings, layout: ParameterLayout) -> None:

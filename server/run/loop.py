@@ -25,10 +25,12 @@ from bouquet.server.monitoring.diagnosis import Expected, add, diagnose, new_war
 from bouquet.server.record.status import FINISHED, TESTING, TRAINING, WAITING, Progress, expected
 from bouquet.server.record.summary import round_line, summarise
 from bouquet.server.record.traffic import Bytes
+from bouquet.server.record.versions import save_versions
 from bouquet.server.record.writer import RunRecord
-from bouquet.server.run.build import build_strategy, plain_starting_point, too_few, what_to_expect
+from bouquet.server.run.build import add_canary, build_strategy, plain_starting_point, too_few, what_to_expect
 from bouquet.server.run.patience import Standstill
 from bouquet.server.run.resume import Remembered, open_run, save_run
+from bouquet.server.run.rollback import roll_back
 from bouquet.server.run.round_config import train_config
 from bouquet.server.run.stop import check_stop, take_back
 from bouquet.strategies.base.exchange import abandon, exchange, replies_to
@@ -42,7 +44,6 @@ MOST_FAILED_ROUNDS = 3
 NOTICE_SECONDS = 600.0
 LOOK_SECONDS = 0.2
 PAUSE_FOR_LOOK = 100  # seconds for each that a look takes: of thousands of devices it takes a while
-REMOVED = "It was removed."
 Follow = Callable[[dict[str, Any]], None]
 Show = Callable[[dict[str, Any]], None]
 
@@ -69,6 +70,7 @@ def run_rounds(
     strategy = build_strategy(settings, start)
     if names is not None:
         strategy.names, strategy.tags = names, frozenset(settings.server.tags)
+        add_canary(strategy, settings)
     remembered = open_run(strategy, settings, record, resume)
     start.save(record.folder)
     take_back(record.folder)
@@ -145,6 +147,9 @@ class _Run:
             self.wait_for_owners(round_ - 1)
             began = self.clock()
             self.status.say(TRAINING, round=round_, round_started=time.time(), **self.look_around())
+            if said := roll_back(self.record.folder, self.strategy):
+                self.early.append(said)
+                save_run(self.strategy, self.settings, self.record, round_ - 1, self.remembered, self.seconds)
             times: dict[int, float] = {}
             traffic = self.train(round_, times)
             trained = self.strategy.train_round
@@ -174,7 +179,9 @@ class _Run:
         """A round of training and its bytes; ``times`` gets the seconds after which each node had answered."""
         strategy = self.strategy
         strategy.late.go_on(self.grid, self.settings.server.round_timeout, self.clock())
-        messages = list(strategy.configure_train(round_, self.arrays, self.config(round_), self.grid))
+        messages = list(strategy.configure_train(round_, self.arrays, train_config(self.settings, round_), self.grid))
+        if self.names is not None:
+            save_versions(self.record.folder, strategy, round_)
         traffic = self.count(Bytes(strategy.layout), strategy.train_round.preliminary, messages)
         answered: list[str] = []
         silent: dict[int, str] = {}
@@ -206,7 +213,8 @@ class _Run:
     def evaluate(self, round_: int, traffic: Bytes) -> dict[str, Any]:
         """Have every device tested; it is told how to train, because a method may adapt its model before the test."""
         strategy = self.strategy
-        messages = list(strategy.configure_evaluate(round_, self.arrays, self.config(round_), self.grid))
+        told = train_config(self.settings, round_)
+        messages = list(strategy.configure_evaluate(round_, self.arrays, told, self.grid))
         replies, silent = exchange(self.grid, messages, strategy.round_patience)
         strategy.give_up(silent)
         strategy.aggregate_evaluate(round_, replies)
@@ -238,7 +246,7 @@ class _Run:
         abandon(self.grid, self.strategy.late.awaited)  # there is no round any more that their replies could count in
         evaluation = self.evaluate(last, traffic)
         resting = {client: f"Not now: {why}." for client, why in evaluation["not_now"].items()}
-        removed = dict.fromkeys(self.removed(), REMOVED)
+        removed = dict.fromkeys(self.names.removed() if self.names else (), "It was removed.")
         failed = removed | resting | evaluation["not_evaluated"]
         self.learn_groups()
         rounds = self.record.rounds()
@@ -249,13 +257,9 @@ class _Run:
             )
         return summarise(self.settings, self.strategy, self.remembered.groups, rounds, traffic, self.seconds, failed)
 
-    def config(self, round_: int) -> ConfigRecord:
-        """What every device is told in a round."""
-        return train_config(self.settings, round_)
-
     def count(self, traffic: Bytes, *messages: Iterable[Message]) -> Bytes:
         """Add the bytes of messages."""
-        traffic.count([message for some in messages for message in some], self.strategy.node_names)
+        traffic.count([*itertools.chain(*messages)], self.strategy.node_names)
         return traffic
 
     def learn_groups(self) -> None:
@@ -345,12 +349,8 @@ class _Run:
 
     def pass_over_removed(self, failures: dict[str, str]) -> None:
         """A device whose key its owner removed is away because of that, and has not failed."""
-        for client in self.removed() if failures else ():
+        for client in self.names.removed() if self.names and failures else ():
             failures.pop(client, None)
-
-    def removed(self) -> set[str]:
-        """The devices of this run whose keys their owner has removed."""
-        return self.names.removed() if self.names else set()
 
     def look(self) -> dict[str, Any]:
         """Who is connected, who is missing, and who does not work now."""

@@ -238,7 +238,7 @@ class MethodStrategy(Receiver[State], Strategy):
         """Continue from what `checkpoint` gave."""
         self.layout = layout
         self.state = load_state(self.state_class, arrays, rest)
-        for each in filter(lambda each: each.key, self.filters):
+        for each in filter(lambda each: each.key in rest, self.filters):  # a checkpoint of an older release lacks some
             prefix = f"{each.key}/"
             own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
             each.load(own, rest[each.key])

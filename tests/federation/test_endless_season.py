@@ -1,4 +1,4 @@
-"""A season in minutes, over gRPC: a run without an end that rests, a late device, a night, a bad model, a restart."""
+"""A season over gRPC: a run without an end that rests, a late device, a night, a restart, a bad model, going back."""
 
 import json
 import os
@@ -115,6 +115,20 @@ def test_a_season(commands):
     assert worse[-1]["accuracy_trained"] < 0.5, worse
     assert worse[-1]["in_use"] == season.in_use("garden") <= 2 * ROUNDS + 1
     assert f"serves its model of round {season.in_use('garden')}, which stays in use" in commands.log("garden")
+
+    good, rounds = f"{season.in_use('garden')}.0", len(season.lines)  # the owner goes back to what they have in use
+    commands.run("models", "models", "runs/run")
+    in_use = next(line for line in commands.log("models").splitlines() if line.split()[0] == good)
+    assert in_use.partition("in use on ")[2].startswith("garden")
+    season.end("bad")
+    commands.run("rollback", "rollback", "runs/run", "--cluster", "0", "--to", good)
+    season.holds("garden", 90)
+    season.holds("porch", 70)
+    commands.wait_for(lambda: len(season.lines) > rounds, 400)
+    again = season.lines[rounds]
+    assert f"Cluster 0 has its version {good} again." in again["warnings"]
+    assert again["by_client"]["garden"]["accuracy"] > 0.9
+    assert "in_use" not in again["by_client"]["garden"]
 
     commands.run("stop", "stop", "runs/run")
     commands.wait_for_end(season.server)

@@ -13,8 +13,9 @@ from bouquet.client.rounds.in_use import is_clearly_worse
 from bouquet.client.state.device_state import DeviceState
 from bouquet.client.state.store import FolderStore
 from bouquet.common.model.build import initial_model, state_vector
-from bouquet.common.model_selection import IN_USE
-from bouquet.common.protocol import ARRAYS, Encoder, Instruction, Payload
+from bouquet.common.model_selection import HELD, IN_USE, VOTE
+from bouquet.common.protocol import ARRAYS, CLIENT, Encoder, Instruction, Payload
+from bouquet.common.protocol.records import config_of
 from bouquet.common.settings import load_settings
 from bouquet.common.settings.settings import AS_JSON
 from bouquet.experiments.simulation.inline_grid import InlineGrid
@@ -53,12 +54,16 @@ class Device:
 
     def round(self, number, model, kind="train", run="r", **changes):
         """The metrics of its reply, of a round that starts from this model and hardly trains."""
+        return reply_checks.read_metrics(self.reply(number, model, kind, run, **changes))
+
+    def reply(self, number, model, kind="train", run="r", told=None, **changes):
+        """Its reply; ``told`` is what the server says beside."""
         settings = self.settings.with_overrides(changes)
-        instruction = Instruction({ARRAYS: Payload(self.layout.flatten(model))})
+        instruction = Instruction({ARRAYS: Payload(self.layout.flatten(model))}, config=told or {})
         content = Encoder(self.layout).content(instruction, number, run, {})
         config = {"data": str(self.folder / self.data_file), "state-dir": str(self.folder / "state"), "name": "pi"}
         context = Context(1, 2, config, RecordDict(), {AS_JSON: settings.model_dump_json()})
-        return reply_checks.read_metrics(self.client_app(Message(content, dst_node_id=2, message_type=kind), context))
+        return self.client_app(Message(content, dst_node_id=2, message_type=kind), context)
 
     def in_use(self):
         """Where what ``bouquet predict`` answers with comes from, and whether it is right."""
@@ -95,6 +100,34 @@ def test_with_few_samples_each_new_model_is_in_use(tmp_path):
     device.round(1, device.right)
     assert IN_USE not in device.round(2, device.wrong)  # by four samples
     assert device.in_use() == ("2", False)
+
+
+def test_with_few_samples_a_model_is_in_use_once_it_has_held_on_other_devices(tmp_path):
+    device = Device(tmp_path, 20)
+
+    def after(number, model, held, **more):
+        found = device.reply(number, model, told={HELD: held}, **more)
+        return config_of(found.content, CLIENT).get(VOTE), reply_checks.read_metrics(found).get(IN_USE)
+
+    assert after(1, device.right, 0) == (None, None)  # the first one: better than none
+    assert after(2, device.wrong, 0) == (1, 1)
+    assert after(3, device.right, 0) == (0, 1)  # the second has not held, and the third is to show it
+    assert device.in_use() == ("1", True)
+    assert after(4, device.wrong, 3) == (1, 3)
+    assert after(5, device.wrong, 3) == (1, 3)  # the fourth has not held
+    assert after(6, device.right, 5) == (0, 5)  # others say so; what it made is as good as what was in use
+    assert device.in_use() == ("5", False)
+    CliRunner().invoke(commands, ["rollback", "--state-dir", str(tmp_path / "state")])
+    assert after(7, device.wrong, 6) == (1, 3)  # no better than what was taken back to
+    assert after(7, device.right, 6, kind="evaluate")[1] == 3
+
+
+def test_with_many_samples_a_device_judges_and_says_what_it_finds(device):
+    device.round(1, device.right)
+    found = device.reply(2, device.wrong, told={HELD: 0})
+    assert config_of(found.content, CLIENT)[VOTE] == 1
+    assert VOTE not in config_of(device.reply(3, device.right).content, CLIENT)  # who is not asked says nothing
+    assert device.in_use() == ("3", True)
 
 
 @pytest.mark.parametrize(
