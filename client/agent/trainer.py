@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bouquet.client.agent.later import Later
 from bouquet.client.agent.store import TaskStore
 from bouquet.common.system.processes import end_with_parent, ended_children
 
@@ -45,15 +44,6 @@ IMPORTED = (
     "bouquet.common.model.architectures",
     "bouquet.client.app",
     "bouquet.common.wire.flower",
-)
-LATER = (
-    "torch.distributions",
-    "torch.export",
-    "torch.nn.intrinsic",
-    "torch.nn.qat",
-    "torch.nn.quantizable",
-    "torch.nn.quantized",
-    "torch.quantization",
 )
 UNUSED = "httpx._main"  # the command line that httpx has where rich and click can be imported; Flower imports httpx
 LARGEST_PACKET = 64 * 1024
@@ -201,7 +191,6 @@ def main(descriptors: list[str]) -> NoReturn:
     """Import what tasks need and serve one agent; of several, each by a process of its own that shares the imports."""
     become("bouquet-train", signal.SIGKILL)
     sys.modules.setdefault(UNUSED, None)  # type: ignore[arg-type]  # as where it cannot be imported
-    sys.meta_path.insert(0, Later(LATER))
     for module in IMPORTED:
         importlib.import_module(module)
     import bouquet.client.agent.task  # noqa: F401

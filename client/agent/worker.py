@@ -18,8 +18,7 @@ from bouquet.common.texts import CONTROLS
 LONGEST_PAUSE_SECONDS = 60.0
 STEADY_SECONDS = 10.0
 LONGEST_LINE = 2**16
-SMALL = {"MALLOC_ARENA_MAX": "2", "PYTHONNODEBUGRANGES": "1"}
-LINES = {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:backslashreplace"}
+SMALL = {"MALLOC_ARENA_MAX": "2", "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:backslashreplace"}
 
 
 class Worker:
@@ -55,7 +54,7 @@ class Worker:
     async def _spawn(
         self, module: str, *arguments: str, code: Path | None = None, descriptors: Sequence[int] = ()
     ) -> asyncio.subprocess.Process:
-        environment = {**os.environ, **SMALL, **LINES}
+        environment = {**os.environ, **SMALL}
         if code is not None:
             environment["PYTHONPATH"] = str(code)
         process = await asyncio.create_subprocess_exec(
