@@ -102,8 +102,11 @@ def build_strategy(settings: Settings, start: Start | PlainStart | None = None) 
 
 
 def add_canary(strategy: MethodStrategy[Any], settings: Settings) -> None:
-    """Have devices that have a model in use, and may say how good it is, take the next one as `Canary` has it."""
-    if not settings.privacy.is_on:
+    """Where a run has no end, have devices that may say how good their models are take them as `Canary` has it.
+
+    In a run that ends, the models of its last round are what it was for.
+    """
+    if settings.run.is_endless and not settings.privacy.is_on:
         strategy.filters.insert(
             0, Canary(lambda: {} if strategy.state is None else strategy.assignment(strategy.state))
         )
