@@ -5,8 +5,8 @@ of which round. Both models are tested on the test part as it is now. What may b
 of many rounds would be in use by these samples, and its score on them would say too much. The newer one takes the place
 also where the two cannot be compared: another model, other classes, or frozen layers that are others.
 
-On fewer than `FEWEST` test samples nothing could be clearly worse. In a run without an end such a device takes what it made in a
-round once that has held on the devices that were sent the same (`bouquet.strategies.base.filters.canary`).
+On fewer than `FEWEST` test samples nothing could be clearly worse. In a run without an end such a device takes what it
+made in a round once that has held on the devices that were sent the same (`bouquet.strategies.base.filters.canary`).
 
 What an owner took back (``bouquet rollback``) stays out of use until a model is better than both it and the one in use.
 """
