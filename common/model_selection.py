@@ -2,7 +2,7 @@
 
 With ``serve = "auto"`` the fleet decides between the model that devices are sent and the mixture of all that they have.
 No device could alone: on its handful of samples an honest difference drowns in noise. So each keeps a part of its
-training data, another one in each round, out of that round's training, and counts the errors there of the received
+training data, another one in each round, out of that round's training, and compares the errors there of the received
 model and of that with the trained one. The server adds up the differences (`bouquet.strategies.base.filters.serving`).
 """
 
@@ -18,7 +18,8 @@ SERVED_NAMES = (*NAMES, MIXTURE)
 HELD_OUT = 0.2  # of the training data, at least a sample: what ``serve = "mixture"`` judges the model alone by
 FOLDS = 20  # of the training data, at most: one of them is judged on in a round
 
-REPORT = "serving"  # key of a reply's config: by how much more the mixture errs on the fold than the received model
+# Key of a reply's config: by how much more the mixture errs on the fold than the received model, in hundredths.
+REPORT = "serving"
 SERVE = "serve"  # key of a message's config: RECEIVED or MIXTURE, what the fleet does better with; who is told counts
 CHOSEN = "chosen"  # metric: what is served, as its place in SERVED_NAMES
 MIXED = "mixed"  # metric: a bit for each of NAMES that is in the mixture, and the next where REFERENCE was left out

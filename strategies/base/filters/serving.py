@@ -1,6 +1,6 @@
 """The server's end of ``[personal] serve = "auto"``: which model the fleet does better with, and telling it.
 
-Each reply says by how many samples more the mixture errs on a part of the device's data than the received model
+Each reply says by how much more the mixture errs on a part of the device's data than the received model
 (`bouquet.common.model_selection.REPORT`). A device's sum over rounds, in which older ones count less and less, is its
 vote, of at most `MOST_OF_ONE` sample: no device outvotes others by its size, or by lying. Where the votes of those that
 do not lie sum to v, more than v that lie can make it the other model. What was counted of the models of other clusters
@@ -62,7 +62,7 @@ class FleetVote(Filter):
         """Add what it counted, once in a round."""
         if (found := reported(reply.config)) is not None and reply.client not in self._counted:
             self._counted.add(reply.client)
-            found = max(-_MOST_AT_ONCE, min(_MOST_AT_ONCE, found))
+            found = max(-_MOST_AT_ONCE, min(_MOST_AT_ONCE, found / 100))
             self.sums[reply.client] = self.sums.get(reply.client, 0.0) + found
             self._told = None
         return reply

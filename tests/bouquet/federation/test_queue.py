@@ -44,7 +44,7 @@ def test_a_file_that_is_no_run_is_put_aside_and_named(server):
 def test_where_no_server_takes_it_or_its_folder_is_taken(server, tmp_path):
     (server.parent / "taken").mkdir()
     (server.parent / "taken" / "settings.json").write_text("{}")
-    (server.parent / "taken" / "rounds.jsonl").write_text('{"round": 1}\n')
+    (server.parent / "taken" / "rounds.jsonl").write_text('{"round": 1, "replies": 1}\n')
     with pytest.raises(BouquetError, match="taken holds a run already"):
         enqueue(server, run(server.parent / "taken"))
     with pytest.raises(BouquetError, match="first is in use"):

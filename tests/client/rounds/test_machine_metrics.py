@@ -23,5 +23,5 @@ def test_temperature_and_battery_go_with_the_reply_where_the_machine_tells_them(
     assert not {"temperature", "battery"} & set(reported(device))
     machine.temperature(61.5)
     machine.power(mains=False, battery=80)
-    found = _shown(reported(device), {}, ACCURACY)
+    found = _shown(reported(device), {}, ACCURACY, classes=2)
     assert (found["temperature"], found["battery"]) == (61.5, 0.8)

@@ -55,7 +55,7 @@ def test_the_engines_decide_alike(tmp_path):
         simulate(settings(*OWN_MIXES, f"simulation.engine={engine}"), tmp_path / engine)
         checkpoint = sorted((tmp_path / engine / "checkpoint").glob("round-*"))[-1]
         heard[engine] = json.loads((checkpoint / "state.json").read_text())["state"]["_serving"]["sums"]
-    assert heard["inline"] == heard["batched"]
+    assert heard["inline"] == pytest.approx(heard["batched"], abs=0.05)
     assert set(heard["inline"]) == {f"client-{number}" for number in range(5)}
 
 

@@ -10,7 +10,7 @@ from bouquet.strategies.base.filters.serving import FleetVote
 
 
 def reply(client, counted):
-    config = {} if counted is None else {"serving": counted}
+    config = {} if counted is None else {"serving": 100 * counted}
     return ClientReply(client, 1, np.zeros(2, dtype=np.float32), (), 1, {}, config)
 
 
