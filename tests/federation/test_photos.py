@@ -136,7 +136,7 @@ def test_a_bad_photo_a_new_class_and_a_dark_camera_cost_nobody_a_round(commands,
     own, said = commands.log("b"), commands.log("server")
     assert "torn.jpg cannot be read (it is no image of a kind that is read)" in own
     assert "Not a class of this run, and waits for one whose data.classes name it: blight (4 images)." in own
-    assert "1 device has a class that this run does not know: blight." in said
+    assert "b: a class that this run does not know: blight." in said
     assert "left out, which the devices' logs name: b 1." in said
     status = collect(tmp_path / "run")
     assert [(d["left_out"], d["unknown_classes"]) for d in status["devices"]] == [(0, []), (1, ["blight"]), (0, [])]
