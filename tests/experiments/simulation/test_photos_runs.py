@@ -58,8 +58,9 @@ def test_frozen_layers_travel_once_and_are_in_every_model_afterwards(wire, weigh
     assert summary["start"]["frozen"] == ["conv1", "conv2", "norm1", "norm2"]
     assert (summary["start"]["weights"], summary["start"]["taken"]) == ("cluster-0.safetensors", 14)
     first = load_file(weights)
-    for kept in (cluster_model(tmp_path / "run", 0), device_model(tmp_path / "run" / run.STATE_FOLDER / "client-1")):
-        state = {name: tensor.numpy() for name, tensor in kept.model.state_dict().items()}
+    of_cluster, of_device = cluster_model(tmp_path / "run", 0), device_model(tmp_path / "run/devices/client-1")
+    for model in (of_cluster.model, *getattr(of_device.model, "models", [of_device.model])):
+        state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
         same = {name for name, array in first.items() if np.array_equal(state[name], array)}
         assert same == {name for name in first if not name.startswith("fc1")}
 
