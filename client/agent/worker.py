@@ -17,6 +17,7 @@ from bouquet.common.texts import CONTROLS
 
 LONGEST_PAUSE_SECONDS = 60.0
 STEADY_SECONDS = 10.0
+END_SECONDS = 5.0  # for processes that were killed
 LONGEST_LINE = 2**16
 SMALL = {"MALLOC_ARENA_MAX": "2", "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:backslashreplace"}
 
@@ -67,19 +68,21 @@ class Worker:
             pass_fds=descriptors,
             process_group=0,  # Ctrl-C at a terminal ends the agent, and that ends these
         )
-        assert process.stdout is not None
-        lines = asyncio.ensure_future(self._forward(process.stdout))
+        lines = asyncio.ensure_future(self._forward(process))
         self._lines.add(lines)
         lines.add_done_callback(self._lines.discard)
         return process
 
-    async def _forward(self, stream: asyncio.StreamReader) -> None:
+    async def _forward(self, process: asyncio.subprocess.Process) -> None:
+        """Say what it prints, until it has ended."""
+        assert process.stdout is not None
         while True:
             try:
-                line = await stream.readline()
+                line = await process.stdout.readline()
             except ValueError:  # longer than any line should be
                 continue
             if not line:
+                await process.wait()
                 return
             text = CONTROLS.sub("", line.decode("utf-8", errors="replace").rstrip("\r\n"))
             if text.strip():
@@ -144,4 +147,5 @@ class Worker:
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
-            await self._process.wait()
+        if self._lines:  # asyncio complains of a process whose end it has not seen
+            await asyncio.wait(self._lines, timeout=END_SECONDS)
