@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal
 
 import typer
 from rich.text import Text
-from typer.core import TyperArgument
 
 from bouquet.commands import begin, fleet, models, options
 from bouquet.commands.keys import keys_app
@@ -33,17 +32,6 @@ GROUPS = TRY, SERVER, DEVICE, RESEARCH = "Try", "Server", "Device", "Research"  
 SERVERS_OWN = {"fastapi", "jinja2", "matplotlib", "prometheus_client", "scipy", "sklearn", "tomli_w", "uvicorn"}
 ESCAPED = "backslashreplace"
 INTERRUPTED = 130  # as shells count an end by SIGINT
-
-
-class _Argument(TyperArgument):
-    """With its help, which Click 8.5 takes from Typer 0.20; Flower allows no newer Typer."""
-
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
-        self.help = given["help"]
-
-
-typer.main.TyperArgument = _Argument  # type: ignore[misc]
 
 
 def _show_version(wanted: bool) -> None:
@@ -250,7 +238,7 @@ def client(
 
 @app.command(rich_help_panel=RESEARCH)
 def compare(
-    table: Annotated[Path, typer.Argument(metavar="TABLE.toml", help="Strategies × data × partitions × seeds.")],
+    table: Annotated[Path, typer.Argument(metavar="TABLE.toml")],
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where results go; runs/NAME of the table by default.")
     ] = None,
@@ -262,8 +250,8 @@ def compare(
 ) -> None:
     """Run what is missing of a comparison and print one table: rows by metrics, mean ± deviation over the seeds.
 
-    A comparison that was stopped, or whose table has grown, goes on where it was when it is started again. A table that
-    says what to tune is tuned first.
+    TABLE.toml names strategies, data, partitions and seeds. A comparison that was stopped, or whose table has grown,
+    goes on where it was when it is started again. A table that says what to tune is tuned first.
     """
     from bouquet.experiments.comparison.grid import load_table
     from bouquet.experiments.comparison.tables import csv_table, latex_table, print_results, write_results
@@ -289,10 +277,10 @@ def compare(
 
 @app.command(rich_help_panel=RESEARCH)
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, finished or not.")],
+    folder: Annotated[Path, typer.Argument(metavar="RUN")],
     web: options.Web = None,
 ) -> None:
-    """Write report.html into a run folder; with --web, offer it as a page, with its devices and the runs beside it."""
+    """Write report.html into a run's folder, finished or not; with --web, offer it as a page, beside other runs."""
     from bouquet.experiments.report.run_report import write_report
     from bouquet.federation.run import live_page
 

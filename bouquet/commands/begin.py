@@ -11,9 +11,7 @@ from bouquet.console import console
 
 
 def init(
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="A folder for each device with its photos or tables, or one's own.")
-    ],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER")],
     file: Annotated[
         Path | None,
         typer.Option("--out", metavar="FILE", help="Settings file; the folder's name and .toml by default."),
@@ -31,8 +29,8 @@ def init(
 ) -> None:
     """Look at photos, tables or .npz, and write a settings file that works for them.
 
-    It asks nothing. It says what it saw and what it assumed, reads all data once as a round would, and says what comes
-    next.
+    FOLDER has a folder for each device, or is one device's. Nothing is asked. It says what it saw and what it assumed,
+    reads all data once as a round would, and says what comes next.
 
     Example: bouquet init plants
     """
@@ -79,10 +77,7 @@ def init(
 def try_(
     folders: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="FOLDER… [FILE.toml]",
-            help="The devices' folders, one that holds them, or one device's; and settings: bouquet init's by default.",
-        ),
+        typer.Argument(metavar="FOLDER… [SETTINGS.toml]"),
     ],
     target: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Of tables, the column that is to be told.")
@@ -93,6 +88,8 @@ def try_(
     ] = Path("runs/try"),
 ) -> None:
     """Say whether federation is worth it for these devices: some minutes of simulation on their own data.
+
+    Give the devices' folders, one that holds them, or one device's; and settings, bouquet init's by default.
 
     Each device alone, FedAvg, FedPer, Ditto, FeSEM and what the settings say, each with the learning rate that is best
     for it, chosen on samples that are not tested. Several seeds say what is chance. One device's data are divided into

@@ -13,10 +13,7 @@ from bouquet.console import console
 
 
 def status(
-    target: Annotated[
-        str | None,
-        typer.Argument(metavar="[RUN | SERVER]", help="A run folder, or the address of a server's page (--web)."),
-    ] = None,
+    target: Annotated[str | None, typer.Argument(metavar="[RUN | SERVER]")] = None,
     json: Annotated[bool, typer.Option("--json", help="For a program.")] = False,
     token: Annotated[
         str | None, typer.Option(envvar="BOUQUET_WEB_TOKEN", help="The page's token, where it wants one.")
@@ -27,7 +24,7 @@ def status(
 ) -> None:
     """Say which devices are there and how the run goes; by default of the run in runs/ that is newest.
 
-    The exit status is 1 when the run failed or its server was stopped.
+    SERVER is the address of a server's page (--web). The exit status is 1 when the run failed or its server stopped.
     """
     from bouquet.monitor.status import WELL, collect, fetch, newest_run
     from bouquet.monitor.status_table import print_status
@@ -82,7 +79,7 @@ def check(
 
 
 def run(
-    chosen: Annotated[Path, typer.Argument(metavar="NEXT.toml", help="Settings of the run.")],
+    chosen: Annotated[Path, typer.Argument(metavar="NEXT.toml")],
     out: options.Out = None,
     overrides: options.Overrides = None,
     on: Annotated[
@@ -107,11 +104,9 @@ def run(
 
 
 def stop(
-    folder: Annotated[
-        Path | None, typer.Argument(metavar="[RUN]", help="Run folder; the newest in runs/ by default.")
-    ] = None,
+    folder: Annotated[Path | None, typer.Argument(metavar="[RUN]")] = None,
 ) -> None:
-    """End a run after the round in hand; it goes on with bouquet server --resume.
+    """End a run, or the newest in runs/, after the round in hand; it goes on with bouquet server --resume.
 
     A server with --keep-waiting then waits for the next run.
     """

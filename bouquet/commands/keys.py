@@ -56,7 +56,7 @@ def server(
 
 @keys_app.command()
 def add(
-    devices: Annotated[list[str], typer.Argument(metavar="DEVICE...", help="Names, one for each device.")],
+    devices: Annotated[list[str], typer.Argument(metavar="DEVICE...")],
     dir_: Directory = Path("keys"),
     request: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Certificate request of a device that made its own key.")
@@ -81,9 +81,7 @@ def add(
 
 @keys_app.command()
 def renew(
-    devices: Annotated[
-        list[str] | None, typer.Argument(metavar="[DEVICE...]", help="Names of registered devices.", show_default=False)
-    ] = None,
+    devices: Annotated[list[str] | None, typer.Argument(metavar="[DEVICE...]", show_default=False)] = None,
     all_: Annotated[bool, typer.Option("--all", help="Every registered device.")] = False,
     dir_: Directory = Path("keys"),
     days: Days = 3650,
@@ -109,7 +107,7 @@ def renew(
 
 @keys_app.command()
 def remove(
-    devices: Annotated[list[str], typer.Argument(metavar="DEVICE...", help="Names of registered devices.")],
+    devices: Annotated[list[str], typer.Argument(metavar="DEVICE...")],
     dir_: Directory = Path("keys"),
 ) -> None:
     """Take devices' registration away; a server that runs shuts them out within seconds.

@@ -34,9 +34,7 @@ Cluster = Annotated[int | None, typer.Option(min=0, help="With --run: the cluste
 
 
 def predict(
-    paths: Annotated[
-        list[Path], typer.Argument(metavar="IMAGE…", help="Images, folders of images, .npz files with x, or tables.")
-    ],
+    paths: Annotated[list[Path], typer.Argument(metavar="IMAGE…")],
     state_dir: StateDir = None,
     run: Run = None,
     cluster: Cluster = None,
@@ -45,7 +43,7 @@ def predict(
     json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     strict: Strict = False,
 ) -> None:
-    """Say what this device's own model sees in images, tables or .npz: classes, or numbers. No server is needed.
+    """Say what this device's own model sees in images, folders of them, tables or .npz. No server is needed.
 
     It answers with what the fleet has in use (docs/serving.md), from the first round on. What cannot be read is named,
     the others are predicted all the same, and the exit status is 1. Where samples have labels, in folders named
@@ -70,7 +68,7 @@ def predict(
 
 
 def export(
-    file: Annotated[Path, typer.Argument(metavar="FILE.onnx|FILE.pt", help="ONNX, or TorchScript, by its suffix.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE.onnx|FILE.pt")],
     state_dir: StateDir = None,
     run: Run = None,
     cluster: Cluster = None,
@@ -90,9 +88,7 @@ def export(
 
 
 def rollback(
-    run: Annotated[
-        Path | None, typer.Argument(metavar="[RUN]", help="On the server: the folder of a run; with --cluster.")
-    ] = None,
+    run: Annotated[Path | None, typer.Argument(metavar="[RUN]")] = None,
     cluster: Annotated[int | None, typer.Option(min=0, help="The cluster of the run to roll back.")] = None,
     to: Annotated[
         str | None, typer.Option(metavar="VERSION", help="A version of bouquet models; the last but one by default.")
@@ -102,7 +98,8 @@ def rollback(
     """Have this device, or a cluster of a run, use the model before again.
 
     A device keeps the two before the one in use, and goes back by itself: no server is needed, and training goes on as
-    it is. It stays until a newer one is better than both. A cluster begins its next round with the version.
+    it is. It stays until a newer one is better than both. A cluster, on the server by
+    RUN and --cluster, begins its next round with the version.
     """
     if run is not None or cluster is not None or to is not None:
         from bouquet.monitor.status import collect
@@ -121,10 +118,10 @@ def rollback(
 
 
 def models(
-    run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="Run folder; the newest by default.")] = None,
+    run: Annotated[Path | None, typer.Argument(metavar="[RUN]")] = None,
     json: Annotated[bool, typer.Option("--json", help="For a program, with whole digests.")] = False,
 ) -> None:
-    """List the models that a run's clusters were sent: in which round, with which score, and where they are in use."""
+    """List the models that clusters of a run, or the newest, were sent: when, with which score, and where in use."""
     from json import dumps
 
     from bouquet.monitor.status import collect, newest_run

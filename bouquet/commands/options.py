@@ -28,7 +28,7 @@ def of(panel: str | None, says: str, *names: str, **more: Any) -> Any:
     return typer.Option(*names, help=says, rich_help_panel=panel, **more)
 
 
-SettingsFile = Annotated[Path | None, typer.Argument(metavar="[FILE.toml]", help="Settings of the run.")]
+SettingsFile = Annotated[Path | None, typer.Argument(metavar="[SETTINGS.toml]")]
 Overrides = Annotated[
     list[str] | None,
     of(SETTINGS, "Set any key, over the file; can be given many times.", "--set", metavar="SECTION.KEY=VALUE"),
