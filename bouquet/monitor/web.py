@@ -12,6 +12,7 @@ import contextlib
 import ipaddress
 import os
 import secrets
+import ssl
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -193,6 +194,9 @@ def serving(
         ssl_certfile=None if secured is None else secured.certificate,
         ssl_keyfile=None if secured is None else secured.key,
     )
+    config.load()
+    if secured is not None and config.ssl is not None:
+        config.ssl.sni_callback = _renewing(secured)
     server = uvicorn.Server(config)
     sockets = listeners(host, port)
     thread = threading.Thread(target=server.run, args=(sockets,), name="live page", daemon=True)
@@ -211,6 +215,16 @@ def serving(
     finally:
         server.should_exit = True
         thread.join(timeout=2 * LAST_ANSWERS_SECONDS)
+
+
+def _renewing(files: Certificates) -> Callable[[Any, str | None, ssl.SSLContext], None]:
+    """Has connections after this one see the certificate as it is now."""
+
+    def renew(_: Any, __: str | None, context: ssl.SSLContext) -> None:
+        with contextlib.suppress(OSError):  # half of a pair, in the middle of a copy
+            context.load_cert_chain(files.certificate, files.key)
+
+    return renew
 
 
 def is_loopback(host: str) -> bool:

@@ -89,8 +89,7 @@ def test_what_expires_is_said_with_the_command_to_give(keys):
     ends = f"{expires((keys / 'server.crt').read_bytes()):%Y-%m-%d}"
     lines = expiring(keys, now)
     assert lines[0] == (
-        f"The certificate of the server expires on {ends}; make a new one and start the server again: "
-        f"bouquet keys server --dir {keys}"
+        f"The certificate of the server expires on {ends}; make a new one: bouquet keys server --dir {keys}"
     )
     assert [line.split(" on ")[0] for line in lines[1:]] == ["The certificate of a expired"]
     assert lines[1].endswith(f"; make a new one: bouquet keys renew a --dir {keys}")

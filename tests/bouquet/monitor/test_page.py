@@ -3,6 +3,7 @@
 import http.server
 import json
 import re
+import ssl
 import stat
 import threading
 from pathlib import Path
@@ -17,6 +18,7 @@ from bouquet.cli import app
 from bouquet.common.errors import BouquetError
 from bouquet.common.system.locks import locked
 from bouquet.common.system.ports import free_port
+from bouquet.keys.store import renew_server
 from bouquet.monitor.prometheus import metrics_text
 from bouquet.monitor.status import collect, fetch
 from bouquet.monitor.web import COOKIE, Access, is_loopback, kept_token, make_app, serving
@@ -135,6 +137,11 @@ def test_the_page_behind_tls_and_the_status_from_elsewhere(run, monkeypatch):
         done = CliRunner().invoke(app, command, catch_exceptions=False)
         assert done.exit_code == 0
         assert "plants: training, round 3 of 4, about" in done.output
+        before = ssl.get_server_certificate(("127.0.0.1", port))
+        renew_server(run.keys)
+        ssl.get_server_certificate(("127.0.0.1", port))  # looks for a new one
+        assert ssl.get_server_certificate(("127.0.0.1", port)) != before
+        fetch(f"https://127.0.0.1:{port}", token, authority)
         with pytest.raises(BouquetError, match="is in use, needed for the live page"):
             serving(lambda: run.folder, f"0.0.0.0:{port}", run.keys, certificates).__enter__()
     with pytest.raises(BouquetError, match="gives no status"):

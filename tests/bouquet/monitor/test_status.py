@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from bouquet.cli import app
 from bouquet.common.errors import BouquetError
 from bouquet.common.system.locks import locked
+from bouquet.keys.store import add_device
 from bouquet.monitor.prometheus import metrics_text
 from bouquet.monitor.status import collect
 from bouquet.monitor.status_table import print_status
@@ -86,19 +87,23 @@ def test_what_is_wrong_now_is_said_everywhere(run):
     before = [line(1, warnings=["It rose."]), line(2, diagnosis={"rises": "The loss rises.", "last x": "x is last."})]
     before[1]["warnings"] = ["x is last."]
     (run.folder / "rounds.jsonl").write_text("".join(json.dumps(one) + "\n" for one in before))
+    add_device(run.keys, "shed-pi", days=29)
     with locked(run.folder, "the run folder", ""):
         found = collect(run.folder)
         page = Page(lambda: run.folder).html()
+    *wrong, ends = found["run"]["warnings"]
+    assert ends.startswith("The certificate of shed-pi expires on ")
     release = "Another release of Bouquet than the server's is installed on window-pi (0.0.9)."
-    assert found["run"]["warnings"] == ["The loss rises.", "x is last.", release]
+    assert wrong == ["The loss rises.", "x is last.", release]
     output = io.StringIO()
     print_status(Console(file=output), found)
     assert f"warning  {release}" in output.getvalue()
     assert "warning  The loss rises." in output.getvalue()
-    for text in ("Round 1: It rose.", "Round 2: x is last.", "The loss rises.", release.replace("'", "&#39;")):
+    assert f"warning  {ends}" in output.getvalue()
+    for text in ("Round 1: It rose.", "Round 2: x is last.", "The loss rises.", ends, release.replace("'", "&#39;")):
         assert page.count(text) == 1, text
     assert page.count("x is last.") == 1
-    assert 'bouquet_warnings{run="plants"} 3.0' in metrics_text(found).decode()
+    assert 'bouquet_warnings{run="plants"} 4.0' in metrics_text(found).decode()
 
 
 def test_who_was_not_tested_at_the_end_and_why(run):
