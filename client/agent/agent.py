@@ -167,7 +167,10 @@ class Agent:
         if kind == "refused":
             raise self._turned(frame.refused)
         if kind != "welcome" or frame.welcome.major != MAJOR:
-            raise ServerMismatch(f"The server {self.settings.server} speaks another version; install the same release.")
+            raise ServerMismatch(
+                f"The server {self.settings.server} speaks version {frame.welcome.major} of the protocol, this device "
+                f"version {MAJOR}: install the same release on both."
+            )
         if self._lost:
             self._tell("The server is back: connected again.")
         elif not self.admitted or self._why_not:

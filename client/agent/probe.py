@@ -44,7 +44,7 @@ def main(address: str, *files: str) -> int:
         print(f"It does not take this device: {plain(frame.refused.text)}.")
         return 1
     if frame.WhichOneof("frame") != "welcome" or frame.welcome.major != MAJOR:
-        print("It speaks another version; install the same release on both.")
+        print(f"It speaks version {frame.welcome.major}, this device {MAJOR}: install the same release on both.")
         return 1
     print(f"It takes this device. It has {plain(frame.welcome.release, 60)}, this device {release()}.")
     return 0

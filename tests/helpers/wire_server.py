@@ -26,6 +26,7 @@ from bouquet.common.wire.fleet_pb2 import Content, DeviceFrame, Hello, Reply, Ru
 from bouquet.common.wire.transfer import CHUNK_BYTES, METHOD, content_of
 
 SECONDS = 120.0  # that anything may take
+LATER = b"\xba\x3e\x03abc"  # field 999
 
 
 def a_run(**changes: Any) -> Run:
@@ -46,8 +47,8 @@ class Link:
         self.hello = Hello()
 
     async def say(self, raw: bytes | None = None, **frame: Any) -> None:
-        """Send a frame, or any bytes."""
-        await self.context.write(ServerFrame(**frame).SerializeToString() if raw is None else raw)
+        """Send a frame, with a field of a later minor version, or any bytes."""
+        await self.context.write(ServerFrame(**frame).SerializeToString() + LATER if raw is None else raw)
 
     async def hear(self, *kinds: str) -> Any:
         """The next frame of one of these kinds; others are passed over."""
@@ -134,7 +135,8 @@ class WireServer:
                 if frame.WhichOneof("frame") == "hello":
                     link.hello = frame.hello
                     if self.welcome:
-                        await link.say(welcome={"major": 1, "release": "bouquet-fl 9", "node": 3})
+                        await link.say(welcome={"major": 1, "minor": 9, "release": "bouquet-fl 9", "node": 3})
+                        await link.say()  # a frame of that version
                     self.links.put_nowait(link)
                 link.heard.put_nowait(frame)
         finally:

@@ -259,6 +259,8 @@ async def test_why_a_device_is_not_taken_is_said_once_also_after_it_was_in(tmp_p
             await link.say(refused={"code": Refused.NOT_REGISTERED, "text": "\x1b[31m"})
             await asyncio.wait_for(link.over.wait(), SECONDS)
         assert count(agent, "its certificate is not registered there") == 1
+        await (await asyncio.wait_for(server.links.get(), SECONDS)).say(welcome={"major": 2})
+        await until(lambda: count(agent, "speaks version 2 of the protocol, this device version 1") == 1, "it is named")
         server.welcome = True
         await server.link()
         await until(lambda: count(agent, "The server is back") == 1, "it is in again")
