@@ -21,11 +21,10 @@ from numpy.typing import ArrayLike
 
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import Instruction, Scalar
-from bouquet.strategies.base.first_models import FirstModels
 from bouquet.strategies.base.groups import Groups
 from bouquet.strategies.base.method import one_model
 from bouquet.strategies.base.options import WholeNumber
-from bouquet.strategies.base.replies import Matrix, Replies
+from bouquet.strategies.base.replies import FirstModels, Matrix, Replies
 from bouquet.strategies.base.strategy import MethodStrategy
 from bouquet.strategies.mathematics.aggregation import Assignment, mean_of_centers
 from bouquet.strategies.mathematics.similarity import cosine_to

@@ -7,8 +7,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from bouquet.strategies.base.first_models import FirstModels
-from bouquet.strategies.base.replies import Matrix
+from bouquet.strategies.base.replies import FirstModels, Matrix
 from bouquet.strategies.fedac.reduction import most_similar, unit_rows
 from bouquet.strategies.fedac.state import FedACState, Uploads, remembered_centers
 from bouquet.strategies.mathematics.clustering import assign_to_nearest, kmeans
