@@ -25,7 +25,7 @@ from bouquet.server.record.writer import RunRecord
 from bouquet.server.run.attendance import Attendance
 from bouquet.server.run.build import add_canary, build_strategy, plain_starting_point, too_few, what_to_expect
 from bouquet.server.run.health import RunHealth
-from bouquet.server.run.resume import Remembered, open_run, save_run
+from bouquet.server.run.resume import ResumePoint, open_run, save_run
 from bouquet.server.run.rollback import roll_back
 from bouquet.server.run.round_config import train_config
 from bouquet.server.run.stop import check_stop, take_back
@@ -94,7 +94,7 @@ class _Run:
     settings: Settings
     strategy: MethodStrategy[Any]
     record: RunRecord
-    remembered: Remembered
+    remembered: ResumePoint
     names: Names | None
     arrays: ArrayRecord
     show: Show

@@ -30,7 +30,7 @@ from bouquet.common.wire.transfer import (
 from bouquet.server.service.connections import A_CALL, Connections, Refusals, door_options, peer_named
 from bouquet.server.service.devices import Contents, Device, Dispatch, Stream, node_of
 from bouquet.server.service.greeting import RELEASE, TurnedAway, frame_of, hello_of, identity
-from bouquet.server.service.replies import Replies
+from bouquet.server.service.replies import ReplyReceiver
 from bouquet.server.service.upkeep import Door, Upkeep
 
 PING_SECONDS = 5.0  # in which a device answers that is there
@@ -54,7 +54,9 @@ class Service:
 
     def __post_init__(self) -> None:
         self.contents = Contents(self.door.folder)
-        self.replies = Replies(self.door.folder, self.contents, self.door.report, self.tell, self._begin, self.answered)
+        self.replies = ReplyReceiver(
+            self.door.folder, self.contents, self.door.report, self.tell, self._begin, self.answered
+        )
         self._refusals = Refusals(self.door.report)
         self._paces: dict[str, Pace] = {}  # of registered devices, by name
         self._upkeep = Upkeep(self, self.door)

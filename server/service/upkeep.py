@@ -20,7 +20,7 @@ from bouquet.common.wire.transfer import WireError
 from bouquet.server.run_folder import CONNECTIONS
 from bouquet.server.service.admission import LOOK_SECONDS, Admission
 from bouquet.server.service.devices import Device, Stream
-from bouquet.server.service.replies import Replies
+from bouquet.server.service.replies import ReplyReceiver
 
 FORGET_SECONDS = 3600.0  # after which a device without a name that has gone is nobody
 MOST_GONE = 1000  # of them: of more the oldest are nobody at once
@@ -41,7 +41,7 @@ class Connected(Protocol):
     """What of the service is needed here."""
 
     devices: dict[int, Device]
-    replies: Replies
+    replies: ReplyReceiver
 
     def cancel(self, device: Device, identifier: str) -> None:
         """Have a device give up a task."""

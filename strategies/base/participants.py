@@ -33,8 +33,8 @@ class Participants(Receiver[State]):
         ``again`` for the same one. ``all_``: also those with conditions that could work when they were asked last.
         """
         due = self._due(connected, self.train_round.number + 1)
-        if asked := self._nodes.to_ask(due, who_can=all_, again=again):
-            self._early_identification += self._identify(grid, asked)
+        if unknown := self._nodes.to_ask(due, who_can=all_, again=again):
+            self._early_identification += self._identify(grid, unknown)
         self.train_round.not_now = self._nodes.not_now(due)
         return self._nodes.among(connected)
 
@@ -56,8 +56,8 @@ class Participants(Receiver[State]):
         Where only ``some`` of them are chosen, those whose owners have conditions are asked before.
         """
         connected = wait_for_nodes(grid, max(self.min_available_nodes, needed), self.wait_timeout)
-        if asked := self._nodes.to_ask(self._due(connected, self._now.number), some):
-            self.train_round.identification += self._identify(grid, asked)
+        if unknown := self._nodes.to_ask(self._due(connected, self._now.number), some):
+            self.train_round.identification += self._identify(grid, unknown)
         if self._nodes.borrowing and self._initial is not None and not self.filter_of(InitialModel):
             self.filters.append(InitialModel(self._nodes.borrowing, self._initial))
         self._now.failures |= self._nodes.refusals(connected)

@@ -30,7 +30,7 @@ from bouquet.common.protocol.arrival import Arrival
 from bouquet.common.protocol.offers import undeclared
 from bouquet.common.wire.flower import content_of
 from bouquet.strategies.base.exchange import exchange
-from bouquet.strategies.base.filters.filter import Outgoing
+from bouquet.strategies.base.filters.filter import OutgoingInstruction
 from bouquet.strategies.base.late_replies import Awaited
 from bouquet.strategies.base.method import Outcome, State
 from bouquet.strategies.base.nodes import IDENTIFY_TIMEOUT
@@ -126,7 +126,7 @@ class MethodStrategy(Participants[State], Strategy):
             self.give_up(silent)
             return self._read(layout, replies)
 
-        placed = self._choices(state, clients, lambda asked: ask(asked, IDENTIFY_TIMEOUT))
+        placed = self._choices(state, clients, lambda questions: ask(questions, IDENTIFY_TIMEOUT))
         state = self.placed(state, placed) if placed else state
         self.state = state = self.prepare(state, server_round, clients, ask)
         planned = self.plan(state, server_round, clients)
@@ -149,11 +149,11 @@ class MethodStrategy(Participants[State], Strategy):
         now.refuse(screened.refused)
         for client, reason in now.failures.items():
             log(WARNING, "round %s goes on without %s: %s", server_round, client, reason)
-        asked = now.sampled - len(now.rested)
-        asked = self.late.enough(asked + len(self.late.awaited)) or asked  # with a buffer so many end a round
-        if len(usable) < (least := fewest_replies(self.min_replies, asked)):
+        expected = now.sampled - len(now.rested)
+        expected = self.late.enough(expected + len(self.late.awaited)) or expected  # with a buffer so many end a round
+        if len(usable) < (least := fewest_replies(self.min_replies, expected)):
             if usable:
-                share = "" if least == self.min_replies else f" of {asked} ({least})"
+                share = "" if least == self.min_replies else f" of {expected} ({least})"
                 self.warn(
                     f"{len(usable)} usable replies, fewer than min_replies = {self.min_replies}{share}: the "
                     "models stay as they were."
@@ -317,7 +317,7 @@ class MethodStrategy(Participants[State], Strategy):
         for client, instruction in instructions.items():
             if not (instruction.is_plain or knows_devices):
                 raise BouquetError(undeclared(type(self).__name__))
-            sent = Outgoing(layout, client, kind == MessageType.TRAIN, instruction)
+            sent = OutgoingInstruction(layout, client, kind == MessageType.TRAIN, instruction)
             for each in self.filters:
                 sent = each.outgoing(sent)
             self._now.planned[nodes[client]] = (client, sent.instruction)

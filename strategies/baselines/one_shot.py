@@ -170,7 +170,7 @@ class OneShotClustering(MethodStrategy[OneShotState]):
     def _cluster(self, state: OneShotState, first: FirstModels, layout: ParameterLayout) -> OneShotState:
         W = first.W
         updates = np.where(layout.parameter_columns, W - state.anchor, np.float32(0))
-        labels, told = self.find_clusters(updates)
+        labels, facts = self.find_clusters(updates)
         number = int(labels.max()) + 1
         previous = np.tile(state.anchor, (number, 1))
         return OneShotState(
@@ -179,7 +179,7 @@ class OneShotClustering(MethodStrategy[OneShotState]):
             assignment=dict(zip(first.clients, labels.tolist(), strict=True)),
             directions=np.stack([self.direction(updates[labels == k]) for k in range(number)]),
             gathering=state.gathering,
-            last=told,
+            last=facts,
         )
 
     def _rounds(self) -> int:

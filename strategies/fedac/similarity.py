@@ -51,13 +51,13 @@ class LowRankCosine:
         """
         clients = state.known
         labels = kmeans(unit_rows(state.rows(clients)), num_clusters, seed).assignment
-        found = dict(zip(clients, labels.tolist(), strict=True))
+        assignment = dict(zip(clients, labels.tolist(), strict=True))
         if set(clients) == set(uploads.clients):
             previous = np.tile(state.centers[0], (num_clusters, 1))
         else:
             previous = remembered_centers(state, clients, labels, num_clusters, rule)
-        members = [found[client] for client in uploads.clients]
-        return found, rule.cluster_means(uploads.W, members, num_clusters, previous=previous)
+        members = [assignment[client] for client in uploads.clients]
+        return assignment, rule.cluster_means(uploads.W, members, num_clusters, previous=previous)
 
     def assign(self, state: FedACState, uploads: Uploads) -> dict[str, int]:
         """Eq. 4: the center of the largest cosine."""
