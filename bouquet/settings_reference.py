@@ -80,11 +80,11 @@ def parameters_said(kind: type) -> dict[str, str]:
     """Parameter → what the docstrings of a class and its bases, in numpydoc's form, say of it."""
     from numpydoc.docscrape import NumpyDocString  # of the extra 'dev': this page is made in a checkout
 
-    found: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     for one in reversed(kind.__mro__):
         for parameter in NumpyDocString(inspect.cleandoc(one.__doc__ or ""))["Parameters"]:
-            found |= dict.fromkeys(parameter.name.split(", "), " ".join(" ".join(parameter.desc).split()))
-    return found
+            descriptions |= dict.fromkeys(parameter.name.split(", "), " ".join(" ".join(parameter.desc).split()))
+    return descriptions
 
 
 def _section(name: str, kind: type[BaseModel]) -> Iterator[str]:

@@ -85,10 +85,10 @@ def make_client_app(settings: Settings | None = None, state_folder: Path | None 
             session.observer = InUse(session, session.observer)
         # Whoever gives the settings in this process, as a simulation does, answers for what it runs.
         allowed = None if settings else allowed_procedures(str(node.config.get(ALLOWED_PROCEDURES, "")))
-        asked = procedure(session.received.procedure, allowed)
-        handler = asked.train if trains else asked.evaluate
+        module = procedure(session.received.procedure, allowed)
+        handler = module.train if trains else module.evaluate
         if node.demands_privacy:
-            check_measured(asked, session.received)
+            check_measured(module, session.received)
         reply: Message
         try:
             device_log.began(node, message, session.run, session.precision.note, tell)

@@ -63,17 +63,20 @@ class ClientContext:
         """
         if not self.demands_privacy:
             return
-        least, asked = self.config.get(node_config.LEAST_NOISE, 0.0), self.settings.privacy
-        if asked.withholds and asked.noise_multiplier >= float(least):
+        least, privacy = self.config.get(node_config.LEAST_NOISE, 0.0), self.settings.privacy
+        if privacy.withholds and privacy.noise_multiplier >= float(least):
             if uploads and self.budget is not None:
-                self.budget.check(asked.noise_multiplier)
+                self.budget.check(privacy.noise_multiplier)
             return
         demanded = "--least-noise" if node_config.LEAST_NOISE in self.config else "--most-epsilon"
-        has = f"clip_norm = {asked.clip_norm}, scores = {asked.scores!r}, noise_multiplier = {asked.noise_multiplier:g}"
+        has = (
+            f"clip_norm = {privacy.clip_norm}, scores = {privacy.scores!r}, "
+            f"noise_multiplier = {privacy.noise_multiplier:g}"
+        )
         raise OwnerRefusal(
             f"This device's owner sends nothing without privacy.clip_norm, privacy.scores = 'withhold' and a "
             f"privacy.noise_multiplier of {least} or more ({demanded}); this run has "
-            f"{has if asked.is_on else 'no [privacy]'}."
+            f"{has if privacy.is_on else 'no [privacy]'}."
         )
 
     @property
@@ -160,10 +163,10 @@ class ClientContext:
 
         with suppress(BouquetError):  # of data that cannot be read the round says what is wrong
             needed = self.settings.server.new_samples
-            if (found := rests(self.state.store, self.context.run_id, self.data, needed, time.time())) is not None:
+            if (rest := rests(self.state.store, self.context.run_id, self.data, needed, time.time())) is not None:
                 private = self.settings.privacy.is_on
-                reason = "too few new samples (server.new_samples)" if private else str(found)
-                return {protocol.NOT_NOW: reason, protocol.AGAIN_IN: found.seconds}
+                reason = "too few new samples (server.new_samples)" if private else str(rest)
+                return {protocol.NOT_NOW: reason, protocol.AGAIN_IN: rest.seconds}
         return {}
 
     @property

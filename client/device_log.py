@@ -63,8 +63,8 @@ def began(node: ClientContext, message: Message, run: str, precision: str, tell:
     more = f" and {len(shown) - SHOWN_CLASSES} classes more" if len(shown) > SHOWN_CLASSES else ""
     by_class = f"; {', '.join(shown[:SHOWN_CLASSES])}{more}" if shown else ""
     holds = f"Data: {len(data.train_y)} samples to train on, {len(data.test_y)} to test on{by_class}."
-    asked = (precision,) if node.settings.train.mixed_precision else ()
-    for line in (holds, data.span, *data.notes, *node.data_warnings, *asked):
+    options = (precision,) if node.settings.train.mixed_precision else ()
+    for line in (holds, data.span, *data.notes, *node.data_warnings, *options):
         if line and node.state.is_news(f"{run} {line.partition(':')[0]}", line):
             tell(line)
     tell(f"{round_of(message)}{of_rounds(node.settings.run.rounds)} begins ({node.settings.run.name}).")
@@ -110,7 +110,7 @@ def _numbers(metrics: Mapping[str, Any], score: Score) -> str:
         (protocol.NAIVE, "{} foretold without a model", score.text),
     )
     there = [one for one in named if isinstance(metrics.get(one[0]), int | float)]
-    found = [text.format(shown(metrics[name])) for name, text, shown in there]
+    texts = [text.format(shown(metrics[name])) for name, text, shown in there]
     if serves := served_text(served(metrics)):
-        found.append(f"serves {serves}")
-    return ", ".join(found) or f"{metrics.get(protocol.NUM_EXAMPLES, 0)} samples"
+        texts.append(f"serves {serves}")
+    return ", ".join(texts) or f"{metrics.get(protocol.NUM_EXAMPLES, 0)} samples"

@@ -67,12 +67,12 @@ def penalty(model: nn.Module) -> Tensor:
     >>> loss = torch.nn.functional.mse_loss(model(x), y) + bouquet.penalty(model)
     >>> loss.backward()
     """
-    asked, place = _asked.get(), next(model.parameters()).device
+    request, place = _asked.get(), next(model.parameters()).device
     total = torch.zeros((), device=place)
-    if asked is None:
+    if request is None:
         return total
-    asked.has_asked = True
-    for term in asked.terms:
+    request.has_asked = True
+    for term in request.terms:
         if isinstance(term, ProximalTerm) and any(tensor.device != place for tensor in term.anchor.values()):
             term = ProximalTerm({name: tensor.to(place) for name, tensor in term.anchor.items()}, term.weight)
         total = total + term(model)
@@ -106,8 +106,8 @@ def around(app: ClientApp, training_loss: TrainingLoss | None = None, adds_penal
     def answer(message: Message, context: Context) -> Message:
         try:
             session = BorrowedSession.borrow(message, context, app, training_loss)
-            asked = procedure(session.received.procedure)
-            handler = asked.evaluate if session.is_evaluation else asked.train
+            module = procedure(session.received.procedure)
+            handler = module.evaluate if session.is_evaluation else module.train
             reply: Message = handler(session)
             return reply
         except BouquetError as error:
@@ -160,20 +160,22 @@ class BorrowedSession(Session):
         """The app's own training from ``start``. Raises `BouquetError` for one that it cannot do, or did not."""
         if data is not None or layers is not None or changes:
             raise BouquetError("This device's ClientApp trains in its own way, and the server asks for another.")
-        asked = _Asked(terms)
-        token = _asked.set(asked)
+        request = _Asked(terms)
+        token = _asked.set(request)
         try:
             reply = self._call(start)
         finally:
             _asked.reset(token)
-        if terms and not asked.has_asked:
+        if terms and not request.has_asked:
             raise BouquetError(
                 "This device's ClientApp was to add client.mod.penalty(model) to its loss (adds_penalty), and did not."
             )
-        found = records_of(reply.content, ArrayRecord)
-        if len(found) != 1:
-            raise BouquetError(f"The ClientApp's train function replied with {len(found)} ArrayRecords, not with one.")
-        trained = self.layout.flatten(protocol.from_record(next(iter(found.values()))))
+        records = records_of(reply.content, ArrayRecord)
+        if len(records) != 1:
+            raise BouquetError(
+                f"The ClientApp's train function replied with {len(records)} ArrayRecords, not with one."
+            )
+        trained = self.layout.flatten(protocol.from_record(next(iter(records.values()))))
         return trained, self.metrics.get("train_loss", float("nan"))
 
     def training_loss(self, model: Vector) -> float:

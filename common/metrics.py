@@ -77,7 +77,7 @@ def worst_decile(values: Values, higher_is_better: bool = True) -> float | None:
     return float(known[: math.ceil(known.size / 10)].mean()) if known.size else None
 
 
-def purity(true: ArrayLike | None, found: ArrayLike) -> float | None:
+def purity(true: ArrayLike | None, clusters: ArrayLike) -> float | None:
     """(1/n) Σ_k max_j |true group j ∩ found cluster k| (the joint gradient and loss paper); None without groups.
 
     Both are one label per client (n,). Singletons are pure: read it beside the number of clusters.
@@ -86,16 +86,16 @@ def purity(true: ArrayLike | None, found: ArrayLike) -> float | None:
         return None
     from sklearn.metrics.cluster import contingency_matrix
 
-    return float(contingency_matrix(true, found).max(axis=0).sum() / np.size(true))
+    return float(contingency_matrix(true, clusters).max(axis=0).sum() / np.size(true))
 
 
-def adjusted_rand_index(true: ArrayLike | None, found: ArrayLike) -> float | None:
+def adjusted_rand_index(true: ArrayLike | None, clusters: ArrayLike) -> float | None:
     """Hubert and Arabie's index: 1 for equal groupings, about 0 for a random one; None without groups."""
     if true is None or not np.size(true):
         return None
     from sklearn.metrics import adjusted_rand_score
 
-    return float(adjusted_rand_score(true, found))
+    return float(adjusted_rand_score(true, clusters))
 
 
 def written(value: float, digits: int = 3) -> str:

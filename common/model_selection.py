@@ -30,8 +30,8 @@ IN_USE = "in-use"  # metric: where an older model stays in use, the round that i
 
 def reported(config: Mapping[str, Any]) -> float | None:
     """A reply's `REPORT`; None where there is none, or what no honest device sends."""
-    found = config.get(REPORT)
-    return float(found) if isinstance(found, int) and not isinstance(found, bool) else None
+    report = config.get(REPORT)
+    return float(report) if isinstance(report, int) and not isinstance(report, bool) else None
 
 
 # --- what is served, in the record ----------------------------------------------------------------------------------
@@ -50,14 +50,14 @@ def served(metrics: Mapping[str, float]) -> dict[str, Any]:
     stays in use instead, 0 for one of an earlier run.
     """
     place, bits, older = metrics.get(CHOSEN), metrics.get(MIXED), metrics.get(IN_USE)
-    found: dict[str, Any] = {} if older is None else {"in_use": int(older)}
+    choice: dict[str, Any] = {} if older is None else {"in_use": int(older)}
     if place is None or not 0 <= place < len(SERVED_NAMES):
-        return found
-    found["kept"] = SERVED_NAMES[int(place)]
-    if bits is None or found["kept"] != MIXTURE or not 0 < bits < 2 << len(NAMES):
-        return found
-    found["mixed"] = [kind for k, kind in enumerate(NAMES) if int(bits) >> k & 1]
-    return found | ({"alone_left_out": 1} if int(bits) >> len(NAMES) else {})
+        return choice
+    choice["kept"] = SERVED_NAMES[int(place)]
+    if bits is None or choice["kept"] != MIXTURE or not 0 < bits < 2 << len(NAMES):
+        return choice
+    choice["mixed"] = [kind for k, kind in enumerate(NAMES) if int(bits) >> k & 1]
+    return choice | ({"alone_left_out": 1} if int(bits) >> len(NAMES) else {})
 
 
 def served_text(said: Mapping[str, Any]) -> str:

@@ -21,6 +21,6 @@ def nearest(name: str, known: Iterable[str], otherwise: str = "there are", inste
     holding = sorted((one for one in names if len(given) > 2 and given in plain[one]), key=len)
     same = [one for one in names if plain[one] == given]
     close = sorted((one for one in names if plain[one] in alike), key=lambda one: alike.index(plain[one]))
-    if found := same or list(dict.fromkeys([*holding, *close]))[:MOST]:
-        return f"nearest {'are' if len(found) > 1 else 'is'} {', '.join(found)}"
+    if similar := same or list(dict.fromkeys([*holding, *close]))[:MOST]:
+        return f"nearest {'are' if len(similar) > 1 else 'is'} {', '.join(similar)}"
     return f"{otherwise} {', '.join(instead or names) or 'none'}"

@@ -71,8 +71,8 @@ def _log_normal_cdf(x: float) -> float:
 
 def check_model(layout: ParameterLayout) -> None:
     """Raise `BouquetError`, naming the tensor, for a model whose uploads cannot be noised."""
-    if found := next((spec for spec in layout.tensors if spec.kind == "buffer"), None):
+    if buffer := next((spec for spec in layout.tensors if spec.kind == "buffer"), None):
         raise BouquetError(
-            f"Setting privacy.clip_norm does not fit this model: {found.name!r} is a running statistic of its inputs, "
+            f"Setting privacy.clip_norm does not fit this model: {buffer.name!r} is a running statistic of its inputs, "
             "and a noised variance can be below 0. Take a model without batch normalisation (model.norm = 'group')."
         )

@@ -36,7 +36,7 @@ def plain(text: str, longest: int = LONGEST) -> str:
 
 def printable(text: str) -> str:
     """The text with what no terminal or file takes escaped: controls, and bytes of a file's name that are no text."""
-    return CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def tags_of(said: object) -> frozenset[str]:

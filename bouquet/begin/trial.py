@@ -19,7 +19,7 @@ from bouquet.experiments.comparison.claims import by_seed, worth_by_seed
 from bouquet.experiments.comparison.grid import make_table
 from bouquet.experiments.comparison.run import Results
 from bouquet.experiments.comparison.significance import Difference, paired_difference
-from bouquet.experiments.comparison.table import STANDARD_ROWS, Table
+from bouquet.experiments.comparison.table import STANDARD_ROWS, ComparisonTable
 from bouquet.server.monitoring.outliers import differing_speeds
 
 SEEDS = tuple(range(8))
@@ -59,7 +59,9 @@ class Outcome:
         return self.gain.mean - self.gain.low if self.gain and self.gain.low is not None else 0.0
 
 
-def trial_table(settings: Settings, devices: Mapping[str, Samples], out: Path, rounds: int | None, yours: str) -> Table:
+def trial_table(
+    settings: Settings, devices: Mapping[str, Samples], out: Path, rounds: int | None, yours: str
+) -> ComparisonTable:
     """The rows on these devices' samples, which are written below ``out``; ``yours`` is what the settings say."""
     parts = (out / "data").absolute()
     write_parts(devices, parts, settings.data.test_fraction, SEEDS)

@@ -31,14 +31,14 @@ def status(
 
     if target is not None and target.startswith(("http://", "https://")):
         default = Path("keys/ca.crt")
-        found = fetch(target, token, authority or (default if default.is_file() else None))
+        content = fetch(target, token, authority or (default if default.is_file() else None))
     else:
-        found = collect(Path(target) if target else newest_run())
+        content = collect(Path(target) if target else newest_run())
     if json:
-        typer.echo(json_.dumps(found, indent=2))
+        typer.echo(json_.dumps(content, indent=2))
     else:
-        print_status(console, found)
-    if found["run"]["state"] not in WELL:
+        print_status(console, content)
+    if content["run"]["state"] not in WELL:
         raise typer.Exit(1)
 
 
@@ -62,7 +62,7 @@ def check(
     from bouquet.device.check import check_device, print_checks
     from bouquet.device.config import device_demands
 
-    found = check_device(
+    results = check_device(
         server=server,
         data=data,
         state_dir=state_dir,
@@ -73,8 +73,8 @@ def check(
         owner=device_demands(least_noise, most_epsilon),
         when=when,
     )
-    print_checks(console, found)
-    if any(line.wrong for line in found):
+    print_checks(console, results)
+    if any(line.wrong for line in results):
         raise typer.Exit(1)
 
 

@@ -56,14 +56,14 @@ def predict(
     kept, told = _model(state_dir, run, cluster, allow_model or ()), []
     if never := kept.card.untrained:
         _say(f"This device never trained on {', '.join(never)}: what shows one is taken for another.", err=True)
-    for found in predictions(kept, paths, top, strict):
-        told.append(found)
-        for note in found.notes:
+    for prediction in predictions(kept, paths, top, strict):
+        told.append(prediction)
+        for note in prediction.notes:
             _say(note, err=True)
-        _say(found.to_json() if json else found.text(), err=bool(found.error) and not json)
+        _say(prediction.to_json() if json else prediction.text(), err=bool(prediction.error) and not json)
     if said := score_text(kept, paths, told, strict):
         _say(said, err=True)
-    if any(found.error for found in told):
+    if any(prediction.error for prediction in told):
         raise typer.Exit(1)
 
 
@@ -127,10 +127,10 @@ def models(
     from bouquet.monitor.status import collect, newest_run
     from bouquet.server.record.versions import listed
 
-    found, score = listed(run := run or newest_run()), Score.in_record(collect(run)["run"])
+    versions, score = listed(run := run or newest_run()), Score.in_record(collect(run)["run"])
     if json:
-        return _say(dumps(found, indent=2))
-    for one in found:
+        return _say(dumps(versions, indent=2))
+    for one in versions:
         value = one[score.key]
         shown = "–" if value is None else score.number(value)
         row = (f"{one['version']:>9}", one["digest"][:12], f"{shown:>8}", f"{len(one['devices']):>3} devices")

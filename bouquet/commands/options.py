@@ -190,7 +190,7 @@ def read_settings(
 
     With another ``--strategy`` than the file's, hyper-parameters of the file that it does not have are left out.
     """
-    found = load_settings(
+    loaded = load_settings(
         settings,
         set_ or [],
         strategy__name=strategy,
@@ -204,7 +204,7 @@ def read_settings(
         run__seed=seed,
         personal__compare=False if no_compare else None,
     )
-    return found if strategy is None or settings is None else _without_foreign_options(found, set_ or [])
+    return loaded if strategy is None or settings is None else _without_foreign_options(loaded, set_ or [])
 
 
 def _without_foreign_options(settings: Settings, explicit: list[str]) -> Settings:

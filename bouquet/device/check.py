@@ -106,17 +106,17 @@ def _whole_data(path: Path, settings: Settings, strict: bool) -> Iterator[Line]:
 
     classes, table = settings.data.classes, settings.table
     clock = time.monotonic()
-    found = own_data(settings, str(path), strict)
+    data = own_data(settings, str(path), strict)
     took = time.monotonic() - clock
-    counts = "".join(f", {n} {c or 'none'}" for n, c in zip(classes, found.samples_by_class(), strict=True))
-    what = f"{len(found.train_y)} samples to train on, {len(found.test_y)} to test on{counts.replace(',', ';', 1)}"
+    counts = "".join(f", {n} {c or 'none'}" for n, c in zip(classes, data.samples_by_class(), strict=True))
+    what = f"{len(data.train_y)} samples to train on, {len(data.test_y)} to test on{counts.replace(',', ';', 1)}"
     yield Line("data", OK, f"{what}. Read in {took:.1f} s.")
-    if found.span:
-        yield Line("", OK, found.span)
-    for note in (*found.notes, *found.warnings):
+    if data.span:
+        yield Line("", OK, data.span)
+    for note in (*data.notes, *data.warnings):
         yield Line("", WARNING, note)
-    if found.scaling is not None:
-        scaling = found.scaling
+    if data.scaling is not None:
+        scaling = data.scaling
         words = table.words or [f"x[:, {k}]" for k in range(len(scaling.mean))]  # of an .npz
         named = zip(words, scaling.mean, scaling.std, strict=True)
         about = [f"{name} {mean:.4g} ± {std:.3g}" for name, mean, std in named if name not in table.values]
@@ -124,8 +124,8 @@ def _whole_data(path: Path, settings: Settings, strict: bool) -> Iterator[Line]:
             len(about) > MOST_COLUMNS
         )
         targets = zip(table.targets, scaling.target_mean, scaling.target_std, strict=False)
-        told = "".join(f"; told: {name} {mean:.4g} ± {std:.3g}" for name, mean, std in targets)
-        yield Line("", OK, f"Mean and deviation of what is trained on: {inputs}{told}.")
+        target_text = "".join(f"; told: {name} {mean:.4g} ± {std:.3g}" for name, mean, std in targets)
+        yield Line("", OK, f"Mean and deviation of what is trained on: {inputs}{target_text}.")
     if table.inputs and not table.time:
         yield Line("", WARNING, "No table.time: a random part is tested, which flatters where rows lie close in time.")
 
@@ -158,22 +158,22 @@ def _photos(path: Path, strict: bool) -> Iterator[Line]:
         if not classes:
             yield Line("data", WRONG, f"{part} has no folders for classes, with images ({', '.join(IMAGE_SUFFIXES)}).")
             continue
-        found = find_photos(part, classes)
-        labels = [label for _, label in found.photos]
+        folder_photos = find_photos(part, classes)
+        labels = [label for _, label in folder_photos.photos]
         counts = ", ".join(f"{name} {labels.count(k) or 'none'}" for k, name in enumerate(classes))
         needed = {"train": MINIMUM_TRAIN, "test": 1}[part.name] if len(parts) == 2 else MINIMUM_TRAIN + 1
         few = f" A round needs {needed} at least." if len(labels) < needed else ""
         yield Line("data", WRONG if few else OK, f"{len(labels)} images in {part}: {counts}.{few}")
         left_out = LeftOut("photos", strict)
         try:
-            photos = read_photos(found, (3, 32, 32), left_out=left_out)
+            photos = read_photos(folder_photos, (3, 32, 32), left_out=left_out)
             left_out.check(len(labels))
         except BouquetError as error:
             yield Line("", WRONG, str(error))
             continue
         if sizes := [f"{width} × {height}" for width, height in photos.sizes]:
             yield Line("", OK, f"Sizes {' to '.join(sizes)} pixels.")
-        for note in notes_on(found, photos, left_out):
+        for note in notes_on(folder_photos, photos, left_out):
             yield Line("", WARNING, note)
 
 

@@ -57,10 +57,10 @@ def checked_tags(tags: Sequence[str]) -> list[str]:
     """The tags, each once. Raises `BouquetError`, naming the one, for what is no tag, and for too many."""
     if wrong := [tag for tag in tags if not TAG.fullmatch(tag)]:
         raise BouquetError(f"--tag {wrong[0]!r}: a tag has 1 to 40 letters, digits, '-', '_' and '.'.")
-    found = list(dict.fromkeys(tags))
-    if len(found) > MOST_TAGS:
-        raise BouquetError(f"--tag was given {len(found)} times; a device has {MOST_TAGS} tags at most.")
-    return found
+    unique = list(dict.fromkeys(tags))
+    if len(unique) > MOST_TAGS:
+        raise BouquetError(f"--tag was given {len(unique)} times; a device has {MOST_TAGS} tags at most.")
+    return unique
 
 
 def device_demands(least_noise: float | None, most_epsilon: float | None) -> dict[str, float]:

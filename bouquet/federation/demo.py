@@ -124,12 +124,12 @@ def print_outcome(console: Console, summary: Mapping[str, Any], single: Mapping[
         table.add_row(*row, *kind, score.number(theirs[client]))
     console.print(table)
     console.print(Text(sentence(beside, score), style="bold"), soft_wrap=True)
-    found = f"clusters {summary['clusters']}"
+    text = f"clusters {summary['clusters']}"
     if summary["purity"] is not None:
         kinds = len(set(groups.values()))
         same = summary["purity"] == 1 and summary["clusters"] == kinds
-        found += f", {'just' if same else 'for'} the {kinds} kinds of devices"
-    console.print(found)
+        text += f", {'just' if same else 'for'} the {kinds} kinds of devices"
+    console.print(text)
     console.print(
         f"One model for all devices (fedavg, same data and rounds, simulated): {score.label} "
         f"{score.text(single[score.of('macro')])}.",

@@ -54,14 +54,14 @@ def queue_of(folder: Path) -> Path:
 
 def waiting_server(parent: Path = Path("runs")) -> Path:
     """The run folder of the server that takes further runs. Raises `BouquetError` unless there is just one."""
-    found = [folder.parent for folder in parent.glob(f"*/{QUEUE}") if is_locked(folder.parent)]
-    if len(found) != 1:
-        known = ", ".join(map(str, found)) or "none"
+    servers = [folder.parent for folder in parent.glob(f"*/{QUEUE}") if is_locked(folder.parent)]
+    if len(servers) != 1:
+        known = ", ".join(map(str, servers)) or "none"
         raise BouquetError(
             f"Servers that take further runs, below {parent.absolute()}: {known}. Start one with bouquet server "
             "--keep-waiting, or name its run folder with --on."
         )
-    return found[0]
+    return servers[0]
 
 
 def enqueue(server: Path, run: NextRun) -> None:
@@ -91,12 +91,12 @@ def take_next(server: Path) -> NextRun | None:
     """
     for file in sorted(queue_of(server).glob("[0-9]*.json")):
         try:
-            found = read_next(file)
+            entry = read_next(file)
         except BouquetError:
             file.rename(file.with_suffix(".bad"))
             raise
         file.replace(queue_of(server) / CURRENT)
-        return found
+        return entry
     return None
 
 
@@ -113,15 +113,15 @@ def open_queue(server: Path) -> None:
 def in_hand(server: Path) -> NextRun | None:
     """The run that the server did last, or was at when it went down, where that was not its first one."""
     with contextlib.suppress(BouquetError):
-        found = read_next(queue_of(server) / CURRENT)
-        return found if found.folder != server.absolute() else None
+        entry = read_next(queue_of(server) / CURRENT)
+        return entry if entry.folder != server.absolute() else None
     return None
 
 
 def interrupted(server: Path) -> NextRun | None:
     """The run in hand when the server went down, where that was not its first one."""
-    found = in_hand(server)
-    return None if found is None or was_ended(found.folder) else found
+    entry = in_hand(server)
+    return None if entry is None or was_ended(entry.folder) else entry
 
 
 def was_ended(folder: Path) -> bool:

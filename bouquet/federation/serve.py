@@ -212,10 +212,10 @@ def _do(grid: FleetGrid, run: NextRun, resume: bool, checked: Checked, options: 
 def _wait_for_next(server: Path, console: Console) -> NextRun:
     while True:
         try:
-            if (found := take_next(server)) is not None:
-                check_settings(found.settings)
-                check_folder(found.folder, found.settings, resume=False)
-                return found
+            if (entry := take_next(server)) is not None:
+                check_settings(entry.settings)
+                check_folder(entry.folder, entry.settings, resume=False)
+                return entry
         except BouquetError as error:
             put_down(server)
             console.print(Text(f"A run that was asked for cannot be done: {error}", style="red"), soft_wrap=True)

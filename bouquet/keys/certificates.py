@@ -105,8 +105,8 @@ def requested_key(request: Path) -> ec.EllipticCurvePublicKey:
     The name in it is not looked at. Raises `BouquetError`.
     """
     try:
-        asked = x509.load_pem_x509_csr(request.read_bytes())
-        key, is_whole = asked.public_key(), asked.is_signature_valid
+        signing_request = x509.load_pem_x509_csr(request.read_bytes())
+        key, is_whole = signing_request.public_key(), signing_request.is_signature_valid
     except OSError as error:
         raise BouquetError(f"The request {request} cannot be read ({error.strerror}).") from None
     except (ValueError, x509.InvalidVersion, UnsupportedAlgorithm) as error:

@@ -157,8 +157,8 @@ def _own(directory: Path) -> list[_End]:
         "make another, add every device again and copy each its folder: bouquet keys init --dir NEW --host NAME_OR_IP"
     )
     renew = f"make a new one: bouquet keys server --dir {directory}"
-    told = ((CA_CERTIFICATE, "the authority", anew), (SERVER_CERTIFICATE, "the server", renew))
-    return [_End(expires(read(directory / file)[0]), whose, remedy) for file, whose, remedy in told]
+    renewals = ((CA_CERTIFICATE, "the authority", anew), (SERVER_CERTIFICATE, "the server", renew))
+    return [_End(expires(read(directory / file)[0]), whose, remedy) for file, whose, remedy in renewals]
 
 
 def expiring(directory: Path, now: datetime, days: float = 30) -> list[str]:

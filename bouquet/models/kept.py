@@ -99,15 +99,15 @@ class KeptModel:
     @torch.inference_mode()
     def numbers(self, inputs: NDArray[Any]) -> NDArray[Any]:
         """What a model without classes tells, (n, targets), of samples in the table's own units."""
-        found: NDArray[Any] = self.model(torch.as_tensor(inputs)).numpy()
-        return found
+        outputs: NDArray[Any] = self.model(torch.as_tensor(inputs)).numpy()
+        return outputs
 
     @torch.inference_mode()
     def probabilities(self, inputs: NDArray[Any]) -> NDArray[Any]:
         """Class probabilities (n, classes) of samples (n, *input_shape) that went through `ModelCard.inputs`."""
         logits = self.model(torch.as_tensor(inputs))
-        found: NDArray[Any] = logits.float().softmax(dim=-1).numpy()
-        return found
+        outputs: NDArray[Any] = logits.float().softmax(dim=-1).numpy()
+        return outputs
 
 
 def device_model(state_dir: Path, allowed: Collection[str] = ()) -> KeptModel:
@@ -144,8 +144,8 @@ def device_model(state_dir: Path, allowed: Collection[str] = ()) -> KeptModel:
     else:  # kept by an older release, or for another's ClientApp
         round_ = kept.round
         served = (served_models(state, kept.run, round_) if state else []) or [kept.slots[PERSONAL]]
-    found = _loaded(kept.card, [{**backbone, **own} for own in served], f"{state_dir}, round {round_}", allowed)
-    return replace(found, data=state_dir / DATA / kept.data) if kept.data else found
+    model = _loaded(kept.card, [{**backbone, **own} for own in served], f"{state_dir}, round {round_}", allowed)
+    return replace(model, data=state_dir / DATA / kept.data) if kept.data else model
 
 
 def roll_back(state_dir: Path) -> Kept:
@@ -189,8 +189,8 @@ def cluster_model(run: Path, cluster: int, allowed: Collection[str] = ()) -> Kep
         tensors |= load_safetensors((file if has_ended else sent[-1]).read_bytes())
     except FileNotFoundError:
         there = sorted(path.stem.removeprefix("cluster-") for path in run.glob(f"{MODELS}/cluster-*.safetensors"))
-        found = f"clusters {', '.join(there)}" if there else "no models; they are written at the end of a run"
-        raise BouquetError(f"There is no file {file}; the run has {found}.") from None
+        available = f"clusters {', '.join(there)}" if there else "no models; they are written at the end of a run"
+        raise BouquetError(f"There is no file {file}; the run has {available}.") from None
     except (OSError, SafetensorError) as error:
         raise BouquetError(f"The model {file} cannot be read ({error}).") from None
     if settings.table.inputs or not task_of(settings).has_classes:

@@ -53,11 +53,11 @@ class Prediction:
 
     def text(self) -> str:
         """A line for a person."""
-        found = ", ".join(f"{name} {probability:.3f}" for name, probability in self.classes)
-        found = found or ", ".join(
+        text = ", ".join(f"{name} {probability:.3f}" for name, probability in self.classes)
+        text = text or ", ".join(
             f"{name} {_written_number(value)} {self.unit}".rstrip() for name, value in self.numbers
         )
-        return f"{self.name}: {self.error or found}"
+        return f"{self.name}: {self.error or text}"
 
     def to_json(self) -> str:
         """A line for a program."""
@@ -67,8 +67,8 @@ class Prediction:
         where = {"file": self.file or self.name, **{key: value for key, value in of_row.items() if value}}
         if self.numbers:
             return json.dumps({**where, "predictions": dict(self.numbers), "unit": self.unit})
-        found = [{"class": name, "probability": round(probability, 6)} for name, probability in self.classes]
-        return json.dumps({**where, "predictions": found})
+        classes = [{"class": name, "probability": round(probability, 6)} for name, probability in self.classes]
+        return json.dumps({**where, "predictions": classes})
 
 
 @dataclass(frozen=True)
@@ -207,17 +207,20 @@ def _odd(kept: KeptModel, path: Path, samples: Samples) -> Iterator[Prediction]:
     trained = None if kept.data is None else kept_data(kept.data)
     usual = OddRows.of(errors if trained is None else _errors_in_training(kept, trained.train_x))
     step = (samples.times[0] - samples.starts[0]) / max(1, card.table.history - 1)
-    found = list(usual.stretches(errors))
-    notes = (*samples.notes, f"{len(found)} stretches are odd, {sum(s.last - s.first + 1 for s in found)} rows.")
-    for odd in found:
+    stretches = list(usual.stretches(errors))
+    notes = (
+        *samples.notes,
+        f"{len(stretches)} stretches are odd, {sum(s.last - s.first + 1 for s in stretches)} rows.",
+    )
+    for odd in stretches:
         window = [max(0, int(np.searchsorted(first, row, "right")) - 1) for row in (odd.first, odd.last)]
         times = [samples.starts[w] + step * (r - first[w]) for w, r in zip(window, (odd.first, odd.last), strict=True)]
         time = "/".join(dict.fromkeys(_written(one) for one in times))  # an interval of ISO 8601
-        told = ((card.table.words[odd.column], float(f"{odd.times:.3g}")),)
+        most_unusual = ((card.table.words[odd.column], float(f"{odd.times:.3g}")),)
         unit = "times the threshold"
-        yield Prediction(f"{path} {time}", numbers=told, unit=unit, file=str(path), time=time, notes=notes)
+        yield Prediction(f"{path} {time}", numbers=most_unusual, unit=unit, file=str(path), time=time, notes=notes)
         notes = ()
-    if not found:
+    if not stretches:
         yield Prediction(f"{path}", numbers=(("odd rows", 0.0),), file=str(path), notes=notes)
 
 
@@ -239,11 +242,11 @@ def _predict_batch(kept: KeptModel, batch: Sequence[_Sample], top: int) -> Itera
             yield Prediction(sample.name, error=sample.error)
             continue
         row = next(rows)
-        told = _told(kept, sample.name, row, top)
+        prediction = _told(kept, sample.name, row, top)
         if sample.truth is not None:
             truth = torch.as_tensor(np.asarray(sample.truth)[None])
-            told = replace(told, wrong_by=float(kept.task.errors(torch.as_tensor(row[None]), truth)))
-        yield told
+            prediction = replace(prediction, wrong_by=float(kept.task.errors(torch.as_tensor(row[None]), truth)))
+        yield prediction
 
 
 def _told(kept: KeptModel, name: str, values: NDArray[Any], top: int) -> Prediction:

@@ -73,10 +73,10 @@ def read_when(file: Path) -> When:
     Whoever may write it may have this user run a command, so nobody but root and this user may.
     """
     try:
-        found = file.stat()
-        if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
             raise BouquetError(f"{file} (--when) is no file of {MOST_BYTES // 1024} kB at most.")
-        if found.st_uid not in (0, os.getuid()) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        if status.st_uid not in (0, os.getuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise BouquetError(f"{file} can be changed by others than root and this user: chown root, chmod 644.")
     except OSError as error:
         raise BouquetError(f"The file (--when) {file} cannot be read: {error.strerror}.") from None
@@ -133,26 +133,26 @@ def readings(when: When, sensors: Sensors, was_hot: bool) -> dict[str, Callable[
         return None if degrees < limit else f"too hot; again below {when.cool:g} °C"
 
     def command() -> str | None:
-        found = sensors.allows(when.command)
-        if found is None:
+        allowed = sensors.allows(when.command)
+        if allowed is None:
             return "its owner's own command cannot be started, or did not end"
-        return None if found else "its owner's own command says so"
+        return None if allowed else "its owner's own command says so"
 
     wanted: dict[str, tuple[Any, Callable[[], str | None]]] = {
         "power": (when.mains or when.battery, power),
         HEAT: (when.temperature is not None, heat),
         "command": (when.command, command),
     }
-    return {name: look for name, (asked, look) in wanted.items() if asked}
+    return {name: look for name, (is_wanted, look) in wanted.items() if is_wanted}
 
 
 HEAT = "temperature"
 
 
 def _minutes(window: str) -> tuple[int, int]:
-    if (found := HOURS.fullmatch(window.strip())) is None:
+    if (match := HOURS.fullmatch(window.strip())) is None:
         raise ValueError(f"hours {window!r} are not of the form '22:00-06:00'")
-    first, second, third, fourth = map(int, found.groups())
+    first, second, third, fourth = map(int, match.groups())
     return first * 60 + second, third * 60 + fourth
 
 

@@ -31,8 +31,8 @@ class Sensors:
 
     def temperature(self) -> float | None:
         """°C of the hottest thermal zone."""
-        found = [_number(zone / "temp") for zone in (self.root / "sys/class/thermal").glob("thermal_zone*")]
-        degrees = [value / 1000 for value in found if value is not None]
+        zones = [_number(zone / "temp") for zone in (self.root / "sys/class/thermal").glob("thermal_zone*")]
+        degrees = [value / 1000 for value in zones if value is not None]
         return max((value for value in degrees if value > COLDEST), default=None)
 
     def on_mains(self) -> bool | None:
@@ -49,8 +49,8 @@ class Sensors:
 
     def battery(self) -> float | None:
         """Share of the charge that the fullest battery of the machine has, from 0 to 1."""
-        found = [_number(battery / "capacity") for battery in self._batteries(self._supplies())]
-        return max((value / 100 for value in found if value is not None and 0 <= value <= 100), default=None)
+        levels = [_number(battery / "capacity") for battery in self._batteries(self._supplies())]
+        return max((value / 100 for value in levels if value is not None and 0 <= value <= 100), default=None)
 
     def allows(self, command: Sequence[str]) -> bool | None:
         """Whether a command of the owner's ends with status 0; None where it cannot be started or does not end in time.

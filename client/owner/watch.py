@@ -41,10 +41,10 @@ class Watch:
     def when(self) -> When:
         """The owner's file as it is now. Raises `BouquetError` where it cannot be read."""
         try:
-            found = self.file.stat()
+            status = self.file.stat()
         except OSError as error:
             raise BouquetError(f"The file {self.file} (--when) cannot be read: {error.strerror}.") from None
-        version = (found.st_mtime_ns, found.st_size, found.st_ino)
+        version = (status.st_mtime_ns, status.st_size, status.st_ino)
         if self._read is None or self._read[0] != version:
             self._read = (version, read_when(self.file))
         return self._read[1]
@@ -74,8 +74,8 @@ class Watch:
         self._went_on = self.clock()
 
     def _go_on(self) -> None:
-        if (found := self._look(begun=True)) is not None:
-            raise found
+        if (refusal := self._look(begun=True)) is not None:
+            raise refusal
 
     def _look(self, begun: bool) -> NotNow | None:
         try:
@@ -104,8 +104,8 @@ class Watch:
             return str(json.loads((self.state_dir / MEMORY).read_text(encoding="utf-8"))["kind"])
         return ""
 
-    def _remember(self, kind: str, found: NotNow | None) -> NotNow | None:
+    def _remember(self, kind: str, refusal: NotNow | None) -> NotNow | None:
         if kind != self._was:
             with contextlib.suppress(BouquetError):  # on a full disk it is looked at without
-                write_json(self.state_dir / MEMORY, {"kind": kind, "reason": "" if found is None else str(found)})
-        return found
+                write_json(self.state_dir / MEMORY, {"kind": kind, "reason": "" if refusal is None else str(refusal)})
+        return refusal

@@ -90,26 +90,26 @@ class InUse(Observer):
         if newest is None:
             return
         newest = replace(newest, round=2 * session.received.round + session.is_evaluation)
-        told = None if before is None else self._told(before, newest)
-        told_newer = self._told(newest, newest)
-        if before is None or told is None or told_newer is None:
+        outputs = None if before is None else self._predict(before, newest)
+        newer_outputs = None if outputs is None else self._predict(newest, newest)
+        if before is None or outputs is None or newer_outputs is None:
             state.use(newest)
             return
         newer: Kept | None = newest
         if HELD in session.received.config:
-            more = _excess(self._errors(told_newer), self._errors(told)).sum()
+            more = _excess(self._errors(newer_outputs), self._errors(outputs)).sum()
             self._vote = {VOTE: int(torch.sign(more))}
             if len(session.test_data[1]) < FEWEST:
                 newer = self._held(before)
-                told_newer = None if newer is None else self._told(newer, newest)
-        if newer is not None and told_newer is not None and self._is_taken(told_newer, told, newest):
+                newer_outputs = None if newer is None else self._predict(newer, newest)
+        if newer is not None and newer_outputs is not None and self._is_taken(newer_outputs, outputs, newest):
             state.use(newer)
-            before, told = newer, told_newer
+            before, outputs = newer, newer_outputs
         if before is not newest:
             score = session.node.task.score
             session.metrics[IN_USE] = before.facts[ROUND] if before.run == session.run else 0
             if score.own in session.metrics:
-                session.metrics[score.own] = session.scorer.scores(told, session.test_data[1]).score
+                session.metrics[score.own] = session.scorer.scores(outputs, session.test_data[1]).score
 
     def _served(self, end: int) -> Kept | None:
         """What the device made to serve in the last round before ``end``, numbered as `DeviceState.use` has it."""
@@ -128,25 +128,25 @@ class InUse(Observer):
             return None
         return held if before.run != held.run or before.facts[ROUND] < held.facts[ROUND] else None
 
-    def _is_taken(self, told: Tensor, told_before: Tensor, newest: Kept) -> bool:
-        """Whether a model that tells this may take the place, after all that the owner took back."""
-        errors, of_before = self._errors(told), self._errors(told_before)
-        back = [self._told(one, newest) for one in self.session.node.state.taken_back()]
+    def _is_taken(self, outputs: Tensor, outputs_before: Tensor, newest: Kept) -> bool:
+        """Whether a model with these outputs may take the place, after all that the owner took back."""
+        errors, of_before = self._errors(outputs), self._errors(outputs_before)
+        back = [self._predict(one, newest) for one in self.session.node.state.taken_back()]
         older = [of_before, *(self._errors(one) for one in back if one is not None)]
         is_no_better = bool(back) and any(not errors.mean() < one.mean() for one in older)
         return not is_no_better and not is_clearly_worse(errors, of_before)
 
-    def _errors(self, told: Tensor) -> Tensor:
-        return self.session.scorer.errors(told, self.session.test_data[1])
+    def _errors(self, outputs: Tensor) -> Tensor:
+        return self.session.scorer.errors(outputs, self.session.test_data[1])
 
-    def _told(self, of: Kept, beside: Kept) -> Tensor | None:
-        """What kept models together tell of the test part; None where that cannot be compared."""
-        session, then = self.session, _card(of)
-        if then is None or of.backbone != beside.backbone or _lasting(then) != _lasting(_card(beside)):
+    def _predict(self, models: Kept, newest: Kept) -> Tensor | None:
+        """The outputs of kept models together on the test part; None where they cannot be compared with the newest."""
+        session, then = self.session, _card(models)
+        if then is None or models.backbone != newest.backbone or _lasting(then) != _lasting(_card(newest)):
             return None
         if session.node.task.reconstructs and then.scaling != session.scorer.scaling:
             return None
-        outputs = [self._outputs(session.layout.flatten(model), then.scaling) for model in of.slots.values()]
+        outputs = [self._outputs(session.layout.flatten(model), then.scaling) for model in models.slots.values()]
         return session.node.task.together(outputs) if len(outputs) > 1 else outputs[0]
 
     def _outputs(self, model: Vector, then: Scaling | None) -> Tensor:
@@ -156,8 +156,10 @@ class InUse(Observer):
             return evaluation.predict(self.session.load(model), x)
         shape = (1, -1, *(1 for _ in x.shape[2:]))
         raw = x.cpu().double().numpy() * np.reshape(now.std, shape) + np.reshape(now.mean, shape)
-        found = evaluation.predict(self.session.load(model), torch.as_tensor(then.inputs(raw)).to(x.device))
-        return found.new_tensor(now.targets(then.undone(found.cpu().double().numpy()))) if now.target_std else found
+        outputs = evaluation.predict(self.session.load(model), torch.as_tensor(then.inputs(raw)).to(x.device))
+        if not now.target_std:
+            return outputs
+        return outputs.new_tensor(now.targets(then.undone(outputs.cpu().double().numpy())))
 
 
 def is_clearly_worse(errors: Tensor, others: Tensor) -> bool:

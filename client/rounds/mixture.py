@@ -142,7 +142,7 @@ class Mixing(Serving):
         if task.has_classes:
             truth = one_hot(y, together.shape[1])
             of_both, of_received = (
-                (told.softmax(dim=1) - truth).square().sum(dim=1) for told in (together, outputs[0])
+                (logits.softmax(dim=1) - truth).square().sum(dim=1) for logits in (together, outputs[0])
             )
             more += SQUARED * torch.nan_to_num(of_both - of_received)
         return {REPORT: round(100 * float(more.sum()))}

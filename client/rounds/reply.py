@@ -44,8 +44,8 @@ def said_of_data(node: ClientContext) -> dict[str, protocol.Scalar]:
 
 def machine_metrics(sensors: Sensors) -> dict[str, float]:
     """What a device's machine tells of itself, for its owner to see on the page; empty where it tells nothing."""
-    found = {protocol.TEMPERATURE: sensors.temperature(), protocol.BATTERY: sensors.battery()}
-    return {name: value for name, value in found.items() if value is not None}
+    readings = {protocol.TEMPERATURE: sensors.temperature(), protocol.BATTERY: sensors.battery()}
+    return {name: value for name, value in readings.items() if value is not None}
 
 
 def metrics_that_leave(metrics: dict[str, float], node: ClientContext) -> dict[str, float]:

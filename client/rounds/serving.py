@@ -127,7 +127,7 @@ class Serving(Observer):
 
     def kept_before(self) -> KeptModels:
         """What was kept before this message, of this run; no models where nothing was."""
-        return next((found for version in self._earlier() if (found := self.kept_at(version)).models), KeptModels({}))
+        return next((kept for version in self._earlier() if (kept := self.kept_at(version)).models), KeptModels({}))
 
     def kept_at(self, version: int) -> KeptModels:
         """What was kept after a message of this run; no models where that is lost."""
@@ -157,9 +157,9 @@ def served_models(state: DeviceState, run: str, round_: int) -> list[Arrays]:
 
 def _slots(arrays: Arrays) -> dict[str, Arrays]:
     """Slot → its tensors by name, in the order of the names: a file gives them in another one each time."""
-    found: dict[str, Arrays] = {}
+    slots: dict[str, Arrays] = {}
     for key, array in sorted(arrays.items()):
         slot, separator, name = key.partition("/")
         if separator:
-            found.setdefault(slot, {})[name] = array
-    return found
+            slots.setdefault(slot, {})[name] = array
+    return slots

@@ -166,8 +166,8 @@ class DeviceState:
 
     def _all(self, name: str) -> Iterator[Kept]:
         """All of a name in all runs, the last ones first; each is read when it is asked for."""
-        found = ((store, number) for store in self.runs.latest_first() for number in _numbers(store, name))
-        return (kept for store, number in found if (kept := _load(store, number, name=name)) is not None)
+        files = ((store, number) for store in self.runs.latest_first() for number in _numbers(store, name))
+        return (kept for store, number in files if (kept := _load(store, number, name=name)) is not None)
 
     def keep_backbone(self, run: str, digest: str, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Write what stays the same all through a run, and drop what no model that is kept needs."""
@@ -182,8 +182,8 @@ class DeviceState:
 
     def recall_backbone(self, run: str, digest: str) -> Arrays | None:
         """What `keep_backbone` wrote under this digest; None where that is lost."""
-        found = _try_unpack(self.runs.of(run).read(_backbone(digest)))
-        return None if found is None else found[1]
+        content = _try_unpack(self.runs.of(run).read(_backbone(digest)))
+        return None if content is None else content[1]
 
     def save_arrays(
         self, run: str, name: str, version: int, arrays: Arrays, also: Collection[int] | None = None
@@ -196,8 +196,8 @@ class DeviceState:
 
     def load_arrays(self, run: str, name: str, version: int) -> Arrays | None:
         """What `save_arrays` wrote for this version in this run; None where that is lost."""
-        found = _read(self.runs.of(run), _file(name, version), run)
-        return None if found is None else found[1]
+        content = _read(self.runs.of(run), _file(name, version), run)
+        return None if content is None else content[1]
 
     def array_versions(self, run: str, name: str) -> list[int]:
         """The versions of what `save_arrays` wrote in this run, the last one first."""
@@ -231,10 +231,10 @@ def _numbers(store: Store, name: str) -> list[int]:
 
 
 def _load(store: Store, round_: int, run: str | None = None, name: str = "round") -> Kept | None:
-    found = _read(store, _file(name, round_), run)
-    if found is None:
+    content = _read(store, _file(name, round_), run)
+    if content is None:
         return None
-    metadata, tensors = found
+    metadata, tensors = content
     slots: dict[str, Arrays] = {}
     for key, array in tensors.items():
         slot, _, tensor = key.partition("/")
@@ -245,8 +245,8 @@ def _load(store: Store, round_: int, run: str | None = None, name: str = "round"
 
 def _read(store: Store, file: str, run: str | None) -> tuple[dict[str, str], Arrays] | None:
     """Metadata and tensors of a file; None where there is none, it is damaged, or it is of another run."""
-    found = _try_unpack(store.read(file))
-    return None if found is None or (run is not None and found[0]["run"] != run) else found
+    content = _try_unpack(store.read(file))
+    return None if content is None or (run is not None and content[0]["run"] != run) else content
 
 
 def _try_unpack(content: bytes | None) -> tuple[dict[str, str], Arrays] | None:

@@ -54,13 +54,13 @@ class KeptRuns:
 
     def _known(self) -> dict[str, tuple[float, float]]:
         """When each run began and was last written to, the latest last; those of a lost index first, without a time."""
-        found = [name for name in self.store.names_below() if _FOLDER.fullmatch(name)]
+        folders = [name for name in self.store.names_below() if _FOLDER.fullmatch(name)]
         try:
             noted = {str(k): (float(since), float(last)) for k, (since, last) in json.loads(self._index()).items()}
         except (ValueError, TypeError, AttributeError):
             noted = {}
-        there = {name: noted[name] for name in noted if name in found}
-        return {**{name: (0.0, 0.0) for name in found if name not in there}, **there}
+        there = {name: noted[name] for name in noted if name in folders}
+        return {**{name: (0.0, 0.0) for name in folders if name not in there}, **there}
 
     def _index(self) -> bytes:
         return self.store.read(_INDEX) or b"{}"

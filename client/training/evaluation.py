@@ -66,14 +66,14 @@ class Scorer:
         if not self.task.has_classes:
             score = self.task.value(float(_finite(self.errors(outputs, y).mean())))
             return Scores(loss, score, len(y), naive=self._naive(y))
-        truth, found = y.cpu().numpy(), outputs.argmax(dim=1).cpu().numpy()
+        truth, predicted = y.cpu().numpy(), outputs.argmax(dim=1).cpu().numpy()
         # The data loaders refuse a device without test samples, so neither is None.
         classes = outputs.shape[1]
         there, right = (
-            tuple(np.bincount(labels, minlength=classes).tolist()) for labels in (truth, truth[truth == found])
+            tuple(np.bincount(labels, minlength=classes).tolist()) for labels in (truth, truth[truth == predicted])
         )
-        f1 = macro_f1(truth, found, classes) or 0.0
-        return Scores(loss, accuracy(truth, found) or 0.0, len(y), f1, there, right)
+        f1 = macro_f1(truth, predicted, classes) or 0.0
+        return Scores(loss, accuracy(truth, predicted) or 0.0, len(y), f1, there, right)
 
     def _naive(self, y: Tensor) -> float | None:
         """The best score of the forecasts without a model; None where these samples have none."""
@@ -89,11 +89,11 @@ def predict(model: nn.Module, x: Tensor) -> Tensor:
     """Outputs (N, classes or targets), without gradients and in evaluation mode."""
     if model.training:  # to go through all modules takes as long as to test a small model on a few samples
         model.eval()
-    found = []
+    outputs = []
     for part in x.split(together(x)):
         pause()
-        found.append(model(part))
-    return torch.cat(found)
+        outputs.append(model(part))
+    return torch.cat(outputs)
 
 
 def together(x: Tensor) -> int:

@@ -235,12 +235,12 @@ def sgd_step(parameters: Sequence[Tensor], momentum: list[Tensor | None], option
 
 def mean_gradients(model: nn.Module, x: Tensor, y: Tensor, loss_of: TrainingLoss, part_size: int) -> dict[str, Tensor]:
     """The gradient of the training loss by parameter's name, in training mode, of so many samples at a time."""
-    found: dict[str, Tensor] = {}
+    gradients: dict[str, Tensor] = {}
     for part_x, part_y in zip(x.split(part_size), y.split(part_size), strict=True):
         for name, part in loss_and_gradients(model, part_x, part_y, loss_of)[1].items():
             share = part * (len(part_y) / len(y))
-            found[name] = found[name] + share if name in found else share
-    return found
+            gradients[name] = gradients[name] + share if name in gradients else share
+    return gradients
 
 
 def loss_and_gradients(
@@ -249,5 +249,5 @@ def loss_and_gradients(
     """The training loss, and its gradient by each trainable parameter's name, in training mode."""
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     loss = loss_of(training_mode(model), x, y)
-    found = torch.autograd.grad(loss, [p for _, p in named], allow_unused=True, materialize_grads=True)
-    return float(loss.detach()), {name: gradient for (name, _), gradient in zip(named, found, strict=True)}
+    gradients = torch.autograd.grad(loss, [p for _, p in named], allow_unused=True, materialize_grads=True)
+    return float(loss.detach()), {name: gradient for (name, _), gradient in zip(named, gradients, strict=True)}

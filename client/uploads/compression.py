@@ -95,8 +95,8 @@ class CopyMemory:
         """What the files of a run hold, the last one first."""
         if run not in self._read:
             versions = self.state.array_versions(run, _NAME)
-            found = [(number, self.state.load_arrays(run, _NAME, number)) for number in versions]
-            self._read[run] = [self._from_arrays(number, arrays) for number, arrays in found if arrays is not None]
+            copies = [(number, self.state.load_arrays(run, _NAME, number)) for number in versions]
+            self._read[run] = [self._from_arrays(number, arrays) for number, arrays in copies if arrays is not None]
         return self._read[run]
 
     def _keep(self, run: str, held: _Held, also: set[int]) -> None:

@@ -131,8 +131,8 @@ class PrivateUploads:
         payload = received.models.get(record)
         before = received.round + (payload is None)  # without it in the message, it came in this round's first one
         earlier = (v for v in self.state.array_versions(self.run, _KNOWN) if v < before)
-        found = (self.state.load_arrays(self.run, _KNOWN, version) for version in earlier)
-        kept = next((arrays for arrays in found if arrays is not None), {})
+        copies = (self.state.load_arrays(self.run, _KNOWN, version) for version in earlier)
+        kept = next((arrays for arrays in copies if arrays is not None), {})
         base = kept.get(_KNOWN if record == ARRAYS else f"{_SENT}/{record}", initial).copy()
         offered = [received.models.get(SPARE), payload] if not kept else [payload]
         for some in offered:

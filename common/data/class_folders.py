@@ -144,23 +144,23 @@ class ReadPhotos:
 
 
 def read_photos(
-    found: Photos, input_shape: tuple[int, ...], report: Report | None = None, left_out: LeftOut | None = None
+    photos: Photos, input_shape: tuple[int, ...], report: Report | None = None, left_out: LeftOut | None = None
 ) -> ReadPhotos:
     """The pixels and labels of all photos, in their order.
 
     ``report`` is told how far many images are, in a line each time. Photos that cannot be read are left to
     ``left_out``, which raises `BouquetError` where it takes none; without it none is taken.
     """
-    x = np.empty((len(found.photos), *input_shape), dtype=np.uint8)
+    x = np.empty((len(photos.photos), *input_shape), dtype=np.uint8)
     taken = np.empty((2, len(x)))
     kept: list[tuple[Path, int]] = []
     see_through, sizes = 0, set()
-    step = max(1, len(found.photos) // 10)
+    step = max(1, len(photos.photos) // 10)
     # Pillow lets others work while it decodes; its warnings name no file.
     with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor(available_cores()) as pool:
         try:
-            read = pool.map(lambda photo: _photo_or_error(photo[0], input_shape), found.photos)
-            for done, (which, photo) in enumerate(zip(found.photos, read, strict=True), 1):
+            read = pool.map(lambda photo: _photo_or_error(photo[0], input_shape), photos.photos)
+            for done, (which, photo) in enumerate(zip(photos.photos, read, strict=True), 1):
                 if isinstance(photo, BouquetError):
                     if left_out is None:
                         raise photo
@@ -170,8 +170,8 @@ def read_photos(
                     see_through += photo.see_through
                     sizes.add(photo.size)
                     kept.append(which)
-                if report is not None and len(found.photos) >= MANY_IMAGES and done % step == 0:
-                    report(f"Reading the images in {found.folder}: {done} of {len(found.photos)}.")
+                if report is not None and len(photos.photos) >= MANY_IMAGES and done % step == 0:
+                    report(f"Reading the images in {photos.folder}: {done} of {len(photos.photos)}.")
         finally:
             pool.shutdown(cancel_futures=True)
     count, labels = len(kept), np.array([label for _, label in kept], dtype=np.int64)

@@ -30,11 +30,11 @@ def read_image_set(name: str, data_dir: Path, info: DatasetInfo) -> Arrays:
             if part == "train":
                 raise DatasetFileError(f"expected the folder {place}, which is not there.")
             continue
-        found = find_photos(place, info.classes)
-        found.check_known()
-        there = {label for _, label in found.photos}
+        listing = find_photos(place, info.classes)
+        listing.check_known()
+        there = {label for _, label in listing.photos}
         if lacking := [name for label, name in enumerate(info.classes) if label not in there]:
             raise DatasetFileError(f"{place} holds no images of {', '.join(lacking)}, which data.classes names.")
-        photos = read_photos(found, info.input_shape)
+        photos = read_photos(listing, info.input_shape)
         arrays[x], arrays[y] = photos.x, photos.y
     return arrays

@@ -40,12 +40,12 @@ class LeftOut:
 
     def add(self, error: BouquetError) -> None:
         """Leave one out. Raises the error where the device's owner is strict."""
-        told = error.public if error.public != str(error) else ""
+        public = error.public if error.public != str(error) else ""
         if self.strict:
             text = f"{error} Nothing is left out, as its owner has it (--strict)."
-            raise BouquetError(text, public=told or f"One of this device's {self.what} cannot be read.")
+            raise BouquetError(text, public=public or f"One of this device's {self.what} cannot be read.")
         self.count += 1
-        self.public = self.public or told
+        self.public = self.public or public
         if len(self.reasons) < NAMED:
             self.reasons.append(str(error).replace("\n", r"\n"))  # of a file's name
 

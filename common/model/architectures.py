@@ -219,13 +219,13 @@ def _build_own(name: str, input_shape: Shape, num_classes: int) -> nn.Module:
         raise BouquetError(f"Model {name!r} returned a {type(model).__name__}; it must return a torch.nn.Module.")
     try:
         with torch.no_grad():
-            found = tuple(model.eval()(torch.zeros(2, *input_shape)).shape)
+            output_shape = tuple(model.eval()(torch.zeros(2, *input_shape)).shape)
     except Exception as error:
         raise _does_not_fit(name, input_shape, f"what it was written for; it failed with: {error}") from error
     finally:
         model.train()
-    if found != (2, num_classes):
-        raise BouquetError(f"Model {name!r} maps 2 samples to shape {found}; expected (2, {num_classes}).")
+    if output_shape != (2, num_classes):
+        raise BouquetError(f"Model {name!r} maps 2 samples to shape {output_shape}; expected (2, {num_classes}).")
     return model
 
 

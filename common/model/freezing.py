@@ -60,8 +60,8 @@ def freeze(model: nn.Module, chosen: Sequence[str]) -> nn.Module:
 
 def frozen_names(model: nn.Module) -> frozenset[str]:
     """Names of the frozen tensors, as in the ``state_dict``."""
-    found: frozenset[str] = getattr(model, _NAMES, frozenset())
-    return found
+    names: frozenset[str] = getattr(model, _NAMES, frozenset())
+    return names
 
 
 def training_mode(model: nn.Module) -> nn.Module:

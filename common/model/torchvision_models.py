@@ -87,6 +87,6 @@ def _repeat_channel(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Ten
 
 def _try_out(model: nn.Module, input_shape: Shape, num_classes: int) -> None:
     with torch.no_grad():
-        found = tuple(model.eval()(torch.zeros(2, *input_shape)).shape)
-    if found != (2, num_classes):
-        raise ValueError(f"it maps 2 samples to shape {found}, not (2, {num_classes})")
+        output_shape = tuple(model.eval()(torch.zeros(2, *input_shape)).shape)
+    if output_shape != (2, num_classes):
+        raise ValueError(f"it maps 2 samples to shape {output_shape}, not (2, {num_classes})")

@@ -147,8 +147,8 @@ def from_reply(
 
 def packed_blocks(content: RecordDict) -> list[bytes]:
     """The packed models in a message's content, as they travel."""
-    found = [record.get(_BLOCK) for record in records_of(content, ConfigRecord).values()]
-    return [block for block in found if isinstance(block, bytes)]
+    blocks = [record.get(_BLOCK) for record in records_of(content, ConfigRecord).values()]
+    return [block for block in blocks if isinstance(block, bytes)]
 
 
 def _read_block(block: Any, layout: ParameterLayout, most: int) -> dict[str, PackedModel]:

@@ -159,6 +159,6 @@ def read_model(record: ArrayRecord | None, layout: ParameterLayout, layers: tupl
 def about(message: Message) -> dict[str, Scalar]:
     """What a device says of itself, its texts `plain`; of an error the release that a refusal of the code names."""
     if not message.has_content():
-        found = _INSTALLED.search(plain(message.error.reason or ""))
-        return {names.RELEASE: found[1]} if found else {}
+        match = _INSTALLED.search(plain(message.error.reason or ""))
+        return {names.RELEASE: match[1]} if match else {}
     return plain_values(config_of(message.content, names.CLIENT))

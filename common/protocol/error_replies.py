@@ -42,10 +42,10 @@ def refusal(message: Message, reason: BouquetError | str) -> Message:
     """A reply that carries an error, so that the server can name the reason: of a `BouquetError` what is public."""
     codes = {LostCopyError: _LOST_COPY_ERROR, LostBackboneError: _LOST_BACKBONE_ERROR, OwnerRefusal: _OWNER_ERROR}
     code = next((code for kind, code in codes.items() if isinstance(reason, kind)), _CLIENT_APP_ERROR)
-    told = reason.public if isinstance(reason, BouquetError) else reason
+    text = reason.public if isinstance(reason, BouquetError) else reason
     if isinstance(reason, NotNow):
-        code, told = NOT_NOW_ERROR, not_now_text(reason)
-    return Message(Error(code=code, reason=told), reply_to=message)
+        code, text = NOT_NOW_ERROR, not_now_text(reason)
+    return Message(Error(code=code, reason=text), reply_to=message)
 
 
 def says_copy_is_lost(message: Message) -> bool:
@@ -84,8 +84,8 @@ def rest_of(message: Message, said: Mapping[str, Any]) -> Rest | None:
         return Rest(str(reason), float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < 1e7 else 0.0)
     if message.error.code != NOT_NOW_ERROR:
         return None
-    found = _SECONDS_AND_REASON.fullmatch(str(message.error.reason))
-    return Rest(found[2], float(found[1])) if found else Rest(str(message.error.reason), 0.0)
+    match = _SECONDS_AND_REASON.fullmatch(str(message.error.reason))
+    return Rest(match[2], float(match[1])) if match else Rest(str(message.error.reason), 0.0)
 
 
 def has_crashed(message: Message) -> bool:

@@ -68,7 +68,7 @@ def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 @lru_cache(maxsize=1024)
 def _read_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Shape, order and dtype. Raises `ValueError` for what is no header, or not one of numbers."""
-    found: tuple[tuple[int, ...], bool, np.dtype[Any]] = np.lib.format.read_array_header_1_0(BytesIO(header))
-    if found[2].hasobject or not found[2].itemsize or min(found[0], default=0) < 0:
+    fields: tuple[tuple[int, ...], bool, np.dtype[Any]] = np.lib.format.read_array_header_1_0(BytesIO(header))
+    if fields[2].hasobject or not fields[2].itemsize or min(fields[0], default=0) < 0:
         raise ValueError("a header is of no array of numbers")
-    return found
+    return fields

@@ -30,9 +30,9 @@ def sweep(folder: Path) -> None:
     """
     with contextlib.suppress(OSError):
         for entry in list(os.scandir(folder)):
-            if (found := TEMPORARY.fullmatch(entry.name)) is None:
+            if (match := TEMPORARY.fullmatch(entry.name)) is None:
                 continue
-            pid = int(found[1])
+            pid = int(match[1])
             if pid == os.getpid() or not _runs(pid):
                 if entry.is_dir(follow_symlinks=False):
                     shutil.rmtree(entry.path, ignore_errors=True)

@@ -55,9 +55,9 @@ def check_port_free(host: str, port: int, what: str) -> None:
             listener.bind((host, port))
             listener.listen(1)
         except OSError as error:
-            found = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
+            problem = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
             raise BouquetError(
-                f"Port {port} on {host} {found}, needed for {what}. End what listens there "
+                f"Port {port} on {host} {problem}, needed for {what}. End what listens there "
                 f"(ss -ltnp 'sport = :{port}' shows it) or choose another port."
             ) from None
 

@@ -75,8 +75,8 @@ class Score:
     @classmethod
     def in_record(cls, *lines: Mapping[str, Any] | None) -> Score:
         """That of the first of these lines or summaries that says it, else the accuracy."""
-        found = next((line["score"] for line in lines if line and isinstance(line.get("score"), dict)), None)
-        return ACCURACY if found is None else cls(**found)
+        facts = next((line["score"] for line in lines if line and isinstance(line.get("score"), dict)), None)
+        return ACCURACY if facts is None else cls(**facts)
 
     # --- compared -------------------------------------------------------------------------------------------------
 

@@ -145,12 +145,12 @@ def make_task(settings: TaskSettings) -> Task:
     kind = settings.kind
     if kind in TASKS:
         return TASKS[kind](settings)
-    found = load_object(kind, "Task")
-    if not (isinstance(found, type) and issubclass(found, Task)):
+    factory = load_object(kind, "Task")
+    if not (isinstance(factory, type) and issubclass(factory, Task)):
         raise BouquetError(f"Setting task.kind = {kind!r} is no class derived from bouquet.common.task.task.Task.")
-    if issubclass(found, Classification):  # whose loss and accuracy are worked out in several places
+    if issubclass(factory, Classification):  # whose loss and accuracy are worked out in several places
         raise BouquetError(
             f"Setting task.kind = {kind!r} is derived from Classification, whose loss and score are its own: derive it "
             "from Regression or Forecast; train.class_weights is for classes of which there are few."
         )
-    return found(settings)
+    return factory(settings)

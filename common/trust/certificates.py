@@ -45,15 +45,15 @@ def read(file: Path) -> tuple[bytes, ...]:
         content = file.read_bytes()
     except OSError as error:
         raise BouquetError(f"The certificate {file} cannot be read ({error.strerror}).") from None
-    found = split(content)
-    if not found or content.count(BEGIN) != len(found):
+    parts = split(content)
+    if not parts or content.count(BEGIN) != len(parts):
         raise BouquetError(f"{file} is no certificate in PEM, or not the whole of it.")
     try:
-        for pem in found:
+        for pem in parts:
             _load(pem)
     except BouquetError as error:
         raise BouquetError(f"{file} cannot be read: {error}") from None
-    return tuple(found)
+    return tuple(parts)
 
 
 def registered(folder: Path) -> Iterator[tuple[str, tuple[bytes, ...]]]:

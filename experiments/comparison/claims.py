@@ -18,7 +18,7 @@ from bouquet.experiments.comparison.significance import (
     paired_difference,
     ranks,
 )
-from bouquet.experiments.comparison.table import Table
+from bouquet.experiments.comparison.table import ComparisonTable
 
 REFERENCES = ("standalone", "fedavg")  # rows that every other is compared with, by strategy
 
@@ -32,21 +32,21 @@ def by_seed(results: Results, row: str, data: str) -> dict[int, Mapping[str, flo
 def worth_by_seed(results: Results, row: str, data: str) -> dict[int, Mapping[str, float]]:
     """As `by_seed`, and more is always better: of an error its negative."""
     sign = 1 if results.table.score.higher_is_better else -1
-    found = by_seed(results, row, data)
-    return {seed: {client: sign * value for client, value in clients.items()} for seed, clients in found.items()}
+    seeds = by_seed(results, row, data)
+    return {seed: {client: sign * value for client, value in clients.items()} for seed, clients in seeds.items()}
 
 
-def references(table: Table) -> list[str]:
+def references(table: ComparisonTable) -> list[str]:
     """The labels of the rows that the others are compared with: each device alone, and FedAvg as received."""
-    found = []
+    chosen = []
     for name in REFERENCES:
         labels = {
             cell.strategy
             for cell in table.cells
             if cell.settings.strategy.name == name and cell.settings.personal.serve == "own"
         }
-        found += [row.label for row in table.rows if row.label in labels and row.tested == "method"][:1]
-    return found
+        chosen += [row.label for row in table.rows if row.label in labels and row.tested == "method"][:1]
+    return chosen
 
 
 def differences(results: Results, measure: Measure | None = None) -> dict[tuple[str, str, str], Difference | None]:
@@ -79,19 +79,19 @@ def differences_in_the_mean(results: Results) -> dict[tuple[str, str], Differenc
 
 def _means_by_seed(results: Results, row: str) -> dict[int, dict[str, float]]:
     """Seed → column → the mean over its clients."""
-    found: dict[int, dict[str, float]] = {}
+    means: dict[int, dict[str, float]] = {}
     for column in results.table.data:
         for seed, clients in worth_by_seed(results, row, column).items():
             if clients:
-                found.setdefault(seed, {})[column] = sum(clients.values()) / len(clients)
-    return found
+                means.setdefault(seed, {})[column] = sum(clients.values()) / len(clients)
+    return means
 
 
 def worst_tenth(accuracies: NDArray[np.float64]) -> float:
     """The mean of the lowest tenth of accuracies (n,), n from 1."""
-    found = worst_decile(accuracies.tolist())
-    assert found is not None
-    return found
+    worst = worst_decile(accuracies.tolist())
+    assert worst is not None
+    return worst
 
 
 def row_ranks(results: Results) -> Ranks | None:
@@ -115,19 +115,19 @@ def row_ranks(results: Results) -> Ranks | None:
 
 def fewer_devices(results: Results) -> list[str]:
     """A sentence for each row and column some of whose devices have no score: its mean is not over the same devices."""
-    found = []
+    lines = []
     for data in results.table.data:
         rows = {row.label: by_seed(results, row.label, data) for row in results.table.rows}
         most = {seed: set().union(*(one.get(seed, ()) for one in rows.values())) for seed in results.table.seeds}
         for row, seeds in rows.items():
             lacking = {seed: len(most[seed]) - len(clients) for seed, clients in seeds.items()}
             if any(lacking.values()):
-                found.append(
+                lines.append(
                     f"{row} has no score of {sum(lacking.values())} devices that others have in {data} (seeds "
                     f"{', '.join(str(seed) for seed in sorted(lacking) if lacking[seed])}): "
                     "its mean and rank are over the rest."
                 )
-    return found
+    return lines
 
 
 def difference_text(difference: Difference | None) -> str:

@@ -28,8 +28,8 @@ from bouquet.experiments.comparison.table import (
     STANDARD_ROWS,
     Cell,
     Check,
+    ComparisonTable,
     Row,
-    Table,
     TableError,
     listed,
     tuning_table,
@@ -64,7 +64,7 @@ def check_strategy(settings: Settings) -> None:
     create_strategy(settings.strategy.name, settings.strategy.options)
 
 
-def load_table(path: Path, check: Check = check_strategy) -> Table:
+def load_table(path: Path, check: Check = check_strategy) -> ComparisonTable:
     """Read and validate a table file.
 
     ``check`` is called with the settings of every cell and raises `BouquetError` where something does not fit.
@@ -80,7 +80,7 @@ def load_table(path: Path, check: Check = check_strategy) -> Table:
         raise TableError(f"{path}: {error}") from None
 
 
-def make_table(content: Mapping[str, Any], check: Check = check_strategy) -> Table:
+def make_table(content: Mapping[str, Any], check: Check = check_strategy) -> ComparisonTable:
     """As `load_table`, of what a file holds. Raises `BouquetError`."""
     try:
         return _build(_File.model_validate(content), check)
@@ -88,7 +88,7 @@ def make_table(content: Mapping[str, Any], check: Check = check_strategy) -> Tab
         raise TableError(" ".join(_explain(item) for item in error.errors())) from None
 
 
-def _build(file: _File, check: Check) -> Table:
+def _build(file: _File, check: Check) -> ComparisonTable:
     if repeated := _repeated(file.seeds):
         raise TableError(f"seeds holds {repeated[0]} twice.")
     metrics = tuple(parse_metric(text) for text in file.metrics)
@@ -128,7 +128,7 @@ def _build(file: _File, check: Check) -> Table:
                 where = f"strategy {strategy.label!r}, data {column.label!r}"
                 settings = _settings(base, overrides, where, check)
                 grid.append(Cell(strategy.label, column.label, seed, slug, settings))
-    table = Table(
+    table = ComparisonTable(
         file.name,
         tuple(file.seeds),
         metrics,

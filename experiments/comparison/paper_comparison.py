@@ -16,7 +16,11 @@ def paper_tables(results: Results) -> list[tuple[str, list[str], list[list[str]]
     tables = []
     for figures in results.table.paper:
         metric = parse_metric(figures.metric)
-        columns = [column for column in results.table.data if any(column in found for found in figures.rows.values())]
+        columns = [
+            column
+            for column in results.table.data
+            if any(column in figures_of_row for figures_of_row in figures.rows.values())
+        ]
         heads = ["strategy", *(f"{column}: {whose}" for column in columns for whose in ("ours", "paper"))]
         rows = [
             [row, *(text for column in columns for text in _texts(results, figures, metric, row, column))]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bouquet.common.settings import Settings
-from bouquet.experiments.comparison.table import Table
+from bouquet.experiments.comparison.table import ComparisonTable
 from bouquet.strategies.registry import create_strategy
 
 # Which model the accuracies of a row are of, where that is not the method's.
@@ -20,8 +20,8 @@ SERVED = {
 def budget_text(cells: Sequence[Settings], trainings: str) -> str:
     """Rounds and local training of a row, in all of its columns."""
     rounds, epochs, batch = (
-        " or ".join(map(str, sorted(set(found))))
-        for found in (
+        " or ".join(map(str, sorted(set(budget))))
+        for budget in (
             (settings.run.rounds for settings in cells),
             (settings.train.local_epochs for settings in cells),
             (settings.train.batch_size for settings in cells),
@@ -32,7 +32,7 @@ def budget_text(cells: Sequence[Settings], trainings: str) -> str:
     return f"{rounds} rounds{local}, batch {batch}"
 
 
-def protocol(table: Table) -> list[dict[str, Any]]:
+def protocol(table: ComparisonTable) -> list[dict[str, Any]]:
     """For each row its label, what is tested, on what clusters were chosen, and what a device does in a round."""
     cells: dict[str, list[Settings]] = {}
     for cell in table.cells:

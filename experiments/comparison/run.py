@@ -28,7 +28,7 @@ from bouquet.common.system.locks import locked
 from bouquet.common.system.resources import available_cores
 from bouquet.experiments.comparison.cell_process import CellProcess
 from bouquet.experiments.comparison.measures import Metric
-from bouquet.experiments.comparison.table import Cell, Table
+from bouquet.experiments.comparison.table import Cell, ComparisonTable
 from bouquet.experiments.report.units import human_seconds
 from bouquet.server import run_folder
 from bouquet.server.record.reader import RecordError, Run, read_run
@@ -56,7 +56,7 @@ class CellResult:
 class Results:
     """All cells of a table in its order; ``interrupted`` when Ctrl-C ended the comparison."""
 
-    table: Table
+    table: ComparisonTable
     cells: list[CellResult] = field(default_factory=list)
     interrupted: bool = False
     tuning: Results | None = None  # of the table that its rows were tuned with
@@ -94,7 +94,7 @@ class Results:
 
 
 def run_table(
-    table: Table,
+    table: ComparisonTable,
     out: Path,
     jobs: int | None,
     console: Console,

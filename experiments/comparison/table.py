@@ -49,7 +49,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Table:
+class ComparisonTable:
     """A grid, validated. ``data`` are the columns: data sets, or data sets times partitions.
 
     ``panels`` has them by partition, each column with the label of its data set; one unnamed panel without partitions.
@@ -81,7 +81,7 @@ class Table:
         return next(row for row in self.rows if row.label == label)
 
 
-def tuning_table(table: Table, check: Check = lambda settings: None) -> Table:
+def tuning_table(table: ComparisonTable, check: Check = lambda settings: None) -> ComparisonTable:
     """The table of what is tried: each row with each of its values, in all columns, on the tune seeds.
 
     Its cells are tested on what the devices held out of their training samples, never on ``data.test_samples``, nor on
@@ -126,7 +126,7 @@ def tuning_table(table: Table, check: Check = lambda settings: None) -> Table:
     )
 
 
-def missing_rows(table: Table) -> list[str]:
+def missing_rows(table: ComparisonTable) -> list[str]:
     """The standard rows that a table does not have, by what they run and test."""
     names = {
         cell.strategy: cell.settings.strategy.name for cell in table.cells if cell.settings.personal.serve == "own"

@@ -78,14 +78,16 @@ def print_results(results: Results, console: Console) -> None:
 
 def verdicts(results: Results) -> list[str]:
     """Which rows are significantly better, and worse: a line for each reference row, and each of the table's claims."""
-    found: dict[tuple[str, str], dict[str, list[bool | None]]] = {}  # by column: True ahead, False behind, None neither
+    by_column: dict[
+        tuple[str, str], dict[str, list[bool | None]]
+    ] = {}  # by column: True ahead, False behind, None neither
     for (row, _, reference), d in differences(results).items():
         line = ("Significantly better than {}: {}; worse: {}.", reference)
-        found.setdefault(line, {}).setdefault(row, []).append(_ahead(d))
+        by_column.setdefault(line, {}).setdefault(row, []).append(_ahead(d))
     for (row, other), d in differences_in_the_mean(results).items():
         line = ("{}, in the mean of the columns, is significantly better than: {}; worse than: {}.", row)
-        found.setdefault(line, {})[other] = [_ahead(d)]
-    return [text.format(one, _told(others, True), _told(others, False)) for (text, one), others in found.items()]
+        by_column.setdefault(line, {})[other] = [_ahead(d)]
+    return [text.format(one, _told(others, True), _told(others, False)) for (text, one), others in by_column.items()]
 
 
 def _ahead(difference: Difference | None) -> bool | None:
@@ -154,7 +156,7 @@ def render_markdown(results: Results) -> str:
 
 
 def by_panel(results: Results, tables: list[TextTable]) -> list[TextTable]:
-    """The same tables, each that has all columns divided into one a partition (`Table.panels`)."""
+    """The same tables, each that has all columns divided into one a partition (`ComparisonTable.panels`)."""
     panels = results.table.panels
     if len(panels) < 2:
         return tables
@@ -204,22 +206,22 @@ def _cell(text: str) -> dict[str, str]:
 def render_seeds_csv(results: Results) -> str:
     """Every cell that is done: a line for each metric, without a client, and for the test score of each client."""
     table, key = results.table, results.table.score.key
-    found: list[dict[str, Any]] = []
+    lines: list[dict[str, Any]] = []
     for row, data in ((row.label, data) for row in table.rows for data in table.data):
         place = {"strategy": row, "data": data}
         for metric in table.metrics:
             cells = zip(results.cells_of(row, data), results.values(metric, row, data), strict=True)
-            found += [
+            lines += [
                 {**place, "seed": one.cell.seed, "measure": metric.name, "value": value}
                 for one, value in cells
                 if one.run is not None
             ]
-        found += [
+        lines += [
             {**place, "seed": seed, "client": client, "measure": key, "value": value}
             for seed, clients in by_seed(results, row, data).items()
             for client, value in clients.items()
         ]
-    return _csv(found, ["strategy", "data", "seed", "client", "measure", "value"])
+    return _csv(lines, ["strategy", "data", "seed", "client", "measure", "value"])
 
 
 def claim_tables(results: Results) -> list[TextTable]:
@@ -230,10 +232,10 @@ def claim_tables(results: Results) -> list[TextTable]:
         (score.label if score.higher_is_better else f"{score.label}, less of it", None),
         ("worst tenth", worst_tenth),
     ):
-        found = differences(results, measure)
+        pairs = differences(results, measure)
         for reference in references(results.table):
             labels = [row.label for row in results.table.rows if row.label != reference]
-            rows = [[one, *(difference_text(found[one, d, reference]) for d in columns)] for one in labels]
+            rows = [[one, *(difference_text(pairs[one, d, reference]) for d in columns)] for one in labels]
             if rows:
                 tables.append((f"{what} against {reference}", ["strategy", *columns], rows))
     in_the_mean = differences_in_the_mean(results)

@@ -22,7 +22,7 @@ from bouquet.common.system.files import write_json
 from bouquet.experiments.comparison.cell_process import CellProcess
 from bouquet.experiments.comparison.measures import parse_metric
 from bouquet.experiments.comparison.run import Begin, Results, check_cells, run_table
-from bouquet.experiments.comparison.table import Table, tuning_table
+from bouquet.experiments.comparison.table import ComparisonTable, tuning_table
 from bouquet.experiments.comparison.tuning_grids import ChosenValues, choose, combinations, label_of
 from bouquet.server.run_folder import SUMMARY
 
@@ -30,7 +30,7 @@ Choices = Mapping[tuple[str, str], ChosenValues]
 
 
 def run_comparison(
-    table: Table,
+    table: ComparisonTable,
     out: Path,
     jobs: int | None,
     console: Console,
@@ -62,19 +62,19 @@ def run_comparison(
     return replace(results, tuning=tried, interrupted=results.interrupted or tried.interrupted)
 
 
-def chosen_by(table: Table) -> str:
+def chosen_by(table: ComparisonTable) -> str:
     """The metric that values are chosen by."""
     return table.score.of("macro")
 
 
-def choices_of(table: Table, tried: Results) -> dict[tuple[str, str], ChosenValues]:
+def choices_of(table: ComparisonTable, tried: Results) -> dict[tuple[str, str], ChosenValues]:
     """(row, column) → what was chosen for it; without those of which some cell has neither run nor failed."""
     assert table.tune is not None
     metric = parse_metric(chosen_by(table))
     cells = defaultdict(list)
     for result in tried.cells:
         cells[result.cell.strategy, result.cell.data].append(result)
-    found = {}
+    choices = {}
     for row in table.rows:
         grid, source = table.tune.grids[row.label], table.tune.cells[row.label]
         for data in table.data:
@@ -86,11 +86,11 @@ def choices_of(table: Table, tried: Results) -> dict[tuple[str, str], ChosenValu
                 for values, results in of
             ]
             if (choice := choose(grid, accuracies, table.score.higher_is_better)) is not None:
-                found[row.label, data] = choice
-    return found
+                choices[row.label, data] = choice
+    return choices
 
 
-def with_choices(table: Table, choices: Choices) -> Table:
+def with_choices(table: ComparisonTable, choices: Choices) -> ComparisonTable:
     """The table whose cells take what was chosen for their row and column."""
     cells = tuple(
         replace(cell, settings=cell.settings.with_overrides(choices[cell.strategy, cell.data].values))
@@ -120,7 +120,7 @@ def check_apart(data: DataSettings, column: str) -> None:
         )
 
 
-def shared_columns(table: Table) -> list[str]:
+def shared_columns(table: ComparisonTable) -> list[str]:
     """The columns whose samples to choose on may be among those that the table tests on under another seed."""
     cells = (cell for cell in table.cells if not cell.settings.table.cut)
     apart = table.tune is not None and table.tune.overrides
@@ -128,7 +128,7 @@ def shared_columns(table: Table) -> list[str]:
     return [data for data in table.data if data in own]
 
 
-def tuned_json(table: Table, choices: Choices) -> dict[str, Any]:
+def tuned_json(table: ComparisonTable, choices: Choices) -> dict[str, Any]:
     """What was chosen, from what, with the accuracies of each value by tune seed."""
     assert table.tune is not None
     seeds = table.tune.seeds
@@ -175,7 +175,7 @@ def tuning_notes(results: Results) -> list[str]:
     return said
 
 
-def _at_ends(table: Table, key: str) -> str:
+def _at_ends(table: ComparisonTable, key: str) -> str:
     """Of how many choices of a key the value is the least or greatest of its grid; empty where it is of none."""
     assert table.tune is not None
     chosen = [(table.tune.grids[row][key], one) for (row, _), one in table.choices.items() if key in one.values]

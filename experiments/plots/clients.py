@@ -82,12 +82,12 @@ def _name_rows(axis: Axis, names: Sequence[str], room: float) -> None:
 
 def _name_blocks(axis: Axis, values: Sequence[object], kind: str, room: float) -> None:
     """The value of each block of equal neighbours at its middle; where room is short, of some of them."""
-    found = blocks(values)
-    long = len(found) * 0.7 <= room
-    shown = thinned(len(found), room, needed=0.7 if long else 0.3)
+    runs = blocks(values)
+    long = len(runs) * 0.7 <= room
+    shown = thinned(len(runs), room, needed=0.7 if long else 0.3)
     axis.set_ticks(
-        [(found[index][1] + found[index][2] - 1) / 2 for index in shown],
-        labels=[f"{kind} {found[index][0]}" if long else str(found[index][0]) for index in shown],
+        [(runs[index][1] + runs[index][2] - 1) / 2 for index in shown],
+        labels=[f"{kind} {runs[index][0]}" if long else str(runs[index][0]) for index in shown],
         fontsize=SMALL,
     )
     axis.set_tick_params(length=0)
@@ -98,6 +98,6 @@ def _name_blocks(axis: Axis, values: Sequence[object], kind: str, room: float) -
 def _separate(ax: Axes, values: Sequence[object], vertical: bool) -> None:
     """A thin dark line between blocks of equal neighbours, unless there are so many that lines are all one sees."""
     draw = ax.axvline if vertical else ax.axhline
-    found = blocks(values)
-    for _, first, _ in found[1:] if len(found) <= MOST_SEPARATORS else []:
+    runs = blocks(values)
+    for _, first, _ in runs[1:] if len(runs) <= MOST_SEPARATORS else []:
         draw(first - 0.5, color="#444444", linewidth=0.8)

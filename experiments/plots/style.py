@@ -79,13 +79,13 @@ def thinned(count: int, room: float, needed: float = LABEL_HEIGHT) -> range:
 
 def blocks(values: Sequence[Any]) -> list[tuple[Any, int, int]]:
     """Runs of equal neighbours as (value, first, one past the last)."""
-    found: list[tuple[Any, int, int]] = []
+    runs: list[tuple[Any, int, int]] = []
     for index, value in enumerate(values):
-        if found and found[-1][0] == value:
-            found[-1] = (value, found[-1][1], index + 1)
+        if runs and runs[-1][0] == value:
+            runs[-1] = (value, runs[-1][1], index + 1)
         else:
-            found.append((value, index, index + 1))
-    return found
+            runs.append((value, index, index + 1))
+    return runs
 
 
 def colours(values: Sequence[int]) -> dict[int, str]:

@@ -81,8 +81,8 @@ class Names:
     def other_releases(self, there: Collection[str]) -> dict[str, str]:
         """The release that is installed on each of the devices ``there`` where it is not the one of this server."""
         own = importlib.metadata.version(DISTRIBUTION)
-        found = {name: release for name in there if (release := self.release(name)) not in (None, own)}
-        return {name: release for name, release in sorted(found.items()) if release}
+        releases = {name: release for name in there if (release := self.release(name)) not in (None, own)}
+        return {name: release for name, release in sorted(releases.items()) if release}
 
     def removed(self) -> set[str]:
         """The devices of this run that their owner has removed since."""
@@ -111,13 +111,13 @@ class Names:
 
     def release(self, name: str) -> str | None:
         """The release of Bouquet that a device said is installed on it."""
-        found = [d.get(protocol.RELEASE) for d in self.devices.values() if d["name"] == name]
-        return next((release for release in found if release), None)
+        releases = [d.get(protocol.RELEASE) for d in self.devices.values() if d["name"] == name]
+        return next((release for release in releases if release), None)
 
     def tags_of(self, name: str) -> frozenset[str] | None:
         """The tags that a device said it has; None where it has not spoken."""
-        found = [d[protocol.TAGS] for d in self.devices.values() if d["name"] == name and protocol.TAGS in d]
-        return tags_of(found[-1]) if found else None
+        tags = [d[protocol.TAGS] for d in self.devices.values() if d["name"] == name and protocol.TAGS in d]
+        return tags_of(tags[-1]) if tags else None
 
     def takes(self, name: str) -> bool:
         """Whether a device takes part in this run, as far as its tags are known."""
@@ -168,12 +168,12 @@ class Names:
         name, release = self.nodes.get(node), said.get(protocol.RELEASE)
         if not release:
             return
-        found: dict[str, Any] = {protocol.RELEASE: str(release)}
+        facts: dict[str, Any] = {protocol.RELEASE: str(release)}
         if protocol.DEVICE_ID in said:  # who refuses the code says its release alone
-            found[protocol.TAGS] = sorted(tags_of(said.get(protocol.TAGS)))
+            facts[protocol.TAGS] = sorted(tags_of(said.get(protocol.TAGS)))
         for device in self.devices.values():
-            if device["name"] == name and not found.items() <= device.items():
-                device |= found
+            if device["name"] == name and not facts.items() <= device.items():
+                device |= facts
                 self._write()
 
     def _write(self) -> None:

@@ -144,10 +144,10 @@ def _kept(settings: Settings, model: nn.Module, folder: Path) -> Start:
         raise BouquetError(f"What the run started from, {folder / START_ARRAYS}, cannot be read ({error}).") from None
     path = Path(settings.model.weights)
     if settings.model.weights and path.is_file():
-        found = hashlib.sha256(path.read_bytes()).hexdigest()
-        if found != about.get("sha256"):
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        if digest != about.get("sha256"):
             began = f"{about['weights']} of SHA-256 {about['sha256']}" if "sha256" in about else "no file"
-            raise BouquetError(_other_weights(folder, began, path, f" of SHA-256 {found}"))
+            raise BouquetError(_other_weights(folder, began, path, f" of SHA-256 {digest}"))
     tensors = {name: torch.as_tensor(array) for name, array in arrays.items()}
     model.load_state_dict(tensors)
     weights = None

@@ -78,7 +78,7 @@ def diagnose(lines: Sequence[Line], expected: Expected) -> dict[str, str]:
     """What is wrong after the last of the ``lines``, by kind."""
     if not lines:
         return {}
-    found = {
+    problems = {
         "replies": _no_replies(lines[-1]),
         "diverged": _diverged(lines[-1], expected),
         "chance": _at_chance(lines, expected),
@@ -94,7 +94,7 @@ def diagnose(lines: Sequence[Line], expected: Expected) -> dict[str, str]:
         **{f"last {device}": text for device, text in always_last(lines).items()},
         **{f"unit {device}": text for device, text in other_unit(lines, expected.score).items()},
     }
-    return {kind: text for kind, text in found.items() if text}
+    return {kind: text for kind, text in problems.items() if text}
 
 
 def add(lines: list[dict[str, Any]], line: Line) -> None:
@@ -113,8 +113,8 @@ def _of_most(line: Line, score: Score) -> dict[str, float]:
     names = {"loss": "loss", score.of("macro"): score.key, score.of("micro"): score.key, "naive_macro": "naive"}
     said = (line.get("by_client") or {}).values()
     given = {key: [its[name] for its in said if name in its] for key, name in {**names, "tested": "tested"}.items()}
-    found = {key: median(values) for key, values in given.items() if len(values) >= LEAST_DEVICES}
-    return found | ({"tested": len(given["tested"]) * found["tested"]} if "tested" in found else {})
+    medians = {key: median(values) for key, values in given.items() if len(values) >= LEAST_DEVICES}
+    return medians | ({"tested": len(given["tested"]) * medians["tested"]} if "tested" in medians else {})
 
 
 def new_warnings(lines: Sequence[Line], expected: Expected) -> list[str]:
@@ -253,24 +253,24 @@ def _of_their_data(lines: Sequence[Line]) -> dict[str, str]:
         latest |= line.get("by_client") or {}
     having = Counter(name for said in latest.values() for name in said.get("unknown_classes") or ())
     common = [(name, count) for name, count in having.most_common(MOST_NAMED) if count > 1]
-    found = {f"class {c}": f"{count} devices have a class that this run does not know: {c}." for c, count in common}
+    problems = {f"class {c}": f"{count} devices have a class that this run does not know: {c}." for c, count in common}
     # A line for each device, said again when there is more or less of it: nobody's words take the places of others'.
     for key, text in (("unknown_classes", "{}: a class that this run does not know: {}."), ("warnings", "{}: {}")):
         said_of = {device: [one for one in said.get(key) or () if having[one] < 2] for device, said in latest.items()}
         saying = [(device, texts) for device, texts in sorted(said_of.items()) if texts]
         for device, (first, *others) in saying[:MOST_NAMED]:
             more = f" And {len(others)} more of the kind." if others else ""
-            found[f"{key} {device} {len(others)}"] = text.format(device, first) + more
+            problems[f"{key} {device} {len(others)}"] = text.format(device, first) + more
         if (rest := len(saying) - MOST_NAMED) > 0:
-            found[f"{key} {rest}"] = f"So {rest} more device{'s' if rest > 1 else ''}, whose own pages have it."
+            problems[f"{key} {rest}"] = f"So {rest} more device{'s' if rest > 1 else ''}, whose own pages have it."
     left_out = {device: int(said["left_out"]) for device, said in sorted(latest.items()) if said.get("left_out")}
     if left_out:
         named = ", ".join(f"{device} {count}" for device, count in list(left_out.items())[:MOST_NAMED])
         more = f" and {len(left_out) - MOST_NAMED} devices more" if len(left_out) > MOST_NAMED else ""
-        found[f"left out {' '.join(left_out)}"[:LONGEST]] = (
+        problems[f"left out {' '.join(left_out)}"[:LONGEST]] = (
             f"Photos or rows that cannot be read are left out, which the devices' logs name: {named}{more}."
         )
-    return found
+    return problems
 
 
 def _rises(lines: Sequence[Line], expected: Expected) -> str:

@@ -35,18 +35,18 @@ def misplaced(lines: Sequence[Line]) -> dict[str, str]:
     """
     if len(lines) < WINDOW:
         return {}
-    found: dict[str, tuple[float, float, float]] = {}
+    devices: dict[str, tuple[float, float, float]] = {}
     for device in lines[-1].get("by_client") or {}:
         rounds = [line["by_client"][device] for line in lines[-WINDOW:] if device in (line.get("by_client") or {})]
         rounds = [n for n in rounds if {"accuracy", "accuracy_trained", "tested"} <= n.keys() and n["tested"] > 0]
         if len(rounds) >= ROUNDS:
             recent = rounds[-ROUNDS:]
             sent, own = fmean(n["accuracy"] for n in recent), fmean(n["accuracy_trained"] for n in recent)
-            found[device] = sent, own, min(n["tested"] for n in recent)
+            devices[device] = sent, own, min(n["tested"] for n in recent)
     said = {}
     assignment = lines[-1].get("assignment") or {}
-    for device, (sent, own, tested) in found.items():
-        others = [theirs - got for other, (got, theirs, _) in found.items() if other != device]
+    for device, (sent, own, tested) in devices.items():
+        others = [theirs - got for other, (got, theirs, _) in devices.items() if other != device]
         if len(others) + 1 < LEAST_DEVICES:
             continue
         usual = median(others)

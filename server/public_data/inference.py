@@ -80,23 +80,23 @@ class Inference:
         every = torch.vmap(outputs, in_dims=(0, None))
         batches = inputs.split(self.at_once)
         models = max(1, self.at_once // len(batches[0]))
-        found = []
+        parts = []
         with torch.no_grad():
             for rows in np.split(W, range(models, len(W), models)):
                 parameters = self._parameters(rows)
-                found.append(torch.cat([every(parameters, batch) for batch in batches], dim=1).float().cpu())
-        result: NDArray[np.float32] = torch.cat(found).numpy()
+                parts.append(torch.cat([every(parameters, batch) for batch in batches], dim=1).float().cpu())
+        result: NDArray[np.float32] = torch.cat(parts).numpy()
         return result
 
     def _one_by_one(self, W: Matrix, inputs: Tensor) -> NDArray[np.float32]:
-        found = []
+        outputs = []
         with torch.no_grad():
             for row in W:
                 tensors = self._parameters(row[None, :])
                 load_trained(self.model, {name: tensor[0] for name, tensor in tensors.items()})
                 logits = torch.cat([self.model(batch) for batch in inputs.split(self.at_once)])
-                found.append(logits.softmax(dim=-1).float().cpu())
-        result: NDArray[np.float32] = torch.stack(found).numpy()
+                outputs.append(logits.softmax(dim=-1).float().cpu())
+        result: NDArray[np.float32] = torch.stack(outputs).numpy()
         return result
 
     def _parameters(self, rows: Matrix) -> dict[str, Tensor]:

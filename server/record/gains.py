@@ -25,18 +25,18 @@ Gains = Mapping[str, Mapping[str, float]]  # client → figure by name
 def of_device(reported: Mapping[str, float], score: Score, tested: float) -> dict[str, float]:
     """What a device reports of the three, and of how many samples; empty where it does not compare."""
     named = {OWN: score.own, ALONE: score.alone, RECEIVED: score.received}
-    found = {name: round(float(reported[key]), 6) for name, key in named.items() if key in reported}
-    return found | {TESTED: int(tested)} if is_known(found) else {}
+    scores = {name: round(float(reported[key]), 6) for name, key in named.items() if key in reported}
+    return scores | {TESTED: int(tested)} if is_known(scores) else {}
 
 
-def is_known(found: Mapping[str, float]) -> bool:
+def is_known(scores: Mapping[str, float]) -> bool:
     """Whether a device says what it has in use and what it would have alone."""
-    return {OWN, ALONE} <= set(found)
+    return {OWN, ALONE} <= set(scores)
 
 
-def cells(found: Mapping[str, float], score: Score) -> list[str]:
+def cells(scores: Mapping[str, float], score: Score) -> list[str]:
     """The three as text, under `HEADS`; – where nothing is known."""
-    return [score.number(found[name]) if name in found else "–" for name in (OWN, ALONE, RECEIVED)]
+    return [score.number(scores[name]) if name in scores else "–" for name in (OWN, ALONE, RECEIVED)]
 
 
 def apart_text(difference: float, score: Score) -> str:
@@ -45,25 +45,25 @@ def apart_text(difference: float, score: Score) -> str:
     return f"{100 * apart:.1f} points" if score.key == ACCURACY.key else score.text(float(f"{apart:.2g}"))
 
 
-def gain(found: Mapping[str, float], score: Score) -> str:
+def gain(scores: Mapping[str, float], score: Score) -> str:
     """What is in use against alone, in words: ``5.9 points better than alone``; empty where it is not known."""
-    if not is_known(found):
+    if not is_known(scores):
         return ""
-    difference = found[OWN] - found[ALONE]
+    difference = scores[OWN] - scores[ALONE]
     by = apart_text(difference, score)
     if by == "0.0 points" or not difference:
         return "as good as alone"
-    return f"{by} {'better' if score.is_better(found[OWN], found[ALONE]) else 'worse'} than alone"
+    return f"{by} {'better' if score.is_better(scores[OWN], scores[ALONE]) else 'worse'} than alone"
 
 
 def means(beside: Gains) -> dict[str, float]:
     """The mean of each of the three over the devices that have it."""
-    found = {n: metrics.macro([f[n] for f in beside.values() if n in f]) for n in (OWN, ALONE, RECEIVED)}
-    return {name: mean for name, mean in found.items() if mean is not None}
+    scores = {n: metrics.macro([f[n] for f in beside.values() if n in f]) for n in (OWN, ALONE, RECEIVED)}
+    return {name: mean for name, mean in scores.items() if mean is not None}
 
 
 @dataclass(frozen=True)
-class Verdict:
+class GainVerdict:
     """Whether it was worth it: ``lead`` is the mean gain, ``text`` for whom, ``is_gain`` None of no difference."""
 
     lead: str
@@ -72,13 +72,13 @@ class Verdict:
     worse: tuple[str, ...]
 
 
-def verdict(beside: Gains, score: Score) -> Verdict | None:
+def verdict(beside: Gains, score: Score) -> GainVerdict | None:
     """Of all devices that compare; None where none does."""
-    known = {client: found for client, found in sorted(beside.items()) if is_known(found)}
+    known = {client: scores for client, scores in sorted(beside.items()) if is_known(scores)}
     if not known:
         return None
-    found = means(known)
-    own, alone, received = found[OWN], found[ALONE], found.get(RECEIVED)
+    scores = means(known)
+    own, alone, received = scores[OWN], scores[ALONE], scores.get(RECEIVED)
     better = [c for c, f in known.items() if score.is_better(f[OWN], f[ALONE])]
     worse = [c for c, f in known.items() if score.is_better(f[ALONE], f[OWN])]
     equal = [c for c in known if c not in (*better, *worse)]
@@ -89,33 +89,33 @@ def verdict(beside: Gains, score: Score) -> Verdict | None:
     text += f"; as well off: {_names(equal)}" if equal else ""
     said = [c + by_chance(known[c], score) if len(worse) <= MOST_NAMES else c for c in worse]
     text += f"; worse off: {_names(said)}" if worse else ""
-    lead = gain(found, score)
-    told = None if lead.startswith("as good") else score.is_better(own, alone)
+    lead = gain(scores, score)
+    is_ahead = None if lead.startswith("as good") else score.is_better(own, alone)
     share = score.key == ACCURACY.key and all(f.get(TESTED) for f in known.values())
-    if told is not None and share and abs(sum(map(_apart, known.values()))) < TOLD_APART:
-        lead, told = f"{lead}, which may be chance", None
-    elif told is not None and (len(better) < len(worse) if told else len(worse) < len(better)):
-        lead, told = f"{lead}, but not on most devices", None
-    return Verdict(lead[0].upper() + lead[1:], f"{text}.", told, tuple(worse))
+    if is_ahead is not None and share and abs(sum(map(_apart, known.values()))) < TOLD_APART:
+        lead, is_ahead = f"{lead}, which may be chance", None
+    elif is_ahead is not None and (len(better) < len(worse) if is_ahead else len(worse) < len(better)):
+        lead, is_ahead = f"{lead}, but not on most devices", None
+    return GainVerdict(lead[0].upper() + lead[1:], f"{text}.", is_ahead, tuple(worse))
 
 
 def sentence(beside: Gains, score: Score) -> str:
     """``5.9 points better than alone. Mean accuracy: … 5 of 6 devices are better off; worse off: window-pi.``"""
-    found = verdict(beside, score)
-    return f"{found.lead}. {found.text}" if found else ""
+    result = verdict(beside, score)
+    return f"{result.lead}. {result.text}" if result else ""
 
 
-def by_chance(found: Mapping[str, float], score: Score) -> str:
+def by_chance(scores: Mapping[str, float], score: Score) -> str:
     """Of a share of few samples, that the difference may be chance, as no test could tell it; else empty."""
-    apart, tested = _apart(found), int(found.get(TESTED) or 0)
+    apart, tested = _apart(scores), int(scores.get(TESTED) or 0)
     if score.key != ACCURACY.key or not tested or not 0 < abs(apart) < TOLD_APART:
         return ""
     return f" (by {abs(apart)} of {tested} test samples, which may be chance)"
 
 
-def _apart(found: Mapping[str, float]) -> int:
+def _apart(scores: Mapping[str, float]) -> int:
     """By how many test samples what is in use is ahead of what would be alone."""
-    return round((found[OWN] - found[ALONE]) * (found.get(TESTED) or 0))
+    return round((scores[OWN] - scores[ALONE]) * (scores.get(TESTED) or 0))
 
 
 def _names(clients: list[str]) -> str:

@@ -92,15 +92,17 @@ def connections(service: Path, said: Mapping[str, Any]) -> dict[str, Connection]
 
     ``said`` is the run's status, which knows the names of devices without keys.
     """
-    found: dict[str, Connection] = {}
+    by_name: dict[str, Connection] = {}
     nodes = {int(node): str(name) for node, name in (said.get("nodes") or {}).items()}
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         for noted in json.loads((service / CONNECTIONS).read_text(encoding="utf-8")):
             name = noted["name"] or nodes.get(int(noted["node"]))
             one = Connection(bool(noted["connected"]), float(noted["seen"]))
-            if name and (name not in found or (one.connected, one.seen) > (found[name].connected, found[name].seen)):
-                found[name] = one
-    return found
+            if name and (
+                name not in by_name or (one.connected, one.seen) > (by_name[name].connected, by_name[name].seen)
+            ):
+                by_name[name] = one
+    return by_name
 
 
 @dataclass
@@ -115,18 +117,18 @@ class _Past:
 
 
 def _past(run: Run) -> dict[str, _Past]:
-    found: dict[str, _Past] = {}
+    past: dict[str, _Past] = {}
     for line in run.rounds:
         for name in line.get("by_client") or ():
-            found.setdefault(name, _Past()).round = line["round"]
+            past.setdefault(name, _Past()).round = line["round"]
         for name, reason in failures(line):
-            one = found.setdefault(name, _Past())
+            one = past.setdefault(name, _Past())
             one.failures, one.last_failure = one.failures + 1, {"round": line["round"], "reason": reason}
         for name, cluster in (line.get("moved") or {}).items():
-            found.setdefault(name, _Past()).moved = {"round": line["round"], "from": cluster}
+            past.setdefault(name, _Past()).moved = {"round": line["round"], "from": cluster}
         for name in line.get("absent") or ():
-            found.setdefault(name, _Past()).absent += 1
-    return found
+            past.setdefault(name, _Past()).absent += 1
+    return past
 
 
 def _device(

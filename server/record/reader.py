@@ -147,11 +147,11 @@ class Run:
     @cached_property
     def absences(self) -> dict[str, list[int]]:
         """Client → the rounds in which it should have been there and was not."""
-        found: dict[str, list[int]] = {}
+        rounds: dict[str, list[int]] = {}
         for line in self.rounds:
             for client in line.get("absent") or ():
-                found.setdefault(client, []).append(int(line["round"]))
-        return found
+                rounds.setdefault(client, []).append(int(line["round"]))
+        return rounds
 
     @cached_property
     def bytes_by_client(self) -> dict[str, tuple[int, int]]:
@@ -195,8 +195,8 @@ class Run:
 
 def not_tested(summary: Mapping[str, Any] | None) -> dict[str, str]:
     """Client → why it has no result of the test at the end; older records hold the names alone."""
-    found = (summary or {}).get("not_evaluated") or {}
-    return dict(found) if isinstance(found, Mapping) else dict.fromkeys(found, "No reply came.")
+    reasons = (summary or {}).get("not_evaluated") or {}
+    return dict(reasons) if isinstance(reasons, Mapping) else dict.fromkeys(reasons, "No reply came.")
 
 
 def untested(summary: Mapping[str, Any] | None) -> list[str]:

@@ -50,7 +50,7 @@ def round_line(
         "replies": len(reported),
         "failures": len(trained.failures),
         "failed": dict(sorted(trained.failures.items())),
-        "not_now": {client: found.reason for client, found in sorted(trained.not_now.items())},
+        "not_now": {client: rest.reason for client, rest in sorted(trained.not_now.items())},
         "limited": dict(sorted(trained.limited.items())),
         "late": dict(sorted(trained.came_late.items())),
         **({"steps": dict(sorted(strategy.budget.steps.items()))} if strategy.budget else {}),
@@ -82,8 +82,8 @@ def round_line(
 
 def _naive(reported: list[Any]) -> dict[str, float]:
     """The mean score of what is foretold without a model, where devices report it."""
-    found = _mean(reported, protocol.NAIVE)
-    return {} if found is None else {"naive_macro": found}
+    mean = _mean(reported, protocol.NAIVE)
+    return {} if mean is None else {"naive_macro": mean}
 
 
 def _shown(reported: Mapping[str, float], said: Mapping[str, Any], score: Score, classes: int) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def _shown(reported: Mapping[str, float], said: Mapping[str, Any], score: Score,
         "unknown_classes": (protocol.UNKNOWN_CLASSES, LONGEST_CLASS),
         "warnings": (protocol.DATA_WARNINGS, LONGEST),
     }
-    shown |= {name: found for name, (key, longest) in texts.items() if (found := read_texts(said, key, longest))}
+    shown |= {name: lines for name, (key, longest) in texts.items() if (lines := read_texts(said, key, longest))}
     return shown | model_selection.served(reported)
 
 
@@ -204,13 +204,13 @@ def _choice(evaluation: Mapping[str, Mapping[str, float]], score: Score) -> dict
 
     The summary's other scores are then those of what is served.
     """
-    served = {client: found for client, values in evaluation.items() if (found := model_selection.served(values))}
+    served = {client: choice for client, values in evaluation.items() if (choice := model_selection.served(values))}
     if not served:
         return {}
-    mixed = {client: found["mixed"] for client, found in served.items() if "mixed" in found}
-    left_out = [client for client, found in served.items() if "alone_left_out" in found]
+    mixed = {client: choice["mixed"] for client, choice in served.items() if "mixed" in choice}
+    left_out = [client for client, choice in served.items() if "alone_left_out" in choice]
     return {
-        "kept_by_client": {client: found["kept"] for client, found in served.items()},
+        "kept_by_client": {client: choice["kept"] for client, choice in served.items()},
         **({"mixed_by_client": mixed, "alone_left_out_by": left_out} if mixed else {}),
         score.of("method_macro"): _mean(list(evaluation.values()), score.of_method),
     }
@@ -218,16 +218,16 @@ def _choice(evaluation: Mapping[str, Mapping[str, float]], score: Score) -> dict
 
 def _beside(evaluation: Mapping[str, Mapping[str, float]], score: Score) -> dict[str, Any]:
     """Of devices that compare, what each has beside what it would have alone; and the means over them."""
-    found = {
+    devices = {
         client: beside
         for client, values in evaluation.items()
         if (beside := of_device(values, score, values.get(protocol.NUM_EXAMPLES, 0)))
     }
-    if not found:
+    if not devices:
         return {}
     names = {"in_use_macro": OWN, "alone_macro": ALONE, "received_macro": RECEIVED}
-    means = {score.of(key): _mean(list(found.values()), name) for key, name in names.items()}
-    return {**means, "beside_by_client": found}
+    means = {score.of(key): _mean(list(devices.values()), name) for key, name in names.items()}
+    return {**means, "beside_by_client": devices}
 
 
 def agreement(assignment: Mapping[str, int], groups: Mapping[str, int]) -> dict[str, float | None]:
@@ -236,8 +236,8 @@ def agreement(assignment: Mapping[str, int], groups: Mapping[str, int]) -> dict[
     if not known:
         return {"purity": None, "ari": None}
     true = np.array([groups[client] for client in known])
-    found: NDArray[np.int64] = np.array([assignment[client] for client in known])
-    return {"purity": metrics.purity(true, found), "ari": metrics.adjusted_rand_index(true, found)}
+    clusters: NDArray[np.int64] = np.array([assignment[client] for client in known])
+    return {"purity": metrics.purity(true, clusters), "ari": metrics.adjusted_rand_index(true, clusters)}
 
 
 def _mean(reported: list[Any], name: str, weights: list[Any] | None = None) -> float | None:

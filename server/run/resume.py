@@ -21,7 +21,7 @@ from bouquet.strategies.base.work_budget import WorkBudget
 
 
 @dataclass
-class Remembered:
+class ResumePoint:
     """What a run remembers beside the strategy's state.
 
     `groups` are the true groups that devices reported, ``at_work`` tasks without a reply: client, node, round, content.
@@ -33,7 +33,7 @@ class Remembered:
     at_work: list[tuple[str, int, int, bytes]] = field(default_factory=list)
 
 
-def open_run(strategy: MethodStrategy[Any], settings: Settings, record: RunRecord, resume: bool) -> Remembered:
+def open_run(strategy: MethodStrategy[Any], settings: Settings, record: RunRecord, resume: bool) -> ResumePoint:
     """Begin a new run, or go on after the latest checkpoint. Raises `BouquetError` for one that does not fit."""
     if resume:
         record.check_continues(settings)
@@ -46,7 +46,7 @@ def open_run(strategy: MethodStrategy[Any], settings: Settings, record: RunRecor
         else:
             record.reopen(settings, 0)
         strategy.run_id = uuid.uuid4().hex
-        return Remembered()
+        return ResumePoint()
     if checkpoint.round > settings.run.rounds:
         raise BouquetError(
             f"The checkpoint is of round {checkpoint.round}, after the last one asked for "
@@ -63,7 +63,7 @@ def open_run(strategy: MethodStrategy[Any], settings: Settings, record: RunRecor
     return remembered
 
 
-def _restore(strategy: MethodStrategy[Any], checkpoint: Checkpoint) -> Remembered:
+def _restore(strategy: MethodStrategy[Any], checkpoint: Checkpoint) -> ResumePoint:
     beside = checkpoint.state.pop("_run")
     at_work = beside.get("at_work", [])
     tasks = {name: checkpoint.arrays.pop(name) for name in {task[-1] for task in at_work}}
@@ -79,7 +79,7 @@ def _restore(strategy: MethodStrategy[Any], checkpoint: Checkpoint) -> Remembere
     if len(centers) and (centers.shape[1] != checkpoint.layout.dim or not clusters <= {*range(len(centers))}):
         raise ValueError("centers and clusters that do not fit")
     open_tasks = [(*who, tasks[name].tobytes()) for *who, name in at_work]
-    return Remembered(checkpoint.round + 1, dict(beside["groups"]), beside["seconds"], open_tasks)
+    return ResumePoint(checkpoint.round + 1, dict(beside["groups"]), beside["seconds"], open_tasks)
 
 
 def had_checkpoints(lines: Sequence[Mapping[str, Any]]) -> bool:
@@ -96,7 +96,7 @@ def save_run(
     settings: Settings,
     record: RunRecord,
     round_: int,
-    progress: Remembered,
+    progress: ResumePoint,
     seconds: float,
 ) -> None:
     """Write the checkpoint of a round, ``seconds`` after the run began."""

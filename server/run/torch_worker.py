@@ -59,8 +59,8 @@ def check_settings(settings: Settings, resumed: Path | None = None) -> Checked:
 
 def initial_parameters(settings: Settings) -> Parameters:
     """The initial model's ``state_dict`` in NumPy, and which of its tensors are parameters. Raises `BouquetError`."""
-    found: Parameters = _ask("initial", settings)
-    return found
+    parameters: Parameters = _ask("initial", settings)
+    return parameters
 
 
 def _is_of_the_seed(settings: Settings, resumed: Path | None) -> bool:

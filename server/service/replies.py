@@ -29,7 +29,7 @@ class Tell(Protocol):
 
 
 @dataclass
-class Replies:
+class ReplyReceiver:
     """What has come of the replies, and what of them waits. Every method is called in the service's event loop.
 
     ``answered`` is called with each task that has its reply; ``memory`` and ``disk`` are bytes of replies that wait.

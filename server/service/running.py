@@ -19,7 +19,8 @@ from bouquet.server.service.admission import Admission
 from bouquet.server.service.certificates import Certificates
 from bouquet.server.service.grid import FleetGrid
 from bouquet.server.service.open_files import raise_open_files, watch
-from bouquet.server.service.service import Door, Service
+from bouquet.server.service.service import Service
+from bouquet.server.service.upkeep import Door
 
 ENDS = "The server ends."
 M_ARENA_MAX, ARENAS = -8, 2

@@ -8,16 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
 
-from bouquet.common.errors import BouquetError
-from bouquet.common.system.files import keep_private, write_json
+from bouquet.common.system.files import keep_private
 from bouquet.common.texts import plain, tags_of
-from bouquet.common.trust.certificates import fingerprint
 from bouquet.common.wire import fleet_pb2
 from bouquet.common.wire.content_size import Room
 from bouquet.common.wire.fleet_pb2 import DeviceFrame, Hello, Refused
@@ -30,29 +27,15 @@ from bouquet.common.wire.transfer import (
     Pace,
     WireError,
 )
-from bouquet.server.run_folder import CONNECTIONS
-from bouquet.server.service.admission import LOOK_SECONDS, Admission
 from bouquet.server.service.connections import A_CALL, Connections, Refusals, door_options, peer_named
 from bouquet.server.service.devices import Contents, Device, Dispatch, Stream, node_of
 from bouquet.server.service.greeting import RELEASE, TurnedAway, frame_of, hello_of, identity
-from bouquet.server.service.replies import Replies
+from bouquet.server.service.replies import ReplyReceiver
+from bouquet.server.service.upkeep import Door, Upkeep
 
 PING_SECONDS = 5.0  # in which a device answers that is there
 FOUND_SECONDS = 2.0  # in which devices read that the server ends
 BUNDLE = "code.zip"  # in the service's folder
-FORGET_SECONDS = 3600.0  # after which a device without a name that has gone is nobody
-MOST_GONE = 1000  # of them: of more the oldest are nobody at once
-
-
-@dataclass
-class Door:
-    """What the service is told: where it listens, its certificates, who is admitted, and where its files lie."""
-
-    address: str
-    folder: Path
-    credentials: grpc.ServerCredentials | None = None
-    admission: Admission | None = None
-    report: Callable[[str], None] = lambda line: None
 
 
 @dataclass
@@ -71,12 +54,12 @@ class Service:
 
     def __post_init__(self) -> None:
         self.contents = Contents(self.door.folder)
-        self.replies = Replies(
-            self.door.folder, self.contents, self.door.report, self._tell, self._begin, self.answered
+        self.replies = ReplyReceiver(
+            self.door.folder, self.contents, self.door.report, self.tell, self._begin, self.answered
         )
         self._refusals = Refusals(self.door.report)
         self._paces: dict[str, Pace] = {}  # of registered devices, by name
-        self._changed = True
+        self._upkeep = Upkeep(self, self.door)
         self._over = threading.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -97,7 +80,7 @@ class Service:
         await self._server.start()
         self.connections = Connections(port, self._welcomed)
         self.connections.keep_sweeping(self._over)
-        self._begin(self._look())
+        self._begin(self._upkeep.keep_looking())
         return int(port)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
@@ -110,12 +93,12 @@ class Service:
         for stream in list(self._streams):
             with contextlib.suppress(WireError):
                 stream.outbox.put(goodbye={"reason": reason})
-            self._close(stream)
+            self.close(stream)
         await self._server.stop(FOUND_SECONDS)
         self._over.set()
         for task in list(self._tasks):
             task.cancel()
-        self._note()
+        self._upkeep.write_connections()
 
     # --- what the grid asks for ------------------------------------------------------------------------------
 
@@ -139,17 +122,18 @@ class Service:
         """Have a device say a line to its owner."""
         device = self.devices.get(node)
         if device is not None:
-            self._tell(device, notice={"text": text})
+            self.tell(device, notice={"text": text})
 
     def give_up(self, identifiers: set[str]) -> None:
         """Nobody waits for the replies to these tasks any more."""
         for device in self.devices.values():
             for identifier in identifiers & device.tasks.keys():
-                self._cancel(device, identifier)
+                self.cancel(device, identifier)
 
-    def _cancel(self, device: Device, identifier: str) -> None:
+    def cancel(self, device: Device, identifier: str) -> None:
+        """Have a device give up a task."""
         self.replies.forget(device, identifier)
-        self._tell(device, cancel={"id": identifier})
+        self.tell(device, cancel={"id": identifier})
 
     # --- a connection ----------------------------------------------------------------------------------------
 
@@ -190,7 +174,7 @@ class Service:
             self._refusals.add(device.name or peer, text)
             with contextlib.suppress(WireError):
                 stream.outbox.put(refused=Refused(code=Refused.MALFORMED, text=text))
-        except asyncio.CancelledError:  # `_close`, or the connection is lost
+        except asyncio.CancelledError:  # `close`, or the connection is lost
             pass
         finally:
             stream.outbox.close()
@@ -223,16 +207,16 @@ class Service:
         self.devices[node] = device
         if (before := device.stream) is not None:
             self.replies.interrupt(device)
-            self._close(before)
+            self.close(before)
         now = time.time()
         # Of what it says only so much as is used: it stays when the device has gone.
         device.hello = Hello(release=plain(hello.release, 60), tags=tags_of([*hello.tags]))
         device.stream, device.since, device.seen, device.left = stream, now, now, False
         self._streams.add(stream)
         self._welcomed[peer] = stream
-        self._changed = True
+        self._upkeep.has_changed = True
         stream.outbox.put(welcome=self._welcome_frame(node))
-        self._renew(device)
+        self._upkeep.renew(device)
         holds = {*hello.holds}
         for one in [*device.tasks.values()]:
             self._send(device, one, one.task.id in holds)
@@ -247,7 +231,7 @@ class Service:
                 await context.write(frame)
                 del frame  # else it would be held until there is another, of each device
         except Exception:  # the connection is lost, or a file is gone that was to be sent
-            self._close(stream)
+            self.close(stream)
 
     async def _read(self, context: Any, device: Device, stream: Stream) -> None:
         while True:
@@ -284,21 +268,21 @@ class Service:
         if self._welcomed.get(stream.peer) is stream:
             del self._welcomed[stream.peer]
         stream.over.set()
-        self._changed = True
+        self._upkeep.has_changed = True
         if device.stream is stream:
             device.stream, device.seen = None, time.time()
             self.replies.interrupt(device)
 
-    def _tell(self, device: Device, **what: Any) -> None:
+    def tell(self, device: Device, **what: Any) -> None:
         """Send a frame to a device that is there. One that has not read for long is sent away."""
         if (stream := device.stream) is not None:
             try:
                 stream.outbox.put(**what)
             except WireError as error:
                 self._refusals.add(device.name or stream.peer, str(error))
-                self._close(stream)
+                self.close(stream)
 
-    def _close(self, stream: Stream) -> None:
+    def close(self, stream: Stream) -> None:
         """End a connection, when what is waiting for it is sent."""
         stream.outbox.close()
         stream.over.set()
@@ -312,7 +296,7 @@ class Service:
             return
         if self.run is not None and stream.told_run != self.run.id:
             stream.told_run = self.run.id
-            self._tell(device, run=self.run)
+            self.tell(device, run=self.run)
         about = one.task.content
         data = self.contents.data(about)
 
@@ -331,70 +315,3 @@ class Service:
         if self.run is not None and credit.id == self.run.code and credit.HasField("offset"):
             stream.outbox.offer(Outgoing(credit.id, self.door.folder / BUNDLE, self.run.bundle.size))
         stream.outbox.credit(credit)
-
-    # --- who may take part -----------------------------------------------------------------------------------
-
-    async def _look(self) -> None:
-        """Look after the devices throughout; what goes wrong once is said, and ends nothing."""
-        said = ""
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            try:
-                await self._look_after_devices()
-            except Exception as error:
-                if said != (said := f"Looking after the devices failed ({type(error).__name__}: {error})."):
-                    self.door.report(said)
-
-    async def _look_after_devices(self) -> None:
-        """Shut out who is removed, and send renewed certificates; tasks that nobody waits for go."""
-        if self._changed:
-            self._note()
-        now = time.monotonic()
-        for device in list(self.devices.values()):
-            for identifier in [i for i, one in device.tasks.items() if one.until < now]:
-                self._cancel(device, identifier)
-        gone = [device for device in self.devices.values() if device.name is None and device.stream is None]
-        gone.sort(key=lambda device: (bool(device.tasks), device.seen), reverse=True)
-        for number, device in enumerate(gone):
-            if number >= MOST_GONE or time.time() - device.seen > FORGET_SECONDS:
-                for identifier in [*device.tasks]:
-                    self.replies.forget(device, identifier)
-                del self.devices[device.node]  # without keys whoever comes is somebody new
-        if (admission := self.door.admission) is None or not await asyncio.to_thread(admission.look):
-            return
-        for device in list(self.devices.values()):
-            stream = device.stream
-            if stream is not None and admission.names.get(stream.fingerprint or "") != device.name:
-                refused = Refused(code=Refused.NOT_REGISTERED, text="its certificate was removed")
-                with contextlib.suppress(WireError):
-                    stream.outbox.put(refused=refused)
-                device.left = True
-                self._close(stream)
-            else:
-                self._renew(device)
-
-    def _renew(self, device: Device) -> None:
-        """Send a device its new certificate, where it does not show that yet."""
-        admission, stream = self.door.admission, device.stream
-        if admission is None or stream is None or device.name is None:
-            return
-        newest = admission.newest.get(device.name)
-        if newest is not None and fingerprint(newest) != stream.fingerprint:
-            self._tell(device, certificate={"pem": newest})
-
-    def _note(self) -> None:
-        """Who is connected, for `bouquet status`, which is another process."""
-        self._changed = False
-        said = [
-            {
-                "node": device.node,
-                "name": device.name,
-                "connected": device.stream is not None,
-                "since": device.since,
-                "seen": device.seen,
-                "release": device.hello.release,
-            }
-            for device in self.devices.values()
-        ]
-        with contextlib.suppress(BouquetError):  # on a full disk
-            write_json(self.door.folder / CONNECTIONS, said)

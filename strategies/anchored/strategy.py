@@ -64,11 +64,11 @@ class Anchored(FeSEM):
         """FeSEM's plan, of which the model is also the anchor of the personal one."""
         return {
             client: replace(
-                asked,
+                instruction,
                 start="personal",
                 procedure=PROCEDURE,
                 newcomer=client not in state.assignment,
-                config={**asked.config, ANCHOR_WEIGHT: self.anchor_weight},
+                config={**instruction.config, ANCHOR_WEIGHT: self.anchor_weight},
             )
-            for client, asked in super().plan(state, round_, clients).items()
+            for client, instruction in super().plan(state, round_, clients).items()
         }

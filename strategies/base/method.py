@@ -136,8 +136,8 @@ class MethodHooks(ABC, Generic[State]):
     @property
     def expected_clusters(self) -> int:
         """How many clusters were asked for, by the option ``num_clusters``; 1 where the method finds their number."""
-        asked = getattr(self, "num_clusters", 1)
-        return asked if isinstance(asked, int) else 1
+        num_clusters = getattr(self, "num_clusters", 1)
+        return num_clusters if isinstance(num_clusters, int) else 1
 
     def device_needs(self) -> Mapping[str, str]:
         """What it needs of a device beyond training, and testing, a whole model that it is sent, with these options.

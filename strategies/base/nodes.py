@@ -145,14 +145,14 @@ class Nodes:
         there = self.among(connected)
         connected = [n for n in connected if n not in self.outside or self.outside[n].reason == UNKNOWN_TAGS]
         refusing = {self.name_of(node): self.refusing.get(node) for node in connected}
-        return {client: found.reason for client, found in refusing.items() if found and client not in there}
+        return {client: refusal.reason for client, refusal in refusing.items() if refusal and client not in there}
 
     def not_now(self, connected: Sequence[int]) -> dict[str, Resting]:
         """Client → why not and until when, for the connected ones whose owner does not let them work now."""
         nodes = sorted(set(connected) & set(self.resting) - set(self.outside))
-        found = {self.name_of(node): self.resting[node] for node in nodes}
+        at_rest = {self.name_of(node): self.resting[node] for node in nodes}
         there = self.among(connected)
-        return {client: resting for client, resting in sorted(found.items()) if client not in there}
+        return {client: resting for client, resting in sorted(at_rest.items()) if client not in there}
 
     def others(self, connected: Sequence[int]) -> dict[int, str]:
         """Node → why it takes no part in this run, for the connected ones without one of its tags."""
@@ -176,9 +176,9 @@ class Nodes:
                 break
         return every
 
-    def learn(self, asked: Sequence[int], answers: Sequence[Message], names: NameOf | None) -> None:
+    def learn(self, nodes: Sequence[int], answers: Sequence[Message], names: NameOf | None) -> None:
         """Take in what nodes said of themselves. A stock ClientApp answers with an error and is known by its node."""
-        silent = set(asked) - {answer.metadata.src_node_id for answer in answers}
+        silent = set(nodes) - {answer.metadata.src_node_id for answer in answers}
         self.conditional -= silent  # they are sent the round's message unasked: silence then counts
         for node in silent & set(self.refusing):
             silences = self.silences.get(node, 0)
@@ -219,7 +219,7 @@ class Nodes:
 
     def all_lack(self) -> dict[str, str]:
         """Client → why, where no node that was ever seen has a ClientApp that offers what is needed; else none."""
-        lacking = {node: found.reason for node, found in self.refusing.items() if found.lacks}
+        lacking = {node: refusal.reason for node, refusal in self.refusing.items() if refusal.lacks}
         return (
             {self.clients[node]: lacking[node] for node in sorted(lacking)} if set(lacking) >= set(self.clients) else {}
         )

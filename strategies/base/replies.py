@@ -11,7 +11,7 @@ import numpy as np
 from flwr.app import MetricRecord
 from numpy.typing import NDArray
 
-from bouquet.common.parameters.layout import ParameterLayout
+from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import ARRAYS, STATE_LOST, ClientReply, Instruction
 from bouquet.common.protocol.names import CHOSEN
 
@@ -223,3 +223,32 @@ def mean_metrics(weighted: Sequence[tuple[int, Mapping[str, float]]], weighted_b
         name: float(np.average([metrics[name] for _, metrics in weighted], weights=weights)) for name in sorted(shared)
     }
     return MetricRecord(means)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class FirstModels:
+    """The models from which clients are clustered first: those that they made of one common model, over some rounds.
+
+    Where only some clients are asked in a round, too few for a clustering may answer. So a method sends the same common
+    model again and gathers what comes of it; a client that answers twice is there with its last model. ``models`` (d,)
+    and numbers of training samples are in the order of the clients' names.
+    """
+
+    models: dict[str, Vector]
+    examples: dict[str, int] = field(default_factory=dict)
+
+    def add(self, clients: Iterable[str], W: Matrix, examples: Iterable[int] = ()) -> FirstModels:
+        """With a round's models, the rows of W (n × d), too; ``examples`` (n,) where they are weighed by them."""
+        models = {**self.models, **dict(zip(clients, W, strict=True))}
+        counts = {**self.examples, **dict(zip(clients, examples, strict=False))}
+        return FirstModels({c: models[c] for c in sorted(models)}, {c: counts[c] for c in sorted(counts)})
+
+    @property
+    def clients(self) -> list[str]:
+        """Whose models these are, in the order of the rows of `W`."""
+        return [*self.models]
+
+    @property
+    def W(self) -> Matrix:
+        """The models as rows, (n, d)."""
+        return stacked([*self.models.values()])

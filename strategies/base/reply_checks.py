@@ -141,12 +141,12 @@ def read_classes(config: Mapping[str, Any], classes: int) -> dict[str, list[floa
     given: list[Any] = [config.get(name) for name in (CLASS_SAMPLES, CLASS_TESTED, CLASS_FOUND)]
     if not all(isinstance(values, list) and all(type(value) is int for value in values) for values in given):
         return {}
-    samples, tested, found = given
-    if not len(samples) == len(tested) == len(found) == classes:
+    samples, tested, correct = given
+    if not len(samples) == len(tested) == len(correct) == classes:
         return {}
     if not all(0 <= s <= MOST_EXAMPLES and 0 <= f <= t <= MOST_EXAMPLES for s, t, f in zip(*given, strict=True)):
         return {}
-    accuracy = [round(f / t, 4) if t else None for t, f in zip(tested, found, strict=True)]
+    accuracy = [round(f / t, 4) if t else None for t, f in zip(tested, correct, strict=True)]
     return {"samples": list(samples), "accuracy": accuracy}
 
 

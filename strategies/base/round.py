@@ -114,9 +114,9 @@ class Receiver(MethodHooks[State], Sampling):
             return {}
         centers = self.centers(state)
         able = [client for client in clients if client in self._nodes.judging]
-        asked = placing.questions(able, self.assignment(state), centers)
-        chosen = ask(asked).choices(len(centers)) if asked else {}
-        self.train_round.forget(asked)
+        questions = placing.questions(able, self.assignment(state), centers)
+        chosen = ask(questions).choices(len(centers)) if questions else {}
+        self.train_round.forget(questions)
         return chosen
 
     def _without_changed(self, replies: Replies) -> Replies:

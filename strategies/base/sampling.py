@@ -56,7 +56,7 @@ def sample_size(clients: int, fraction: float, minimum: int) -> int:
     return min(clients, max(int(fraction * clients), minimum))
 
 
-def fewest_replies(min_replies: int | float, asked: int) -> int:
+def fewest_replies(min_replies: int | float, sampled: int) -> int:
     """How many usable replies a round needs: ``min_replies`` itself, or where it is a float that share of those asked.
 
     At least 1. Shares are rounded up: of four clients .6 are three.
@@ -64,7 +64,7 @@ def fewest_replies(min_replies: int | float, asked: int) -> int:
     if isinstance(min_replies, int):
         return min_replies
     # 0.7 × 10 is a little more than 7 in floating point.
-    return max(1, math.ceil(round(min_replies * asked, 9)))
+    return max(1, math.ceil(round(min_replies * sampled, 9)))
 
 
 def sample_clients(

@@ -27,18 +27,18 @@ from bouquet.common.errors import BouquetError
 from bouquet.common.parameters.layout import ParameterLayout
 from bouquet.common.protocol import Encoder, Instruction
 from bouquet.common.protocol.arrival import Arrival
-from bouquet.common.protocol.offers import TRAINING, cannot_work, undeclared
+from bouquet.common.protocol.offers import undeclared
 from bouquet.common.wire.flower import content_of
 from bouquet.strategies.base.exchange import exchange
-from bouquet.strategies.base.filters.filter import Outgoing
-from bouquet.strategies.base.filters.initial import InitialModel
+from bouquet.strategies.base.filters.filter import OutgoingInstruction
 from bouquet.strategies.base.late_replies import Awaited
 from bouquet.strategies.base.method import Outcome, State
-from bouquet.strategies.base.nodes import IDENTIFY_TIMEOUT, wait_for_nodes
+from bouquet.strategies.base.nodes import IDENTIFY_TIMEOUT
+from bouquet.strategies.base.participants import Participants
 from bouquet.strategies.base.protection import Protection
 from bouquet.strategies.base.replies import Replies, mean_metrics
 from bouquet.strategies.base.reply_checks import read_metrics, refused
-from bouquet.strategies.base.round import Receiver, Round
+from bouquet.strategies.base.round import Round
 from bouquet.strategies.base.sampling import EVALUATE_STREAM, TRAIN_STREAM, fewest_replies, sample_clients
 from bouquet.strategies.base.state_io import dump_state, load_state
 from bouquet.strategies.mathematics.aggregation import mean_of_centers
@@ -46,7 +46,7 @@ from bouquet.strategies.mathematics.robust import Aggregation
 
 
 @dataclass(eq=False, repr=False)
-class MethodStrategy(Receiver[State], Strategy):
+class MethodStrategy(Participants[State], Strategy):
     """A Flower strategy made of a state and the hooks of `bouquet.strategies.base.method.MethodHooks`.
 
     Subclasses define `initial_state`, `plan` and `update`, those with clusters also `centers` and `assignment`, and the
@@ -78,9 +78,6 @@ class MethodStrategy(Receiver[State], Strategy):
         self.protection = Protection()  # how far one client may move the others' models
         self._rule_asked_for, self._updates = False, 0
         self.run_id = ""
-        self.tags: frozenset[str] = frozenset()  # of which devices must have one, for a server that chooses by them
-        self._asked_before: list[Message] = []  # who they are, before the round
-        self._initial: ArrayRecord | None = None
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse an attribute that would hide a hook, such as an option of a user's own with a hook's name."""
@@ -97,8 +94,8 @@ class MethodStrategy(Receiver[State], Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Sample clients and build each one's message."""
-        self.train_round = self._now = now = Round(server_round, identification=self._asked_before)
-        self._asked_before = []
+        self.train_round = self._now = now = Round(server_round, identification=self._early_identification)
+        self._early_identification = []
         layout, state = self._begin(arrays)
         for each in self.filters:
             each.begin(server_round)
@@ -129,7 +126,7 @@ class MethodStrategy(Receiver[State], Strategy):
             self.give_up(silent)
             return self._read(layout, replies)
 
-        placed = self._choices(state, clients, lambda asked: ask(asked, IDENTIFY_TIMEOUT))
+        placed = self._choices(state, clients, lambda questions: ask(questions, IDENTIFY_TIMEOUT))
         state = self.placed(state, placed) if placed else state
         self.state = state = self.prepare(state, server_round, clients, ask)
         planned = self.plan(state, server_round, clients)
@@ -152,11 +149,11 @@ class MethodStrategy(Receiver[State], Strategy):
         now.refuse(screened.refused)
         for client, reason in now.failures.items():
             log(WARNING, "round %s goes on without %s: %s", server_round, client, reason)
-        asked = now.sampled - len(now.rested)
-        asked = self.late.enough(asked + len(self.late.awaited)) or asked  # with a buffer so many end a round
-        if len(usable) < (least := fewest_replies(self.min_replies, asked)):
+        expected = now.sampled - len(now.rested)
+        expected = self.late.enough(expected + len(self.late.awaited)) or expected  # with a buffer so many end a round
+        if len(usable) < (least := fewest_replies(self.min_replies, expected)):
             if usable:
-                share = "" if least == self.min_replies else f" of {asked} ({least})"
+                share = "" if least == self.min_replies else f" of {expected} ({least})"
                 self.warn(
                     f"{len(usable)} usable replies, fewer than min_replies = {self.min_replies}{share}: the "
                     "models stay as they were."
@@ -303,70 +300,6 @@ class MethodStrategy(Receiver[State], Strategy):
                 "[protection] and its cap on weights do nothing in this run."
             )
 
-    def who_can(self, grid: Grid, connected: Sequence[int], again: bool = False, all_: bool = False) -> dict[str, int]:
-        """Client → node for the connected nodes that can work now; asks those that are new, or due again.
-
-        The others, whose owners have conditions, are then in ``train_round.not_now``. For a server, before a round;
-        ``again`` for the same one. ``all_``: also those with conditions that could work when they were asked last.
-        """
-        due = self._due(connected, self.train_round.number + 1)
-        if asked := self._nodes.to_ask(due, who_can=all_, again=again):
-            self._asked_before += self._identify(grid, asked)
-        self.train_round.not_now = self._nodes.not_now(due)
-        return self._nodes.among(connected)
-
-    def _due(self, connected: Sequence[int], round_: int) -> list[int]:
-        """Those that are not left out of a round: all others would wait for what they say of themselves, too."""
-        return [n for n in connected if self.exclusion.reason(self._nodes.name_of(n), round_) is None]
-
-    def have_tags(self, nodes: Iterable[int]) -> None:
-        """Nodes that said one of the `tags` before the server was restarted; they may be too busy to say it again."""
-        self._nodes.inside |= set(nodes)
-
-    def others(self, connected: Sequence[int]) -> dict[int, str]:
-        """Node → why it takes no part, for the connected nodes that have none of the `tags`."""
-        return self._nodes.others(connected)
-
-    def _available(self, grid: Grid, needed: int, some: bool) -> dict[str, int]:
-        """Client → node for the nodes that can work, after waiting for enough connected ones, in order of client.
-
-        Where only ``some`` of them are chosen, those whose owners have conditions are asked before.
-        """
-        connected = wait_for_nodes(grid, max(self.min_available_nodes, needed), self.wait_timeout)
-        if asked := self._nodes.to_ask(self._due(connected, self._now.number), some):
-            self.train_round.identification += self._identify(grid, asked)
-        if self._nodes.borrowing and self._initial is not None and not self.filter_of(InitialModel):
-            self.filters.append(InitialModel(self._nodes.borrowing, self._initial))
-        self._now.failures |= self._nodes.refusals(connected)
-        self._now.not_now |= self._nodes.not_now(connected)
-        if lacking := self._nodes.all_lack():
-            raise BouquetError(cannot_work(type(self).__name__, self._needs(), lacking))
-        return self._nodes.among(connected)
-
-    def _needs(self) -> Mapping[str, str]:
-        return (
-            {TRAINING: "each device is told its steps (train.budget).", **self.device_needs()}
-            if self.budget
-            else self.device_needs()
-        )
-
-    def _identify(self, grid: Grid, unknown: Sequence[int]) -> list[Message]:
-        """Learn who the nodes are; what was asked and said for that."""
-        self._nodes.needs, self._nodes.tags = frozenset(self._needs()), self.tags
-        if not (self.identify or self._nodes.needs or self.tags):
-            self._nodes.clients.update({node: f"node-{node}" for node in unknown})
-            self._nodes.refusing.clear()  # where nothing else is asked, the next round's message asks
-            for node in unknown:
-                self._nodes.resting.pop(node, None)
-            return []
-        if self.names is not None:
-            # Whom the server knows by its key takes part, also where it is slow to answer.
-            found = {node: self.names(node, None) for node in unknown}
-            self._nodes.clients.update({node: name for node, name in found.items() if name is not None})
-        shares = {node: self.exclusion.share(self._nodes.name_of(node)) for node in unknown}
-        patience = replace(self.round_patience, shares=shares)
-        return self._nodes.ask(grid, unknown, self.names, patience, self.round_timeout)
-
     def _messages(
         self,
         layout: ParameterLayout,
@@ -384,7 +317,7 @@ class MethodStrategy(Receiver[State], Strategy):
         for client, instruction in instructions.items():
             if not (instruction.is_plain or knows_devices):
                 raise BouquetError(undeclared(type(self).__name__))
-            sent = Outgoing(layout, client, kind == MessageType.TRAIN, instruction)
+            sent = OutgoingInstruction(layout, client, kind == MessageType.TRAIN, instruction)
             for each in self.filters:
                 sent = each.outgoing(sent)
             self._now.planned[nodes[client]] = (client, sent.instruction)

@@ -21,11 +21,10 @@ from numpy.typing import ArrayLike
 
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import Instruction, Scalar
-from bouquet.strategies.base.first_models import FirstModels
 from bouquet.strategies.base.groups import Groups
 from bouquet.strategies.base.method import one_model
 from bouquet.strategies.base.options import WholeNumber
-from bouquet.strategies.base.replies import Matrix, Replies
+from bouquet.strategies.base.replies import FirstModels, Matrix, Replies
 from bouquet.strategies.base.strategy import MethodStrategy
 from bouquet.strategies.mathematics.aggregation import Assignment, mean_of_centers
 from bouquet.strategies.mathematics.similarity import cosine_to
@@ -171,7 +170,7 @@ class OneShotClustering(MethodStrategy[OneShotState]):
     def _cluster(self, state: OneShotState, first: FirstModels, layout: ParameterLayout) -> OneShotState:
         W = first.W
         updates = np.where(layout.parameter_columns, W - state.anchor, np.float32(0))
-        labels, told = self.find_clusters(updates)
+        labels, facts = self.find_clusters(updates)
         number = int(labels.max()) + 1
         previous = np.tile(state.anchor, (number, 1))
         return OneShotState(
@@ -180,7 +179,7 @@ class OneShotClustering(MethodStrategy[OneShotState]):
             assignment=dict(zip(first.clients, labels.tolist(), strict=True)),
             directions=np.stack([self.direction(updates[labels == k]) for k in range(number)]),
             gathering=state.gathering,
-            last=told,
+            last=facts,
         )
 
     def _rounds(self) -> int:

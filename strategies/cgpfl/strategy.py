@@ -111,14 +111,14 @@ class CGPFL(OneShotClustering):
         compared = replies.layout.parameters_of
         nearest = assign_to_nearest(compared(replies.W), compared(state.centers))
         seed = self.seed + round_ if auto else None
-        found = state.groups.e_step(replies, state.assignment, nearest, state.centers, seed, self.aggregation)
-        labels, previous = found.labels(replies.clients), state.centers[found.origins]
+        step = state.groups.e_step(replies, state.assignment, nearest, state.centers, seed, self.aggregation)
+        labels, previous = step.labels(replies.clients), state.centers[step.origins]
         return replace(
             state,
             centers=self.aggregate(replies.W, labels, replies.num_examples, previous),
-            assignment={**found.assignment, **found.pulled},
-            groups=found.groups,
-            last={"moved": count_moved(state.assignment, found.assignment), "log_p": found.groups.log_p},
+            assignment={**step.assignment, **step.pulled},
+            groups=step.groups,
+            last={"moved": count_moved(state.assignment, step.assignment), "log_p": step.groups.log_p},
         )
 
     def find_clusters(self, updates: Matrix) -> tuple[Assignment, dict[str, Any]]:

@@ -120,12 +120,12 @@ class DCPFL(MethodStrategy[DCPFLState]):
         A client that did not answer the trial's first message has not finished it: it sits the round out.
         """
         full, verdict = self._full_groups(state, round_), verdict_of(state, round_)
-        asked, answered = (set(verdict.asked), set(verdict.clients)) if verdict else (set(), set())
+        trying, answered = (set(verdict.asked), set(verdict.clients)) if verdict else (set(), set())
         take = Instruction(procedure=PROCEDURE, config={TAKE: verdict is not None and verdict.accepted})
         return {
-            client: take if client in asked else instruction(state, client, full, self._held_out())
+            client: take if client in trying else instruction(state, client, full, self._held_out())
             for client in clients
-            if client not in asked or client in answered
+            if client not in trying or client in answered
         }
 
     def plan_evaluate(self, state: DCPFLState, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
@@ -204,8 +204,8 @@ class DCPFL(MethodStrategy[DCPFLState]):
         With `[protection]`, of losses within the fences of all.
         """
         losses = usable.metric(protocol.LOSS)
-        if self.protection.aggregation.most_weight is not None and (told := np.isfinite(losses)).sum() > 2:
-            losses[told] = np.clip(losses[told], *fences(losses[told, None]))
+        if self.protection.aggregation.most_weight is not None and (known := np.isfinite(losses)).sum() > 2:
+            losses[known] = np.clip(losses[known], *fences(losses[known, None]))
         if not np.isfinite(losses).any():
             return state
         return replace(state, history=[*state.history, (round_, float(np.nanmean(losses)))])

@@ -63,8 +63,8 @@ def both_models(
     return {client: Instruction(pair, upload=(), procedure=PROCEDURE, config=config) for client, pair in pairs.items()}
 
 
-def judged(state: DCPFLState, round_: int, asked: Sequence[str], replies: Replies, min_replies: float) -> DCPFLState:
-    """The state with the verdict of the replies to `both_models`; too few of those ``asked`` leave it undecided.
+def judged(state: DCPFLState, round_: int, clients: Sequence[str], replies: Replies, min_replies: float) -> DCPFLState:
+    """The state with the verdict of the replies to `both_models`; too few of those ``clients`` leave it undecided.
 
     A client counts with both its losses or not at all. Losses of models that diverged are not in the means.
     """
@@ -72,14 +72,16 @@ def judged(state: DCPFLState, round_: int, asked: Sequence[str], replies: Replie
     losses = zip(replies.clients, replies.metric(LOSS_OLD).tolist(), replies.metric(LOSS_NEW).tolist(), strict=True)
     pairs = {client: (old, new) for client, old, new in losses if np.isfinite([old, new]).all()}
     # No more than were asked can answer, however many replies a whole round must have.
-    decided = len(pairs) >= max(1, min(fewest_replies(min_replies, len(asked)), len(asked)))
+    decided = len(pairs) >= max(1, min(fewest_replies(min_replies, len(clients)), len(clients)))
     values = np.array([*pairs.values()]).reshape(-1, 2)
     diverged = values >= DIVERGED
     sound = values[~diverged.any(axis=1)]
     old, new = np.ascontiguousarray(sound.T).mean(axis=1).tolist() if decided and len(sound) else (None, None)
     lost_old, lost_new = diverged.sum(axis=0).tolist()
     gain = _bounded_gain(values, diverged) if decided else None
-    verdict = Verdict(round_, state.proposal.gamma, old, new, list(asked), [*pairs], lost_old, lost_new, decided, gain)
+    verdict = Verdict(
+        round_, state.proposal.gamma, old, new, list(clients), [*pairs], lost_old, lost_new, decided, gain
+    )
     return replace(state, verdict=verdict, undecided=0 if decided else state.undecided + 1)
 
 

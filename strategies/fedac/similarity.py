@@ -7,8 +7,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from bouquet.strategies.base.first_models import FirstModels
-from bouquet.strategies.base.replies import Matrix
+from bouquet.strategies.base.replies import FirstModels, Matrix
 from bouquet.strategies.fedac.reduction import most_similar, unit_rows
 from bouquet.strategies.fedac.state import FedACState, Uploads, remembered_centers
 from bouquet.strategies.mathematics.clustering import assign_to_nearest, kmeans
@@ -52,13 +51,13 @@ class LowRankCosine:
         """
         clients = state.known
         labels = kmeans(unit_rows(state.rows(clients)), num_clusters, seed).assignment
-        found = dict(zip(clients, labels.tolist(), strict=True))
+        assignment = dict(zip(clients, labels.tolist(), strict=True))
         if set(clients) == set(uploads.clients):
             previous = np.tile(state.centers[0], (num_clusters, 1))
         else:
             previous = remembered_centers(state, clients, labels, num_clusters, rule)
-        members = [found[client] for client in uploads.clients]
-        return found, rule.cluster_means(uploads.W, members, num_clusters, previous=previous)
+        members = [assignment[client] for client in uploads.clients]
+        return assignment, rule.cluster_means(uploads.W, members, num_clusters, previous=previous)
 
     def assign(self, state: FedACState, uploads: Uploads) -> dict[str, int]:
         """Eq. 4: the center of the largest cosine."""

@@ -202,8 +202,8 @@ class FedAC(MethodStrategy[FedACState]):
         num_clusters = min(self.num_clusters, max(1, len(clients) - 1)) if self._rule else self.num_clusters
         if len(clients) < num_clusters or (self._uses_map and state.low_rank is None):
             return state
-        found, centers = self._compared.first_clusters(state, uploads, num_clusters, self.seed, self.aggregation)
-        return replace(state, centers=centers, assignment=found, gathered={})
+        assignment, centers = self._compared.first_clusters(state, uploads, num_clusters, self.seed, self.aggregation)
+        return replace(state, centers=centers, assignment=assignment, gathered={})
 
     def _expectation_step(self, state: FedACState, uploads: Uploads) -> FedACState:
         """Eq. 4: each client that can be compared goes to its most similar center."""

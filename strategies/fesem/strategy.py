@@ -20,11 +20,10 @@ import numpy as np
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import ARRAYS, Instruction, Proximal
 from bouquet.common.protocol.offers import TERMS
-from bouquet.strategies.base.first_models import FirstModels
 from bouquet.strategies.base.groups import NumClusters
 from bouquet.strategies.base.method import count_moved, one_model
 from bouquet.strategies.base.options import Weight, Weighting
-from bouquet.strategies.base.replies import Matrix, Replies
+from bouquet.strategies.base.replies import FirstModels, Matrix, Replies
 from bouquet.strategies.base.strategy import MethodStrategy
 from bouquet.strategies.fesem.matching import match_rows
 from bouquet.strategies.fesem.state import FeSEMState

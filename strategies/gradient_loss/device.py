@@ -52,19 +52,19 @@ def chooses(received: Received) -> bool:
 
 def train(session: Session) -> Message:
     """Answer a train message: steps 2 and 3 of the paper's procedure."""
-    asked = Choice.read(session.received)
-    centers = _received_centers(session, asked)
-    batches = _mini_batches(session, asked.batches)
+    choice = Choice.read(session.received)
+    centers = _received_centers(session, choice)
+    batches = _mini_batches(session, choice.batches)
     session.metrics[protocol.STATE_LOST] = 0
-    chosen = _choose(session, asked, centers, batches)
-    if asked.gradient_weight:
-        session.node.state.save_arrays(session.run, _CENTERS, asked.version, _to_arrays(session, centers))
-    trained_cluster = chosen if asked.told is None else asked.told
+    chosen = _choose(session, choice, centers, batches)
+    if choice.gradient_weight:
+        session.node.state.save_arrays(session.run, _CENTERS, choice.version, _to_arrays(session, centers))
+    trained_cluster = chosen if choice.told is None else choice.told
     session.report_start(centers[chosen])
-    trained, loss = _train(session, asked, centers[trained_cluster], batches[0])
+    trained, loss = _train(session, choice, centers[trained_cluster], batches[0])
     session.report_trained(trained, loss)
     session.keep(trained)
-    session.metrics |= {CHOSEN: chosen, TRAINED: trained_cluster, TOLD: int(asked.told is not None)}
+    session.metrics |= {CHOSEN: chosen, TRAINED: trained_cluster, TOLD: int(choice.told is not None)}
     return session.reply(trained, base=center_record(trained_cluster))
 
 
@@ -106,25 +106,25 @@ def step_similarity(gradient: NDArray[np.floating], step: NDArray[np.floating], 
     return value if np.isfinite(value) else 0.0  # the loss of such a model is not finite either
 
 
-def _choose(session: Session, asked: Choice, centers: Centers, batches: Batches) -> int:
+def _choose(session: Session, choice: Choice, centers: Centers, batches: Batches) -> int:
     """Loss and gradient of every model on the mini-batches, and the identity that follows."""
-    steps = _steps(session, asked, centers)
+    steps = _steps(session, choice, centers)
     trainable = [name for name, parameter in session.model.named_parameters() if parameter.requires_grad]
     spans = {spec.name: spec.columns for spec in session.layout.tensors}
-    samples = sum(len(y) for _, y in batches) if asked.batch_loss == "sum" else 1
+    samples = sum(len(y) for _, y in batches) if choice.batch_loss == "sum" else 1
     losses, similarities = [], []
-    if asked.batches == ALL_BATCHES and not steps:
+    if choice.batches == ALL_BATCHES and not steps:
         losses = [samples * session.training_loss(center) for center in centers]
     for cluster, center in enumerate(centers) if not losses else ():
         loss, gradient = _loss_and_gradient(session, center, batches, with_gradient=bool(steps))
         losses.append(samples * loss)
         if steps:
             step = np.concatenate([steps[cluster][spans[name]] for name in trainable])
-            similarities.append(step_similarity(samples * gradient, step, asked.similarity))
+            similarities.append(step_similarity(samples * gradient, step, choice.similarity))
     session.metrics[LOSS_GAP] = _gap(losses)
     if steps:
         session.metrics[SIMILARITY_GAP] = _gap(similarities)
-    return choose_identity(losses, similarities or [0.0] * len(losses), asked.gradient_weight)
+    return choose_identity(losses, similarities or [0.0] * len(losses), choice.gradient_weight)
 
 
 def _loss_and_gradient(
@@ -152,17 +152,17 @@ def _loss_and_gradient(
     return float(shares @ losses), mean
 
 
-def _received_centers(session: Session, asked: Choice) -> Centers:
-    return [session.whole(center_record(k)) for k in range(asked.num_clusters)]
+def _received_centers(session: Session, choice: Choice) -> Centers:
+    return [session.whole(center_record(k)) for k in range(choice.num_clusters)]
 
 
-def _steps(session: Session, asked: Choice, centers: Centers) -> Centers:
+def _steps(session: Session, choice: Choice, centers: Centers) -> Centers:
     """Δ_k of every cluster: as sent, else since the centers of the round before; empty where there is none."""
-    if asked.gradient_weight == 0 or asked.version == 0:
+    if choice.gradient_weight == 0 or choice.version == 0:
         return []
     if step_record(0) in session.received.models:
-        return [session.whole(step_record(k)) for k in range(asked.num_clusters)]
-    kept = session.node.state.load_arrays(session.run, _CENTERS, asked.version - 1)
+        return [session.whole(step_record(k)) for k in range(choice.num_clusters)]
+    kept = session.node.state.load_arrays(session.run, _CENTERS, choice.version - 1)
     if kept is None:
         session.metrics[protocol.STATE_LOST] = 1  # this once, the loss alone decides
         return []
@@ -190,9 +190,9 @@ def _mini_batches(session: Session, count: int) -> Batches:
     return [(x[part], y[part]) for part in islice(sgd.mini_batches(len(y), size, generator), count or None)]
 
 
-def _train(session: Session, asked: Choice, start: Vector, batch: tuple[Tensor, Tensor]) -> tuple[Vector, float]:
+def _train(session: Session, choice: Choice, start: Vector, batch: tuple[Tensor, Tensor]) -> tuple[Vector, float]:
     """Eq. 5: one gradient step on the mini-batch; or local epochs."""
-    if asked.local_update == "epochs":
+    if choice.local_update == "epochs":
         return session.train(start)
     return session.train(start, data=batch, local_epochs=1, batch_size=len(batch[1]))
 

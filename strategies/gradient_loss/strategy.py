@@ -105,14 +105,14 @@ class GradientLoss(MethodStrategy[GradientLossState]):
 
     def plan(self, state: GradientLossState, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
         """Send the models of all clusters (II-B1), and Δ to a device that does not have what it needs to compute it."""
-        told = self._told(state, round_, clients)
+        forced = self._told(state, round_, clients)
         centers = _centers_of(state)
         steps: dict[str, Payload] = {}
         if state.previous is not None:
             steps = {step_record(k): Payload(step, exact=True) for k, step in enumerate(state.centers - state.previous)}
         # A device that compared the centers of the round before keeps them.
         holds = {client for client in clients if 0 <= state.held.get(client, -1) == state.version - 1}
-        return {c: self._ask(state, centers if c in holds else {**centers, **steps}, told.get(c)) for c in clients}
+        return {c: self._ask(state, centers if c in holds else {**centers, **steps}, forced.get(c)) for c in clients}
 
     def plan_evaluate(self, state: GradientLossState, round_: int, clients: Sequence[str]) -> Mapping[str, Instruction]:
         """The models of all clusters."""
@@ -180,27 +180,27 @@ class GradientLoss(MethodStrategy[GradientLossState]):
         """The clusters ``chosen`` by the devices, and more where they clearly are several; those of nobody end."""
         stayed = {c for c, k in state.assignment.items() if chosen.assignment[c] == k}
         records = {client: center_record(k) for client, k in answers.trained.items()}
-        found = state.groups.only(stayed).after_round(
+        groups = state.groups.only(stayed).after_round(
             answers.replies, chosen.assignment, chosen.assignment, state.centers, seed, self.aggregation, records
         )
-        same = found.origins == [*range(len(state.centers))]
-        centers = state.centers if same else state.centers[found.origins]
-        return replace(chosen, centers=centers, assignment=found.assignment, groups=found.groups)
+        same = groups.origins == [*range(len(state.centers))]
+        centers = state.centers if same else state.centers[groups.origins]
+        return replace(chosen, centers=centers, assignment=groups.assignment, groups=groups.groups)
 
     # --- details ---------------------------------------------------------------------------------------------
 
-    def _ask(self, state: GradientLossState, models: Mapping[str, Payload], told: int | None = None) -> Instruction:
-        asked = Choice(
+    def _ask(self, state: GradientLossState, models: Mapping[str, Payload], cluster: int | None = None) -> Instruction:
+        options = Choice(
             len(state.centers),
             state.version,
             self.gradient_weight,
             self.similarity,
             self.local_update,
-            told,
+            cluster,
             choice.ALL_BATCHES if self.choice_batches == "all" else self.choice_batches,
             self.batch_loss,
         )
-        return Instruction(models=models, procedure=choice.PROCEDURE, config=asked.to_config())
+        return Instruction(models=models, procedure=choice.PROCEDURE, config=options.to_config())
 
     def _told(self, state: GradientLossState, round_: int, clients: Sequence[str]) -> dict[str, int]:
         """Section II-C: for each empty cluster one randomly drawn device, which will train it.

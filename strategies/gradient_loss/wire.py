@@ -67,14 +67,14 @@ class Choice:
         """The inverse of `to_config` at the device. Raises `ProtocolError`, naming the key, for what does not fit."""
         config: Mapping[str, Any] = received.config
         try:
-            told = config.get("told-cluster")
+            cluster = config.get("told-cluster")
             choice = cls(
                 num_clusters=int(config["num-clusters"]),
                 version=int(config["centers-version"]),
                 gradient_weight=float(config["gradient-weight"]),
                 similarity=config["similarity"],
                 local_update=config["local-update"],
-                told=None if told is None else int(told),
+                told=None if cluster is None else int(cluster),
                 batches=int(config.get("choice-batches", 1)),
                 batch_loss=config.get("batch-loss", "mean"),
             )

@@ -58,7 +58,7 @@ def trimmed_kmeans(W: Matrix, num_clusters: int, share: float, seed: int, restar
     squared = euclidean_distances(W) ** 2
     rng = np.random.default_rng(seed)
     draws = [rng.choice(len(W), num_clusters, replace=False) for _ in range(restarts)]
-    best = min((_lloyd(squared, draw, counting) for draw in draws), key=lambda found: found.inertia)
+    best = min((_lloyd(squared, draw, counting) for draw in draws), key=lambda result: result.inertia)
     return best._replace(assignment=canonical_labels(best.assignment))
 
 

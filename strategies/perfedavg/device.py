@@ -101,9 +101,9 @@ class _Gradient:
         _put(self.trainable, values)
         with self.session.seeded(f"{self.place}/{k}"):
             batch, loss_of = self.batches[k], self.session.loss_of
-            found = sgd.loss_and_gradients(self.session.model, x[batch], y[batch], loss_of)
-        self.losses[k] = found[0]
-        return list(found[1].values())
+            gradients = sgd.loss_and_gradients(self.session.model, x[batch], y[batch], loss_of)
+        self.losses[k] = gradients[0]
+        return list(gradients[1].values())
 
 
 @torch.no_grad()

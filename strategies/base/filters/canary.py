@@ -16,7 +16,7 @@ from typing import Any
 
 from bouquet.common.model_selection import HELD, VOTE
 from bouquet.common.protocol import ClientReply
-from bouquet.strategies.base.filters.filter import Filter, Outgoing
+from bouquet.strategies.base.filters.filter import Filter, OutgoingInstruction
 
 
 class Canary(Filter):
@@ -42,7 +42,7 @@ class Canary(Filter):
                 self.held[client] = self.round
         self.round, self.sent, self.votes = round_, {}, {}
 
-    def outgoing(self, message: Outgoing) -> Outgoing:
+    def outgoing(self, message: OutgoingInstruction) -> OutgoingInstruction:
         """With the last round whose model held at the client; 0 where none has."""
         if message.is_train:
             self.sent[message.client] = self.assignment().get(message.client, -1)

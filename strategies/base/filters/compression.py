@@ -24,7 +24,7 @@ from bouquet.common.protocol import ClientReply, Instruction, Payload
 from bouquet.common.protocol.arrival import Arrival
 from bouquet.common.protocol.compressed import UPLOADED, Packing
 from bouquet.common.protocol.error_replies import says_copy_is_lost
-from bouquet.strategies.base.filters.filter import Filter, Outgoing
+from bouquet.strategies.base.filters.filter import Filter, OutgoingInstruction
 
 _STREAM = 3  # of the seed
 
@@ -81,7 +81,7 @@ class Compression(Filter):
             self._steps[client] = step + 1
         return Packing(models, self.up, step, self._held_by(client)), replace(instruction, models=received)
 
-    def outgoing(self, message: Outgoing) -> Outgoing:
+    def outgoing(self, message: OutgoingInstruction) -> OutgoingInstruction:
         """The message with its models packed."""
         packing, instruction = self.pack(message.layout, message.client, message.instruction, message.is_train)
         return replace(message, packing=packing, instruction=instruction)

@@ -17,7 +17,7 @@ from bouquet.common.parameters.layout import ParameterLayout
 from bouquet.common.protocol import Backbone, Instruction
 from bouquet.common.protocol.arrival import Arrival
 from bouquet.common.protocol.error_replies import says_backbone_is_lost
-from bouquet.strategies.base.filters.filter import Filter, Outgoing
+from bouquet.strategies.base.filters.filter import Filter, OutgoingInstruction
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -47,7 +47,7 @@ class Delivery(Filter):
         self._planned[client] = bool(arrays)
         return Backbone(self.digest, arrays) if arrays else None
 
-    def outgoing(self, message: Outgoing) -> Outgoing:
+    def outgoing(self, message: OutgoingInstruction) -> OutgoingInstruction:
         """The message with what the client is still to be sent."""
         return replace(message, backbone=self.pack(message.layout, message.client, message.instruction))
 

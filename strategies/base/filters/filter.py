@@ -20,7 +20,7 @@ from bouquet.common.protocol.compressed import Packing
 
 
 @dataclass(frozen=True)
-class Outgoing:
+class OutgoingInstruction:
     """What a client is to be sent; a message that does not train (``is_train``) changes nothing at the device."""
 
     layout: ParameterLayout
@@ -40,7 +40,7 @@ class Filter:
     def begin(self, round_: int) -> None:
         """A new round of training."""
 
-    def outgoing(self, message: Outgoing) -> Outgoing:
+    def outgoing(self, message: OutgoingInstruction) -> OutgoingInstruction:
         """The message, with the instruction as the client will understand it."""
         return message
 

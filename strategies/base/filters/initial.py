@@ -11,7 +11,7 @@ from bouquet.common import protocol
 from bouquet.common.protocol import Payload
 from bouquet.common.protocol.arrival import Arrival
 from bouquet.common.protocol.names import INITIAL
-from bouquet.strategies.base.filters.filter import Filter, Outgoing
+from bouquet.strategies.base.filters.filter import Filter, OutgoingInstruction
 
 
 class InitialModel(Filter):
@@ -21,7 +21,7 @@ class InitialModel(Filter):
         self.clients, self.initial = clients, protocol.from_record(initial)
         self.holders = set[str]()
 
-    def outgoing(self, message: Outgoing) -> Outgoing:
+    def outgoing(self, message: OutgoingInstruction) -> OutgoingInstruction:
         """With the initial model, for one that does not have it."""
         if message.client not in self.clients or message.client in self.holders:
             return message

@@ -59,12 +59,12 @@ class Placing(Filter):
 
     def questions(self, clients: Sequence[str], placed: Collection[str], centers: Matrix) -> dict[str, Instruction]:
         """What those of the clients are sent that are not ``placed``, or have changed."""
-        asked = [client for client in clients if client not in placed or client in self.changed]
-        if not asked or not _are_several(centers):
+        new = [client for client in clients if client not in placed or client in self.changed]
+        if not new or not _are_several(centers):
             return {}
-        self.changed -= {*asked}
+        self.changed -= {*new}
         models = {f"{CENTER}{k}": Payload(center) for k, center in enumerate(centers)}
-        return dict.fromkeys(asked, Instruction(models, procedure=CHOOSE, upload=()))
+        return dict.fromkeys(new, Instruction(models, procedure=CHOOSE, upload=()))
 
     def judge(self, clients: Sequence[str], centers: Matrix) -> tuple[list[bool], str]:
         """Whose models count in this round: with several centers not those of who has jumped; and who has, in words."""

@@ -46,8 +46,8 @@ class PrivacyLedger(Filter):
 
     def epsilon(self, client: str) -> float | None:
         """ε of all that the client has sent in this run; None where no finite one holds."""
-        found = epsilon_spent(self.releases.get(client, 0), self.settings.noise_multiplier)
-        return round(found, 6) if math.isfinite(found) else None
+        epsilon = epsilon_spent(self.releases.get(client, 0), self.settings.noise_multiplier)
+        return round(epsilon, 6) if math.isfinite(epsilon) else None
 
     def by_client(self) -> dict[str, float | None]:
         """ε of every client that has sent something."""

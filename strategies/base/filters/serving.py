@@ -16,7 +16,7 @@ from typing import Any
 
 from bouquet.common.model_selection import MIXTURE, RECEIVED, SERVE, reported
 from bouquet.common.protocol import ClientReply
-from bouquet.strategies.base.filters.filter import Filter, Outgoing
+from bouquet.strategies.base.filters.filter import Filter, OutgoingInstruction
 
 KEPT_OF_ROUND = 0.9  # what a round's counts weigh in the next one
 MOST_OF_ONE = 1.0
@@ -50,7 +50,7 @@ class FleetVote(Filter):
         # A sum of 0 is a vote, too: it says that the models do as well.
         self.sums = {client: one for client, one in aged.items() if one == 0 or abs(one) > _FORGOTTEN}
 
-    def outgoing(self, message: Outgoing) -> Outgoing:
+    def outgoing(self, message: OutgoingInstruction) -> OutgoingInstruction:
         """With what the fleet is to serve; not to train in the first round, whose model is untrained."""
         if self.round < 2 and message.is_train:
             return message
@@ -60,10 +60,10 @@ class FleetVote(Filter):
 
     def incoming(self, reply: ClientReply) -> ClientReply:
         """Add what it counted, once in a round."""
-        if (found := reported(reply.config)) is not None and reply.client not in self._counted:
+        if (vote := reported(reply.config)) is not None and reply.client not in self._counted:
             self._counted.add(reply.client)
-            found = max(-_MOST_AT_ONCE, min(_MOST_AT_ONCE, found / 100))
-            self.sums[reply.client] = self.sums.get(reply.client, 0.0) + found
+            vote = max(-_MOST_AT_ONCE, min(_MOST_AT_ONCE, vote / 100))
+            self.sums[reply.client] = self.sums.get(reply.client, 0.0) + vote
             self._told = None
         return reply
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from bouquet.common.parameters.layout import Vector
 from bouquet.common.protocol import RIVAL, Payload
-from bouquet.strategies.base.filters.filter import Filter, Outgoing
+from bouquet.strategies.base.filters.filter import Filter, OutgoingInstruction
 
 
 class Rivals(Filter):
@@ -16,7 +16,7 @@ class Rivals(Filter):
     def __init__(self, model_for: Callable[[str], Vector | None]) -> None:
         self.model_for = model_for
 
-    def outgoing(self, message: Outgoing) -> Outgoing:
+    def outgoing(self, message: OutgoingInstruction) -> OutgoingInstruction:
         """With the model that the client is to judge."""
         rival = self.model_for(message.client) if message.is_train else None
         if rival is None:

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from bouquet.cli import app as commands
 from bouquet.client.app import make_client_app
 from bouquet.client.context import own_data
-from bouquet.client.rounds.in_use import is_clearly_worse
+from bouquet.client.rounds.in_use import InUse, is_clearly_worse
 from bouquet.client.state.device_state import DeviceState
 from bouquet.client.state.store import FolderStore
 from bouquet.common.model.build import initial_model, state_vector
@@ -86,6 +86,12 @@ def test_a_worse_model_does_not_take_the_place_of_the_one_in_use(device, capsys)
     assert device.round(2, device.wrong, "evaluate")[IN_USE] == 1
     assert IN_USE not in device.round(3, device.right)  # as good, and newer
     assert device.in_use() == ("3", True)
+
+
+def test_the_first_model_is_tested_by_nothing_that_it_could_be_compared_with(device, monkeypatch):
+    monkeypatch.setattr(InUse, "_outputs", lambda *_: pytest.fail("a forward pass for no comparison"))
+    device.round(1, device.right)
+    assert device.in_use() == ("1", True)
 
 
 def test_judged_on_its_newest_data(device):

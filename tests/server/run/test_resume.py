@@ -9,7 +9,7 @@ from bouquet.common.errors import BouquetError
 from bouquet.common.settings import parse_settings
 from bouquet.experiments.simulation.inline_grid import InlineGrid
 from bouquet.server.record.writer import RunRecord
-from bouquet.server.run.resume import Remembered, open_run, save_run
+from bouquet.server.run.resume import ResumePoint, open_run, save_run
 from bouquet.strategies import FedAvg
 
 
@@ -24,7 +24,7 @@ def test_a_client_that_was_left_out_stays_left_out(scripted, play, tmp_path):
     )
     for round_ in (1, 2, 3):
         strategy.exclusion.note(round_, ["c"], ["a", "b"])
-    save_run(strategy, settings, record, 3, Remembered(), 1.0)
+    save_run(strategy, settings, record, 3, ResumePoint(), 1.0)
     resumed = FedAvg()
     assert open_run(resumed, settings, record, resume=True).first_round == 4
     assert (resumed.exclusion.until, resumed.exclusion.spells) == ({"c": 8}, {"c": 1})
@@ -45,7 +45,7 @@ def test_a_checkpoint_that_somebody_has_written_over_is_refused_by_name(scripted
     strategy = FedAvg()
     open_run(strategy, settings, record, resume=False)
     play(strategy, InlineGrid({n: scripted(str(n), lambda start, _: start + 1) for n in (1, 2)}), range(1, 2))
-    save_run(strategy, settings, record, 1, Remembered(), 1.0)
+    save_run(strategy, settings, record, 1, ResumePoint(), 1.0)
     (file,) = record.checkpoints.glob("round-*/state.json")
     written = file.read_bytes()
     file.write_text(json.dumps({**json.loads(written), **what} if what else [1]))

@@ -7,7 +7,7 @@ from tests.helpers.served_fleet import Fleet
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """What is looked at every second is looked at ten times as often."""
-    monkeypatch.setattr("bouquet.server.service.service.LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("bouquet.server.service.upkeep.LOOK_SECONDS", 0.1)
     monkeypatch.setattr(connections, "SWEEP_SECONDS", 3600.0)
 
 

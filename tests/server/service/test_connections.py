@@ -261,7 +261,7 @@ def test_that_connections_are_turned_away_is_said_once_and_that_it_is_over(monke
 
 
 def test_of_strangers_without_keys_few_are_remembered_and_little_of_each(fleet, monkeypatch):
-    monkeypatch.setattr("bouquet.server.service.service.MOST_GONE", 1)
+    monkeypatch.setattr("bouquet.server.service.upkeep.MOST_GONE", 1)
     device, worker = fleet.welcome(hello={"holds": ["x" * 64] * 1000, "tags": ["a", "x" * 10_000]}), fleet.welcome()
     fleet.push(worker)
     assert (fleet.known(device).hello.tags, fleet.known(device).hello.ByteSize()) == (["a"], len("test") + len("a") + 4)

@@ -6,13 +6,13 @@ import pytest
 from bouquet.common.parameters.layout import ParameterLayout
 from bouquet.common.protocol import ClientReply, Instruction
 from bouquet.strategies.base.filters.canary import Canary
-from bouquet.strategies.base.filters.filter import Outgoing
+from bouquet.strategies.base.filters.filter import OutgoingInstruction
 
 LAYOUT = ParameterLayout.of({"only": np.zeros(2, dtype=np.float32)})
 
 
 def told(canary, client, trains=True):
-    message = Outgoing(LAYOUT, client, trains, Instruction(config={"other": 1}))
+    message = OutgoingInstruction(LAYOUT, client, trains, Instruction(config={"other": 1}))
     return canary.outgoing(message).instruction.config["held"]
 
 

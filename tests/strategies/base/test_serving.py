@@ -5,7 +5,7 @@ import pytest
 
 from bouquet.common.parameters.layout import ParameterLayout
 from bouquet.common.protocol import ClientReply, Instruction
-from bouquet.strategies.base.filters.filter import Outgoing
+from bouquet.strategies.base.filters.filter import OutgoingInstruction
 from bouquet.strategies.base.filters.serving import FleetVote
 
 
@@ -26,7 +26,7 @@ def heard(*rounds):
 
 def told(vote, trains=True):
     layout = ParameterLayout.of({"only": np.zeros(2, dtype=np.float32)})
-    return vote.outgoing(Outgoing(layout, "a", trains, Instruction(config={"other": 1}))).instruction.config
+    return vote.outgoing(OutgoingInstruction(layout, "a", trains, Instruction(config={"other": 1}))).instruction.config
 
 
 def test_nobody_is_asked_in_the_first_round_and_until_one_counts_it_is_the_mixture():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bouquet.common.protocol import JUDGED, RIVAL, Instruction, Payload
-from bouquet.strategies.base.filters.filter import Outgoing
+from bouquet.strategies.base.filters.filter import OutgoingInstruction
 from bouquet.strategies.base.filters.trial import Rivals
 from bouquet.strategies.base.groups import Groups, Trial
 from bouquet.strategies.fesem.strategy import FeSEM
@@ -113,7 +113,7 @@ def test_the_model_on_trial_goes_out_to_those_who_judge_it_and_in_training():
     rivals = Rivals(groups.model_for)
     plain = Instruction(models={"arrays": Payload(0 * model)})
     sent = {
-        (client, trains): rivals.outgoing(Outgoing(LAYOUT, client, trains, plain)).instruction.models
+        (client, trains): rivals.outgoing(OutgoingInstruction(LAYOUT, client, trains, plain)).instruction.models
         for client in "ab"
         for trains in (True, False)
     }

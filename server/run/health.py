@@ -1,0 +1,67 @@
+"""Whether a run goes well: its warnings, and when it ends because nothing gets better or nobody replies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from logging import WARNING
+from typing import Any
+
+from flwr.common.logger import log
+
+from bouquet.common.errors import RunFailed
+from bouquet.server.monitoring.diagnosis import Expected, add, diagnose, new_warnings
+from bouquet.server.run.patience import Standstill
+
+MOST_FAILED_ROUNDS = 3
+
+
+class RunHealth:
+    """What is judged by the lines of the record; ``warnings`` are those that the next line will have first."""
+
+    def __init__(self, expected: Expected) -> None:
+        self.expected = expected
+        self.lines: list[dict[str, Any]] = []
+        self.warnings: list[str] = []
+        self._standstill = Standstill(expected.score)
+
+    def recall(self, line: Mapping[str, Any]) -> None:
+        """Take in a line of before the run was resumed."""
+        add(self.lines, line)
+        self._standstill.add(line)
+
+    def judge(self, line: dict[str, Any]) -> None:
+        """Take in a round's line: it gets the diagnosis, and what was not warned of before, which is logged."""
+        self.recall(line)
+        line["diagnosis"] = diagnose(self.lines, self.expected)
+        warnings = self.warnings + new_warnings(self.lines, self.expected)
+        self.lines[-1]["diagnosis"] = line["diagnosis"]
+        self.warnings = []
+        for text in warnings:
+            log(WARNING, "%s", text)
+        line["warnings"] += warnings
+
+    def moved(self, assignment: Mapping[str, int]) -> dict[str, int]:
+        """Client → the cluster that it was in, for those that are in another one now."""
+        before = (self.lines[-1].get("assignment") or {}) if self.lines else {}
+        return {client: before[client] for client, k in assignment.items() if before.get(client, k) != k}
+
+    def check_progress(self) -> None:
+        """Raise `RunFailed` after `MOST_FAILED_ROUNDS` rounds running without one usable reply."""
+        lines = self.lines[-MOST_FAILED_ROUNDS:]
+        if len(lines) < MOST_FAILED_ROUNDS or any(line["replies"] for line in lines):
+            return
+        reason = next((f"; {client}: {reason}" for client, reason in sorted(lines[-1]["failed"].items())), ".")
+        raise RunFailed(
+            f"No client gave a usable reply in {MOST_FAILED_ROUNDS} rounds running, the last one round "
+            f"{lines[-1]['round']}. The checkpoint before them is kept: when the clients are well again, --resume goes "
+            f"on from there{reason}"
+        )
+
+    def stands_still(self, patience: int) -> bool:
+        """Whether the devices did no better in the last ``patience`` rounds than before, which is logged; 0: never."""
+        rounds = self._standstill.rounds
+        if not 0 < patience <= rounds:
+            return False
+        label = self.expected.score.label
+        log(WARNING, "The %s was not better in %s rounds: the run ends (run.patience).", label, rounds)
+        return True
