@@ -175,7 +175,7 @@ def test_no_model_for_the_test_either(fleet, play, initial):
     assert (list(strategy.evaluate_round.scores), list(strategy.evaluate_round.failures)) == (["a"], ["node-9"])
 
 
-def test_an_app_that_is_refused_later_stops_the_models_too_but_not_those_of_its_new_node(fleet, scripted, play):
+def test_an_app_refused_later_stops_the_models_too_but_not_its_new_nodes(fleet, scripted, play):
     """A run that goes on with another release: the device had answered before."""
     strategy, grid, device = fleet(identify=True)
     device.refuses = False
