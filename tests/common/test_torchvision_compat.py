@@ -18,46 +18,52 @@ import torch
 for name in ("nms", "qnms"):
     torch.library.define(f"torchvision::{{name}}", "{SCHEMA}")
 """
+REFUSED = "refused: The installed torchvision does not work beside torch "
+PROGRAM = """
+import os, sys
+import torch
+from bouquet.common.errors import BouquetError
+from bouquet.common.torchvision_compat import import_torchvision
+
+for folder in sys.argv[1:]:
+    if os.fork():
+        assert os.wait()[1] == 0
+        continue
+    sys.path.insert(0, folder)
+    try:
+        print("came from", import_torchvision().__file__, torch.ops.torchvision.nms, flush=True)
+    except BouquetError as error:
+        print("refused:", str(error).replace(chr(10), " "), flush=True)
+    os._exit(0)
+"""
+# The package, its extension, and what is said.
+RELEASES = {
+    "0.29, whose `_C_stable` declares the operators itself": (SHAPES, LOADS, "came from FOLDER"),  # twice ends it
+    "no extension loads, and they are declared": (SHAPES, "", "came from FOLDER"),
+    "an error": ("raise RuntimeError('made for another torch')", "", "RuntimeError: made for another torch"),
+    "no such name": ("from torch import not_there", "", "ImportError: cannot import name 'not_there'"),
+    "no such operator": (SHAPES + "torch.library.register_fake('torchvision::other')(len)", "", "torchvision::other"),
+}
 
 
-def imported(folder, package, extension):
-    """What a program says that imports a torchvision of these two files."""
-    (folder / "torchvision").mkdir()
-    (folder / "torchvision" / "__init__.py").write_text(package)
-    (folder / "torchvision" / "extension.py").write_text(extension)
-    program = (
-        f"import sys; sys.path.insert(0, {str(folder)!r})\n"
-        "import torch\n"
-        "from bouquet.common.errors import BouquetError\n"
-        "from bouquet.common.torchvision_compat import import_torchvision\n"
-        "try:\n"
-        "    print('came from', import_torchvision().__file__, torch.ops.torchvision.nms)\n"
-        "except BouquetError as error:\n"
-        "    print('refused:', error)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+@pytest.fixture(scope="module")
+def said(tmp_path_factory):
+    """What a program says that imports each of them; all are forked from one that has imported PyTorch."""
+    folders = [tmp_path_factory.mktemp("release") for _ in RELEASES]
+    for folder, (package, extension, _) in zip(folders, RELEASES.values(), strict=True):
+        (folder / "torchvision").mkdir()
+        (folder / "torchvision" / "__init__.py").write_text(package)
+        (folder / "torchvision" / "extension.py").write_text(extension)
+    done = subprocess.run([sys.executable, "-c", PROGRAM, *folders], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    lines = [
+        line.replace(str(folder), "FOLDER") for line, folder in zip(done.stdout.splitlines(), folders, strict=True)
+    ]
+    return dict(zip(RELEASES, lines, strict=True))
 
 
-def test_an_extension_of_any_name_declares_its_operators_itself(tmp_path):
-    """0.29 calls it `_C_stable`; a second declaration ends the process."""
-    assert f"came from {tmp_path}" in imported(tmp_path, SHAPES, LOADS)
-
-
-def test_operators_are_declared_where_no_extension_loads(tmp_path):
-    assert f"came from {tmp_path}" in imported(tmp_path, SHAPES, "")
-
-
-@pytest.mark.parametrize(
-    ("package", "says"),
-    [
-        ("raise RuntimeError('made for another torch')", "RuntimeError: made for another torch"),
-        ("from torch import not_there", "ImportError: cannot import name 'not_there'"),
-        (SHAPES + "torch.library.register_fake('torchvision::other')(len)", "torchvision::other"),
-    ],
-)
-def test_a_torchvision_that_does_not_fit_is_refused_in_a_sentence(tmp_path, package, says):
-    said = imported(tmp_path, package, "")
-    assert said.startswith("refused: The installed torchvision does not work beside torch ")
-    assert says in said
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_torchvision_works_or_is_refused_in_a_sentence(said, release):
+    expected = RELEASES[release][2]
+    assert said[release].startswith("came from FOLDER" if expected.startswith("came") else REFUSED)
+    assert expected in said[release]

@@ -1,4 +1,4 @@
-"""A fixed part of `make faults`: twelve runs with every kind of fault, on three fleets of real processes.
+"""A fixed part of `make faults`: thirteen runs with every kind of fault, on three fleets of real processes.
 
 A schedule waits a part of its time, for deadlines and restarts: fleets side by side wait together.
 """

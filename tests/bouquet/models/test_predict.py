@@ -64,7 +64,7 @@ def device(tmp_path_factory):
 def test_what_a_device_answers_with_is_what_the_record_says(strategy, tmp_path, monkeypatch):
     """Whatever the fleet serves, without a server it scores what the device said after the last round."""
     monkeypatch.setattr(simulation.shutil, "rmtree", lambda *_, **__: None)  # what devices kept, when the run has ended
-    changes = ["data.clients=3", "data.samples_per_client=200", "data.public_fraction=0.1", "run.rounds=3"]
+    changes = ["data.clients=3", "data.samples_per_client=60", "data.public_fraction=0.1", "run.rounds=3"]
     changes += (
         ["strategy.num_clusters=2"]
         if strategy in ("fl-hc", "fedgroup", "clusterfl", "robust-tkm", "hypocluster")

@@ -37,24 +37,6 @@ def test_of_rows_of_the_same_time_the_last_counts_and_rows_are_sorted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
-    [
-        (["b,t", "1,1"], r"has no column 'a'; its header has b, t"),
-        (["a,a,t", "1,1,1"], r"has two columns 'a'"),
-        (["a,t", "1,1", "x7,2"], r"line 3, column 'a' holds 'x7'; it must be a number"),
-        (["a,t", "1e99,1"], r"line 2, column 'a' holds '1e99'"),
-        (["a,t", "inf,1"], r"line 2, column 'a' holds 'inf'"),
-        (["a,t", "1,yesterday"], r"line 2, column 't' holds 'yesterday'; it must be a time"),
-        (["a,t", "1"], r"line 2 has 1 cells, its header 2"),
-        (["a,t"], r"has no rows below its header"),
-    ],
-)
-def test_what_does_not_fit_is_named(lines, said, tmp_path):
-    with pytest.raises(BouquetError, match=said):
-        read_table(csv(tmp_path, *lines), TableSettings(inputs=("a",), time=("t",)), strict=True)
-
-
-@pytest.mark.parametrize(
     ("name", "content", "said"),
     [
         ("a.csv.gz", gzip.compress(b"a\n1\n" * 99, mtime=0)[:12], "cannot be read|cannot be unpacked"),

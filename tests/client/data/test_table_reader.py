@@ -40,7 +40,13 @@ def test_a_time_that_is_none_is_named(columns, cells, tmp_path):
         ("a,t\n1,5,10\n", "line 2 has 3 cells, its header 2"),  # a comma in a number
         ('a,t\n"5,10\n1,2\n', "line 2 has 1 cells, its header 2"),  # and not all that is below the quotation mark
         ("a,t\n1,10", "no rows below its header. The last line of data.csv has no end yet"),
+        ("a,t\n", "no rows below its header"),
         ("A (cm);t\n1;10\n", r"has no column 'a'; its header has A \(cm\), t. Is it 'A \(cm\)'"),
+        ("a,a,t\n1,1,1\n", "has two columns 'a'"),
+        ("a,t\n1,1\nx7,2\n", "line 3, column 'a' holds 'x7'; it must be a number"),
+        ("a,t\n1e99,1\n", "line 2, column 'a' holds '1e99'"),
+        ("a,t\ninf,1\n", "line 2, column 'a' holds 'inf'"),
+        ("a,t\n1,yesterday\n", "line 2, column 't' holds 'yesterday'; it must be a time"),
     ],
 )
 def test_what_is_no_such_table_is_named(content, said, tmp_path):

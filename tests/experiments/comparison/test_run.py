@@ -64,17 +64,6 @@ def test_a_cell_that_was_tested_or_trained_otherwise_is_run_again(compare, other
     assert f"{SLUGS[0]} was run with other settings" in said
 
 
-def test_a_half_done_cell_is_run_anew_in_an_empty_place(compare, tmp_path):
-    compare()
-    cell = tmp_path / "out/cells" / SLUGS[0]
-    (cell / "summary.json").unlink()
-    (cell / "checkpoint").mkdir()
-    _, runner, said = compare()
-    assert runner.ran == [SLUGS[0]]
-    assert not (cell / "checkpoint").exists()
-    assert "was run" not in said
-
-
 def test_a_failed_cell_is_reported_and_the_others_go_on(compare):
     def before(name):
         if name == SLUGS[0]:
@@ -141,15 +130,20 @@ def test_a_folder_that_holds_something_else_is_left_alone(compare, tmp_path):
 
 
 def test_whatever_a_run_that_was_cut_short_left_is_cleared_away(compare, tmp_path):
+    compare()
     cut = tmp_path / "out/cells" / SLUGS[0]
-    cut.mkdir(parents=True)
     for name in run_folder.EVERYTHING:
         (cut / name).touch()
+    (cut / "summary.json").unlink()
+    (cut / "checkpoint").unlink()
+    (cut / "checkpoint").mkdir()
 
-    results, runner, _ = compare()
-    assert runner.ran == SLUGS
+    results, runner, said = compare()
+    assert runner.ran == [SLUGS[0]]
     assert results.failed == []
+    assert "was run" not in said
     assert not (cut / run_folder.START).exists()
+    assert not (cut / "checkpoint").exists()
 
 
 def test_two_comparisons_do_not_share_a_folder(compare, tmp_path):

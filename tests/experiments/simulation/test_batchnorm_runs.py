@@ -50,7 +50,7 @@ def test_every_method_trains_a_small_cnn_with_batch_normalisation(name, tmp_path
 )
 def test_resnet18(changes, tmp_path):
     """`standalone` lost all its clients in round 2, and ended well all the same."""
-    few = ("data.clients=2", "data.samples_per_client=20", "run.rounds=1")
+    few = ("data.clients=2", "data.samples_per_client=20", "run.rounds=1", "personal.serve=own")
     _, lines = run(tmp_path, "model.name=resnet18", *few, *changes)
     assert [(line["replies"], line["failed"]) for line in lines] == [(2, {})] * len(lines)
 

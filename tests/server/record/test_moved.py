@@ -5,8 +5,15 @@ import json
 from bouquet.common.settings import load_settings
 from bouquet.experiments.simulation.run import simulate
 
-SETTINGS = ["data.partition=label-permuted", "data.groups=2", "data.clients=6", "simulation.engine=inline"]
+SETTINGS = [
+    "data.partition=label-permuted",
+    "data.groups=2",
+    "data.clients=6",
+    "data.samples_per_client=100",
+    "simulation.engine=inline",
+]
 SETTINGS += ["strategy.num_clusters=2", "run.rounds=8", "data.drift=[[7, 0.34]]", "train.local_epochs=4"]
+SETTINGS += ["personal.serve=own", "personal.compare=false"]
 
 
 def test_a_line_has_the_clusters_that_devices_came_from(tmp_path):

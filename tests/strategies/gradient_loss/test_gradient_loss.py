@@ -81,11 +81,6 @@ def test_an_empty_cluster_may_be_left_alone_as_by_the_authors_of_ifca():
     assert all("told-cluster" not in i.config for i in strategy.plan(state, 2, list("ab")).values())
 
 
-def test_devices_are_told_by_what_to_judge():
-    strategy = GradientLoss(num_clusters=2, choice_batches=3)
-    assert strategy.plan(begin(strategy), 1, ["a"])["a"].config["choice-batches"] == 3
-
-
 def test_the_told_device_moves_its_cluster_and_keeps_its_identity():
     strategy = GradientLoss(num_clusters=2)
     state = strategy.update(begin(strategy), 1, replies(dict.fromkeys("ab", ((1, 1), 0)))).state
@@ -118,7 +113,7 @@ def test_ifca_sends_no_steps_and_remembers_none():
         create_strategy("ifca", {"gradient_weight": 0.5})
 
 
-def test_ifca_judges_by_all_local_data_unless_it_is_told_otherwise():
+def test_devices_are_told_by_what_to_judge_which_is_all_local_data_with_ifca():
     def asked(name, **options):
         strategy = create_strategy(name, {"num_clusters": 2, **options})
         return strategy.plan(begin(strategy), 1, ["a"])["a"].config
@@ -126,6 +121,7 @@ def test_ifca_judges_by_all_local_data_unless_it_is_told_otherwise():
     assert asked("ifca")["choice-batches"] == choice.ALL_BATCHES
     assert asked("ifca", choice_batches=1)["choice-batches"] == 1
     assert asked("gradient-loss")["choice-batches"] == 1
+    assert asked("gradient-loss", choice_batches=3)["choice-batches"] == 3
     assert "batch-loss" not in asked("gradient-loss")
     assert asked("gradient-loss", batch_loss="sum")["batch-loss"] == "sum"
     with pytest.raises(BouquetError, match=r"choice_batches = 0: .* equal to 1; or input should be 'all'"):

@@ -78,11 +78,12 @@ def test_the_euclidean_similarity_by_hand(device):
     assert reply.metrics[choice.SIMILARITY_GAP] == pytest.approx(0.2 * np.sqrt(2))
 
 
-def test_before_the_first_step_the_loss_decides(device):
-    reply = device("a", 0)(both(EVEN, [0.2, 0, 0, 0]), round_=1, version=0)
+@pytest.mark.parametrize(("round_", "version", "lost"), [(1, 0, 0), (2, 1, 1)])
+def test_before_the_first_step_and_without_the_kept_centers_the_loss_decides(device, round_, version, lost):
+    reply = device("a", 0)(both(EVEN, [0.2, 0, 0, 0]), round_=round_, version=version)
     assert reply.metrics[choice.CHOSEN] == 1
     assert choice.SIMILARITY_GAP not in reply.metrics
-    assert reply.metrics[protocol.STATE_LOST] == 0
+    assert reply.metrics[protocol.STATE_LOST] == lost
 
 
 def test_a_device_that_kept_the_centers_needs_no_steps(device):
@@ -104,12 +105,6 @@ def test_a_round_that_left_the_centers_as_they_were_does_not_cost_the_step(devic
     again = ask(both(EVEN, EVEN), round_=3, version=1)
     assert once.metrics[choice.SIMILARITY_GAP] == again.metrics[choice.SIMILARITY_GAP] == pytest.approx(2)
     assert once.metrics[choice.CHOSEN] == again.metrics[choice.CHOSEN] == 0  # the losses are equal
-
-
-def test_a_lost_state_is_noticed_and_the_loss_decides(device):
-    reply = device("a", 0)(both(EVEN, [0.2, 0, 0, 0]))
-    assert reply.metrics[protocol.STATE_LOST] == 1
-    assert reply.metrics[choice.CHOSEN] == 1
 
 
 def test_a_repeated_round_gives_the_same_answer(device):
