@@ -132,7 +132,7 @@ def _times(columns: Sequence[Sequence[str]]) -> list[float]:
     """Seconds since 1970 of each row, of one column, of two or of a date's parts; NaN where it is no time."""
     clock = Clock("", lambda: columns[0], {})
     try:
-        return [clock.seconds(parts) for parts in zip(*columns, strict=True)]
+        return clock.seconds(list(zip(*columns, strict=True))).tolist()
     except BouquetError:  # dates that may be of two days; that is said when all is read
         return [0.0] * len(columns[0])
 

@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 
 from bouquet.common.errors import BouquetError
 
-GAPS = frozenset({"", "na", "n/a", "nan", "null", "none", "-"})  # what stands for a value that is not there
+# What stands for a value that is not there: of spreadsheets, databases, Home Assistant, and strokes.
+GAPS = frozenset({"", "na", "n/a", "nan", "null", "none", "-", "--", "---", "–", "—", "−", "--.-", "?", "#n/a", "#nv"})
+GAPS |= {"<na>", "\\n", "n.a.", "unknown", "unavailable"}
 COMMON_GAPS = dict.fromkeys(("", "NA", "NaN", "nan", "null", "NULL", "None"), "nan")  # found without `lower`
-A_NUMBER = "a number that float32 holds, or nothing where there is a gap"
+A_NUMBER = "a number that float32 holds, or a gap (table.gaps names what stands for one, table.categories words)"
 # 1,234 is either; 0,5 and 12,34 and 1.234,5 have a decimal comma; 1,234.5 and 1,234,567 have commas between thousands.
 EITHER = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
 COMMA = re.compile(r"[-+]?(\d{1,3}(\.\d{3})+|\d*),\d+([eE][-+]?\d+)?")
@@ -23,7 +25,8 @@ THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?")
 POINTS = re.compile(r"[-+]?[1-9]\d{0,2}(\.\d{3})+")
 WITH_UNIT = re.compile(r"[-+−]?[\d.,]*\d(?:[eE][-+]?\d+)?\s*([^\d\s.,].{0,9})")
 MOSTLY = 0.9  # of a column's cells, that end in the same unit
-BLANKS = str.maketrans({"−": "-", "\u00a0": None, "\u202f": None, "'": None, "’": None})
+NOTHING = "\u00a0\u2009\u200b\u202f'’=\""  # between thousands, and ="21.5", which spreadsheets take for text
+BLANKS = str.maketrans({"−": "-"} | dict.fromkeys(NOTHING, None))
 
 Floats = NDArray[np.float64]
 

@@ -264,7 +264,7 @@ class _Reading:
         goals = [numbers(column) for column in targets] if labels is None else []
         if about.time:
             texts = list(zip(*(cells[column] for column in about.time), strict=True))
-            times = np.array([self.clock.seconds(parts) for parts in texts])
+            times = self.clock.seconds(texts)
             checked(", ".join(about.time), [" ".join(parts) for parts in texts], np.isnan(times), A_TIME)
             found.times.append(times[fits])
         found.inputs.append(np.concatenate(inputs, axis=1)[fits])

@@ -33,6 +33,7 @@ SEPARATORS = (",", ";", "\t", "|", " ")  # the last of them stands for any white
 PARTS = 10_000  # rows of Parquet that are in memory as text at once
 PREAMBLE = 100  # lines that a header may come after
 QUOTED = 20  # lines that a cell in quotation marks may go over
+LOST = 16 * "\0"  # what a card has where power was lost
 SNIFFED = 4096  # bytes, to see whether each character is two
 A_ROW_IS_LEFT_OUT = "A row of this device's table is longer or shorter than its header."
 
@@ -190,7 +191,11 @@ class Sheet:
         try:
             for number, line in enumerate(text, 1):
                 if line.endswith(("\n", "\r")):
-                    yield number, self._decoded(line)
+                    *torn, rest = line.split(LOST)
+                    if any(part.strip("\0") for part in torn):  # what follows is of another row
+                        why = f"{self.file}, line {number} is torn by zeros, as where power was lost."
+                        self.damage.add(BouquetError(why, public=A_ROW_IS_LEFT_OUT))
+                    yield number, self._decoded(rest)
                 elif line.strip("\0"):
                     self.notes.append(f"The last line of {self.file.name} has no end yet, and is passed over.")
         except EOFError:
@@ -223,7 +228,7 @@ class Sheet:
 
     def _decoded(self, line: str) -> str:
         if "\0" in line:
-            line = line.replace("\0", "")  # what a card has where power was lost
+            line = line.replace("\0", "")
         if line.isascii():
             return line
         try:

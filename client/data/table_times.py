@@ -24,9 +24,16 @@ BEGUN = 30 * DAY  # that one which began in 2000 may have run
 MONTHS = "janfebmaraprmayjunjulaugsepoctnovdec"
 STAMP = re.compile(
     r"(\d{1,4})([./ -])(\d{1,2}|[A-Za-z]{3})\2(\d{4}|\d{1,2})"
-    r"(?:(?:[T,]|\s)\s*(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?(?:\s*([AaPp])\.?[Mm]\.?)?)?"
-    r"\s*(Z|UTC|GMT|[-+]\d{2}:?\d{2})?"
+    r"(?:[T,_\s]\s*(\d{1,2})([:.-])(\d{2})(?:\6(\d{2})(?:[.,](\d{1,9}))?)?(?:\s*([AaPp])\.?[Mm]\.?)?"
+    r"\s*(Z|(?:UTC|GMT)?[-+]\d{1,2}(?::?\d{2})?|[A-Z]{3,4})?(?:\s*[\[(].*[\])])?)?"
 )
+# Wed Oct 14 12:30:00 CEST 2026, as a script's `date` has it, mails, and October 14, 2026 at 12:30PM.
+WORDED = re.compile(
+    r"(?:[A-Za-z]{3,9},? +)?(?:([A-Za-z]{3})[a-z]* +(\d{1,2})|(\d{1,2}) +([A-Za-z]{3})[a-z]*),?"
+    r"(?: +(\d{4}),?)?(?: +at)? +(\d.*?)(?: +(\d{4}))?"
+)
+ZONES = {"Z": 0, "UTC": 0, "GMT": 0, "WET": 0, "WEST": 1, "BST": 1, "CET": 1, "CEST": 2, "MEZ": 1, "MESZ": 2, "EET": 2}
+ZONES |= {"EEST": 3, "EST": -5, "EDT": -4, "CST": -6, "CDT": -5, "MST": -7, "MDT": -6, "PST": -8, "PDT": -7}
 COMPACT = re.compile(r"(?:19|20)\d{6}(?:\d{4}|\d{6})")  # 20261014123000
 
 Floats = NDArray[np.float64]
@@ -46,13 +53,20 @@ class Clock:
 
     def __init__(self, order: str, stamps: Callable[[], Iterable[str]], form: dict[str, None]) -> None:
         self.order, self.stamps, self.form = order, stamps, form
-        self._known = order
+        self._known, self.doubt = order, ""  # a date that may be of two days
 
-    def seconds(self, parts: Sequence[str]) -> float:
-        """Seconds since 1970, NaN where it is no time: of one cell, of a date and a time of day, or of a date's parts.
+    def seconds(self, cells: Sequence[Sequence[str]]) -> Floats:
+        """Seconds since 1970 (n,), of one cell, a date and a time of day, or a date's parts; NaN where it is no time.
 
-        Raises `BouquetError` where a date may be of two days.
+        Raises `BouquetError` where dates may be of two days; a single one, of a row that is torn, is no time.
         """
+        self.doubt = ""
+        found = np.array([self._of_parts(parts) for parts in cells])
+        if self.doubt and 2 * np.isnan(found).sum() >= len(found):
+            raise _two_days(self.doubt)
+        return found
+
+    def _of_parts(self, parts: Sequence[str]) -> float:
         try:
             if len(parts) > 2:
                 numbers = [float(part) for part in parts]
@@ -60,16 +74,20 @@ class Clock:
                     return math.nan
                 return datetime(*map(int, numbers), tzinfo=UTC).timestamp()  # type: ignore[misc, arg-type]
             return self._of_text(_together(*parts) if len(parts) == 2 else parts[0])
-        except (ValueError, OverflowError):
+        except (ValueError, OverflowError, LookupError):
             return math.nan
 
     def _of_text(self, text: str) -> float:
-        if text[4:5] == "-" or (len(text) == 8 and text.isdigit()):
+        # 2026-10-14_01-15 is a time of day, and no zone of 15 hours.
+        if (text[4:5] == "-" and text[13:14] != "-") or (len(text) == 8 and text.isdigit()):
             with contextlib.suppress(ValueError):
                 return seconds_of(text)  # 20260301 is a date in ISO 8601's short form, not some second of 1970
         if COMPACT.fullmatch(text):
             with contextlib.suppress(ValueError):
                 return seconds_of(f"{text[:8]}T{text[8:]}")
+        if (match := WORDED.fullmatch(text)) is not None:
+            month, day, day_, month_, year, rest, year_ = match.groups()
+            text = f"{day or day_}-{month or month_}-{year or year_} {rest}"
         if (match := STAMP.fullmatch(text)) is not None:
             return self._of_stamp(match)
         try:
@@ -84,11 +102,12 @@ class Clock:
         return math.nan
 
     def _of_stamp(self, match: re.Match[str]) -> float:
-        first, mark, second, third, hour, minute, second_, fraction, half, zone = match.groups()
+        first, mark, second, third, hour, _, minute, second_, fraction, half, zone = match.groups()
         if len(first) == 3 or len(first + third) < 3 or max(int(minute or 0), int(second_ or 0) - 1) > 59:
             return math.nan
         if second.isdigit() and len(first) < 3 and not (order := self._order(first, mark, second, third)):
-            raise _two_days(match[0])
+            self.doubt = self.doubt or match[0]
+            return math.nan
         if not second.isdigit():
             order, second = "year-month-day" if len(first) == 4 else "day-month-year", str(_month(second))
         elif len(first) > 2:
@@ -99,11 +118,20 @@ class Clock:
             year += 2000
         if half:
             hours = hours % 12 + 12 * (half in "pP")
-        day = datetime(year, parts["month"], parts["day"], tzinfo=_zone(zone))
+        day = datetime(year, parts["month"], parts["day"], tzinfo=self._zone(zone or "Z"))
         moment = day + timedelta(hours=hours, minutes=int(minute or 0), seconds=int(second_ or 0))
         if hours > 24 or (hours == 24 and moment != day + timedelta(days=1)):
             return math.nan
         return moment.timestamp() + float(f"0.{fraction or 0}")
+
+    def _zone(self, text: str) -> timezone:
+        name, sign, hours, minutes = re.fullmatch(r"([A-Z]*)([-+]?)(\d{0,2}):?(\d*)", text).groups()  # type: ignore[union-attr]
+        if sign:
+            ahead = timedelta(hours=int(hours), minutes=int(minutes or 0))
+            return timezone(ahead if sign == "+" else -ahead)
+        if ZONES[name]:
+            self.form[f"times in {name}"] = None
+        return timezone(timedelta(hours=ZONES[name]))
 
     def _order(self, first: str, mark: str, second: str, third: str) -> str:
         """Of a date whose year is not first, or has two digits; '' where it is not known."""
@@ -175,13 +203,6 @@ def _month(name: str) -> int:
     if place % 3:
         raise ValueError(name)
     return place // 3 + 1
-
-
-def _zone(text: str | None) -> timezone:
-    if not text or text[0] not in "+-":
-        return UTC
-    ahead = timedelta(hours=int(text[1:3]), minutes=int(text[-2:]))
-    return timezone(ahead if text[0] == "+" else -ahead)
 
 
 def _two_days(text: str) -> BouquetError:

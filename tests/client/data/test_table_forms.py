@@ -17,8 +17,8 @@ LEVEL = np.round(np.linspace(40, 80, 400), 1)
 TEMP = np.round(np.linspace(-5, 25, 400), 1)
 
 
-def stamps(form):
-    return [np.datetime64(int(t), "s").item().strftime(form) for t in HOURS]
+def stamps(form, ahead=0):
+    return [np.datetime64(int(t) + 3600 * ahead, "s").item().strftime(form) for t in HOURS]
 
 
 def rows(times=None, sep=",", point=".", head=("time", "level", "temp"), end=""):
@@ -51,6 +51,15 @@ TABLES = {
     "without a zero": (rows([s.replace(" 0", " ") for s in stamps("%Y-%m-%d %H:%M")]), []),
     "midnight is 24": (rows([s.replace("T00:", "T24:") if "T00" in s else s for s in stamps("%Y-%m-%dT%H:%M")]), None),
     "zone": (rows(stamps("%Y-%m-%d %H:%M:%S UTC")), []),
+    "named zone": (rows(stamps("%d.%m.%Y %H:%M CEST", 2)), ["day first", "times in CEST"]),
+    "Java": (rows(stamps("%Y-%m-%dT%H:%M:%S+02:00[Europe/Berlin]", 2)), []),
+    "JavaScript": (rows(stamps("%a %b %d %Y %H:%M:%S GMT+0200 (CEST)", 2)), []),
+    "shell": (rows(stamps("%a %b %d %I:%M:%S %p UTC %Y")), []),
+    "mail": (rows([f'"{s}"' for s in stamps("%a, %d %b %Y %H:%M:%S +0000")]), []),
+    "IFTTT": (rows([f'"{s}"' for s in stamps("%B %d, %Y at %I:%M%p")]), []),
+    "names of files": (rows(stamps("%Y-%m-%d_%H-%M")), []),
+    "points in times": (rows(stamps("%d.%m.%Y %H.%M")), ["day first"]),
+    "text": ([rows()[0], *(f'{t},="{a}",="{b}"' for t, a, b in (r.split(",") for r in rows()[1:]))], []),
     "compact": (rows(stamps("%Y%m%d%H%M%S")), []),
     "milliseconds": (rows([f"{t}000" for t in HOURS]), ["times in milliseconds"]),
     "nanoseconds": (rows([f"{t}000000000" for t in HOURS]), ["times in nanoseconds"]),
@@ -238,3 +247,23 @@ def test_tables_in_folders_below_and_what_may_be_a_spreadsheets_days_are_said(tm
     assert any("1 tables in folders" in note and "old/b.csv" in note for note in read_table(tmp_path, ABOUT).notes)
     days = [rows()[0], *(f"{46_000 + k / 24},1.0,2.0" for k in range(9))]
     assert "a spreadsheet's day numbers" in read_table(written(tmp_path, days, name="days.csv"), ABOUT).notes[0]
+
+
+@pytest.mark.parametrize("torn", [
+    lambda row, k: row[k:],  # 26-10-18T03:00 may be of two days, and costs nobody the others
+    lambda row, k: row[:k] + "\0" * 600 + "2026-10-18T05:00:00,50.2,5.0",  # power was lost
+], ids=["beginning", "zeros"])  # fmt: skip
+def test_a_torn_row_costs_itself(torn, tmp_path):
+    lines = rows()
+    for k in range(1, 19):
+        table = read_table(written(tmp_path, [*lines[:100], torn(lines[100], k), *lines[101:]]), ABOUT)
+        assert (table.left_out, len(table.times)) == (1, 399)
+    with pytest.raises(BouquetError, match=r"line 101 (is torn by zeros|is of 1970)"):
+        read_table(tmp_path / "data.csv", ABOUT, strict=True)
+
+
+def test_words_for_no_value_are_gaps(tmp_path):
+    words = ["unavailable", "unknown", "#N/A", "#NV", "?", "---", "—", r"\N", "<NA>", "-nan"]
+    path = written(tmp_path, ["time,level,temp", *(f"{60 * k},{w},1" for k, w in enumerate(words))])
+    table = read_table(path, ABOUT, strict=True)
+    assert table.gaps == {"level": len(words)}
