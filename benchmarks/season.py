@@ -103,7 +103,7 @@ class Season:
         (folder / "season.toml").write_text(SETTINGS.format(least=LEAST))
         self.settings = load_settings(folder / "season.toml")
         self.one, self.generator = initial_model(self.settings), torch.Generator().manual_seed(6001)
-        self.start("server", "server", "--settings", "season.toml", "--insecure", "--port", str(self.port))
+        self.start("server", "server", "season.toml", "--insecure", "--port", str(self.port))
 
     # --- what its people do -------------------------------------------------------------------------------------
 
