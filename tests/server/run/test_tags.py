@@ -144,7 +144,7 @@ def silent_at_first(fleet, node, times):
 def test_who_was_too_busy_to_say_its_tags_is_asked_again_soon(tmp_path, monkeypatch):
     monkeypatch.setattr(nodes, "IDENTIFY_TIMEOUT", 0.1)
     monkeypatch.setattr(nodes, "SHORTEST_REST", 0.01)
-    monkeypatch.setattr("bouquet.server.run.loop.PAUSE_FOR_LOOK", 0.0)
+    monkeypatch.setattr("bouquet.server.run.attendance.PAUSE_FOR_LOOK", 0.0)
     fleet = Fleet(tmp_path, CHOSEN, "server.min_clients=2", "server.straggler_grace=0.1", a=["roof"], b=["roof"])
     silent_at_first(fleet, 2, times=2)
     fleet.run()
