@@ -98,8 +98,9 @@ def rollback(
     """Have this device, or a cluster of a run, use the model before again.
 
     A device keeps the two before the one in use, and goes back by itself: no server is needed, and training goes on as
-    it is. It stays until a newer one is better than both. A cluster, on the server by
-    RUN and --cluster, begins its next round with the version.
+    it is. It stays until a newer one is better than both.
+
+    On the server, RUN and --cluster name a cluster. It begins its next round with the version.
     """
     if run is not None or cluster is not None or to is not None:
         from bouquet.monitor.status import collect

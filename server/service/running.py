@@ -19,8 +19,7 @@ from bouquet.server.service.admission import Admission
 from bouquet.server.service.certificates import Certificates
 from bouquet.server.service.grid import FleetGrid
 from bouquet.server.service.open_files import raise_open_files, watch
-from bouquet.server.service.service import Service
-from bouquet.server.service.upkeep import Door
+from bouquet.server.service.service import Door, Service
 
 ENDS = "The server ends."
 M_ARENA_MAX, ARENAS = -8, 2

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -27,15 +28,27 @@ from bouquet.common.wire.transfer import (
     Pace,
     WireError,
 )
+from bouquet.server.service.admission import Admission
 from bouquet.server.service.connections import A_CALL, Connections, Refusals, door_options, peer_named
 from bouquet.server.service.devices import Contents, Device, Dispatch, Stream, node_of
 from bouquet.server.service.greeting import RELEASE, TurnedAway, frame_of, hello_of, identity
 from bouquet.server.service.replies import ReplyReceiver
-from bouquet.server.service.upkeep import Door, Upkeep
+from bouquet.server.service.upkeep import Upkeep
 
 PING_SECONDS = 5.0  # in which a device answers that is there
 FOUND_SECONDS = 2.0  # in which devices read that the server ends
 BUNDLE = "code.zip"  # in the service's folder
+
+
+@dataclass
+class Door:
+    """What the service is told: where it listens, its certificates, who is admitted, and where its files lie."""
+
+    address: str
+    folder: Path
+    credentials: grpc.ServerCredentials | None = None
+    admission: Admission | None = None
+    report: Callable[[str], None] = lambda line: None
 
 
 @dataclass
@@ -59,7 +72,7 @@ class Service:
         )
         self._refusals = Refusals(self.door.report)
         self._paces: dict[str, Pace] = {}  # of registered devices, by name
-        self._upkeep = Upkeep(self, self.door)
+        self._upkeep = Upkeep(self, self.door.admission, self.door.folder, self.door.report)
         self._over = threading.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 

@@ -6,11 +6,8 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
-
-import grpc
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.system.files import write_json
@@ -24,17 +21,6 @@ from bouquet.server.service.replies import ReplyReceiver
 
 FORGET_SECONDS = 3600.0  # after which a device without a name that has gone is nobody
 MOST_GONE = 1000  # of them: of more the oldest are nobody at once
-
-
-@dataclass
-class Door:
-    """What the service is told: where it listens, its certificates, who is admitted, and where its files lie."""
-
-    address: str
-    folder: Path
-    credentials: grpc.ServerCredentials | None = None
-    admission: Admission | None = None
-    report: Callable[[str], None] = lambda line: None
 
 
 class Connected(Protocol):
@@ -56,8 +42,10 @@ class Connected(Protocol):
 class Upkeep:
     """Of the service, in its event loop; ``has_changed`` says that another device has connected, or one has gone."""
 
-    def __init__(self, service: Connected, door: Door) -> None:
-        self.service, self.door = service, door
+    def __init__(
+        self, service: Connected, admission: Admission | None, folder: Path, report: Callable[[str], None]
+    ) -> None:
+        self.service, self.admission, self.folder, self.report = service, admission, folder, report
         self.has_changed = True
 
     async def keep_looking(self) -> None:
@@ -70,7 +58,7 @@ class Upkeep:
             except Exception as error:
                 text = f"Looking after the devices failed ({type(error).__name__}: {error})."
                 if text != reported:
-                    self.door.report(text)
+                    self.report(text)
                 reported = text
 
     async def _look(self) -> None:
@@ -81,7 +69,7 @@ class Upkeep:
             for identifier in [i for i, one in device.tasks.items() if one.until < now]:
                 self.service.cancel(device, identifier)
         self._forget_gone()
-        admission = self.door.admission
+        admission = self.admission
         if admission is not None and await asyncio.to_thread(admission.look):
             self._admit_again(admission)
 
@@ -110,7 +98,7 @@ class Upkeep:
 
     def renew(self, device: Device) -> None:
         """Send a device its new certificate, where it does not show that yet."""
-        admission, stream = self.door.admission, device.stream
+        admission, stream = self.admission, device.stream
         if admission is None or stream is None or device.name is None:
             return
         newest = admission.newest.get(device.name)
@@ -132,4 +120,4 @@ class Upkeep:
             for device in self.service.devices.values()
         ]
         with contextlib.suppress(BouquetError):  # on a full disk
-            write_json(self.door.folder / CONNECTIONS, connections)
+            write_json(self.folder / CONNECTIONS, connections)

@@ -76,6 +76,11 @@ def test_unknown_layer_empty_model_and_wrong_vector():
         layout.unflatten(np.zeros(7, dtype=np.float32))
 
 
+def test_json_round_trip():
+    layout = ParameterLayout.of(MODEL)
+    assert ParameterLayout.from_json(layout.to_json()) == layout
+
+
 @given(st.data())
 def test_any_float_model_survives_the_way_there_and_back(data):
     shapes = data.draw(st.lists(st.lists(st.integers(1, 3), max_size=3), min_size=1, max_size=4))

@@ -32,6 +32,12 @@ def test_a_layer_without_a_range_is_all_zero():
         assert layer_discrepancies(np.ones_like(W), np.ones(4, np.float32), LAYOUT, scaling) == {"a": 0.0, "b": 0.0}
 
 
+def test_counters_take_no_part():
+    layout = ParameterLayout.of({"n.weight": np.zeros(2, dtype=np.float32), "n.count": np.zeros(1, dtype=np.int64)})
+    W = np.array([[0, 3, 1000], [0, 1, 3000]], dtype=np.float32)
+    assert layer_discrepancies(W, W.mean(axis=0), layout, "model") == {"n": 0.5 / 2}
+
+
 def test_slow_layers_by_hand():
     """Eq. 6: the mean of the three is 2; 0.9 is below 0.5 · 2 and 1 is not."""
     found = {"a": 0.9, "b": 4.1, "c": 1.0}
