@@ -60,6 +60,20 @@ def test_it_is_not_asked_and_named_and_comes_back(scripted, play):
     assert strategy.centers(strategy.state).tolist() == [[9.0] * 8]
 
 
+def test_a_device_that_says_itself_that_it_cannot_is_asked_again(scripted, play):
+    asked = []
+
+    def refusing(message):
+        if message.metadata.message_type == protocol.IDENTIFY:
+            return protocol.reply(message, "x", {})
+        asked.append(1)
+        return refusal(message, "The disk is full.")
+
+    clients = {1: scripted("a", lambda start, _: start + 1), 2: scripted("b", lambda start, _: start + 1), 9: refusing}
+    play(FedAvg(identify=True), InlineGrid(clients), range(1, 6))
+    assert len(asked) == 5
+
+
 def test_one_that_sends_what_is_no_message_is_refused_and_has_not_failed(scripted, play):
     asked = []
 

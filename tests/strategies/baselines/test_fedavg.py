@@ -12,7 +12,7 @@ from bouquet.client.data.loading import load_partition
 from bouquet.common import protocol
 from bouquet.common.model.build import initial_model
 from bouquet.experiments.simulation.inline_grid import InlineGrid
-from bouquet.strategies.baselines.fedavg import FedAvg, FedProx
+from bouquet.strategies.baselines.fedavg import FedAvg, FedDWS, FedProx
 from bouquet.strategies.baselines.standalone import Standalone
 from bouquet.strategies.registry import create_strategy
 from tests.helpers.real_devices import Federation
@@ -78,6 +78,16 @@ def test_the_model_moves_half_the_way_to_the_mean(name, steps, scripted, play):
     for round_, moved in enumerate(steps, start=1):
         play(strategy, clients(scripted), range(round_, round_ + 1))
         assert strategy.centers(strategy.state).tolist() == [[moved] * 8]
+
+
+def test_a_whole_step_by_samples_is_fedavg(scripted, play, monkeypatch):
+    monkeypatch.setattr(FedDWS, "step_size", 1.0)
+    found = []
+    for name in ("feddws", "fedavg"):
+        strategy = create_strategy(name, {}, identify=True)
+        play(strategy, clients(scripted), range(1, 4))
+        found.append(strategy.centers(strategy.state))
+    np.testing.assert_allclose(*found, rtol=1e-6)
 
 
 @pytest.mark.parametrize("partition", ["pathological", "dirichlet"], ids=["equal parts", "unequal parts"])
