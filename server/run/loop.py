@@ -176,7 +176,7 @@ class _Run:
             """Each reply is read, counted and dropped before the next one is asked for."""
             late, nodes = strategy.late, set(self.grid.get_node_ids())
             older = {message: task.node for message, task in late.awaited.items() if task.node in nodes}
-            enough = getattr(self.grid, "enough", late.enough)(len(messages) + len(older))
+            enough = getattr(self.grid, "enough", strategy.replies_to_end)(len(messages) + len(older))
             for reply in replies_to(self.grid, messages, strategy.round_patience, silent, times, older, enough):
                 answered.append(reply.metadata.reply_to_message_id)
                 yield reply

@@ -148,7 +148,7 @@ class MethodHooks(ABC, Generic[State]):
         return {}
 
     def wants_late(self, state: State) -> bool:
-        """Whether replies to older rounds can be used in this one, of a method that takes them at all."""
+        """Whether a reply to this round may come in a later one, of a method that takes any; else it is waited for."""
         return True
 
     def trained_record(self, reply: ClientReply) -> str:

@@ -144,10 +144,6 @@ class Receiver(MethodHooks[State], Sampling):
                 each.arrived(client, arrival)
             if self._note_rest(client, arrival):
                 continue
-            if late and self.state is not None and not self.wants_late(self.state):
-                now.failures[client] = "It replied to an older task, which the method cannot use at this point."
-                self._note_unusable(client, arrival)
-                continue
             try:
                 upload = planned[1].upload if planned else None
                 reply = read_reply(arrival, layout, upload, self.weighted_by_key, self.arrayrecord_key, find)

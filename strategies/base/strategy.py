@@ -150,7 +150,7 @@ class MethodStrategy(Participants[State], Strategy):
         for client, reason in now.failures.items():
             log(WARNING, "round %s goes on without %s: %s", server_round, client, reason)
         expected = now.sampled - len(now.rested)
-        expected = self.late.enough(expected + len(self.late.awaited)) or expected  # with a buffer so many end a round
+        expected = self.replies_to_end(expected + len(self.late.awaited)) or expected
         if len(usable) < (least := fewest_replies(self.min_replies, expected)):
             if usable:
                 share = "" if least == self.min_replies else f" of {expected} ({least})"
@@ -256,6 +256,13 @@ class MethodStrategy(Participants[State], Strategy):
         """Note the nodes that never answered, with the reason, as failures of this round."""
         for node, reason in silent.items():
             self._now.failures[self._client(node)] = reason
+
+    def replies_to_end(self, at_work: int) -> int | None:
+        """How many replies end a round in which so many clients are at work; None where all of them are waited for.
+
+        A buffer holds once the method `wants_late` replies: until then a late one would be work for nothing.
+        """
+        return None if self.state is not None and not self.wants_late(self.state) else self.late.enough(at_work)
 
     def end_round(
         self, round_: int, messages: Sequence[Message], answered: Collection[str], silent: Mapping[int, str], now: float

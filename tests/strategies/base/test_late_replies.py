@@ -14,6 +14,7 @@ from bouquet.strategies.base.late_replies import LateReplies
 from bouquet.strategies.baselines.fedavg import FedAvg
 from bouquet.strategies.baselines.fl_hc import FLHC
 from bouquet.strategies.fedac.strategy import FedAC
+from bouquet.strategies.fesem.strategy import FeSEM
 from bouquet.strategies.gradient_loss.strategy import GradientLoss
 
 CANNOT = {"fedsgd", "cfl", "gradient-loss", "ifca", "fedtsdp", "dc-pfl", "feddane"}
@@ -24,7 +25,7 @@ def play(strategy, grid, initial, *rounds):
     for round_ in rounds:
         messages = list(strategy.configure_train(round_, initial, {}, grid))
         older = {message: task.node for message, task in strategy.late.awaited.items()}
-        enough, silent = strategy.late.enough(len(messages) + len(older)), {}
+        enough, silent = strategy.replies_to_end(len(messages) + len(older)), {}
         replies = list(replies_to(grid, messages, strategy.round_patience, silent, None, older, enough))
         strategy.give_up(silent)
         strategy.aggregate_train(round_, replies)
@@ -115,13 +116,20 @@ def test_a_late_reply_that_is_malformed_is_refused_by_name(scripted, initial):
     assert strategy.train_round.refused == {"b"}
 
 
-def test_a_method_does_not_take_it_while_it_compares_models_of_one_start(scripted, initial):
-    strategy = made(FLHC, warmup_rounds=3)
-    play(strategy, two(scripted), initial, 1, 2, 3)
-    assert strategy.train_round.failures == {
-        "b": "It replied to an older task, which the method cannot use at this point."
-    }
-    assert not strategy.train_round.refused
+@pytest.mark.parametrize(
+    ("kind", "options", "common"), [(FLHC, {"warmup_rounds": 2, "num_clusters": 2}, 3), (FeSEM, {"num_clusters": 2}, 1)]
+)
+def test_while_a_method_compares_models_of_one_start_a_round_waits_for_all(scripted, initial, kind, options, common):
+    grid, strategy = two(scripted), made(kind, **options)
+    came = []
+    for round_ in range(1, common + 3):
+        play(strategy, grid, initial, round_)
+        came.append((round(grid.clock(), 3), strategy.train_round.replies.clients))
+    together = [(2.5 * (i + 1), ("a", "b")) for i in range(common)]
+    end = 2.5 * common
+    assert came == [*together, (end + 1, ("a",)), (end + 2, ("a",))]
+    assert not strategy.train_round.failures
+    assert len(set(strategy.assignment(strategy.state).values())) == 2
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -153,10 +161,10 @@ def test_a_late_model_of_a_devices_own_counts_as_it_is(scripted, initial):
     devices = {1: scripted("a", plus(1)), 2: scripted("b", plus(1)), 3: scripted("c", plus(5))}
     grid, strategy = TimedGrid(devices, speeds=(10, 10, 4)), made(FedAC, 0.6, num_clusters=1, tuning="off")
     strategy.similarity = "l2"
-    play(strategy, grid, initial, 1, 2, 3)
+    play(strategy, grid, initial, 1, 2, 3, 4)
     assert strategy.train_round.came_late == {"c": 2}
     rows = dict(zip(strategy.train_round.replies.clients, strategy.train_round.replies.W[:, 0], strict=True))
-    assert rows["c"] == 5  # and not as many more as today's center is
+    assert rows["c"] == pytest.approx(7 / 3 + 5)  # 7/3 is what it was sent; and not as many more as today's center is
 
 
 @pytest.mark.parametrize("method", ["ifca", "gradient-loss"])
