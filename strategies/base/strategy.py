@@ -235,7 +235,7 @@ class MethodStrategy(Participants[State], Strategy):
         """Continue from what `checkpoint` gave."""
         self.layout = layout
         self.state = load_state(self.state_class, arrays, rest)
-        for each in filter(lambda each: each.key in rest, self.filters):  # a checkpoint of an older release lacks some
+        for each in filter(lambda each: each.key in rest, self.filters):  # a run may go on with others
             prefix = f"{each.key}/"
             own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
             each.load(own, rest[each.key])
