@@ -274,7 +274,7 @@ def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN")],
     web: options.Web = None,
 ) -> None:
-    """Write report.html into a run's folder, finished or not; with --web, offer it as a page, beside other runs."""
+    """Write report.html into a run's folder, finished or not; with --web, show it as a page, with other runs."""
     from bouquet.experiments.report.run_report import write_report
     from bouquet.federation.run import live_page
 

@@ -42,7 +42,7 @@ class Attendance:
         if self.names is not None:
             notices = dict(self.names.notices)
             self.names.notices.clear()
-            self.notify(notices | dict(self.names.twins()))
+            self.notify(notices | dict(self.names.duplicates()))
         return there
 
     def notify(self, notices: Mapping[int, str]) -> None:

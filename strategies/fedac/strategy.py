@@ -22,7 +22,7 @@ import numpy as np
 from bouquet.common.errors import BouquetError
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import ARRAYS, ClientReply, Instruction, Payload, Proximal
-from bouquet.common.protocol.offers import LAYERS, TERMS
+from bouquet.common.protocol.capabilities import LAYERS, TERMS
 from bouquet.strategies.base.method import count_moved
 from bouquet.strategies.base.options import Count, Weight
 from bouquet.strategies.base.replies import Replies

@@ -40,7 +40,7 @@ class FedTSDPState:
 
 def answered(state: FedTSDPState, replies: Replies) -> tuple[FedTSDPState, Replies]:
     """Who replied, and without those that had to begin from layers that were neither theirs nor their cluster's."""
-    lost_layers = replies.lost - {*state.missed_rounds}  # the others had been sent a spare
+    lost_layers = replies.lost - {*state.missed_rounds}  # the others had been sent a fallback
     replied = {*replies.clients}
     state = replace(
         state,

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.parameters.layout import ParameterLayout, Vector
-from bouquet.common.protocol import ARRAYS, SPARE, Instruction, Payload
-from bouquet.common.protocol.offers import LAYERS
+from bouquet.common.protocol import ARRAYS, FALLBACK, Instruction, Payload
+from bouquet.common.protocol.capabilities import LAYERS
 from bouquet.strategies.base.method import Ask, Outcome, one_model
 from bouquet.strategies.base.options import Above0, Above0To1, Share, Weight
 from bouquet.strategies.base.replies import PublicData, Replies
@@ -56,7 +56,7 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
     its number of samples; its losses and accuracies. What it is sent: the shared layers of its cluster's mean. Personal
     layers of others reach it only as their mean over a cluster (which may have one member), and only when it has none
     of its own: one that is new, or said that it lost them, is sent all layers; one that failed to reply when it was
-    last asked is sent the personal ones as a spare, in case that it comes back without its own.
+    last asked is sent the personal ones as a fallback, in case that it comes back without its own.
 
     Needs public, unlabelled data: `public` has to be set (`bouquet.server.run.build.build_strategy` does).
 
@@ -117,7 +117,7 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
             center, has_none = state.centers[state.assignment[client]], client in state.lost_layers
             models = {ARRAYS: Payload(center, layers if has_none else shared)}
             if personal and client in state.missed_rounds and not has_none:
-                models[SPARE] = Payload(center, personal)
+                models[FALLBACK] = Payload(center, personal)
             instructions[client] = Instruction(models)
         return instructions
 

@@ -38,7 +38,7 @@ from bouquet.strategies.gradient_loss.wire import (
     step_record,
 )
 
-_CENTERS = "centers"  # what the device keeps aside
+_CENTERS = "centers"  # the name under which the device keeps them
 
 Centers = list[Vector]  # of all clusters, in order
 Batches = Sequence[tuple[Tensor, Tensor]]

@@ -28,7 +28,7 @@ import numpy as np
 from bouquet.common import protocol
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import ClientReply, Instruction, Payload
-from bouquet.common.protocol.offers import TRAINING
+from bouquet.common.protocol.capabilities import TRAINING
 from bouquet.strategies.base.groups import NumClusters
 from bouquet.strategies.base.method import Outcome, count_moved
 from bouquet.strategies.base.options import Count, Share
