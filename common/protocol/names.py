@@ -21,9 +21,7 @@ TEXT = "text"
 # What a device says of itself beside its name, when it is asked who it is.
 DEVICE_ID = "device-id"  # of its state folder; stays when its name changes
 RELEASE = "release"  # of Bouquet
-CAPABILITIES = (
-    "capabilities"  # what a ClientApp that is not Bouquet's own can do (`bouquet.common.protocol.capabilities`)
-)
+CAPABILITIES = "capabilities"  # of a ClientApp that is not Bouquet's own (`bouquet.common.protocol.capabilities`)
 REFUSES = "refuses"  # why the device's owner lets it take no part in the run
 TAGS = "tags"  # what its owner calls it by, for runs that choose by them
 CONDITIONS = "conditions"  # there when its owner says when it may work: it is asked before it is chosen

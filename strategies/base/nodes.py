@@ -80,10 +80,9 @@ class Nodes:
 
     A device that comes back under a new node id is the client it was. ``refusing`` are nodes that did not run the
     server's code, or whose owner does not allow the run: they are sent no model, but asked again who they are, because
-    another release may be installed there by then, what was to answer was killed, or the owner allows more. One that
-    says nothing then is asked ever more rarely, because a question that nobody answers costs a round
-    `IDENTIFY_TIMEOUT`: ``silences`` counts these questions, until a reply of the node can be used. Whatever else it
-    says leaves them counted.
+    another release may be installed by then, or the owner may allow more. One that does not answer costs the round
+    `IDENTIFY_TIMEOUT`, so it is asked ever more rarely: ``silences`` counts the questions that it left unanswered, and
+    its next usable reply sets that back.
 
     ``resting`` are nodes whose owner does not let them work now. They are sent no model, count as no failure, and are
     asked again at the time that they said. ``conditional`` are those whose owner has such conditions.
