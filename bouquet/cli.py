@@ -8,7 +8,7 @@ import signal
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -87,25 +87,19 @@ def demo(
     seed: options.Seed = None,
     strategy: options.Strategy = None,
     set_: options.Overrides = None,
-    task: Annotated[
-        Literal["classification", "forecast"], typer.Option(help="Digits to tell apart, or tables to forecast from.")
-    ] = "classification",
     web: options.Web = None,
 ) -> None:
     """Start a real federation on this machine: a server and six clients, trained over gRPC in a few seconds.
 
-    The clients hold handwritten digits, turned by 0, 120 or 240 degrees; with --task forecast tables of the level in a
-    tank, which a valve fills or drains. Nobody tells the server which is which. With --web the live page is there
-    while it runs, and until Ctrl-C.
+    The clients hold handwritten digits, turned by 0, 120 or 240 degrees, and nobody tells the server which is which.
+    With --web the live page is there while it runs, and until Ctrl-C.
     """
     from bouquet.common.settings import parse_settings
     from bouquet.federation.demo import DEMO, run_demo, unused_folder
-    from bouquet.federation.demo_sensors import FORECAST
 
-    demo_ = FORECAST if task == "forecast" else DEMO
-    given = [f"{key}={value}" for key, value in (("run.rounds", rounds), ("run.seed", seed)) if value is not None]
-    base = parse_settings({}, demo_ if strategy is None else {k: v for k, v in demo_.items() if "strategy." not in k})
-    chosen = options.override(base, [*(set_ or []), *given, *([f"strategy.name={strategy}"] if strategy else [])])
+    short = {"run.rounds": rounds, "run.seed": seed, "strategy.name": strategy}
+    given = [f"{key}={value}" for key, value in short.items() if value is not None]
+    chosen = options.override(parse_settings({}, DEMO), [*(set_ or []), *given])
     run_demo(chosen, out or unused_folder(Path("runs") / chosen.run.name), console, web)
 
 
@@ -280,7 +274,7 @@ def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN")],
     web: options.Web = None,
 ) -> None:
-    """Write report.html into a run's folder, finished or not; with --web, offer it as a page, beside other runs."""
+    """Write report.html into a run's folder, finished or not; with --web, show it as a page, with other runs."""
     from bouquet.experiments.report.run_report import write_report
     from bouquet.federation.run import live_page
 

@@ -6,7 +6,7 @@ or layers of it, between rounds, and answers the server as Bouquet's own ClientA
 as ``training_loss``, and add the method's proximal terms to the loss that it trains on, by a call of `penalty`.
 
 It is put around the app, and not among its ``mods``: Flower runs no mod for a message that the app has no function for,
-and the question what a device offers (`bouquet.common.protocol.offers`) is one.
+and the question what a device can do (`bouquet.common.protocol.capabilities`) is one.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from bouquet.client.uploads.compression import CopyMemory
 from bouquet.common import protocol
 from bouquet.common.errors import BouquetError
 from bouquet.common.parameters.layout import ParameterLayout, Vector
+from bouquet.common.protocol.capabilities import LAYERS, LOSS, TERMS
 from bouquet.common.protocol.error_replies import LostBackboneError, refusal
-from bouquet.common.protocol.names import INITIAL, OFFERS, PROCEDURE, RUN, START, UPLOAD
-from bouquet.common.protocol.offers import LAYERS, LOSS, TERMS
+from bouquet.common.protocol.names import CAPABILITIES, INITIAL, PROCEDURE, RUN, START, UPLOAD
 from bouquet.common.protocol.records import config_of, records_of
 from bouquet.common.settings import Settings
 
 TrainingLoss = Callable[[Message, Context], float]
 
-_ASIDE = "initial-model"
+_KEPT_INITIAL = "initial-model"
 
 
 @dataclass
@@ -80,7 +80,7 @@ def penalty(model: nn.Module) -> Tensor:
 
 
 def around(app: ClientApp, training_loss: TrainingLoss | None = None, adds_penalty: bool = False) -> ClientApp:
-    """A ClientApp around ``app`` that offers what methods need beyond training and testing a whole model.
+    """A ClientApp around ``app`` that can do what methods need beyond training and testing a whole model.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def around(app: ClientApp, training_loss: TrainingLoss | None = None, adds_penal
     >>> app = ClientApp()
     >>> app = bouquet.around(app, adds_penalty=True)
     """
-    offers = ",".join([LAYERS, *([TERMS] if adds_penalty else []), *([LOSS] if training_loss else [])])
+    able = ",".join([LAYERS, *([TERMS] if adds_penalty else []), *([LOSS] if training_loss else [])])
     outer = ClientApp()
 
     def answer(message: Message, context: Context) -> Message:
@@ -119,7 +119,7 @@ def around(app: ClientApp, training_loss: TrainingLoss | None = None, adds_penal
 
     @outer.query("identify")
     def identify(message: Message, context: Context) -> Message:
-        return protocol.reply(message, _device(context).client, {}, config={OFFERS: offers})
+        return protocol.reply(message, _device(context).client, {}, config={CAPABILITIES: able})
 
     return outer
 
@@ -232,11 +232,11 @@ def _initial_model(message: Message, node: ClientContext, run: str) -> Arrays:
     if INITIAL in message.content:
         initial = protocol.from_record(records_of(message.content, ArrayRecord)[INITIAL])
         message.content = RecordDict({name: record for name, record in message.content.items() if name != INITIAL})
-        node.state.save_arrays(run, _ASIDE, 0, initial)
+        node.state.save_arrays(run, _KEPT_INITIAL, 0, initial)
         return initial
-    if (kept := node.state.load_arrays(run, _ASIDE, 0)) is not None:
+    if (kept := node.state.load_arrays(run, _KEPT_INITIAL, 0)) is not None:
         return kept
-    # A method that needs nothing of a device does not ask what it offers, and sends it whole models.
+    # A method that needs nothing of a device does not ask what it can do, and sends it whole models.
     if protocol.ARRAYS in message.content and not {START, UPLOAD, PROCEDURE} & set(
         config_of(message.content, protocol.CONFIG)
     ):

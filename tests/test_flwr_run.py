@@ -102,7 +102,7 @@ def test_bouquets_own_apps_are_simulated_as_they_are(flower):
 
 
 def test_bouquets_own_apps_run_on_stock_supernodes_with_other_settings(flower):
-    own = version("flwr") < "1.40"  # then SuperNodes have a door of their own, for gRPC
+    own = version("flwr") < "1.40"  # then SuperNodes have an address of their own, for gRPC
     fleet = f"127.0.0.1:{free_port() if own else flower.port}"
     with (
         flower.superlink(*(("--fleet-api-address", fleet) if own else ())),

@@ -9,7 +9,7 @@ from scipy.special import softmax
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.methods import METHODS
-from bouquet.common.protocol.offers import TRAINING
+from bouquet.common.protocol.capabilities import TRAINING
 from bouquet.strategies.base.replies import PublicData
 from bouquet.strategies.registry import create_strategy, hyper_parameters, strategy_class
 from tests.helpers.stock_app import DEVICES, grid_of, initial, own_app, play, stock_app
@@ -75,7 +75,7 @@ def test_of_devices_of_both_kinds_those_that_offer_it_train(tmp_path):
     strategy.start(grid, initial(), num_rounds=1, timeout=60)
     assert strategy.train_round.replies.clients == tuple(f"client-{i}" for i in range(1, DEVICES))
     assert list(strategy.train_round.failures) == ["node-10"]
-    assert "does not offer what the method needs: keeping a model" in strategy.train_round.failures["node-10"]
+    assert "cannot do what the method needs: keeping a model" in strategy.train_round.failures["node-10"]
     grid.handlers[20] = plain[11]  # one that comes later
     strategy.start(grid, initial(), num_rounds=1, timeout=60)
     assert list(strategy.train_round.failures) == ["node-10", "node-20"]

@@ -32,7 +32,7 @@ Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Samples:
+class DeviceSamples:
     """A device's samples (n, …) in their own units, in the order of their time where ``in_order``.
 
     Of neighbours, ``overlap`` have rows in common.
@@ -43,11 +43,11 @@ class Samples:
     in_order: bool
     overlap: int = 0
 
-    def part(self, places: Indices | slice) -> Samples:
+    def part(self, places: Indices | slice) -> DeviceSamples:
         """Some of them."""
         return replace(self, x=self.x[places], y=self.y[places])
 
-    def divided(self, fraction: float, seed: Sequence[int]) -> tuple[Samples, Samples]:
+    def divided(self, fraction: float, seed: Sequence[int]) -> tuple[DeviceSamples, DeviceSamples]:
         """Without the newest ``fraction``, and it; or a random one. Raises `BouquetError` for too few."""
         count = len(self.y)
         if self.in_order:
@@ -57,7 +57,7 @@ class Samples:
         return self.part(kept), self.part(held)
 
 
-def read_devices(settings: Settings, devices: Sequence[Path]) -> dict[str, Samples]:
+def read_devices(settings: Settings, devices: Sequence[Path]) -> dict[str, DeviceSamples]:
     """Name → samples of each device; one device alone is divided into several, by the order of its samples.
 
     Raises `BouquetError` for what does not fit, and for too few samples.
@@ -74,7 +74,7 @@ def read_devices(settings: Settings, devices: Sequence[Path]) -> dict[str, Sampl
     return found if len(found) > 1 else _several(settings, *found.values())
 
 
-def digest(devices: Mapping[str, Samples], fraction: float) -> str:
+def digest(devices: Mapping[str, DeviceSamples], fraction: float) -> str:
     """What tells these samples, divided so, from others: a comparison of others begins anew."""
     found = hashlib.sha256(f"{fraction}".encode())
     for name, samples in devices.items():
@@ -84,7 +84,7 @@ def digest(devices: Mapping[str, Samples], fraction: float) -> str:
     return found.hexdigest()[:8]
 
 
-def write_parts(devices: Mapping[str, Samples], folder: Path, fraction: float, seeds: Sequence[int]) -> None:
+def write_parts(devices: Mapping[str, DeviceSamples], folder: Path, fraction: float, seeds: Sequence[int]) -> None:
     """``chosen-on/DEVICE/data.npz`` below ``folder``, and ``sSEED/DEVICE/data.npz`` for each seed.
 
     Of ``fraction`` of the samples each: what is chosen on is trained on in the seeds, and never tested.
@@ -108,7 +108,7 @@ def write_parts(devices: Mapping[str, Samples], folder: Path, fraction: float, s
             _write(folder / f"s{seed}" / name, both, tested)
 
 
-def _write(folder: Path, train: Samples, test: Samples) -> None:
+def _write(folder: Path, train: DeviceSamples, test: DeviceSamples) -> None:
     if len(train.y) < 2:
         raise BouquetError(f"{folder.name} has too few windows: those of each part share no row with another's.")
     folder.mkdir(parents=True, exist_ok=True)
@@ -127,12 +127,14 @@ def settings_of_parts(settings: Settings, shape: tuple[int, ...]) -> Settings:
     return parse_settings(sections, {"simulation.engine": "inline"})
 
 
-def _samples(settings: Settings, device: Path) -> Samples:
+def _samples(settings: Settings, device: Path) -> DeviceSamples:
     """All of a device's samples, those that it tests on last."""
     data = own_data(settings, str(device))
     overlap = settings.table.history + settings.table.horizon - 1 if task_of(settings).is_forecast else 0
     x = np.concatenate([data.train_x, data.test_x])
-    return Samples(x, np.concatenate([_told(data, data.train_y), _told(data, data.test_y)]), data.in_order, overlap)
+    return DeviceSamples(
+        x, np.concatenate([_told(data, data.train_y), _told(data, data.test_y)]), data.in_order, overlap
+    )
 
 
 def _told(data: ClientData, y: NDArray[Any]) -> NDArray[Any]:
@@ -140,7 +142,7 @@ def _told(data: ClientData, y: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(data.scaling.undone(y) if data.scaling is not None and not data.num_classes else y)
 
 
-def _several(settings: Settings, samples: Samples) -> dict[str, Samples]:
+def _several(settings: Settings, samples: DeviceSamples) -> dict[str, DeviceSamples]:
     """Stretches of a device's samples: of each class, or of time, the first, the next and so on."""
     count = min(DIVIDED, len(samples.y) // LEAST)
     if count < 2:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
-from bouquet.begin.parts import Samples, settings_of_parts, write_parts
+from bouquet.begin.parts import DeviceSamples, settings_of_parts, write_parts
 from bouquet.common.settings import Settings
 from bouquet.common.task.score import ACCURACY, Score
 from bouquet.common.task.task import task_of
@@ -32,7 +32,7 @@ MOST_NAMED = 3
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class RowResult:
     """What a row came to: its mean score, the gain over each device alone with its noise, and by device.
 
     Gains are positive where the row is better. ``promise`` is what it was worth on what is chosen on, ``claimed`` says
@@ -60,7 +60,7 @@ class Outcome:
 
 
 def trial_table(
-    settings: Settings, devices: Mapping[str, Samples], out: Path, rounds: int | None, yours: str
+    settings: Settings, devices: Mapping[str, DeviceSamples], out: Path, rounds: int | None, yours: str
 ) -> ComparisonTable:
     """The rows on these devices' samples, which are written below ``out``; ``yours`` is what the settings say."""
     parts = (out / "data").absolute()
@@ -93,7 +93,7 @@ def trial_table(
     return replace(table, cells=cells, tune=replace(table.tune, overrides={"data.data_dir": str(parts / "chosen-on")}))
 
 
-def outcomes(results: Results, in_order: bool) -> list[Outcome]:
+def outcomes(results: Results, in_order: bool) -> list[RowResult]:
     """Every row that was run, in the table's order.
 
     A gain is claimed where its interval over seeds does not hold 0. Where the newest part is tested, which is the same
@@ -112,7 +112,7 @@ def outcomes(results: Results, in_order: bool) -> list[Outcome]:
         tried = next(scores for values, scores in choice.tried if values == choice.values)
         promise = fmean(score for score in tried if score is not None) * (1 if table.score.higher_is_better else -1)
         rate = choice.values["train.learning_rate"]
-        found.append(Outcome(row, name, rate, promise, fmean(scores), gain, devices, claimed))
+        found.append(RowResult(row, name, rate, promise, fmean(scores), gain, devices, claimed))
     return found
 
 
@@ -135,12 +135,12 @@ def _over_devices(gains: Mapping[str, float]) -> Difference:
     return found
 
 
-def candidate(found: Sequence[Outcome]) -> Outcome:
+def candidate(found: Sequence[RowResult]) -> RowResult:
     """The row to advise, if it is better than alone: that which promised most; of equals the last, the settings'."""
     return max(reversed([one for one in found if one.gain]), key=lambda one: round(one.promise, 6))
 
 
-def gain_text(score: Score, one: Outcome) -> str:
+def gain_text(score: Score, one: RowResult) -> str:
     """``+4.2 ± 1.1`` points of an accuracy, or in the unit of an error."""
     if one.gain is None:
         return "–"
@@ -158,7 +158,7 @@ def unit_of(score: Score) -> str:
     return "points" if score == ACCURACY else score.unit or score.label
 
 
-def advice(found: Sequence[Outcome], score: Score) -> str:
+def advice(found: Sequence[RowResult], score: Score) -> str:
     """What to do, in a sentence or two."""
     best = candidate(found)
     gain = f"{gain_text(score, best)} {unit_of(score)}"
@@ -180,7 +180,7 @@ def speed_advice(results: Results) -> str:
     return next(filter(None, map(differing_speeds, runs)), "")
 
 
-def lines_to_put(found: Sequence[Outcome]) -> str:
+def lines_to_put(found: Sequence[RowResult]) -> str:
     """The lines of the settings file for what is advised; where nothing is, the learning rate of the settings' row."""
     best = candidate(found)
     best = best if best.claimed and best.mean > 0 else found[-1]

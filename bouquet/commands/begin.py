@@ -61,14 +61,14 @@ def init(
     if server:
         say("made", server_files(draft))
     several, device = len(draft.devices) > 1, draft.devices[0]
-    door = f"--keys keys/devices/{name_of(device)}" if server and several else "--insecure"
+    access = f"--keys keys/devices/{name_of(device)}" if server and several else "--insecure"
     called = "" if server else f" --name {name_of(device)}"
     steps = [
         (f"bouquet try {folder} {file}", "is federation worth it?"),
         *([(f"bouquet simulate {file} --out runs/simulated", "one run, and its report")] if several else []),
         (f"bouquet server {file}{'' if server else ' --insecure'}", "--server makes keys" * (not server)),
-        (f"bouquet check {file} {door} --data {device}", "on a device, before it joins"),
-        (f"bouquet client --server HOST:9092 {door} --data {device}{called}", "on a device"),
+        (f"bouquet check {file} {access} --data {device}", "on a device, before it joins"),
+        (f"bouquet client --server HOST:9092 {access} --data {device}{called}", "on a device"),
     ]
     width = max(len(command) for command, _ in steps) + 2
     say("next", [f"{command:<{width}}# {what}" if what else command for command, what in steps])

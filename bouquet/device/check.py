@@ -333,15 +333,15 @@ def _privacy(owner: Mapping[str, float], settings: Settings | None, state_dir: P
 
 
 def _server(address: str, directory: Path | None, insecure: bool) -> Iterator[Line]:
-    from bouquet.client.agent.proxy import find_proxy
+    from bouquet.client.agent.proxy import proxy_variable
     from bouquet.client.agent.reachability import check_server
 
     own = None
     with contextlib.suppress(BouquetError):  # said above
         own = device_keys(directory, insecure)
     try:
-        if (proxy := find_proxy(address, os.environ)) is not None:
-            yield Line("proxy", OK, f"{address} is reached through {proxy}.")
+        if (proxy := proxy_variable(address, os.environ)) is not None:
+            yield Line("proxy", OK, f"{address} is reached through the proxy that {proxy} names.")
         ours = (directory or DEFAULT) / CA_CERTIFICATE
         none = ours if ours.is_file() else None, None, None
         files = (own.authority, own.certificate, own.private_key) if own else none

@@ -25,7 +25,6 @@ from bouquet.experiments.report.devices import difference
 from bouquet.experiments.report.run_report import report_line
 from bouquet.experiments.report.units import human_bytes, human_seconds
 from bouquet.experiments.simulation.run import check, simulate
-from bouquet.federation.demo_sensors import FORECAST, write_tables
 from bouquet.federation.devices import local_devices
 from bouquet.federation.run import check_folder, clear_service, do_run, live_page
 from bouquet.monitor.round_table import RoundTable
@@ -55,9 +54,6 @@ def run_demo(settings: Settings, folder: Path, console: Console, web: str | None
     """
     began = time.monotonic()
     check_folder(folder, settings, resume=False)
-    if settings.task.kind == FORECAST["task.kind"] and not settings.data.data_dir:
-        write_tables(folder / "tables", settings.run.seed, settings.data.clients)
-        settings = settings.with_overrides({"data.data_dir": str((folder / "tables").absolute())})
     settings = settings.with_overrides({"server.min_clients": settings.data.clients})
     clients = settings.data.clients
     address = f"127.0.0.1:{free_port()}"

@@ -78,14 +78,14 @@ def enqueue(server: Path, run: NextRun) -> None:
 
 
 def _asked_for(server: Path) -> Iterator[Path]:
-    """The folders of the runs that wait; a file that is none is put aside when its turn comes."""
+    """The folders of the runs that wait; a file that is none is renamed when its turn comes."""
     for file in queue_of(server).glob("[0-9]*.json"):
         with contextlib.suppress(BouquetError):
             yield read_next(file).folder
 
 
 def take_next(server: Path) -> NextRun | None:
-    """The run that was asked for first; it becomes the one in hand. One that cannot be read is put aside as ``.bad``.
+    """The run that was asked for first; it becomes the one in hand. One that cannot be read is renamed to ``.bad``.
 
     In one step, so that a server that is killed just then comes back to it.
     """

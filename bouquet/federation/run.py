@@ -91,7 +91,7 @@ def do_run(
     owner's on this code; ``follow`` is called with each round's line, ``show`` with the status whenever it changes.
     """
     try:
-        service = grid.service.door.folder
+        service = grid.service.options.folder
         names = Names(
             folder, grid, registered, resume, tags=frozenset(settings.server.tags), service=service.absolute()
         )

@@ -128,8 +128,7 @@ def device_model(state_dir: Path, allowed: Collection[str] = ()) -> KeptModel:
         )
     if not kept.card:
         raise BouquetError(
-            f"The model in {state_dir} was kept by an older release, without what is needed to use it alone; it is "
-            "there after the device's next round."
+            f"The model in {state_dir} was kept for another's ClientApp, without what is needed to use it alone."
         )
     backbone: Mapping[str, NDArray[Any]] | None = {}
     if kept.backbone:
@@ -141,7 +140,7 @@ def device_model(state_dir: Path, allowed: Collection[str] = ()) -> KeptModel:
         )
     if used is not None:
         round_, served = used.facts[ROUND], [*used.slots.values()]
-    else:  # kept by an older release, or for another's ClientApp
+    else:
         round_ = kept.round
         served = (served_models(state, kept.run, round_) if state else []) or [kept.slots[PERSONAL]]
     model = _loaded(kept.card, [{**backbone, **own} for own in served], f"{state_dir}, round {round_}", allowed)

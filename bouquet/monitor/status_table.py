@@ -34,15 +34,15 @@ def headline(run: Mapping[str, Any]) -> str:
 def columns(status: Mapping[str, Any], now: float) -> list[tuple[str, ...]]:
     """The table of the devices as text, heads first."""
     devices, alive, score = status["devices"], is_alive(status["run"]), Score.in_record(status["run"])
-    compared = any(device.get("beside") for device in devices)
+    compared = any(device["beside"] for device in devices)
     heads = ("device", "connected", "last seen", "round", "cluster", score.title, *(HEADS if compared else ()))
-    tagged = any(device.get("tags") for device in devices)
+    tagged = any(device["tags"] for device in devices)
     rows: list[tuple[str, ...]] = [(*heads, "samples", "failures", "bouquet", *(["tags"] if tagged else []))]
     for device in devices:
         said = [
-            (device.get("removed"), "key removed"),
-            (device.get("not_now"), "not now"),
-            (not device.get("takes_part", True), "other tags"),
+            (device["removed"], "key removed"),
+            (device["not_now"], "not now"),
+            (not device["takes_part"], "other tags"),
             (device["connected"], "yes"),
             (alive and device["expected"], "MISSING"),
             (True, "no"),
@@ -52,24 +52,24 @@ def columns(status: Mapping[str, Any], now: float) -> list[tuple[str, ...]]:
         cells = [
             "–" if value is None else score.number(value) if isinstance(value, float) else str(value) for value in shown
         ]
-        if moved := device.get("moved"):
+        if moved := device["moved"]:
             cells[1] += f" (since round {moved['round']}, before {moved['from']})"
         if device["left_out"]:
             cells[-1] += f" (−{device['left_out']})"
-        cells[3:3] = gain_cells(device.get("beside") or {}, score) if compared else ()
+        cells[3:3] = gain_cells(device["beside"], score) if compared else ()
         known = device["last_seen"] is not None or device["round"] is None
         # The service forgets a device without keys when it has gone.
         seen = ago(device["last_seen"], now) if known else f"in round {device['round']}"
         cells += [str(device["failures"]), device["release"] or "–"]
-        cells += [", ".join(device.get("tags") or ["–"])] if tagged else []
+        cells += [", ".join(device["tags"] or ["–"])] if tagged else []
         rows.append((device["name"], connected, seen, *cells))
-    served = [device.get("serves") or "" for device in devices]  # which an older server's page does not offer
+    served = [device["serves"] for device in devices]
     return [(*row, text) for row, text in zip(rows, ["serves", *served], strict=True)] if any(served) else rows
 
 
 def not_now(status: Mapping[str, Any]) -> list[str]:
     """A line for each device whose owner does not let it work now, with the reason and the time."""
-    found = [(device["name"], device["not_now"]) for device in status["devices"] if device.get("not_now")]
+    found = [(device["name"], device["not_now"]) for device in status["devices"] if device["not_now"]]
     return [
         f"{name}, not now: {said['reason']} (asked again at {time.strftime('%H:%M', time.localtime(said['until']))})"
         for name, said in found
@@ -96,7 +96,7 @@ def print_status(console: Console, status: Mapping[str, Any], now: float | None 
         if device["last_failure"]:
             failure = device["last_failure"]
             console.print(Text(f"{device['name']}, round {failure['round']}: {failure['reason']}"), soft_wrap=True)
-        if reason := device.get("not_tested"):  # which an older server's page does not offer
+        if reason := device["not_tested"]:
             console.print(Text(f"{device['name']}, test at the end: {reason}"), soft_wrap=True)
     for warning in run["warnings"]:
         console.print(Text(f"warning  {warning}", style="bold yellow"), soft_wrap=True)
@@ -106,5 +106,5 @@ def print_status(console: Console, status: Mapping[str, Any], now: float | None 
         shown = f"{score.label:<8} {score.text(run[score.key])}"
         clusters = "1 cluster" if run["clusters"] == 1 else f"{run['clusters']} clusters"
         console.print(f"{shown} mean over the devices, {clusters}")
-    if run.get("worth"):  # which an older server's page does not offer
+    if run["worth"]:
         console.print(Text(run["worth"]), soft_wrap=True)

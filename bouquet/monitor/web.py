@@ -1,7 +1,7 @@
 """The live page of a server: its report while the run goes on, its devices and earlier runs, ``/status.json``, and
 ``/metrics`` for Prometheus.
 
-It only reads the run folder and those beside it, and offers nothing but GET. On a loopback address whoever is on this
+It only reads the run folder and those beside it, and answers nothing but GET. On a loopback address whoever is on this
 machine may read it; on any other, whoever has the token: as ``Authorization: Bearer TOKEN``, or once as
 ``?token=TOKEN`` in a browser, which then keeps it as a cookie.
 """
@@ -32,7 +32,7 @@ from bouquet.experiments.plots.run import plots_of
 from bouquet.experiments.report.pages import embed
 from bouquet.experiments.report.run_report import render_device, render_report
 from bouquet.experiments.report.runs import render_runs, runs_in
-from bouquet.monitor.page_door import BriefConnection, listeners
+from bouquet.monitor.page_connections import BriefConnection, listeners
 from bouquet.monitor.prometheus import metrics_text
 from bouquet.monitor.status import collect, status_of
 from bouquet.server.record.reader import read_run

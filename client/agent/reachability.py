@@ -16,7 +16,7 @@ import ssl
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bouquet.client.agent.proxy import find_proxy
+from bouquet.client.agent.proxy import proxy_variable
 from bouquet.common.errors import BouquetError
 from bouquet.common.system.ports import split_address
 
@@ -51,10 +51,10 @@ def check_server(
     ``authority`` is the PEM file of who signed the server's certificate; without it the system's authorities count.
     ``certificate`` and ``private_key`` are this device's own, shown in the handshake; a server that refuses them does
     not pass. With ``insecure`` no file is looked at. Where the way is through a proxy (`bouquet.client.agent.proxy`),
-    it is asked whether that is there; what is behind it, gRPC's own error tells.
+    nothing is: gRPC's own error says what is wrong there.
 
     Raises `ServerUnreachable` when nothing answers, each step given ``timeout`` seconds, `ServerMismatch` when the two
-    sides do not fit, `BouquetError` for an address, a file or a proxy's URL that cannot be used.
+    sides do not fit, `BouquetError` for an address or a file that cannot be used.
     Whether the server knows this device's certificate only the agent finds out.
     """
     host, _ = split_address(address)
@@ -63,9 +63,7 @@ def check_server(
     except UnicodeError:
         raise BouquetError(f"{host!r} is not a name that a server can have.") from None
     context = None if insecure else _context(authority, certificate, private_key)
-    if (proxy := find_proxy(address, os.environ)) is not None:
-        hint = f"Check {proxy.variable}; a server that is reached without a proxy is named in no_proxy."
-        _connect(proxy.url.removeprefix("http://"), timeout, f"proxy {proxy}", hint).close()
+    if proxy_variable(address, os.environ) is not None:
         return
     if context is None:
         _check_plain(address, timeout)
@@ -73,7 +71,7 @@ def check_server(
     # gRPC's server ends the connection of a device that it refuses without an alert, and so does any that is just
     # being stopped; but that one not twice.
     for _ in range(2):
-        with _connect(address, timeout, f"server {address}") as connection:
+        with _connect(address, timeout) as connection:
             answer, error = _ask_secured(connection, context, host, address, authority)
         if answer or isinstance(error, TimeoutError):
             _judge(answer, address)
@@ -86,13 +84,13 @@ def check_server(
 # The way there
 
 
-def _connect(address: str, timeout: float, what: str, hint: str = "") -> socket.socket:
+def _connect(address: str, timeout: float) -> socket.socket:
     host, port = split_address(address)
     try:
         return socket.create_connection((host, port), timeout=timeout)
     except (OSError, UnicodeError) as error:
         reason, advice = _failure(error, host, port)
-        raise ServerUnreachable(f"The {what} cannot be reached: {reason}. {hint or advice}") from None
+        raise ServerUnreachable(f"The server {address} cannot be reached: {reason}. {advice}") from None
 
 
 def _failure(error: Exception, host: str, port: int) -> tuple[str, str]:
@@ -204,7 +202,7 @@ def _text(error: Exception) -> str:
 
 
 def _check_plain(address: str, timeout: float) -> None:
-    with _connect(address, timeout, f"server {address}") as connection:
+    with _connect(address, timeout) as connection:
         answer, _ = _first_bytes(connection)
     if answer and not answer.startswith(TLS_ALERT):
         _judge(answer, address)
@@ -223,7 +221,7 @@ def _completes_handshake(address: str, timeout: float) -> bool:
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2", "http/1.1"])
     try:
-        with _connect(address, timeout, "server") as connection, context.wrap_socket(connection):
+        with _connect(address, timeout) as connection, context.wrap_socket(connection):
             return True
     except (OSError, ServerUnreachable):
         return False

@@ -1,12 +1,12 @@
 """The model that a device has in use: a newer one takes its place unless it is worse on the newest test samples.
 
-What the fleet finds better (`bouquet.client.rounds.serving`) says which kind of model a device is to serve; this says
-of which round. Both models are tested on the test part as it is now. What may be chance does not count: else the best
-of many rounds would be in use by these samples, and its score on them would say too much. The newer one takes the place
-also where the two cannot be compared: another model, other classes, or frozen layers that are others.
+The fleet decides which kind of model devices serve (`bouquet.client.rounds.serving`); here a device decides from which
+round. Both models are tested on the test part as it is now, and only a clearly worse newer one is turned away. To keep
+the best of many rounds instead would choose a model by its luck on these samples. Two models that cannot be compared
+(another architecture, other classes, other frozen layers) are not: the newer one is taken.
 
-On fewer than `FEWEST` test samples nothing could be clearly worse. In a run without an end such a device takes what it
-made in a round once that has held on the devices that were sent the same (`bouquet.strategies.base.filters.canary`).
+On fewer than `FEWEST` test samples no model can be clearly worse. In a run without an end such a device takes a new
+model only after it has held on other devices of its cluster (`bouquet.strategies.base.filters.canary`).
 
 What an owner took back (``bouquet rollback``) stays out of use until a model is better than both it and the one in use.
 """

@@ -49,10 +49,10 @@ class Built:
         return shared or cls.of(node.settings)
 
     def with_backbone(self, backbone: Backbone | None, node: ClientContext, device: torch.device, run: str) -> Built:
-        """What the message is worked with, with what it holds, or the device kept, beside what travels (`put_in`)."""
+        """The model with frozen layers and starting weights (`put_in`), from the message or as the device kept them."""
         if self.is_shared and backbone is None:
             return self
-        # What does not travel is no part of a vector, and would stay behind in a model that others use too.
+        # `load` does not overwrite frozen layers: in a model that other messages share, they would stay for those, too.
         own = Built.of(node.settings) if self.is_shared else self
         put_in(own.model, backbone, node.state, run)
         return replace(own, initial=own.vector()).on(device, node.settings)

@@ -30,7 +30,8 @@ SERVED = "served"  # the name of what is kept in each round
 LEFT_OUT = "left-out"  # the slot of the model alone where it is not in the mixture
 _KIND = "kind"
 _VERSIONS = 3  # files that stay: a server that was restarted repeats a round
-# Of `server.round_timeout`: where the round's own work took more, one more training may make the reply too late.
+# Share of `server.round_timeout`. If the method's own work took longer, the model alone is not trained in this round:
+# the reply could come too late.
 SHARE_OF_ROUND = 1 / 3
 
 

@@ -23,17 +23,17 @@ def starting_model(
 def compose(received: Received, kept: Kept | None, initial: Vector, layout: ParameterLayout) -> tuple[Vector, bool]:
     """The model that a device starts from, and whether layers of its own that it should have are lost.
 
-    Received layers come first, then for the others the device's own, then the spare ones that were sent in case that
-    they are lost, then those of the initial model. An instruction to start from the personal model puts the device's
+    Received layers come first, then for the others the device's own, then those sent as a fallback, in case that they
+    are lost, then those of the initial model. An instruction to start from the personal model puts the device's
     own first.
     """
     own = None if kept is None or PERSONAL not in kept.slots else layout.flatten(kept.slots[PERSONAL])
     payload = received.models.get(ARRAYS)
     present = () if payload is None else _layers(payload, layout)
     vector = initial.copy() if own is None else own.copy()
-    if own is None and (spare := received.models.get(protocol.SPARE)) is not None:
-        columns = layout.columns(layout.layers if spare.layers is None else spare.layers)
-        vector[columns] = spare.vector[columns]
+    if own is None and (fallback := received.models.get(protocol.FALLBACK)) is not None:
+        columns = layout.columns(layout.layers if fallback.layers is None else fallback.layers)
+        vector[columns] = fallback.vector[columns]
     if payload is not None and (received.start == "received" or own is None):
         columns = layout.columns(present)
         vector[columns] = payload.vector[columns]

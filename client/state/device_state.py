@@ -47,7 +47,7 @@ _LARGEST_NUMBER = 10**9
 class Kept:
     """What the device kept of a round: slots of tensors (``personal`` is its own model) and small facts.
 
-    ``card`` is the JSON of the model's `bouquet.common.model.card.ModelCard`, empty where an older release kept it.
+    ``card`` is the JSON of the model's `bouquet.common.model.card.ModelCard`, empty where another's ClientApp made it.
     ``backbone`` is the digest of what `DeviceState.keep_backbone` wrote of the same model, empty where there is none.
     ``data`` is the file that keeps what it was trained on (`bouquet.client.data.cache`), empty where none does.
     """

@@ -25,7 +25,7 @@ from bouquet.client.state.device_state import DeviceState
 from bouquet.client.uploads.privacy_budget import Budget
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.privacy_accounting import RELEASES, check_model
-from bouquet.common.protocol import ARRAYS, SPARE, Received
+from bouquet.common.protocol import ARRAYS, FALLBACK, Received
 from bouquet.common.settings.sections import PrivacySettings
 
 Read = Callable[[int], bytes]  # so many random bytes
@@ -134,7 +134,7 @@ class PrivateUploads:
         copies = (self.state.load_arrays(self.run, _KNOWN, version) for version in earlier)
         kept = next((arrays for arrays in copies if arrays is not None), {})
         base = kept.get(_KNOWN if record == ARRAYS else f"{_SENT}/{record}", initial).copy()
-        offered = [received.models.get(SPARE), payload] if not kept else [payload]
+        offered = [received.models.get(FALLBACK), payload] if not kept else [payload]
         for some in offered:
             if some is not None:
                 columns = self.layout.columns(self.layout.layers if some.layers is None else some.layers)

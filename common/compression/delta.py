@@ -28,7 +28,7 @@ from bouquet.common.parameters.layout import ParameterLayout, TensorSpec, Vector
 _WHOLE: Codec = "float16"
 _DIFFERENCE = 0x80  # of a tensor's first byte: add to the copy
 _DEFLATED, _PLAIN = 1, 0
-_MOST_SPARE_BYTES = 64  # a coded tensor is at most so much larger than its float32 values
+_MOST_EXTRA_BYTES = 64  # a coded tensor is at most so much larger than its float32 values
 MOST_MODELS = 1024  # in one message
 # What a block says of one model, before the models themselves, and of each of its layers.
 _MOST_HEAD_BYTES, _MOST_LAYER_BYTES = 256, 32
@@ -104,7 +104,7 @@ def unpack_model(layout: ParameterLayout, packed: PackedModel, find: Find) -> tu
     specs = layout.tensors
     for layer in layers:
         own = [spec for spec in specs if spec.layer == layer]
-        inflated = _inflated(packed.layers[layer], sum(4 * s.width + _MOST_SPARE_BYTES for s in own), layer)
+        inflated = _inflated(packed.layers[layer], sum(4 * s.width + _MOST_EXTRA_BYTES for s in own), layer)
         content = memoryview(bytearray(inflated))
         for spec in own:
             content = content[_unpack_tensor(spec, content, base, vector) :]

@@ -234,10 +234,9 @@ class ParameterLayout:
 
     @classmethod
     def from_json(cls, tensors: Iterable[Mapping[str, Any]]) -> ParameterLayout:
-        """The inverse of `to_json`; kinds that an older release did not write are inferred as in `of`."""
+        """The inverse of `to_json`."""
         listed = list(tensors)
-        known = all("kind" in t for t in listed)
-        return cls(_specs(listed, {t["name"]: t["kind"] for t in listed} if known else None))
+        return cls(_specs(listed, {t["name"]: t["kind"] for t in listed}))
 
 
 def contiguous(array: NDArray[Any]) -> NDArray[Any]:

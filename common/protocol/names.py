@@ -21,7 +21,7 @@ TEXT = "text"
 # What a device says of itself beside its name, when it is asked who it is.
 DEVICE_ID = "device-id"  # of its state folder; stays when its name changes
 RELEASE = "release"  # of Bouquet
-OFFERS = "offers"  # what it can do (`bouquet.common.protocol.offers`), of an app that is not Bouquet's own; its words
+CAPABILITIES = "capabilities"  # of a ClientApp that is not Bouquet's own (`bouquet.common.protocol.capabilities`)
 REFUSES = "refuses"  # why the device's owner lets it take no part in the run
 TAGS = "tags"  # what its owner calls it by, for runs that choose by them
 CONDITIONS = "conditions"  # there when its owner says when it may work: it is asked before it is chosen
@@ -65,7 +65,7 @@ BACKBONE = (
     "backbone"  # record with what the device keeps of the model beside what travels (`bouquet.strategies.base.filters`)
 )
 INITIAL = "initial-model"  # record with the model that the run begins with, for a device that cannot build it
-SPARE = "spare"  # record with layers for a device that may have lost its own; one that has them passes them over
+FALLBACK = "fallback"  # record with layers for a device that may have lost its own; else they are not used
 
 VERSION_KEY = "bouquet-protocol"
 RUN = "run-id"

@@ -260,8 +260,8 @@ def _best(run: Run) -> str:
 
 def _uncompressed(run: Run, key: str) -> str:
     """What the bytes of one way would have been, where the run compressed them."""
-    plain = run.total(f"{key}_plain")  # 0 in a record of an older release
-    return "" if plain in (0, run.total(key)) else f", {human_bytes(plain)} uncompressed"
+    plain = run.total(f"{key}_plain")
+    return "" if plain == run.total(key) else f", {human_bytes(plain)} uncompressed"
 
 
 def _failed(line: Any) -> list[tuple[str, str]]:

@@ -25,7 +25,7 @@ from bouquet.server.run_folder import NAMES
 from bouquet.server.service.devices import Device
 from bouquet.server.service.grid import FleetGrid
 
-TWIN_SECONDS = 90.0  # after which a connection whose device is gone is known to be lost
+DUPLICATE_SECONDS = 90.0  # after which a connection whose device is gone is known to be lost
 
 
 def registered_names(folder: Path) -> list[str]:
@@ -56,7 +56,7 @@ class Names:
     devices: dict[str, dict[str, Any]] = field(default_factory=dict)
     nodes: dict[int, str] = field(default_factory=dict)
     notices: dict[int, str] = field(default_factory=dict)
-    _twins: set[tuple[int, int]] = field(default_factory=set)
+    _duplicates: set[tuple[int, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         if not self.resumed:
@@ -90,8 +90,8 @@ class Names:
             return set()
         return {str(device["name"]) for device in self.devices.values()} - {*registered_names(self.registered)}
 
-    def twins(self) -> Iterator[tuple[int, str]]:
-        """Without keys: node and line, once, for each that is connected beside another of its name."""
+    def duplicates(self) -> Iterator[tuple[int, str]]:
+        """Without keys: node and line, once, for each that is connected while another of its name is."""
         if self.fleet is None or self.registered is not None:
             return
         by_name: dict[str, list[Device]] = {}
@@ -101,8 +101,8 @@ class Names:
         for name, alike in by_name.items():
             alike.sort(key=lambda device: device.since)
             for older, newer in itertools.pairwise(alike):
-                if time.time() - newer.since > TWIN_SECONDS and (older.node, newer.node) not in self._twins:
-                    self._twins.add((older.node, newer.node))
+                if time.time() - newer.since > DUPLICATE_SECONDS and (older.node, newer.node) not in self._duplicates:
+                    self._duplicates.add((older.node, newer.node))
                     yield (
                         older.node,
                         f"{name}: two devices say that they are it, and one of them is left out; is one the copy of "

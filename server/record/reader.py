@@ -194,9 +194,8 @@ class Run:
 
 
 def not_tested(summary: Mapping[str, Any] | None) -> dict[str, str]:
-    """Client → why it has no result of the test at the end; older records hold the names alone."""
-    reasons = (summary or {}).get("not_evaluated") or {}
-    return dict(reasons) if isinstance(reasons, Mapping) else dict.fromkeys(reasons, "No reply came.")
+    """Client → why it has no result of the test at the end."""
+    return dict((summary or {}).get("not_evaluated") or {})
 
 
 def untested(summary: Mapping[str, Any] | None) -> list[str]:

@@ -42,7 +42,7 @@ class Attendance:
         if self.names is not None:
             notices = dict(self.names.notices)
             self.names.notices.clear()
-            self.notify(notices | dict(self.names.twins()))
+            self.notify(notices | dict(self.names.duplicates()))
         return there
 
     def notify(self, notices: Mapping[int, str]) -> None:
@@ -81,9 +81,9 @@ class Attendance:
         }
 
     def wait_for_owners(self, done: int) -> None:
-        """Wait until ``server.min_clients`` of the connected devices may work, or all of them where they are fewer.
+        """Wait until the owners of ``server.min_clients`` devices let them work, or of all that are connected if fewer.
 
-        For as long as that takes: a device that works at night is well by day. ``done`` rounds are behind.
+        There is no time limit: a device that works at night only is expected back at night. ``done`` rounds are over.
         """
         if self.names is None:  # in a simulation nobody has such an owner
             return

@@ -135,7 +135,8 @@ class _Run:
             traffic = self.train(round_, times)
             trained = self.strategy.train_round
             if trained.replies or trained.failures or not trained.not_now:
-                break  # else all that were asked have stopped, as their owners have it: the round is begun again
+                break
+            # Nobody replied or failed: the owners of all that were asked have stopped them. The round begins again.
         evaluation = None
         every = self.settings.server.evaluate_every
         if every and round_ % every == 0 and round_ < self.settings.run.rounds:
@@ -254,7 +255,8 @@ class _Run:
     def participation(self, times: Mapping[int, float]) -> dict[str, Any]:
         """What a round's line says of the devices: who was absent, how long each took, which have other releases."""
         trained, names = self.strategy.train_round, self.names
-        # A server that was restarted asks its nodes again who they are: counted beside the rounds, which are the same.
+        # A restarted server asks who its nodes are once more. Those bytes are counted apart, so that a resumed run has
+        # the same bytes in each round as one that was not interrupted.
         identification = self.count(Bytes(), trained.identification)
         received = trained.replies.received if trained.replies else ()
         there = {reply.client for reply in received} | set(trained.failures) | set(trained.not_now)

@@ -34,7 +34,7 @@ READ_BYTES = 8192  # room that a connection keeps for what comes; without a boun
 KEEPALIVE_SECONDS, KEEPALIVE_ANSWER_SECONDS = 50, 20
 
 
-def door_options() -> list[tuple[str, int]]:
+def server_options() -> list[tuple[str, int]]:
     """gRPC's limits: what a frame may be, and how a peer is noticed that is gone without a word."""
     return [
         ("grpc.max_receive_message_length", 2 * FRAME_BYTES),  # above one, the service refuses it by name

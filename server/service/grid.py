@@ -118,7 +118,7 @@ class FleetGrid(Grid):
             identifiers.append(one.task.id)
             self.loop.call_soon_threadsafe(self.service.dispatch, [one])
         if full:
-            self.service.door.report(f"The tasks of {len(full)} devices cannot be kept: {full[0].strerror}")
+            self.service.options.report(f"The tasks of {len(full)} devices cannot be kept: {full[0].strerror}")
         return identifiers
 
     def _dispatch(self, message: Message) -> Dispatch:

@@ -19,7 +19,7 @@ from bouquet.server.service.admission import Admission
 from bouquet.server.service.certificates import Certificates
 from bouquet.server.service.grid import FleetGrid
 from bouquet.server.service.open_files import raise_open_files, watch
-from bouquet.server.service.service import Door, Service
+from bouquet.server.service.service import Service, ServiceOptions
 
 ENDS = "The server ends."
 M_ARENA_MAX, ARENAS = -8, 2
@@ -49,12 +49,12 @@ def serving(
     check_port_free(*split_address(address), "the devices")
     credentials = None if certificates is None else server_credentials(certificates.found())
     admission = None if registered is None else Admission(registered, report)
-    door = Door(address, folder, credentials, admission, report)
+    options = ServiceOptions(address, folder, credentials, admission, report)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=_run, args=(loop,), name="service", daemon=True)
     thread.start()
     grid = FleetGrid(loop)
-    grid.service = service = Service(door, grid.answered)
+    grid.service = service = Service(options, grid.answered)
     well, over = Health(thread.is_alive), threading.Event()
     try:
         try:

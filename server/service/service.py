@@ -29,7 +29,7 @@ from bouquet.common.wire.transfer import (
     WireError,
 )
 from bouquet.server.service.admission import Admission
-from bouquet.server.service.connections import A_CALL, Connections, Refusals, door_options, peer_named
+from bouquet.server.service.connections import A_CALL, Connections, Refusals, peer_named, server_options
 from bouquet.server.service.devices import Contents, Device, Dispatch, Stream, node_of
 from bouquet.server.service.greeting import RELEASE, TurnedAway, frame_of, hello_of, identity
 from bouquet.server.service.replies import ReplyReceiver
@@ -41,8 +41,8 @@ BUNDLE = "code.zip"  # in the service's folder
 
 
 @dataclass
-class Door:
-    """What the service is told: where it listens, its certificates, who is admitted, and where its files lie."""
+class ServiceOptions:
+    """Where the service listens, its certificates, who is admitted, and where its files lie."""
 
     address: str
     folder: Path
@@ -58,7 +58,7 @@ class Service:
     ``answered`` is called with each task that has its reply.
     """
 
-    door: Door
+    options: ServiceOptions
     answered: Callable[[Dispatch], None]
     devices: dict[int, Device] = field(default_factory=dict)
     run: fleet_pb2.Run | None = None
@@ -66,30 +66,30 @@ class Service:
     _streams: set[Stream] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.contents = Contents(self.door.folder)
+        self.contents = Contents(self.options.folder)
         self.replies = ReplyReceiver(
-            self.door.folder, self.contents, self.door.report, self.tell, self._begin, self.answered
+            self.options.folder, self.contents, self.options.report, self.tell, self._begin, self.answered
         )
-        self._refusals = Refusals(self.door.report)
+        self._refusals = Refusals(self.options.report)
         self._paces: dict[str, Pace] = {}  # of registered devices, by name
-        self._upkeep = Upkeep(self, self.door.admission, self.door.folder, self.door.report)
+        self._upkeep = Upkeep(self, self.options.admission, self.options.folder, self.options.report)
         self._over = threading.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> int:
         """Listen; the port."""
-        self.door.folder.mkdir(parents=True, exist_ok=True)
-        keep_private(self.door.folder)
+        self.options.folder.mkdir(parents=True, exist_ok=True)
+        keep_private(self.options.folder)
         handler = grpc.stream_stream_rpc_method_handler(self._connect)  # bytes: what cannot be read is ours to refuse
         service, method = METHOD[1:].split("/")
-        self._server = grpc.aio.server(options=door_options())
+        self._server = grpc.aio.server(options=server_options())
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
-        if self.door.credentials is None:
-            port = self._server.add_insecure_port(self.door.address)
+        if self.options.credentials is None:
+            port = self._server.add_insecure_port(self.options.address)
         else:
-            port = self._server.add_secure_port(self.door.address, self.door.credentials)
-        if self.door.admission is not None:
-            self.door.admission.look()
+            port = self._server.add_secure_port(self.options.address, self.options.credentials)
+        if self.options.admission is not None:
+            self.options.admission.look()
         await self._server.start()
         self.connections = Connections(port, self._welcomed)
         self.connections.keep_sweeping(self._over)
@@ -160,7 +160,7 @@ class Service:
     async def _serve(self, context: Any, peer: str) -> None:
         who = peer
         try:
-            name, print_ = identity(context, self.door.admission)
+            name, print_ = identity(context, self.options.admission)
             who = name or peer
             pace = Pace() if name is None else self._paces.setdefault(name, Pace())
             await pace.keep(A_CALL)
@@ -215,7 +215,7 @@ class Service:
             with contextlib.suppress(WireError):
                 before.outbox.put(notice={"text": text})
             raise TurnedAway(Refused.IN_USE, text)
-        if self.door.admission is not None and self.door.admission.names.get(print_ or "") != name:
+        if self.options.admission is not None and self.options.admission.names.get(print_ or "") != name:
             raise TurnedAway(Refused.NOT_REGISTERED, "its certificate was removed")
         self.devices[node] = device
         if (before := device.stream) is not None:
@@ -326,5 +326,5 @@ class Service:
 
     def _on_credit(self, stream: Stream, credit: fleet_pb2.Credit) -> None:
         if self.run is not None and credit.id == self.run.code and credit.HasField("offset"):
-            stream.outbox.offer(Outgoing(credit.id, self.door.folder / BUNDLE, self.run.bundle.size))
+            stream.outbox.offer(Outgoing(credit.id, self.options.folder / BUNDLE, self.run.bundle.size))
         stream.outbox.credit(credit)

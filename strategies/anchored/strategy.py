@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bouquet.common.protocol import Instruction
-from bouquet.common.protocol.offers import LAYERS, TERMS
+from bouquet.common.protocol.capabilities import LAYERS, TERMS
 from bouquet.strategies.anchored import ANCHOR_WEIGHT, PROCEDURE
 from bouquet.strategies.base.options import Weight, Weighting
 from bouquet.strategies.fesem.state import FeSEMState

@@ -18,7 +18,7 @@ PULLED_AT_ONCE = 16  # replies
 LOST = "The device lost its connection, or was switched off, before it replied."
 UNDELIVERED = "The device was not reached: it is not connected, or the server's disk is full."
 PRESENCE_CHECK = 5.0  # seconds between looks at which nodes are still connected
-LATE_SHARE = 1 / 6  # of the grace: what is sooner holds up nobody
+LATE_SHARE = 1 / 6  # of ``straggler_grace``: a reply before that is never late
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,13 @@ class Patience:
     come, the missing ones get ``straggler_factor`` times as long as those took, but at least ``straggler_grace``
     seconds: a device that was switched off in the middle of a round costs the others that much, not the whole timeout.
 
-    ``shares`` are of nodes that have held up rounds: the part of this wait that they get. ``waited_for`` collects those
-    that an exchange was held up by: who had not answered at its end, or not by ``straggler_factor`` times as long as
-    three quarters of the others took. Of a ``question``, which may be put to one node alone while all others wait, the
-    shares are of the whole time, and one alone holds them up that takes longer than ``usual``: most, to train last.
+    A node that has held up earlier rounds (`Exclusion.share`) gets only its part of this wait, as ``shares`` says.
+    ``waited_for`` collects the nodes that held up this exchange: those that had not answered at its end, or took more
+    than ``straggler_factor`` times as long as three quarters of the others.
+
+    A ``question`` is not a round of training, and may go to one node alone while all others wait. Then ``shares`` are
+    parts of the whole ``timeout``, and a node that was asked alone is late when it takes longer than ``usual``: the
+    seconds in which most nodes answered the last round.
     """
 
     timeout: float = 3600.0

@@ -1,8 +1,10 @@
 """A client whose replies are refused again and again is left out for a while, so that it costs nobody's time.
 
-So is one that reports an error of its own round after round, but later and for less: a full disk is mended by its
-owner, and the device is to be there soon after. And so is one that rounds are held up by: each such round counts until
-as many replies in time have come as a round in sixteen allows, and the next one waits half as long for it.
+So is one that reports an error of its own round after round, but later and for fewer rounds: when its owner has mended
+a full disk, say, the device should be back soon.
+
+So is one that holds up rounds. Each round that it held up halves the time for which the next ones wait for it, and is
+forgotten after sixteen replies in time. With three such rounds that are not forgotten, it is left out.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ class Exclusion:
     spells: dict[str, int] = field(default_factory=dict)  # how often it was left out since a reply of it counted
     failures: dict[str, int] = field(default_factory=dict)  # errors of its own since a reply of it counted
     reasons: dict[str, str] = field(default_factory=dict)  # the last of either
-    held_up: dict[str, int] = field(default_factory=dict)  # `ONE_IN` for each such round, less those since
+    held_up: dict[str, int] = field(default_factory=dict)  # `ONE_IN` for each round held up, less 1 a reply in time
 
     def reason(self, client: str, round_: int) -> str | None:
         """Why a client sits this round out; None where it does not."""

@@ -142,8 +142,8 @@ class MethodHooks(ABC, Generic[State]):
     def device_needs(self) -> Mapping[str, str]:
         """What it needs of a device beyond training, and testing, a whole model that it is sent, with these options.
 
-        Words of `bouquet.common.protocol.offers`, each with why, as a sentence that may name the option that does
-        without it. Devices are asked what they offer before they are sent anything.
+        Words of `bouquet.common.protocol.capabilities`, each with why, as a sentence that may name the option that does
+        without it. Devices are asked what they can do before they are sent anything.
         """
         return {}
 

@@ -15,8 +15,8 @@ from flwr.serverapp import Grid
 from bouquet.common import protocol
 from bouquet.common.errors import BouquetError
 from bouquet.common.protocol.arrival import Arrival
+from bouquet.common.protocol.capabilities import LOSS, MEANING, capabilities, meaning
 from bouquet.common.protocol.error_replies import has_crashed, refuses_app
-from bouquet.common.protocol.offers import LOSS, MEANING, meaning, offered
 from bouquet.common.texts import plain, tags_of
 from bouquet.strategies.base import reply_checks
 from bouquet.strategies.base.exchange import Patience, exchange
@@ -28,8 +28,7 @@ MOST_UNASKED, MOST_SILENT = 7, 15
 SHORTEST_REST, LONGEST_REST = 1.0, 3600.0
 ASK_TAGS_AGAIN = 600.0  # seconds after which a device without a tag of the run is asked again
 UNKNOWN_TAGS = "It has not said yet which tags it has."
-# What the server calls a node, given what it says of itself, or None where it has not spoken; None where it cannot tell
-# (yet).
+# (node id, what the node says of itself; None before it has said anything) → its client's name; None while not known.
 NameOf = Callable[[int, Mapping[str, Any] | None], str | None]
 
 
@@ -39,7 +38,7 @@ class Refusal:
 
     reason: str
     unasked: int = 0  # times that it is not to be asked from now on
-    lacks: bool = False  # it has another ClientApp, which does not offer what the method needs
+    lacks: bool = False  # it has another ClientApp, which cannot do what the method needs
 
     def is_due(self) -> bool:
         """Whether it is to be asked this time."""
@@ -81,10 +80,9 @@ class Nodes:
 
     A device that comes back under a new node id is the client it was. ``refusing`` are nodes that did not run the
     server's code, or whose owner does not allow the run: they are sent no model, but asked again who they are, because
-    another release may be installed there by then, what was to answer was killed, or the owner allows more. One that
-    says nothing then is asked ever more rarely, because a question that nobody answers costs a round
-    `IDENTIFY_TIMEOUT`: ``silences`` counts these questions, until a reply of the node can be used. Whatever else it
-    says leaves them counted.
+    another release may be installed by then, or the owner may allow more. One that does not answer costs the round
+    `IDENTIFY_TIMEOUT`, so it is asked ever more rarely: ``silences`` counts the questions that it left unanswered, and
+    its next usable reply sets that back.
 
     ``resting`` are nodes whose owner does not let them work now. They are sent no model, count as no failure, and are
     asked again at the time that they said. ``conditional`` are those whose owner has such conditions.
@@ -93,8 +91,8 @@ class Nodes:
     ``outside``: they are sent nothing, count as no failure, and are asked again now and then, because their owners may
     have given them others. ``inside`` are those that have said one, in this process or before the server was restarted.
 
-    ``needs`` are what a ClientApp must offer (`bouquet.common.protocol.offers`): one that does not is ``refusing``,
-    too.
+    ``needs`` are capabilities that a ClientApp must have (`bouquet.common.protocol.capabilities`): one that lacks some
+    is ``refusing``, too.
     """
 
     clients: dict[int, str] = field(default_factory=dict)
@@ -218,21 +216,21 @@ class Nodes:
         self.silences.pop(message.metadata.src_node_id, None)
 
     def all_lack(self) -> dict[str, str]:
-        """Client → why, where no node that was ever seen has a ClientApp that offers what is needed; else none."""
+        """Client → why, where no node that was ever seen has a ClientApp that can do what is needed; else none."""
         lacking = {node: refusal.reason for node, refusal in self.refusing.items() if refusal.lacks}
         return (
             {self.clients[node]: lacking[node] for node in sorted(lacking)} if set(lacking) >= set(self.clients) else {}
         )
 
     def _note_lack(self, node: int, arrival: Arrival) -> None:
-        answer, offers = arrival.message, offered(arrival)
-        if answer.has_content() and offers != frozenset(MEANING):
+        answer, able = arrival.message, capabilities(arrival)
+        if answer.has_content() and able != frozenset(MEANING):
             self.borrowing.add(self.clients[node])
-        if LOSS in offers:
+        if LOSS in able:
             self.judging.add(self.clients[node])
-        if lacking := self.needs - offers:
+        if lacking := self.needs - able:
             said = f" ({reply_checks.reported(answer)})" if answer.has_error() else ""
-            reason = f"Its ClientApp does not offer what the method needs: {meaning(lacking)}{said}."
+            reason = f"Its ClientApp cannot do what the method needs: {meaning(lacking)}{said}."
             self.refusing[node] = Refusal(reason, MOST_UNASKED, lacks=True)
 
     def _note_tags(self, node: int, arrival: Arrival) -> None:

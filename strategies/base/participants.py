@@ -1,4 +1,4 @@
-"""The part of every method that knows which devices can take part: who they are, what they offer, if they may work."""
+"""The part of every method that knows which devices can take part: who they are, what they can do, if they may work."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
 from bouquet.common.errors import BouquetError
-from bouquet.common.protocol.offers import TRAINING, cannot_work
+from bouquet.common.protocol.capabilities import TRAINING, cannot_work
 from bouquet.strategies.base.filters.initial import InitialModel
 from bouquet.strategies.base.method import State
 from bouquet.strategies.base.nodes import wait_for_nodes

@@ -34,8 +34,8 @@ class Protection:
 
     ``aggregation`` says how the members of a cluster become its center. ``limit_norm`` shortens updates to so many
     times the median norm of their cluster's; None leaves them. Where either is set, no weight is more than
-    `MOST_WEIGHT` times the median: a norm bounds nothing while its sender says how much it counts. And what is no
-    parameter, such as running statistics, stays within the `fences` of all devices'.
+    `MOST_WEIGHT` times the median: a limit on norms is of no use while a device sets its own weight. Buffers and
+    counters, such as BatchNorm's running statistics, are clipped to the `fences` of all devices'.
     """
 
     aggregation: Aggregation = field(default_factory=Aggregation)
@@ -48,7 +48,7 @@ class Protection:
     def screen(self, replies: Replies, clusters: Mapping[str, int]) -> Screened:
         """Refuse replies whose update is absurdly large, and limit the others'; ``clusters`` is the last assignment."""
         norms = replies.update_norms()
-        # Of the others nothing was asked for, or the server does not know from where they came.
+        # A norm of 0: the client uploads nothing, or began from a model of its own, which the server does not know.
         moved = norms[norms > 0]
         absurd = np.zeros(len(norms), dtype=bool)
         if len(moved) > 2:

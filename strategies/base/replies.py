@@ -94,7 +94,7 @@ class Replies:
         norms = np.zeros(len(self))
         for row, columns, vector in self._payloads():
             update = self._update(row, columns, vector)
-            # Not by BLAS, whose threads wait for each other: 41 ms a simulated round of 50 clients of an mlp, so 3.
+            # einsum, not BLAS (np.linalg.norm), whose threads wait for each other: 3 ms in place of 41 for 50 mlps.
             norms[row] = np.sqrt(np.einsum("i,i->", update, update, dtype=np.float64))
         return norms
 
@@ -106,7 +106,7 @@ class Replies:
         for row, columns, vector in self._payloads(records):
             if shares[row] != 1:
                 moved, scaled = self._update(row, columns, vector), received[row].vector.copy()
-                # From where it began, not back from its end: what is left of a huge update would lose its digits.
+                # start + share · update, not end − (1 − share) · update, which loses all digits of a huge update.
                 less = vector[columns] + np.float32(shares[row]) * moved
                 scaled[columns] = np.where(moved != 0, less, scaled[columns])
                 received[row] = replace(received[row], vector=scaled)
@@ -194,7 +194,7 @@ class Rows:
         places = [self._taken.get(reply.client, -1) for reply in received]
         if not received or min(places) < 0 or places != sorted(places):
             return Replies(self.layout, tuple(received), instructions)
-        for row, place in enumerate(places):  # up, over those that did not answer
+        for row, place in enumerate(places):  # close the gaps that clients without a reply have left
             if row != place:
                 self._matrix[row] = self._matrix[place]
         rows = self._matrix[: len(received)]

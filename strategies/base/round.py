@@ -61,7 +61,7 @@ class Round:
         return set(self.replies.clients if self.replies else ()) - self.refused
 
     def forget(self, clients: Iterable[str]) -> None:
-        """Whatever these could not answer: they are asked to train all the same."""
+        """Drop what is noted of these clients: a question that they could not answer keeps nobody from training."""
         for noted in (self.refused, self.failing):
             noted.difference_update(clients)
         for client in clients:
@@ -165,7 +165,7 @@ class Receiver(MethodHooks[State], Sampling):
             except BouquetError as error:
                 now.failures[client] = refused(error)
                 self._note_unusable(client, arrival)
-                # Of an error of its own it is the device that says what is wrong with it.
+                # A reply with content failed the server's checks; one without is an error that the device reports.
                 (now.refused if message.has_content() or cannot_be_read(message) else now.failing).add(client)
         return replace(rows.replies(usable, sent), late=dict(now.came_late))
 

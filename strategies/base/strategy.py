@@ -4,7 +4,7 @@ Sampling, waiting, identities, the checks of what arrives and Flower's own hooks
 
 A `MethodStrategy` takes the place of FedAvg in any Flower ServerApp. Where a method needs nothing special of a
 client, an unmodified Flower ClientApp works with it: ``arrays`` and ``config`` in, ``arrays`` and ``metrics`` with
-``num-examples`` out. Where it does (`device_needs`), devices are asked what they offer before they are sent anything.
+``num-examples`` out. Where it does (`device_needs`), devices are asked what they can do before they are sent anything.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bouquet.common.errors import BouquetError
 from bouquet.common.parameters.layout import ParameterLayout
 from bouquet.common.protocol import Encoder, Instruction
 from bouquet.common.protocol.arrival import Arrival
-from bouquet.common.protocol.offers import undeclared
+from bouquet.common.protocol.capabilities import undeclared
 from bouquet.common.wire.flower import content_of
 from bouquet.strategies.base.exchange import exchange
 from bouquet.strategies.base.filters.filter import OutgoingInstruction
@@ -235,7 +235,7 @@ class MethodStrategy(Participants[State], Strategy):
         """Continue from what `checkpoint` gave."""
         self.layout = layout
         self.state = load_state(self.state_class, arrays, rest)
-        for each in filter(lambda each: each.key in rest, self.filters):  # a checkpoint of an older release lacks some
+        for each in filter(lambda each: each.key in rest, self.filters):  # a run may go on with others
             prefix = f"{each.key}/"
             own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
             each.load(own, rest[each.key])

@@ -33,7 +33,7 @@ import numpy as np
 
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import ARRAYS, Instruction, Proximal
-from bouquet.common.protocol.offers import LAYERS, TERMS
+from bouquet.common.protocol.capabilities import LAYERS, TERMS
 from bouquet.strategies.base.method import count_moved, one_model
 from bouquet.strategies.base.options import Count
 from bouquet.strategies.base.replies import Matrix, Replies

@@ -20,7 +20,7 @@ import numpy as np
 
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import Instruction
-from bouquet.common.protocol.offers import TERMS, TRAINING
+from bouquet.common.protocol.capabilities import TERMS, TRAINING
 from bouquet.strategies.base.method import one_model
 from bouquet.strategies.base.options import Weight, Weighting
 from bouquet.strategies.base.replies import Matrix, Replies

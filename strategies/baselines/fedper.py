@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from bouquet.common.errors import BouquetError
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import ARRAYS, Instruction, Payload
-from bouquet.common.protocol.offers import LAYERS
+from bouquet.common.protocol.capabilities import LAYERS
 from bouquet.strategies.base.replies import Replies
 from bouquet.strategies.base.strategy import MethodStrategy
 from bouquet.strategies.baselines.fedavg import GlobalState

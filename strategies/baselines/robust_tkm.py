@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 
 from bouquet.common.parameters.layout import Vector
 from bouquet.common.protocol import Scalar
-from bouquet.common.protocol.offers import TRAINING
+from bouquet.common.protocol.capabilities import TRAINING
 from bouquet.strategies.base.options import Count
 from bouquet.strategies.base.replies import Matrix
 from bouquet.strategies.baselines.one_shot import OneShotClustering, OneShotState

@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bouquet.common.protocol import ARRAYS, Instruction, Proximal
-from bouquet.common.protocol.offers import TRAINING
+from bouquet.common.protocol.capabilities import TRAINING
 from bouquet.strategies.base.groups import NumClusters
 from bouquet.strategies.base.method import count_moved, one_model
 from bouquet.strategies.base.replies import Matrix, Replies

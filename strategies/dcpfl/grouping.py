@@ -126,8 +126,7 @@ def groups_of(state: DCPFLState, least: int) -> Callable[[float], Assignment] | 
     if (graph := graph_of(state)) is None:
         return None
     distances, linkage = graph
-    # A checkpoint of an older release knows of no samples.
-    samples = np.array([state.samples.get(client, 0) for client in state.clients])
+    samples = np.array([state.samples[client] for client in state.clients])
     return partial(groups_of_at_least, linkage, distances=distances, samples=samples, least=least)
 
 

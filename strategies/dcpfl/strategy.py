@@ -31,7 +31,7 @@ from pydantic import Field
 from bouquet.common import protocol
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import Instruction
-from bouquet.common.protocol.offers import LAYERS, LOSS, TRAINING
+from bouquet.common.protocol.capabilities import LAYERS, LOSS, TRAINING
 from bouquet.strategies.base.method import Ask
 from bouquet.strategies.base.options import Count, Share
 from bouquet.strategies.base.replies import Replies

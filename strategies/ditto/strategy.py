@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bouquet.common.protocol import ARRAYS, Instruction, Proximal
-from bouquet.common.protocol.offers import LAYERS, TERMS
+from bouquet.common.protocol.capabilities import LAYERS, TERMS
 from bouquet.strategies.base.method import one_model
 from bouquet.strategies.base.options import Weight
 from bouquet.strategies.baselines.fedavg import FedAvg, GlobalState

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import ARRAYS, Instruction, Payload, Proximal
-from bouquet.common.protocol.offers import TRAINING
+from bouquet.common.protocol.capabilities import TRAINING
 from bouquet.strategies.base.method import Ask, one_model
 from bouquet.strategies.base.replies import Matrix, Replies
 from bouquet.strategies.base.sampling import fewest_replies

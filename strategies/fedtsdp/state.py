@@ -28,7 +28,6 @@ class FedTSDPState:
     assignment: dict[str, int]  # C²: client → cluster
     shared_layers: float  # L_s
     weights: Weights  # W, one weight for each public sample
-    above: int = 0  # rounds in a row with H above its threshold
     stage_one: dict[str, int] = field(default_factory=dict)  # of the last clustering
     stage_two: dict[str, int] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)  # clients of the round in progress
@@ -41,7 +40,7 @@ class FedTSDPState:
 
 def answered(state: FedTSDPState, replies: Replies) -> tuple[FedTSDPState, Replies]:
     """Who replied, and without those that had to begin from layers that were neither theirs nor their cluster's."""
-    lost_layers = replies.lost - {*state.missed_rounds}  # the others had been sent a spare
+    lost_layers = replies.lost - {*state.missed_rounds}  # the others had been sent a fallback
     replied = {*replies.clients}
     state = replace(
         state,

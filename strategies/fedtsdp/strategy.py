@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.parameters.layout import ParameterLayout, Vector
-from bouquet.common.protocol import ARRAYS, SPARE, Instruction, Payload
-from bouquet.common.protocol.offers import LAYERS
+from bouquet.common.protocol import ARRAYS, FALLBACK, Instruction, Payload
+from bouquet.common.protocol.capabilities import LAYERS
 from bouquet.strategies.base.method import Ask, Outcome, one_model
-from bouquet.strategies.base.options import Above0, Above0To1, Count, Share, Weight
+from bouquet.strategies.base.options import Above0, Above0To1, Share, Weight
 from bouquet.strategies.base.replies import PublicData, Replies
 from bouquet.strategies.base.strategy import MethodStrategy
 from bouquet.strategies.fedtsdp.decoupling import (
@@ -56,7 +56,7 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
     its number of samples; its losses and accuracies. What it is sent: the shared layers of its cluster's mean. Personal
     layers of others reach it only as their mean over a cluster (which may have one member), and only when it has none
     of its own: one that is new, or said that it lost them, is sent all layers; one that failed to reply when it was
-    last asked is sent the personal ones as a spare, in case that it comes back without its own.
+    last asked is sent the personal ones as a fallback, in case that it comes back without its own.
 
     Needs public, unlabelled data: `public` has to be set (`bouquet.server.run.build.build_strategy` does).
 
@@ -64,9 +64,6 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
     ----------
     hopkins_threshold : float, default 0.65
         h_th; the clients are clustered anew when H is above it.
-    patience : int, default 1
-        So many rounds in a row; 1 in the paper. IID models may be above it for a round when they leave their first
-        plateau (and are one cluster all the same, or nearly); those of Dirichlet data mostly in the first.
     eps_outputs, eps_weights
         ε₁ and ε₂, the radius of DBSCAN in Jensen–Shannon divergence and in ‖w_i − w_j‖₂. The second depends on the size
         of the model and on the training; the record has the quantiles of both.
@@ -86,7 +83,6 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
     clusters_chosen_on = "outputs on public data, then uploaded models"
 
     hopkins_threshold: Share = 0.65
-    patience: Count = 1
     eps_outputs: Above0 = 0.15
     eps_weights: Above0 = 3.5
     dampening: Above0To1 = 0.98
@@ -121,7 +117,7 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
             center, has_none = state.centers[state.assignment[client]], client in state.lost_layers
             models = {ARRAYS: Payload(center, layers if has_none else shared)}
             if personal and client in state.missed_rounds and not has_none:
-                models[SPARE] = Payload(center, personal)
+                models[FALLBACK] = Payload(center, personal)
             instructions[client] = Instruction(models)
         return instructions
 
@@ -199,22 +195,21 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
         divergence: Distances,
         distances: Distances,
     ) -> FedTSDPState:
-        """H, and whether it has been above its threshold for long enough."""
+        """H, and whether it is above its threshold."""
         clients = len(outputs)
         if clients < 2:
             return state
         generator = self._generator(round_, HOPKINS_STREAM)
         h = hopkins_statistic(outputs.reshape(clients, -1), max(1, clients // 4), HOPKINS_DRAWS, generator)
-        above = state.above + 1 if h.mean > self.hopkins_threshold else 0
         observed = replace(
             state.observed,
             hopkins=h.mean,
             hopkins_deviation=h.deviation,
-            clustered=above >= self.patience,
+            clustered=h.mean > self.hopkins_threshold,
             divergences=quantiles(divergence),
             distances=quantiles(distances),
         )
-        return replace(state, above=above, observed=observed)
+        return replace(state, observed=observed)
 
     def _decouple(
         self, state: FedTSDPState, clients: Sequence[str], divergence: Distances, distances: Distances

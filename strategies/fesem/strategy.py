@@ -19,7 +19,7 @@ import numpy as np
 
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import ARRAYS, Instruction, Proximal
-from bouquet.common.protocol.offers import TERMS
+from bouquet.common.protocol.capabilities import TERMS
 from bouquet.strategies.base.groups import NumClusters
 from bouquet.strategies.base.method import count_moved, one_model
 from bouquet.strategies.base.options import Weight, Weighting

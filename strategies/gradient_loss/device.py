@@ -34,12 +34,11 @@ from bouquet.strategies.gradient_loss.wire import (
     TOLD,
     TRAINED,
     Choice,
-    Similarity,
     center_record,
     step_record,
 )
 
-_CENTERS = "centers"  # what the device keeps aside
+_CENTERS = "centers"  # the name under which the device keeps them
 
 Centers = list[Vector]  # of all clusters, in order
 Batches = Sequence[tuple[Tensor, Tensor]]
@@ -92,17 +91,11 @@ def choose_identity(losses: Sequence[float], similarities: Sequence[float], grad
     return max(usable, key=lambda k: (scores[k], -losses[k]))
 
 
-def step_similarity(gradient: NDArray[np.floating], step: NDArray[np.floating], kind: Similarity) -> float:
-    """S_k of a gradient ∇L_k and a step Δ_k, both (p,), Eq. 3 with the sign corrected.
-
-    ``"cosine"`` is cos(−∇L, Δ), 0 where either is 0; ``"euclidean"`` is −‖−∇L − Δ‖.
-    """
+def step_similarity(gradient: NDArray[np.floating], step: NDArray[np.floating]) -> float:
+    """S_k = cos(−∇L_k, Δ_k) of a gradient and a step, both (p,): Eq. 3 with the sign corrected; 0 where either is 0."""
     descent, step = -gradient.astype(np.float64), step.astype(np.float64)
-    if kind == "euclidean":
-        value = -float(np.linalg.norm(descent - step))
-    else:
-        norms = float(np.linalg.norm(descent) * np.linalg.norm(step))
-        value = float(descent @ step) / norms if norms > 0 else 0.0
+    norms = float(np.linalg.norm(descent) * np.linalg.norm(step))
+    value = float(descent @ step) / norms if norms > 0 else 0.0
     return value if np.isfinite(value) else 0.0  # the loss of such a model is not finite either
 
 
@@ -120,7 +113,7 @@ def _choose(session: Session, choice: Choice, centers: Centers, batches: Batches
         losses.append(samples * loss)
         if steps:
             step = np.concatenate([steps[cluster][spans[name]] for name in trainable])
-            similarities.append(step_similarity(samples * gradient, step, choice.similarity))
+            similarities.append(step_similarity(gradient, step))
     session.metrics[LOSS_GAP] = _gap(losses)
     if steps:
         session.metrics[SIMILARITY_GAP] = _gap(similarities)

@@ -24,8 +24,8 @@ import numpy as np
 
 from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import Instruction, Payload
+from bouquet.common.protocol.capabilities import LOSS
 from bouquet.common.protocol.names import CENTER, CHOSEN, LOSS_GAP
-from bouquet.common.protocol.offers import LOSS
 from bouquet.strategies.base.method import Outcome, count_moved
 from bouquet.strategies.base.options import Count
 from bouquet.strategies.base.replies import Matrix, Replies

@@ -54,8 +54,8 @@ def kmeans(W: Matrix, num_clusters: int, seed: int, restarts: int = 20, compared
     compared = W if compared is None else compared
     points, origin = _coordinates(compared, euclidean_distances(compared))
     labels, inertia = _partition(points, origin, num_clusters, seed, restarts)
-    spare = np.tile(weighted_mean(W), (num_clusters, 1))
-    return KMeansResult(labels, cluster_means(W, labels, num_clusters, previous=spare), inertia)
+    fallback = np.tile(weighted_mean(W), (num_clusters, 1))
+    return KMeansResult(labels, cluster_means(W, labels, num_clusters, previous=fallback), inertia)
 
 
 def assign_to_nearest(W: Matrix, centers: Matrix) -> Assignment:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from bouquet.common.protocol import Instruction, Scalar
-from bouquet.common.protocol.offers import TRAINING
+from bouquet.common.protocol.capabilities import TRAINING
 from bouquet.strategies.base.method import one_model
 from bouquet.strategies.base.options import Above0
 from bouquet.strategies.baselines.fedavg import FedDist, GlobalState

@@ -40,7 +40,7 @@ def test_a_strategy_in_a_file_is_simulated_beside_them(folder, program, engine):
     assert (summary["clients"], summary["strategy"]) == (2, "./mine.py:Mine")
 
 
-def test_the_front_door_loads_nothing_before_a_name_is_asked_for(folder):
+def test_the_package_loads_nothing_before_a_name_is_asked_for(folder):
     program = (
         "import sys, bouquet\n"
         "assert not {'torch', 'flwr', 'numpy'} & {*sys.modules}\n"

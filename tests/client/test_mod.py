@@ -5,7 +5,7 @@ import pytest
 
 from bouquet.client.mod import around, penalty
 from bouquet.common.errors import BouquetError
-from bouquet.common.protocol.offers import TRAINING
+from bouquet.common.protocol.capabilities import TRAINING
 from tests.helpers.stock_app import DEVICES, grid_of, initial, own_app, play, stock_app, training_loss
 from tests.test_stock_clients import CASES, made
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import re
 import select
 import socket
 import socketserver
@@ -79,7 +78,7 @@ def test_devices_over_ipv6_and_through_proxies(commands, own_data, way):
         way(name if name in VARIABLES else "", proxy.url)
         where = ("--server", address, "--keys", f"devices/{name}", "--data", str(data))
         commands.run(f"check-{name}", "check", *where)
-        by_proxy = f"{NAME} is reached through {proxy.url} ({name})." in commands.log(f"check-{name}")
+        by_proxy = f"{NAME} is reached through the proxy that {name} names." in commands.log(f"check-{name}")
         assert by_proxy == (name in VARIABLES)
         commands.start(name, "client", *where, "--state-dir", f"state-{name}")
     commands.wait_for_end(server)
@@ -87,11 +86,10 @@ def test_devices_over_ipv6_and_through_proxies(commands, own_data, way):
     assert [json.loads(line)["replies"] for line in lines] == [len(DEVICES)] * 2
     assert {*proxy.asked} == {f"CONNECT {NAME} HTTP/1.1"}
 
-    # A proxy that is dead is named, and a device waits for it.
+    # A proxy that is dead is named by gRPC.
     proxy.shutdown()
     proxy.server_close()
     for name in VARIABLES:
         way(name, proxy.url)
         commands.run("dead", "check", "--server", NAME, "--keys", f"devices/{name}", code=1)
-    said = re.findall(r"The proxy (\S+) \((\w+)\) cannot be reached", commands.log("dead"))
-    assert said == [(proxy.url, name) for name in VARIABLES]
+    assert commands.log("dead").count(f"{proxy.server_address[1]}: ") >= len(VARIABLES)

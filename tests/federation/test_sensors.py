@@ -8,8 +8,8 @@ import pytest
 
 from bouquet.common.settings import load_settings
 from bouquet.experiments.simulation.run import simulate
-from bouquet.federation.demo_sensors import write_tables
 from bouquet.monitor.status import collect
+from tests.helpers.tanks import write_tables
 
 pytestmark = pytest.mark.federation
 

@@ -57,6 +57,8 @@ def make_run(
                 "by_client": {name: {"accuracy_trained": before + 0.05} for name in names},
                 "bytes_up": up * clients,
                 "bytes_down": down * clients,
+                "bytes_up_plain": up * clients,
+                "bytes_down_plain": down * clients,
                 "bytes_by_layer": {
                     "up": dict.fromkeys(layers, 100 * clients),
                     "down": dict.fromkeys(layers, 200 * clients),
@@ -91,6 +93,8 @@ def make_run(
             "accuracy_by_client": dict.fromkeys(names, accuracy),
             "bytes_up": up * clients * rounds,
             "bytes_down": down * clients * rounds,
+            "bytes_up_plain": up * clients * rounds,
+            "bytes_down_plain": down * clients * rounds,
             "seconds": 0.5 * rounds,
             "strategy_record": {},
         }

@@ -1,4 +1,4 @@
-"""Strategies, simulation and both of Flower's doors with the oldest Flower that is allowed and the newest there is.
+"""Strategies, simulation and Flower's own processes with the oldest Flower that is allowed and the newest there is.
 
 Flower and what it brings are in an environment of their own, all else is as in the environment of the tests.
 """

@@ -1,4 +1,4 @@
-"""The initial model, sent once to devices whose ClientApp cannot build it: those that offer a part of what there is."""
+"""The initial model, sent once to devices whose ClientApp cannot build it: those that are another's."""
 
 from __future__ import annotations
 

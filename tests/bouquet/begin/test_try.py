@@ -7,8 +7,8 @@ import pytest
 
 from bouquet.begin import trial
 from bouquet.begin.look import look
-from bouquet.begin.parts import MOST, Samples, read_devices, write_parts
-from bouquet.begin.trial import Outcome, advice, candidate, lines_to_put, outcomes, speed_advice, trial_table
+from bouquet.begin.parts import MOST, DeviceSamples, read_devices, write_parts
+from bouquet.begin.trial import RowResult, advice, candidate, lines_to_put, outcomes, speed_advice, trial_table
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings import parse_settings
 from bouquet.common.task.score import ACCURACY, Score
@@ -25,7 +25,7 @@ MAE = Score("mae", "MAE", "cm", higher_is_better=False)
 
 def numbered(count, in_order=False, overlap=0, labels=2):
     """Samples that are their own numbers, so that one sees which are where."""
-    return Samples(np.arange(count, dtype=np.float32)[:, None], np.arange(count) % labels, in_order, overlap)
+    return DeviceSamples(np.arange(count, dtype=np.float32)[:, None], np.arange(count) % labels, in_order, overlap)
 
 
 def parts(folder, what, device="a"):
@@ -163,8 +163,8 @@ def test_where_seeds_test_the_same_part_the_devices_have_to_agree(table):
 
 def test_an_error_is_told_in_its_unit_and_less_is_more():
     gain = Difference(1.2412, 1.0, 1.5, 0.001)
-    best = Outcome("FedAvg", "fedavg", 0.1, -3.0, 3.0, gain, {"a": 3.0, "b": -0.5}, True)
-    said = advice([best, Outcome("yours", "fesem", 0.1, -4.0, 4.0, None, {}, False)], MAE)
+    best = RowResult("FedAvg", "fedavg", 0.1, -3.0, 3.0, gain, {"a": 3.0, "b": -0.5}, True)
+    said = advice([best, RowResult("yours", "fesem", 0.1, -4.0, 4.0, None, {}, False)], MAE)
     assert said.endswith("+1.2 ± 0.24 cm over each device alone. Most gain a (+3); worse off: b (−0.5).")
 
 

@@ -130,7 +130,7 @@ def test_no_model_says_how_to_get_one_and_makes_no_folder(tmp_path, bouquet, mon
     DeviceState(FolderStore(tmp_path / "state")).identity()
     assert "holds no model yet" in bouquet("predict", "a.png", "--state-dir", "state")[2]
     DeviceState(FolderStore(tmp_path / "state")).keep("r", 1, {PERSONAL: {"w": np.zeros(1)}}, {})
-    assert "kept by an older release" in bouquet("predict", "a.png", "--state-dir", "state")[2]
+    assert "kept for another's ClientApp" in bouquet("predict", "a.png", "--state-dir", "state")[2]
     DeviceState(FolderStore(tmp_path / "state")).keep("r", 2, {PERSONAL: {"w": np.zeros(1)}}, {}, '{"model": 3}')
     assert "written by another release" in bouquet("predict", "a.png", "--state-dir", "state")[2]
 

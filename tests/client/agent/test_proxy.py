@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -12,9 +11,8 @@ from dataclasses import dataclass, field
 import grpc
 import pytest
 
-from bouquet.client.agent.proxy import find_proxy, grpc_environment
+from bouquet.client.agent.proxy import grpc_environment, proxy_variable
 from bouquet.client.agent.reachability import ServerUnreachable, check_server
-from bouquet.common.errors import BouquetError
 from bouquet.common.system.ports import free_port, split_address
 from tests.helpers.reached_servers import SECONDS, Federation, answering, check, listening
 
@@ -98,7 +96,6 @@ HERE = {"https_proxy": "http://PROXY"}
         ({**HERE, "NO_PROXY": "127.0.0.1"}, False),
         ({**HERE, "no_proxy": "", "NO_PROXY": "127.0.0.1"}, True),
         ({**HERE, "no_proxy": "server.local, 127.0.0.1"}, False),
-        ({**HERE, "no_proxy": "127.0.0.0/8"}, False),
         ({**HERE, "no_proxy": "127.0.0.0/255.0.0.0"}, True),
         ({**HERE, "no_proxy": "*"}, True),
         ({**HERE, "no_proxy": "0.0.1"}, False),
@@ -112,8 +109,7 @@ def test_the_proxy_is_grpcs(
     with connect_proxy(grpc_server) as proxy:
         before = {name: value.replace("PROXY", proxy.address) for name, value in variables.items()}
         set_environment(monkeypatch, variables, proxy.address)
-        found = find_proxy(grpc_server, before)
-        assert (found and found.url) == (f"http://{proxy.address}" if through else None)
+        assert (proxy_variable(grpc_server, before) is not None) == through
         check_server(grpc_server, insecure=True, authority=None, timeout=SECONDS)
         grpc_connects(grpc_server)
     assert len(proxy.heads) == (1 if through else 0)
@@ -128,7 +124,6 @@ def test_the_proxy_is_grpcs(
         ("server.localhost", ".localhost", False),
         ("server.localhost", "*.localhost", True),
         ("[::1]", "[::1]", True),
-        ("[::1]", "::/64", False),
     ],
 )
 def test_whom_no_proxy_is_for(
@@ -138,7 +133,7 @@ def test_whom_no_proxy_is_for(
     address = f"{host}:{free_port()}"
     with connect_proxy(grpc_server) as proxy:
         set_environment(monkeypatch, {**HERE, "no_proxy": listed}, proxy.address)
-        assert (find_proxy(address, os.environ) is not None) == through
+        assert (proxy_variable(address, os.environ) is not None) == through
         if through:
             check_server(address, insecure=True, authority=None, timeout=SECONDS)
             grpc_connects(address)
@@ -182,36 +177,3 @@ def test_of_a_proxy_that_does_not_connect_grpcs_error_says_why(monkeypatch: pyte
             channel.unary_unary("/a/b")(b"", timeout=SECONDS)
     assert "407" in raised.value.details()
     assert "secret" not in raised.value.details()
-
-
-@pytest.mark.parametrize(
-    ("proxy", "reason"),
-    [
-        ("127.0.0.1:PORT", "nothing listens on port PORT"),
-        ("[::1]:PORT", "cannot be reached"),
-        ("proxy.invalid:8080", "the name 'proxy.invalid' is unknown here"),
-        ("proxy..invalid:8080", "the name 'proxy..invalid' is unknown here"),
-    ],
-)
-def test_a_proxy_that_is_dead(monkeypatch: pytest.MonkeyPatch, proxy: str, reason: str) -> None:
-    port = str(free_port())
-    proxy, reason = proxy.replace("PORT", port), reason.replace("PORT", port)
-    set_environment(monkeypatch, {"https_proxy": "http://ann:secret@PROXY"}, proxy)
-    with pytest.raises(ServerUnreachable, match=re.escape(reason)) as raised:
-        check_server("server.invalid:9092", insecure=True, authority=None)
-    assert str(raised.value).startswith(f"The proxy http://{proxy} (https_proxy) cannot be reached: ")
-    assert "secret" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    "url", ["http://ann:sec#ret@proxy:3128", "http://ann:sec/ret@proxy:3128", "http://proxy:99999", "http://[::1:3128"]
-)
-def test_a_proxys_url_that_cannot_be_read(url: str) -> None:
-    with pytest.raises(BouquetError, match="variable https_proxy does not name a proxy as http://") as raised:
-        find_proxy("server.invalid:9092", {"https_proxy": url})
-    assert "sec" not in str(raised.value)
-
-
-def test_a_proxy_without_a_port_is_at_443_as_for_grpc() -> None:
-    for url, host in (("http://proxy.local", "proxy.local"), ("HTTP://u:p@[::1]:/", "[::1]")):
-        assert find_proxy("server.invalid:9092", {"https_proxy": url}).url == f"http://{host}:443"

@@ -21,6 +21,6 @@ def test_grpc_knows_every_option():
 
 
 def test_a_device_at_rest_says_something_before_a_router_forgets_it():
-    options = dict(connections.door_options())
+    options = dict(connections.server_options())
     assert channel.KEEPALIVE_SECONDS == connections.KEEPALIVE_SECONDS < SHORTEST_CUT_OFF
     assert options["grpc.http2.min_ping_interval_without_data_ms"] < 1000 * channel.KEEPALIVE_SECONDS

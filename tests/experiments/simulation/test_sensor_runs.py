@@ -16,11 +16,11 @@ from bouquet.common.task.score import Score
 from bouquet.common.task.task import Classification, Regression
 from bouquet.experiments.simulation import run
 from bouquet.experiments.simulation.run import STATE_FOLDER, simulate
-from bouquet.federation.demo_sensors import FORECAST, write_tables
 from bouquet.models.export import export
 from bouquet.models.kept import cluster_model, device_model
 from bouquet.models.predict import predict, score_text
 from bouquet.server.record.reader import read_run
+from tests.helpers.tanks import FORECAST, write_tables
 
 TABLE = {
     "data.dataset": "own",
@@ -196,8 +196,7 @@ def test_a_forecast_is_exported_with_its_scaling_inside(model, suffix, tmp_path,
     write_tables(tmp_path / "tables", seed=0, devices=2)
     changes = {"data.clients": 2, "data.data_dir": str(tmp_path / "tables"), "simulation.engine": "inline"}
     changes |= {"model.name": model, "run.rounds": 1, "strategy.name": "standalone"}
-    base = {key: value for key, value in FORECAST.items() if "strategy" not in key}
-    simulate(parse_settings({}, {**base, **changes}), tmp_path / "run")
+    simulate(parse_settings({}, FORECAST | changes), tmp_path / "run")
     kept_model = device_model(tmp_path / "run" / STATE_FOLDER / "filled-1")
     export(kept_model, tmp_path / f"model{suffix}")  # which tries it
     # In centimetres, in and out: a level of about 60 stays one.

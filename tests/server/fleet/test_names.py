@@ -8,7 +8,7 @@ import pytest
 from bouquet.common import protocol
 from bouquet.common.wire.fleet_pb2 import Hello
 from bouquet.keys.store import add_device, init_keys, remove_device
-from bouquet.server.fleet.names import TWIN_SECONDS, Names
+from bouquet.server.fleet.names import DUPLICATE_SECONDS, Names
 from bouquet.server.service.devices import Device, node_of
 
 
@@ -79,12 +79,12 @@ def test_without_keys_a_power_cut_is_not_a_second_device_and_a_copied_card_is(tm
     older, newer, other = (Device(node, None, Hello(), stream=object(), since=now - 500) for node in (1, 2, 3))
     found = names(tmp_path, older, newer, other)
     found.nodes = {1: "pi", 2: "pi", 3: "other"}
-    newer.since = now - TWIN_SECONDS / 2  # the one before may be a connection whose loss is not known yet
-    assert list(found.twins()) == []
-    newer.since, older.stream = now - 2 * TWIN_SECONDS, None
-    assert list(found.twins()) == []
+    newer.since = now - DUPLICATE_SECONDS / 2  # the one before may be a connection whose loss is not known yet
+    assert list(found.duplicates()) == []
+    newer.since, older.stream = now - 2 * DUPLICATE_SECONDS, None
+    assert list(found.duplicates()) == []
     older.stream = object()
-    ((node, line),) = found.twins()
+    ((node, line),) = found.duplicates()
     assert node == 1
     assert "pi: two devices say that they are it, and one of them is left out" in line
-    assert list(found.twins()) == []  # said once
+    assert list(found.duplicates()) == []  # said once

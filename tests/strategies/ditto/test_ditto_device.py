@@ -11,7 +11,7 @@ from flwr.app import Message
 from bouquet.client.rounds.start_model import compose
 from bouquet.client.state.device_state import PERSONAL, Kept
 from bouquet.common import protocol
-from bouquet.common.protocol import ARRAYS, SPARE, Encoder, Instruction, Payload, Proximal
+from bouquet.common.protocol import ARRAYS, FALLBACK, Encoder, Instruction, Payload, Proximal
 from bouquet.common.settings import load_settings
 from tests.helpers.one_device import OneDevice
 
@@ -73,10 +73,10 @@ def test_a_lost_personal_model_begins_at_the_global_one_and_is_said(device):
 
 
 def test_spare_layers_are_for_a_device_that_has_none(layout):
-    initial, own, sent, spare = (np.full(layout.dim, value, dtype=np.float32) for value in (0, 1, 2, 3))
+    initial, own, sent, fallback = (np.full(layout.dim, value, dtype=np.float32) for value in (0, 1, 2, 3))
 
     def start(kept, **more):
-        models = {ARRAYS: Payload(sent, ("first",)), SPARE: Payload(spare, ("last",))}
+        models = {ARRAYS: Payload(sent, ("first",)), FALLBACK: Payload(fallback, ("last",))}
         content = Encoder(layout).content(Instruction(models, **more), 2, "", {})
         message = Message(content, dst_node_id=2, message_type="train")
         return compose(protocol.read_instruction(message, layout), kept, initial, layout)

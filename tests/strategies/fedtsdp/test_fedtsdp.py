@@ -8,7 +8,7 @@ import pytest
 
 from bouquet.common.errors import BouquetError
 from bouquet.common.parameters.layout import ParameterLayout
-from bouquet.common.protocol import ARRAYS, SPARE, STATE_LOST
+from bouquet.common.protocol import ARRAYS, FALLBACK, STATE_LOST
 from bouquet.strategies.base.replies import PublicData
 from bouquet.strategies.fedtsdp.hopkins import entropy
 from bouquet.strategies.fedtsdp.strategy import FedTSDP
@@ -101,20 +101,6 @@ def test_reclustering_takes_the_absent_along():
     assert state.centers.tolist() == [[-9, 0, 0, 0], [9, 0, 8, 0], [0, 0, 0, 0]]
 
 
-def test_patience_waits_for_rounds_in_a_row():
-    made = strategy(patience=2)
-    state = made.update(start(made), 1, replies(ROWS)).state
-    assert (state.above, state.observed.clustered, len(state.centers)) == (1, False, 1)
-    made.hopkins_threshold = NEVER
-    state = made.update(state, 2, replies(ROWS)).state
-    assert state.above == 0
-    made.hopkins_threshold = ALWAYS
-    for round_, clusters in ((3, 1), (4, 4), (5, 4)):
-        state = made.update(state, round_, replies(ROWS)).state
-        assert len(state.centers) == clusters
-    assert state.shared_layers == pytest.approx(4 * 0.98**2)
-
-
 def test_it_sends_shared_layers_down_and_asks_for_the_whole_model():
     made = strategy()
     state = made.update(start(made), 1, replies(ROWS)).state
@@ -166,7 +152,7 @@ def test_who_did_not_reply_is_sent_spare_layers_until_it_does():
     plan = made.plan(state, 4, ["a", "e"])
     assert set(plan["a"].models) == {ARRAYS}
     assert plan["e"].models[ARRAYS].layers == ("l1", "l2")
-    assert plan["e"].models[SPARE].layers == ("l3", "l4")
+    assert plan["e"].models[FALLBACK].layers == ("l3", "l4")
     # it had lost its layers and began with the spare ones: its model counts
     moved = made.update(state, 4, replies({"e": (1, 1, 1, 1)}, **{STATE_LOST: {"e": 1}})).state
     assert moved.centers[3].tolist() == [1, 1, 1, 1]
@@ -178,7 +164,7 @@ def test_a_round_with_too_few_replies_still_knows_who_owes_one():
     made = strategy()
     state = made.prepare(shrunken(made), 2, ["a", "e"], None)
     state = made.prepare(state, 3, ["a"], None)  # no update came between
-    assert SPARE in made.plan(state, 3, ["e"])["e"].models
+    assert FALLBACK in made.plan(state, 3, ["e"])["e"].models
 
 
 def test_one_that_lost_its_layers_unseen_does_not_count_and_is_sent_its_clusters():

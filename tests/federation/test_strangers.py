@@ -1,4 +1,4 @@
-"""What strangers do to a server's door while a run goes on, which does not notice.
+"""What strangers send to the port of a server while a run goes on, which does not notice.
 
 They have no certificate, or one that was removed, which gets through the handshake as far as HTTP/2, and come from many
 addresses.

@@ -1,7 +1,7 @@
-"""What a ClientApp offers beyond training, and testing, a whole model that it is sent.
+"""What a ClientApp can do beyond training and testing a whole model that it is sent.
 
 A method says what it needs of that (`bouquet.strategies.base.method.MethodHooks.device_needs`), a ClientApp what it
-offers, when it is asked who it is. Bouquet's own says nothing and offers all; one that does not answer offers nothing.
+can do, when it is asked who it is. Bouquet's own says nothing and can do all; one that does not answer can do nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from bouquet.common.protocol.arrival import Arrival
-from bouquet.common.protocol.names import OFFERS
+from bouquet.common.protocol.names import CAPABILITIES
 
 LAYERS, TERMS, LOSS, TRAINING = "layers", "terms", "loss", "training"
 MEANING = {
@@ -22,27 +22,27 @@ _OWN = 'take Bouquet\'s own ClientApp (clientapp = "bouquet.client.app:app")'
 _AROUND = "put client.mod.around() around yours (docs/drop-in.md)"
 
 
-def offered(answer: Arrival) -> frozenset[str]:
-    """What a device offers, by its answer to the question who it is."""
+def capabilities(answer: Arrival) -> frozenset[str]:
+    """What a device can do, by its answer to the question who it is."""
     if not answer.message.has_content():
         return frozenset()
-    said = answer.about.get(OFFERS)
+    said = answer.about.get(CAPABILITIES)
     return frozenset(MEANING) if said is None else frozenset(str(said).split(","))
 
 
-def meaning(offers: Iterable[str]) -> str:
-    """In words, for a message to a reader."""
-    return "; ".join(MEANING[offer] for offer in sorted(offers))
+def meaning(names: Iterable[str]) -> str:
+    """Capabilities in words, for a message to a reader."""
+    return "; ".join(MEANING[name] for name in sorted(names))
 
 
 def cannot_work(method: str, needs: Mapping[str, str], lacking: Mapping[str, str]) -> str:
-    """The error of a run in which no device offers what the method needs; ``lacking`` is client → why."""
+    """The error of a run in which no device can do what the method needs; ``lacking`` is client → why."""
     needed = " ".join(f"It needs {MEANING[need]}: {why}" for need, why in needs.items())
     client, reason = next(iter(lacking.items()))
     to_do = _OWN if TRAINING in needs else f"{_AROUND}, or {_OWN}"
     return (
         f"{method} asks more of devices than a plain Flower ClientApp does, and would train something else with one. "
-        f"{needed} None of the {len(lacking)} devices offers that; what to do: {to_do}, or another method "
+        f"{needed} None of the {len(lacking)} devices can do that; what to do: {to_do}, or another method "
         f"(docs/methods.md has what each of them needs). Of {client}: {reason}"
     )
 

@@ -8,8 +8,8 @@ import pytest
 import uvicorn
 
 from bouquet.common.system.ports import free_port
-from bouquet.monitor import page_door
-from bouquet.monitor.page_door import BriefConnection, listeners
+from bouquet.monitor import page_connections
+from bouquet.monitor.page_connections import BriefConnection, listeners
 from tests.helpers.waiting_for import eventually
 
 SECONDS = 60
@@ -17,7 +17,7 @@ SECONDS = 60
 
 @pytest.fixture
 def page():
-    """A server behind the door; the address that it listens on."""
+    """A server behind these limits; the address that it listens on."""
 
     async def app(scope, receive, send):
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
@@ -49,7 +49,7 @@ def answers(page):
 
 
 def test_what_is_too_much_is_closed_and_there_is_room_again(page, monkeypatch):
-    monkeypatch.setattr(page_door, "MOST_CONNECTIONS", 5)
+    monkeypatch.setattr(page_connections, "MOST_CONNECTIONS", 5)
     idle = [socket.create_connection(page) for _ in range(40)]
     assert all(closes(connection) for connection in idle[5:])
     for connection in idle:
@@ -69,9 +69,9 @@ REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nX-Slow: ", REQUEST + b"GET / HT"])
 def test_who_makes_no_request_is_sent_away(page, monkeypatch, sent):
-    monkeypatch.setattr(page_door, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(page_connections, "REQUEST_SECONDS", 0.5)
     with socket.create_connection(page) as connection:
         connection.sendall(sent)
         assert closes(connection)
-    monkeypatch.setattr(page_door, "REQUEST_SECONDS", SECONDS)
+    monkeypatch.setattr(page_connections, "REQUEST_SECONDS", SECONDS)
     assert answers(page)
