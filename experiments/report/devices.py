@@ -16,7 +16,7 @@ from bouquet.experiments.plots.clients import cluster_colours
 from bouquet.experiments.report.curves import chart, spark
 from bouquet.experiments.report.units import ago, human_bytes, human_seconds
 from bouquet.server.monitoring.diagnosis import failures
-from bouquet.server.record.gains import ALONE, OWN, RECEIVED, apart_text, by_chance, gain, is_known
+from bouquet.server.record.gains import ALONE, OWN, RECEIVED, apart_text, by_chance, is_known
 from bouquet.server.record.overview import (
     AWAY,
     DONE,
@@ -105,12 +105,12 @@ def difference(beside: Mapping[str, float], score: Score) -> str:
         return ""
     found = beside[OWN] - beside[ALONE]
     by = apart_text(found, score)
-    return by if not found else f"{'+' if found > 0 else '−'}{by}"
+    return by if not found or by == "0.0 points" else f"{'+' if found > 0 else '−'}{by}"
 
 
 def machine(numbers: Mapping[str, Any]) -> str:
     """What a device said of itself in its last round: ``61 °C, battery 80 %``."""
-    said = [(numbers.get("temperature"), "{:.0f} °C"), (numbers.get("battery"), "battery {:.0%}")]
+    said = [(numbers.get("temperature"), "{:.0f}\u00a0°C"), (numbers.get("battery"), "battery {:.0%}")]
     return ", ".join(text.format(value) for value, text in said if is_number(value))
 
 
@@ -136,7 +136,7 @@ def clusters(run: Run, devices: Sequence[Mapping[str, Any]]) -> list[dict[str, A
                 "names": ", ".join(names[:MOST_NAMES]) + more,
                 "own": _scored(run.score, beside.get(OWN, fmean(scores) if scores else None)),
                 "alone": _scored(run.score, beside.get(ALONE)),
-                "gain": gain(beside, run.score),
+                "gain": difference(beside, run.score),
             }
         )
     return shown

@@ -113,7 +113,7 @@ def render_device(run: Run, status: Mapping[str, Any], name: str, live: Mapping[
         raise BouquetError(f"The run {run.settings.run.name} knows no device of this name.")
     (device,) = cards(run, devices, live["now"])
     about = {
-        "cluster": device["cluster"],
+        "cluster": "" if device["cluster"] is None else str(device["cluster"]),
         "serves": device["serves"],
         "samples": device["samples"],
         "left out": device["left_out"],

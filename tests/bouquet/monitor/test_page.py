@@ -74,7 +74,10 @@ def test_runs_beside_the_one_in_hand_are_listed_and_two_are_held_against_each_ot
     assert ["run.rounds", "4", "3"] in cells
     assert not any(row[0] == "run.seed" for row in cells if row)  # in which they do not differ
     assert (
-        held.index("run.rounds") < held.index("verdict") < held.index("<figcaption>Accuracy") < held.index("All runs")
+        held.index(">run.rounds<")
+        < held.index(">verdict<")
+        < held.index("<figcaption>Accuracy")
+        < held.index("All runs")
     )
     assert "Their settings are the same." in client.get("/runs", params={"a": "going", "b": "winter & <b>"}).text
     for by, first in (("score", second.name), ("-score", "plants"), ("took", "plants")):
