@@ -19,10 +19,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import uvicorn
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse
 
 from bouquet.common.errors import BouquetError
@@ -48,6 +49,7 @@ SHORTEST_TOKEN = 16
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 Next = Callable[[Request], Awaitable[Response]]
+Newest = Annotated[int | None, Query(ge=2)]  # rounds
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,11 @@ class Page:
         self._version: Any = None
         self._figures: list[dict[str, str]] = []
 
-    def html(self, name: str | None = None) -> str:
-        """The report as it is now, of the run in hand or one beside it. Raises `BouquetError` where there is none."""
+    def html(self, name: str | None = None, newest: int | None = None) -> str:
+        """The report as it is now, of the run in hand or one beside it. Raises `BouquetError` where there is none.
+
+        Its curves are of all rounds, or of so many.
+        """
         with self._lock:
             folder = self.folder(name)
             run = read_run(folder)
@@ -85,17 +90,17 @@ class Page:
                 self._figures, self._version = embed(plots_of(run)), version
                 run = read_run(folder)  # drawing takes its time, in which a round may end
             now = time.time()
-            return render_report(run, status_of(run, now), self._live(now), self._figures)
+            return render_report(run, status_of(run, now), self._live(now, newest), self._figures)
 
-    def device(self, run: str | None, name: str) -> str:
+    def device(self, run: str | None, name: str, newest: int | None = None) -> str:
         """The page of a device in a run."""
         found, now = read_run(self.folder(run)), time.time()
-        return render_device(found, status_of(found, now), name, self._live(now))
+        return render_device(found, status_of(found, now), name, self._live(now, newest))
 
-    def runs(self, first: str | None, second: str | None) -> str:
+    def runs(self, first: str | None = None, second: str | None = None, by: str = "began") -> str:
         """The page of all runs beside the one in hand, and of two of them."""
         parent = self.current().absolute().parent
-        return render_runs(runs_in(parent), parent, first, second)
+        return render_runs(runs_in(parent), parent, first, second, by, self.nonce)
 
     def folder(self, name: str | None) -> Path:
         """That of the run of this name beside the run in hand; without a name the run in hand."""
@@ -106,13 +111,14 @@ class Page:
             raise BouquetError("There is no run of this name.")
         return found[name]
 
-    def _live(self, now: float) -> dict[str, Any]:
-        return {"now": now, "seconds": RENEW_SECONDS, "nonce": self.nonce}
+    def _live(self, now: float, newest: int | None) -> dict[str, Any]:
+        return {"now": now, "newest": newest, "seconds": RENEW_SECONDS, "nonce": self.nonce}
 
 
 def make_app(current: Callable[[], Path], access: Access) -> FastAPI:
     """The application that serves the run in the folder that ``current`` names."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(GZipMiddleware)  # the page of 600 devices goes to a phone every few seconds
     page = Page(current)
     headers = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
     headers["Content-Security-Policy"] = (
@@ -144,16 +150,16 @@ def make_app(current: Callable[[], Path], access: Access) -> FastAPI:
         return HTMLResponse(again, status_code=503)
 
     @app.get("/")
-    def report(run: str | None = None) -> HTMLResponse:
-        return HTMLResponse(page.html(run))
+    def report(run: str | None = None, last: Newest = None) -> HTMLResponse:
+        return HTMLResponse(page.html(run, last))
 
     @app.get("/device")
-    def device(name: str, run: str | None = None) -> HTMLResponse:
-        return HTMLResponse(page.device(run, name))
+    def device(name: str, run: str | None = None, last: Newest = None) -> HTMLResponse:
+        return HTMLResponse(page.device(run, name, last))
 
     @app.get("/runs")
-    def runs(a: str | None = None, b: str | None = None) -> HTMLResponse:
-        return HTMLResponse(page.runs(a, b))
+    def runs(a: str | None = None, b: str | None = None, sort: str = "began") -> HTMLResponse:
+        return HTMLResponse(page.runs(a, b, sort))
 
     @app.get("/status.json")
     def status() -> JSONResponse:

@@ -16,7 +16,7 @@ from bouquet.experiments.plots.clients import cluster_colours
 from bouquet.experiments.report.curves import chart, spark
 from bouquet.experiments.report.units import ago, human_bytes, human_seconds
 from bouquet.server.monitoring.diagnosis import failures
-from bouquet.server.record.gains import ALONE, OWN, RECEIVED, apart_text, by_chance, gain, is_known
+from bouquet.server.record.gains import ALONE, OWN, RECEIVED, apart_text, by_chance, is_known
 from bouquet.server.record.overview import (
     AWAY,
     DONE,
@@ -105,12 +105,12 @@ def difference(beside: Mapping[str, float], score: Score) -> str:
         return ""
     found = beside[OWN] - beside[ALONE]
     by = apart_text(found, score)
-    return by if not found else f"{'+' if found > 0 else '−'}{by}"
+    return by if not found or by == "0.0 points" else f"{'+' if found > 0 else '−'}{by}"
 
 
 def machine(numbers: Mapping[str, Any]) -> str:
     """What a device said of itself in its last round: ``61 °C, battery 80 %``."""
-    said = [(numbers.get("temperature"), "{:.0f} °C"), (numbers.get("battery"), "battery {:.0%}")]
+    said = [(numbers.get("temperature"), "{:.0f}\u00a0°C"), (numbers.get("battery"), "battery {:.0%}")]
     return ", ".join(text.format(value) for value, text in said if is_number(value))
 
 
@@ -136,14 +136,14 @@ def clusters(run: Run, devices: Sequence[Mapping[str, Any]]) -> list[dict[str, A
                 "names": ", ".join(names[:MOST_NAMES]) + more,
                 "own": _scored(run.score, beside.get(OWN, fmean(scores) if scores else None)),
                 "alone": _scored(run.score, beside.get(ALONE)),
-                "gain": gain(beside, run.score),
+                "gain": difference(beside, run.score),
             }
         )
     return shown
 
 
-def charts(run: Run) -> list[dict[str, Any]]:
-    """The curves of a run: what is compared, clusters, loss and bytes by round."""
+def charts(run: Run, newest: int | None = None) -> list[dict[str, Any]]:
+    """The curves of a run, or of its ``newest`` rounds: what is compared, clusters, loss and bytes by round."""
     score = run.score
     compared = [(label, colour, compared_by_round(run, name)) for label, name, colour in COMPARED]
     if not len(compared[0][2][1]):
@@ -165,11 +165,11 @@ def charts(run: Run) -> list[dict[str, Any]]:
     ]
     changed = any(len(set(values)) > 1 for _, _, (_, values) in groups)
     drawn = [
-        chart(capital(score.title), compared, score.number),
-        chart(f"{capital(score.title)} of each cluster", _of_clusters(run), score.number),
-        chart("Training loss", losses, "{:.3g}".format),
-        chart("Agreement with the true groups", groups if changed else [], "{:.2f}".format, zero=True),
-        chart("Bytes a round", ways, human_bytes, zero=True),
+        chart(capital(score.title), compared, score.number, newest=newest),
+        chart(f"{capital(score.title)} of each cluster", _of_clusters(run), score.number, newest=newest),
+        chart("Training loss", losses, "{:.3g}".format, newest=newest),
+        chart("Agreement with the true groups", groups if changed else [], "{:.2f}".format, True, newest),
+        chart("Bytes a round", ways, human_bytes, True, newest),
     ]
     return [one for one in drawn if one]
 
@@ -191,10 +191,10 @@ def compared_by_round(run: Run, name: str, clients: frozenset[str] | None = None
     return np.array([*found], dtype=float), np.array([*found.values()], dtype=float)
 
 
-def rounds_of(run: Run, name: str) -> list[dict[str, str]]:
-    """A line for each round that had to do with a device, the last one first."""
+def rounds_of(run: Run, name: str, newest: int) -> list[dict[str, str]]:
+    """A line for each of the ``newest`` rounds that had to do with a device, the last one first."""
     score, lines = run.score, []
-    for line in run.rounds:
+    for line in run.rounds[-newest:]:
         numbers = (line.get("by_client") or {}).get(name)
         said = [f"failed: {reason}" for client, reason in failures(line) if client == name]
         said += ["absent"] if name in (line.get("absent") or ()) else []
@@ -232,8 +232,8 @@ def rounds_of(run: Run, name: str) -> list[dict[str, str]]:
     return [{key: row[key] for key in used} for row in reversed(lines)]
 
 
-def charts_of(run: Run, name: str) -> list[dict[str, Any]]:
-    """The curves of one device."""
+def charts_of(run: Run, name: str, newest: int | None) -> list[dict[str, Any]]:
+    """The curves of one device, or of its ``newest`` rounds."""
     score, only = run.score, frozenset((name,))
     found = [(line["round"], (line.get("by_client") or {}).get(name) or {}) for line in run.rounds]
 
@@ -246,8 +246,8 @@ def charts_of(run: Run, name: str) -> list[dict[str, Any]]:
         sent, trained = series(score.key), series(score.of("trained"))
         compared = [("sent", "var(--ink)", sent), ("after training", "var(--received)", trained)]
     drawn = [
-        chart(capital(score.title), compared, score.number),
-        chart("Training loss", [("loss", "var(--ink)", series("loss"))], "{:.3g}".format),
+        chart(capital(score.title), compared, score.number, newest=newest),
+        chart("Training loss", [("loss", "var(--ink)", series("loss"))], "{:.3g}".format, newest=newest),
     ]
     return [one for one in drawn if one]
 

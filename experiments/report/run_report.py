@@ -27,7 +27,8 @@ from bouquet.server.run_folder import REPORT
 
 KINDS = {FAILED: "bad", STOPPED: "warn", WAITING: "warn"}  # colours of states; of the others "good"
 MOST_CARDS = 24  # of more devices a line each
-MOST_FAILURES = 200
+MOST_ROWS = 200  # of failures, and of rounds on a device's page
+RANGES = (100, 1000, 10_000)  # of the newest rounds, that curves are offered of
 FEW = 4  # layers that are named
 UNKNOWN = "—"
 
@@ -60,17 +61,17 @@ def render_report(
     """The page as text; the same record gives the same page.
 
     ``live`` makes it the page of a server: ``now``, ``seconds`` between renewals, the ``nonce`` of its script, and
-    ``run``, the name of a run that is not the one in hand. ``status`` is the run's `overview`, ``figures`` are plots
-    that were drawn before.
+    ``newest``, of how many rounds the curves are, None of all. ``status`` is the run's `overview`, ``figures`` are
+    plots that were drawn before.
     """
     status = overview(run) if status is None else status
     devices = cards(run, status["devices"], live["now"] if live else None)
-    failed = [(line["round"], client, reason) for line in run.rounds for client, reason in _failed(line)]
+    failed = [(line["round"], client, reason) for line in reversed(run.rounds) for client, reason in _failed(line)]
     now, before = _warnings(run, status)
     # That it has not ended is what the live page is for.
     notes = list(run.notes[1:] if live and run.summary is None else run.notes)
-    if len(failed) > MOST_FAILURES:
-        notes.append(f"{len(failed)} failures are recorded; the page shows the first {MOST_FAILURES}.")
+    if len(failed) > MOST_ROWS:
+        notes.append(f"{len(failed)} failures are recorded; the page shows the last {MOST_ROWS}.")
     extra = (run.summary or {}).get("strategy_record") or (run.rounds[-1].get("strategy") if run.rounds else None)
     return render(
         RUN,
@@ -89,13 +90,14 @@ def render_report(
         shown=next((key for key, *_ in some if key in ("look", "worse")), "device"),
         clusters=clusters(run, status["devices"]),
         groups=len(set(run.groups.values())),
-        charts=charts(run),
+        charts=charts(run, live["newest"] if live else None),
+        ranges=ranges(run) if live else [],
         about=f"{len(run.clients)} clients, model {run.settings.model.name}, seed {run.settings.run.seed}."
         f"{start_text(run.start)}",
         numbers=headline(run),
         compares=bool(run.beside),
         by_class=class_rows(run),
-        failures=failed[:MOST_FAILURES],
+        failures=failed[:MOST_ROWS],
         absences=[(client, len(rounds), _spans(rounds)) for client, rounds in sorted(run.absences.items())],
         endless=run.settings.run.is_endless,
         reproduce=reproduce(run.settings, run.folder),
@@ -111,7 +113,7 @@ def render_device(run: Run, status: Mapping[str, Any], name: str, live: Mapping[
         raise BouquetError(f"The run {run.settings.run.name} knows no device of this name.")
     (device,) = cards(run, devices, live["now"])
     about = {
-        "cluster": device["cluster"],
+        "cluster": "" if device["cluster"] is None else str(device["cluster"]),
         "serves": device["serves"],
         "samples": device["samples"],
         "left out": device["left_out"],
@@ -136,10 +138,18 @@ def render_device(run: Run, status: Mapping[str, Any], name: str, live: Mapping[
         verdict=capital(gain(device["beside"], run.score)),
         chance=by_chance(device["beside"], run.score) if is_known(device["beside"]) else "",
         about=[(key, value) for key, value in about.items() if value not in (None, "", 0)],
-        charts=charts_of(run, name),
-        rounds=rounds_of(run, name),
+        charts=charts_of(run, name, live["newest"]),
+        ranges=ranges(run),
+        rounds=rounds_of(run, name, newest := live["newest"] or MOST_ROWS),
+        newest=newest if newest < len(run.rounds) else None,
         by_class=classes,
     )
+
+
+def ranges(run: Run) -> list[tuple[str, int | None]]:
+    """What the curves may be of, in words, and how many rounds that is; empty where there are few."""
+    some = [(f"last {count}", count) for count in reversed(RANGES) if count < len(run.rounds)]
+    return [("all rounds", None), *some] if some else []
 
 
 def where(run: Mapping[str, Any]) -> dict[str, str]:

@@ -6,6 +6,7 @@ import re
 import ssl
 import stat
 import threading
+from html import unescape
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -72,7 +73,20 @@ def test_runs_beside_the_one_in_hand_are_listed_and_two_are_held_against_each_ot
     assert ["verdict", "Accuracy 0.200", "Accuracy 0.750"] in cells
     assert ["run.rounds", "4", "3"] in cells
     assert not any(row[0] == "run.seed" for row in cells if row)  # in which they do not differ
+    assert (
+        held.index(">run.rounds<")
+        < held.index(">verdict<")
+        < held.index("<figcaption>Accuracy")
+        < held.index("All runs")
+    )
+    assert "Their settings are the same." in client.get("/runs", params={"a": "going", "b": "winter & <b>"}).text
+    for by, first in (("score", second.name), ("-score", "plants"), ("took", "plants")):
+        names = re.findall(r'<tr class="row"><td>.*?>(.*?)</a>', client.get("/runs", params={"sort": by}).text)
+        assert (unescape(names[0]), len(names)) == (first, 3), by
+    assert client.get("/runs", params={"sort": "<b>"}).text.count('class="row"') == 3
     assert "Accuracy 0.750" in client.get("/", params={"run": second.name}).text
+    assert "<figcaption>Accuracy" in client.get("/", params={"run": second.name, "last": 2}).text
+    assert client.get("/", params={"last": 1}).status_code == 422
     for name in ("../elsewhere", "elsewhere", "", "..", "winter"):
         assert client.get("/", params={"run": name}).status_code == 503
         assert client.get("/device", params={"run": name, "name": "client-0"}).status_code == 503
