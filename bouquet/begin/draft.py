@@ -35,7 +35,7 @@ class Draft:
 
 def draft_text(draft: Draft, made_by: str) -> str:
     """The draft as TOML, with comments."""
-    lines = [f"# {draft.sections['run']['name']}.toml, made by {made_by}; every key is in docs/settings.md"]
+    lines = [f"# {draft.sections['run']['name']}.toml, made by {made_by}; all keys: python -m bouquet.settings_reference"]
     for section, values in draft.sections.items():
         lines += ["", f"[{section}]"] if len(lines) > 1 else [f"[{section}]"]
         for key, value in values.items():
