@@ -1,5 +1,6 @@
 """What the documents say is held to the code."""
 
+import ast
 import json
 import re
 import sys
@@ -51,6 +52,16 @@ def code(page):
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
     blocks = re.findall(r"(?ms)^ *```(?!\{).*?\n(.*?)^ *```", text)
     return "\n".join([*blocks, *re.findall(r"`([^`\n]+)`", re.sub(r"(?ms)^ *```.*?^ *```", "", text))])
+
+
+def test_no_message_names_a_page_which_a_wheel_lacks():
+    for package in ("bouquet", "client", "common", "experiments", "server", "strategies"):
+        for file in (ROOT / package).rglob("*.py"):
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+            docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+                    assert not re.search(r"docs/[\w-]+\.md", node.value), f"{file}:{node.lineno}"
 
 
 def test_the_reference_of_settings_is_up_to_date():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,13 +12,16 @@ from typing import Any
 from bouquet.common.errors import BouquetError
 
 WIDTH = 42  # columns before a comment
+RATE_COMMENT = "bouquet try finds the best of three"
+INIT_RATE = re.compile(rf"(?m)^learning_rate = \S+ +# {RATE_COMMENT}$")
 
 
 @dataclass
 class Draft:
     """Settings as section → key → value, a comment for some ``section.key``, and what was seen and assumed.
 
-    ``devices`` are the folders, or tables, of the devices; of one device its folder alone.
+    ``devices`` are the folders, or tables, of the devices; of one device its folder alone. ``samples`` are
+    how many each has.
     """
 
     devices: tuple[Path, ...]
@@ -25,6 +29,7 @@ class Draft:
     comments: dict[str, str] = field(default_factory=dict)
     seen: list[str] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
+    samples: list[int] = field(default_factory=list)
 
     def set(self, section: str, key: str, value: Any, comment: str = "") -> None:
         """One setting."""
@@ -35,13 +40,23 @@ class Draft:
 
 def draft_text(draft: Draft, made_by: str) -> str:
     """The draft as TOML, with comments."""
-    lines = [f"# {draft.sections['run']['name']}.toml, made by {made_by}; every key is in docs/settings.md"]
+    name = draft.sections["run"]["name"]
+    lines = [f"# {name}.toml, made by {made_by}; every key: python -m bouquet.settings_reference"]
     for section, values in draft.sections.items():
         lines += ["", f"[{section}]"] if len(lines) > 1 else [f"[{section}]"]
         for key, value in values.items():
-            text, comment = f"{key} = {json.dumps(value, ensure_ascii=False)}", draft.comments.get(f"{section}.{key}")
-            lines.append(f"{text + '  ':<{WIDTH}}# {comment}" if comment else text)
+            lines.append(_line(key, value, draft.comments.get(f"{section}.{key}")))
     return "\n".join(lines) + "\n"
+
+
+def rate_line(learning_rate: float) -> str:
+    """The line with the learning rate, which `bouquet try` writes anew."""
+    return _line("learning_rate", learning_rate, RATE_COMMENT)
+
+
+def _line(key: str, value: Any, comment: str | None) -> str:
+    text = f"{key} = {json.dumps(value, ensure_ascii=False)}"
+    return f"{text + '  ':<{WIDTH}}# {comment}" if comment else text
 
 
 def name_of(device: Path) -> str:

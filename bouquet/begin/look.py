@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
-from bouquet.begin.draft import Draft, class_setting, name_of, named
+from bouquet.begin.draft import RATE_COMMENT, Draft, class_setting, name_of, named
 from bouquet.begin.look_table import look_at_tables
 from bouquet.client.data.folder import npz_of
 from bouquet.client.data.table_reader import table_files
@@ -19,12 +20,14 @@ from bouquet.common.data.class_folders import class_name
 from bouquet.common.data.images import IMAGE_SUFFIXES, image_files, is_clutter, read_photo
 from bouquet.common.data.readers import read_npz
 from bouquet.common.errors import BouquetError
-from bouquet.common.settings.sections import OWN_DATA
+from bouquet.common.settings.data_sections import DataSettings
+from bouquet.common.settings.sections import OWN_DATA, TrainSettings
 
 PARTS = {"train", "test"}
 LOOKED_AT = 50  # photos of a device whose size is read
 SIDE = 32  # pixels that photos are scaled to, where they are larger than `SMALL`
 SMALL = 64
+BATCH_SIZES, STEPS = (16, 8, 4), 8  # the largest that has so many steps in an epoch of most devices
 LEAST_SIDE = 16  # of a photo that a convolution gains from
 
 
@@ -51,10 +54,20 @@ def look(*folders: Path, target: str | None = None) -> Draft:
         look_at_tables(draft, target)
     else:
         (_look_at_photos if kinds == {"photos"} else _look_at_npz)(draft)
+    _training(draft)
     if len(devices) > 1:
         draft.set("server", "min_clients", len(devices), "the first round begins when so many are there")
         draft.set("simulation", "engine", "inline")
     return draft
+
+
+def _training(draft: Draft) -> None:
+    """The batch size, smaller than the default where it would leave most devices few steps, and the learning rate."""
+    defaults, trained = TrainSettings(), median(draft.samples) * (1 - DataSettings().test_fraction)
+    size = next((size for size in BATCH_SIZES if trained >= size * STEPS), BATCH_SIZES[-1])
+    if size < defaults.batch_size:
+        draft.set("train", "batch_size", size, f"{defaults.batch_size} would leave few steps on so few samples")
+    draft.set("train", "learning_rate", defaults.learning_rate, RATE_COMMENT)
 
 
 def devices_in(folder: Path) -> tuple[Path, ...]:
@@ -121,10 +134,9 @@ def _look_at_photos(draft: Draft) -> None:
         raise BouquetError(f"None of the photos of {named(draft)} can be read.")
     small, large = (one(sizes, key=lambda size: size[0] * size[1]) for one in (min, max))
     sizes_text = " to ".join(dict.fromkeys(f"{width} × {height}" for width, height in (small, large)))
-    total = sum(sum(count.values()) for count in counts.values())
-    draft.seen.append(
-        f"{named(draft)}, {total} photos of {sizes_text} pixels, {len(classes)} classes: {', '.join(classes)}."
-    )
+    draft.samples = [count.total() for count in counts.values()]
+    kinds = f"{len(classes)} classes: {', '.join(classes)}"
+    draft.seen.append(f"{named(draft)}, {sum(draft.samples)} photos of {sizes_text} pixels, {kinds}.")
     for device, count in counts.items():
         if lacking := [name for name in classes if not count[name]]:
             draft.seen.append(f"{device.name} has no {', '.join(lacking)}.")
@@ -151,8 +163,8 @@ def _look_at_npz(draft: Draft) -> None:
     shape = list(first["x"].shape[1:])
     if first["x"].dtype == np.uint8 and len(shape) == 2:
         shape = [1, *shape]  # grey images are commonly kept without their channel
-    samples = sum(len(held["y"]) for held in arrays)
-    draft.seen.append(f"{named(draft)}, {samples} samples of shape {' × '.join(map(str, shape))}.")
+    draft.samples = [len(held["y"]) for held in arrays]
+    draft.seen.append(f"{named(draft)}, {sum(draft.samples)} samples of shape {' × '.join(map(str, shape))}.")
     labels = all(np.issubdtype(held["y"].dtype, np.integer) and held["y"].ndim == 1 for held in arrays)
     if labels:
         most = max(int(held["y"].max(initial=0)) for held in arrays)

@@ -56,7 +56,7 @@ def look_at_tables(draft: Draft, target: str | None) -> None:
     columns = {name: _column(name, by_device) for name in common}
     if len(common) < 2:
         raise BouquetError(f"The tables have {len(common)} columns in common ({', '.join(common)}); two are needed.")
-    counts = [len(next(iter(cells.values()))) for cells in by_device]
+    draft.samples = counts = [len(next(iter(cells.values()))) for cells in by_device]
     draft.seen.append(f"{named(draft)}, {sum(counts)} rows with the columns {', '.join(common)}.")
     if others := sorted({name for cells in by_device for name in cells} - set(common)):
         draft.seen.append(f"Not every device has {', '.join(others)}: passed over.")

@@ -6,13 +6,16 @@ chooses the rate of each row, and the row to advise: so one claim is tested, and
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
+from bouquet.begin.draft import INIT_RATE, rate_line
 from bouquet.begin.parts import DeviceSamples, settings_of_parts, write_parts
 from bouquet.common.settings import Settings
+from bouquet.common.system.files import write_atomically
 from bouquet.common.task.score import ACCURACY, Score
 from bouquet.common.task.task import task_of
 from bouquet.experiments.comparison.claims import by_seed, worth_by_seed
@@ -36,7 +39,7 @@ class RowResult:
     """What a row came to: its mean score, the gain over each device alone with its noise, and by device.
 
     Gains are positive where the row is better. ``promise`` is what it was worth on what is chosen on, ``claimed`` says
-    that its gain is not noise.
+    that its gain is not noise, ``learned`` that it is better than `a_guess` by more than noise.
     """
 
     row: str
@@ -47,6 +50,7 @@ class RowResult:
     gain: Difference | None
     by_device: Mapping[str, float]
     claimed: bool
+    learned: bool = True
 
     @property
     def mean(self) -> float:
@@ -93,26 +97,39 @@ def trial_table(
     return replace(table, cells=cells, tune=replace(table.tune, overrides={"data.data_dir": str(parts / "chosen-on")}))
 
 
-def outcomes(results: Results, in_order: bool) -> list[RowResult]:
-    """Every row that was run, in the table's order.
+def a_guess(results: Results, devices: Mapping[str, DeviceSamples]) -> float | None:
+    """The mean score of who answers each device's most frequent class, or of numbers their mean; None: not known."""
+    runs = [one.run for one in results.cells_of(ALONE, COLUMN) if one.run]
+    if task_of(results.table.cells[0].settings).has_classes:
+        return fmean(max(Counter(one.y.tolist()).values()) / len(one.y) for one in devices.values())
+    naive = [value for run in runs if (value := run.final("naive_macro")) is not None]
+    return fmean(naive) if naive else None
+
+
+def outcomes(results: Results, in_order: bool, guess: float | None = None) -> list[RowResult]:
+    """Every row that was run, in the table's order; ``guess`` is `a_guess`.
 
     A gain is claimed where its interval over seeds does not hold 0. Where the newest part is tested, which is the same
     for every seed, that over devices must not either.
     """
     table = results.table
     worth = {row.label: worth_by_seed(results, row.label, COLUMN) for row in table.rows}
-    found = []
+    found, sign = [], 1 if table.score.higher_is_better else -1
     for row in (label for label, seeds in worth.items() if any(seeds.values())):
         gain = None if row == ALONE else paired_difference(worth[row], worth[ALONE])
         devices = _by_device(worth[row], worth[ALONE])
         claimed = gain is not None and not gain.is_noise and not (in_order and _over_devices(devices).is_noise)
         scores = [score for clients in by_seed(results, row, COLUMN).values() for score in clients.values()]
+        over_guess = guess is not None and paired_difference(
+            worth[row], {seed: dict.fromkeys(clients, sign * guess) for seed, clients in worth[row].items()}
+        )
+        learned = not over_guess or (over_guess.mean > 0 and not over_guess.is_noise)
         name = results.cells_of(row, COLUMN)[0].cell.settings.strategy.name
         choice = table.choices[row, COLUMN]
         tried = next(scores for values, scores in choice.tried if values == choice.values)
-        promise = fmean(score for score in tried if score is not None) * (1 if table.score.higher_is_better else -1)
+        promise = fmean(score for score in tried if score is not None) * sign
         rate = choice.values["train.learning_rate"]
-        found.append(RowResult(row, name, rate, promise, fmean(scores), gain, devices, claimed))
+        found.append(RowResult(row, name, rate, promise, fmean(scores), gain, devices, claimed, learned))
     return found
 
 
@@ -158,8 +175,14 @@ def unit_of(score: Score) -> str:
     return "points" if score == ACCURACY else score.unit or score.label
 
 
-def advice(found: Sequence[RowResult], score: Score) -> str:
+def advice(found: Sequence[RowResult], score: Score, guess: float | None = None) -> str:
     """What to do, in a sentence or two."""
+    if guess is not None and not any(one.learned for one in found):
+        return (
+            f"Nobody learned: no row is better than a guess without a model ({score.label} {score.text(guess)}), so "
+            "nothing can be said of federation. Try it with more samples, more rounds (--rounds), or a smaller "
+            "train.batch_size."
+        )
     best = candidate(found)
     gain = f"{gain_text(score, best)} {unit_of(score)}"
     if not (best.claimed and best.mean > 0):
@@ -182,7 +205,27 @@ def speed_advice(results: Results) -> str:
 
 def lines_to_put(found: Sequence[RowResult]) -> str:
     """The lines of the settings file for what is advised; where nothing is, the learning rate of the settings' row."""
+    best, other = _taken(found)
+    return f"{_method(best) if other else ''}[train]\nlearning_rate = {best.learning_rate:g}"
+
+
+def put_into(file: Path, found: Sequence[RowResult]) -> bool:
+    """Put these lines into a file of `bouquet init`'s; False, and nothing is done, where it has not init's own line."""
+    best, other = _taken(found)
+    text = file.read_text(encoding="utf-8")
+    new, lines = INIT_RATE.subn(rate_line(best.learning_rate), text)
+    if lines != 1 or (other and "[strategy]" in text):
+        return False
+    write_atomically(file, (new + (f"\n{_method(best)}" if other else "")).encode())
+    return True
+
+
+def _taken(found: Sequence[RowResult]) -> tuple[RowResult, bool]:
+    """The row that is advised, else the settings', and whether it is another than theirs."""
     best = candidate(found)
     best = best if best.claimed and best.mean > 0 else found[-1]
-    strategy = "" if best is found[-1] else f'[strategy]\nname = "{best.strategy}"\n'
-    return f"{strategy}[train]\nlearning_rate = {best.learning_rate:g}"
+    return best, best is not found[-1]
+
+
+def _method(one: RowResult) -> str:
+    return f'[strategy]\nname = "{one.strategy}"\n'

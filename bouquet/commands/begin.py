@@ -89,7 +89,8 @@ def try_(
 ) -> None:
     """Say whether federation is worth it for these devices: some minutes of simulation on their own data.
 
-    Give the devices' folders, one that holds them, or one device's; and settings, bouquet init's by default.
+    Give the devices' folders, one that holds them, or one device's. Settings are those of FOLDER.toml where it is
+    there, else what bouquet init would write. The learning rate that is found goes into a file that init wrote.
 
     Each device alone, FedAvg, FedPer, Ditto, FeSEM and what the settings say, each with the learning rate that is best
     for it, chosen on samples that are not tested. Several seeds say what is chance. One device's data are divided into
@@ -99,15 +100,30 @@ def try_(
     """
     from rich.table import Table as RichTable
 
+    from bouquet.begin.draft import name_of
     from bouquet.begin.look import devices_in, look
     from bouquet.begin.parts import digest, read_devices
-    from bouquet.begin.trial import advice, gain_text, lines_to_put, outcomes, speed_advice, trial_table, unit_of
+    from bouquet.begin.trial import (
+        a_guess,
+        advice,
+        gain_text,
+        lines_to_put,
+        outcomes,
+        put_into,
+        speed_advice,
+        trial_table,
+        unit_of,
+    )
     from bouquet.common.errors import BouquetError
     from bouquet.common.settings import load_settings, parse_settings
     from bouquet.experiments.comparison.tables import write_results
     from bouquet.experiments.comparison.tuning import run_comparison
 
     settings = folders.pop() if folders[-1].suffix == ".toml" else None
+    if not settings and len(folders) == 1 and not target:
+        written = Path(f"{name_of(folders[0].resolve())}.toml")  # by bouquet init
+        settings = written if written.is_file() else None
+        _say(f"Settings: {settings}.") if settings else None
     draft = None if settings else look(*folders, target=target)
     chosen = parse_settings(draft.sections, {}) if draft else load_settings(settings)
     if not folders:
@@ -129,7 +145,8 @@ def try_(
         raise BouquetError(f"{len(failed)} runs failed, {failed[0].cell.slug} first: {failed[0].error}")
     write_results(results, out)
     score = table.score
-    found = outcomes(results, next(iter(devices.values())).in_order)
+    guess = a_guess(results, devices)
+    found = outcomes(results, next(iter(devices.values())).in_order, guess)
     shown = RichTable("", score.title, f"over alone ({unit_of(score)})", "learning rate", title_justify="left")
     for one in found:
         mark = "" if one.gain is None or one.claimed else "≈ "
@@ -141,10 +158,12 @@ def try_(
         )
     console.print(shown)
     console.print(f"± is of 95 % over {len(table.seeds)} seeds; ≈: may be chance.")
-    for said in filter(None, (advice(found, score), speed_advice(results))):
+    for said in filter(None, (advice(found, score, guess), speed_advice(results))):
         _say(said)
-    file = settings or (f"{chosen.run.name}.toml" if len(folders) == 1 else "the settings file")
-    _say(f"What was best here, for {file}:\n{lines_to_put(found)}")
+    if any(one.learned for one in found):
+        done = settings is not None and put_into(settings, found)
+        where = f"now in {settings}" if done else f"for {settings or 'the settings file'}"
+        _say(f"What was best here, {where}:\n{lines_to_put(found)}")
     _say(f"All of it: {out}/compare.html")
 
 

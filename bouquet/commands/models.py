@@ -45,7 +45,7 @@ def predict(
 ) -> None:
     """Say what this device's own model sees in images, folders of them, tables or .npz. No server is needed.
 
-    It answers with what the fleet has in use (docs/serving.md), from the first round on. What cannot be read is named,
+    It answers with what the fleet has in use, from the first round on. What cannot be read is named,
     the others are predicted all the same, and the exit status is 1. Where samples have labels, in folders named
     like the classes, as y of an .npz or in a table's target column, the score follows, with its name and unit. Over
     samples that the device has trained on it is no test.

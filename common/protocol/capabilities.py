@@ -19,7 +19,7 @@ MEANING = {
     TRAINING: "training of its own: other steps, epochs or layers than a ClientApp's own, or gradients",
 }
 _OWN = 'take Bouquet\'s own ClientApp (clientapp = "bouquet.client.app:app")'
-_AROUND = "put client.mod.around() around yours (docs/drop-in.md)"
+_AROUND = "put client.mod.around() around yours"
 
 
 def capabilities(answer: Arrival) -> frozenset[str]:
@@ -42,8 +42,8 @@ def cannot_work(method: str, needs: Mapping[str, str], lacking: Mapping[str, str
     to_do = _OWN if TRAINING in needs else f"{_AROUND}, or {_OWN}"
     return (
         f"{method} asks more of devices than a plain Flower ClientApp does, and would train something else with one. "
-        f"{needed} None of the {len(lacking)} devices can do that; what to do: {to_do}, or another method "
-        f"(docs/methods.md has what each of them needs). Of {client}: {reason}"
+        f"{needed} None of the {len(lacking)} devices can do that; what to do: {to_do}, or another method. "
+        f"Of {client}: {reason}"
     )
 
 

@@ -145,7 +145,7 @@ class TaskSettings(Section):
     kind: str = Field(
         "classification",
         description="'classification'; 'regression': numbers; 'forecast': numbers some steps ahead of a window of "
-        "rows; 'anomaly': which rows are odd, without targets; or your own as package.module:Class (docs/sensors.md).",
+        "rows; 'anomaly': which rows are odd, without targets; or your own as package.module:Class.",
     )
     unit: str = Field("", max_length=20, description="Of the targets, e.g. 'µg/m³'; errors are shown in it.")
 

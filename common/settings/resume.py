@@ -60,7 +60,7 @@ def check_continues(old: Mapping[str, Any], new: Mapping[str, Any], where: str) 
     if changes:
         raise BouquetError(
             f"The run in {where} cannot go on with other settings: {'; '.join(changes)}. Set them back, or begin a new "
-            "run (another --out). What may change is listed in docs/operating.md."
+            f"run (another --out). What may change: {', '.join(MAY_CHANGE)}."
         )
 
 

@@ -103,7 +103,7 @@ class TrainSettings(Section):
     budget: Literal["epochs", "fleet"] = Field(
         "epochs",
         description="'fleet': a slow device does fewer steps, as many as fit the time that the median device takes for "
-        "its local_epochs (docs/own-speeds.md).",
+        "its local_epochs.",
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the clients train.")
     mixed_precision: bool = Field(
@@ -200,7 +200,7 @@ class ServerSettings(Section):
         gt=0,
         le=1,
         description="A round ends when this share of the devices at work have replied; the others go on, and count "
-        "when they come. 1: every round waits for all (docs/own-speeds.md).",
+        "when they come. 1: every round waits for all.",
     )
 
     @field_validator("tags")
@@ -221,7 +221,7 @@ class ProtectionSettings(Section):
         None,
         gt=0,
         description="Updates are shortened to so many times the median norm of their cluster's. With this, or another "
-        "rule than the mean, weights are capped at three times the median (docs/bad-updates.md).",
+        "rule than the mean, weights are capped at three times the median.",
     )
 
 

@@ -94,7 +94,7 @@ def differing_speeds(lines: Sequence[Line]) -> str:
     return (
         f"Your devices differ by {last / max(first, 0.1):.0f}×: a round waits {last:.0f} s for the slowest, where half "
         f"of them have answered after {most:.0f} s. With server.buffer = 0.3 no round waits for it; where slow devices "
-        "have data of their own, wait for all (docs/own-speeds.md)."
+        "have data of their own, wait for all."
     )
 
 

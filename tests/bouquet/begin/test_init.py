@@ -35,14 +35,14 @@ def test_a_fleet_of_photos_is_seen_written_checked_and_simulated(tmp_path):
     assert "2 devices (door-pi, roof-pi), 24 photos of 80 × 80 pixels, 3 classes: healthy, mildew, rust" in done.stdout
     assert (tmp_path / "keys" / "devices" / "roof-pi" / "device.key").exists()
     lines = (tmp_path / "plants.toml").read_text().splitlines()
-    assert sum(" = " in line for line in lines) == 9
+    assert sum(" = " in line for line in lines) == 11
     again = bouquet(tmp_path, "init", "plants")
     assert (again.returncode, "is not overwritten" in again.stderr) == (2, True)
     key = (tmp_path / "keys" / "ca.key").read_bytes()
     with (tmp_path / "plants.toml").open("a") as file:
-        file.write("[train]\nlearning_rate = 0.1\n")
+        file.write("[personal]\nserve = 'own'\n")
     assert bouquet(tmp_path, "init", "plants", "--server").returncode == 0
-    assert "learning_rate = 0.1" in (tmp_path / "plants.toml").read_text()
+    assert "serve = 'own'" in (tmp_path / "plants.toml").read_text()
     assert (tmp_path / "keys" / "ca.key").read_bytes() == key
     ran = bouquet(tmp_path, "simulate", "plants.toml", "--rounds", "1")
     assert ran.returncode == 0, ran.stderr
@@ -97,6 +97,14 @@ def test_a_date_in_parts_and_devices_whose_tables_differ(tmp_path):
     settings, said = written(tmp_path)
     assert settings.table.time == ("year", "month", "day", "hour")
     assert "Not every device has rain" in said
+
+
+@pytest.mark.parametrize(("samples", "size"), [(20, 4), (79, 4), (80, 8), (159, 8), (160, 16), (1000, 16)])
+def test_few_samples_are_trained_in_smaller_batches(samples, size, tmp_path):
+    """A fifth is tested, and an epoch has eight steps at least, or batches of four."""
+    y = np.arange(samples) % 2
+    np.savez(tmp_path / "data.npz", x=np.zeros((samples, 4), dtype=np.float32), y=y)
+    assert written(tmp_path)[0].train.batch_size == size
 
 
 @pytest.mark.parametrize("numbers", [False, True])

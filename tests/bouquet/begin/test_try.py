@@ -6,11 +6,22 @@ import numpy as np
 import pytest
 
 from bouquet.begin import trial
+from bouquet.begin.draft import draft_text
 from bouquet.begin.look import look
 from bouquet.begin.parts import MOST, DeviceSamples, read_devices, write_parts
-from bouquet.begin.trial import RowResult, advice, candidate, lines_to_put, outcomes, speed_advice, trial_table
+from bouquet.begin.trial import (
+    RowResult,
+    a_guess,
+    advice,
+    candidate,
+    lines_to_put,
+    outcomes,
+    put_into,
+    speed_advice,
+    trial_table,
+)
 from bouquet.common.errors import BouquetError
-from bouquet.common.settings import parse_settings
+from bouquet.common.settings import load_settings, parse_settings
 from bouquet.common.task.score import ACCURACY, Score
 from bouquet.experiments.comparison.run import CellResult, Results
 from bouquet.experiments.comparison.significance import Difference
@@ -143,6 +154,34 @@ def test_within_the_noise_nothing_is_advised(table):
     assert "yours, the best row on the samples to choose on, is no better" in advice(outcomes(lower, False), ACCURACY)
 
 
+def test_it_says_when_nobody_learned(table):
+    """A guess at the most frequent of two equal classes is right half of the time."""
+    devices = {name: numbered(40) for name in ("a", "b")}
+    made = results(table, lambda r, s, c: 0.5 + jitter(s), {})
+    guess = a_guess(made, devices)
+    assert guess == 0.5
+    said = advice(outcomes(made, False, guess), ACCURACY, guess)
+    assert said.startswith("Nobody learned: no row is better than a guess without a model (accuracy 0.500)")
+    one_learned = results(table, lambda r, s, c: 0.5 + (r == "Ditto") * (0.1 + jitter(s)), {"Ditto": 0.9})
+    assert advice(outcomes(one_learned, False, guess), ACCURACY, guess).startswith("Take Ditto")
+
+
+def test_what_was_best_goes_into_the_file_that_init_wrote_and_into_no_other(table, tmp_path):
+    write_photos(tmp_path / "plants", ("door-pi", "roof-pi"), each=5, size=8)
+    written = draft_text(look(tmp_path / "plants"), "bouquet init")
+    (file := tmp_path / "plants.toml").write_text(written)
+    yours = RowResult("yours", "fesem", 0.3, 0.8, 0.8, Difference(0.1, 0.05, 0.15, 0.01), {}, True)
+    assert put_into(file, [yours])
+    assert load_settings(file).train.learning_rate == 0.3
+    assert file.read_text() == written.replace("0.05  ", "0.3   ")
+    ditto = dataclasses.replace(yours, strategy="ditto", learning_rate=0.1, promise=0.9)
+    assert put_into(file, [ditto, yours])
+    assert (load_settings(file).strategy.name, load_settings(file).train.learning_rate) == ("ditto", 0.1)
+    assert not put_into(file, [ditto, yours])  # which already says a method
+    file.write_text("[train]\nlearning_rate = 0.05\n")
+    assert not put_into(file, [yours])
+
+
 def test_where_settings_have_speeds_it_says_that_no_round_must_wait_for_the_slowest(table):
     made = results(table, lambda r, s, c: 0.7, {})
     for one in made.cells:
@@ -173,6 +212,7 @@ def test_the_command_ends_with_one_table_and_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(trial, "LEARNING_RATES", (0.1,))
     monkeypatch.setattr(trial, "CHOSEN_ON_SEEDS", (100,))
     monkeypatch.setattr(trial, "STANDARD_ROWS", trial.STANDARD_ROWS[:2])
+    monkeypatch.setattr(trial, "a_guess", lambda *_: None)
     write_photos(tmp_path / "plants", ("door-pi", "roof-pi"), each=5, size=16)
     done = bouquet(tmp_path, "try", "plants/door-pi", "plants/roof-pi", "--rounds", "2")
     assert done.returncode == 0, done.stderr
@@ -183,5 +223,8 @@ def test_the_command_ends_with_one_table_and_a_sentence(tmp_path, monkeypatch):
     assert str(report.relative_to(tmp_path)) in done.stdout
     assert "for the settings file:\n[train]\nlearning_rate = 0.1\n" in done.stdout
     (tmp_path / "plants" / "door-pi" / "rust" / "000.png").unlink()
-    assert bouquet(tmp_path, "try", "plants/door-pi", "plants/roof-pi", "--rounds", "2").returncode == 0
+    assert bouquet(tmp_path, "init", "plants").returncode == 0
+    done = bouquet(tmp_path, "try", "plants", "--rounds", "2")
+    assert "now in plants.toml:\n[train]\nlearning_rate = 0.1\n" in done.stdout, done.stderr
+    assert load_settings(tmp_path / "plants.toml").train.learning_rate == 0.1
     assert len(list(tmp_path.glob("runs/try/*/compare.html"))) == 2  # other photos are another comparison
