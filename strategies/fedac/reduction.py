@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bouquet.common.errors import BouquetError
 from bouquet.strategies.mathematics.aggregation import Assignment, Matrix, Vector, in_threads
 from bouquet.strategies.mathematics.similarity import cosine_to, product_blocks
 
@@ -62,8 +63,10 @@ def fit_map(
     d is far larger than n. ``ignored`` masks columns (d,) in which no direction goes, such as BatchNorm's buffers.
     ``remembered`` models are further rows. One that is by itself far away is drawn near (`_loner`): else the mean would
     lie so far towards it that, seen from there, all others had one direction. None when all rows are equal: then there
-    is no direction.
+    is no direction. Raises `BouquetError` for a ``num_dims`` below 1.
     """
+    if num_dims < 1:
+        raise BouquetError(f"strategy.pca_dim = {num_dims}: a whole number from 1.")
     n, d = len(W) + (0 if remembered is None else len(remembered.reduced)), W.shape[1]
     mean, blocks = np.zeros(d), product_blocks(W)
 

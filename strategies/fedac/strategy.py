@@ -42,7 +42,6 @@ from bouquet.strategies.mathematics.aggregation import mean_of_centers
 
 GLOBAL_EMBEDDING = "global-embedding"  # record that holds φ_g
 MOST_CLUSTERS = 15  # that a tuning makes
-REDUCED_TO = 10  # numbers of a reduced model, p: with very few, clients that are all alike look clustered
 MAP_ROUNDS = 100  # until the map to p numbers is made anew; a client that it never saw brings that forward
 
 TuningRule = Literal["silhouette", "ratio", "off"]
@@ -64,6 +63,8 @@ class FedAC(MethodStrategy[FedACState]):
         it is sent.
     similarity : {"low-rank", "l2"}, default "low-rank"
         By which a client finds its cluster: the cosine of reduced models (Eq. 4), or the models' L2 distance.
+    pca_dim : int, default 10
+        p, the numbers of a reduced model. With very few, clients that are all alike look clustered.
     tuning : {"silhouette", "ratio", "off"}, default "silhouette"
         Of K: by the ``"silhouette"``, by the paper's ``"ratio"`` (section 4.5, Algorithm 3), or ``"off"``.
     tested : {"personal", "center"}, default "personal"
@@ -78,6 +79,7 @@ class FedAC(MethodStrategy[FedACState]):
     proximal_weight: Weight = 0.1
     embedding_weight: Weight = 0.1
     similarity: Measure = "low-rank"
+    pca_dim: Count = 10
     tuning: TuningRule = "silhouette"
     tested: Tested = "personal"
 
@@ -183,7 +185,7 @@ class FedAC(MethodStrategy[FedACState]):
         """Algorithm 2: note this round's p numbers, by a new map where it is old or never saw a client."""
         old = state.low_rank is None or state.round - state.map_round >= MAP_ROUNDS
         if self._uses_map and (old or not set(uploads.clients) <= set(state.seen)):
-            state = make_map(state, uploads, REDUCED_TO)
+            state = make_map(state, uploads, self.pca_dim)
         if state.low_rank is None:
             return state
         reduced = dict(zip(uploads.clients, state.low_rank.reduce(uploads.W).tolist(), strict=True))

@@ -28,6 +28,7 @@ class FedTSDPState:
     assignment: dict[str, int]  # C²: client → cluster
     shared_layers: float  # L_s
     weights: Weights  # W, one weight for each public sample
+    above: int = 0  # rounds in a row with H above its threshold
     stage_one: dict[str, int] = field(default_factory=dict)  # of the last clustering
     stage_two: dict[str, int] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)  # clients of the round in progress

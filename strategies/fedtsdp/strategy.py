@@ -22,7 +22,7 @@ from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import ARRAYS, FALLBACK, Instruction, Payload
 from bouquet.common.protocol.capabilities import LAYERS
 from bouquet.strategies.base.method import Ask, Outcome, one_model
-from bouquet.strategies.base.options import Above0, Above0To1, Share, Weight
+from bouquet.strategies.base.options import Above0, Above0To1, Count, Share, Weight
 from bouquet.strategies.base.replies import PublicData, Replies
 from bouquet.strategies.base.strategy import MethodStrategy
 from bouquet.strategies.fedtsdp.decoupling import (
@@ -64,6 +64,9 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
     ----------
     hopkins_threshold : float, default 0.65
         h_th; the clients are clustered anew when H is above it.
+    patience : int, default 1
+        So many rounds in a row; 1 in the paper. IID models may be above it for a round when they leave their first
+        plateau (and are one cluster all the same, or nearly); those of Dirichlet data mostly in the first.
     eps_outputs, eps_weights
         ε₁ and ε₂, the radius of DBSCAN in Jensen–Shannon divergence and in ‖w_i − w_j‖₂. The second depends on the size
         of the model and on the training; the record has the quantiles of both.
@@ -83,6 +86,7 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
     clusters_chosen_on = "outputs on public data, then uploaded models"
 
     hopkins_threshold: Share = 0.65
+    patience: Count = 1
     eps_outputs: Above0 = 0.15
     eps_weights: Above0 = 3.5
     dampening: Above0To1 = 0.98
@@ -195,21 +199,22 @@ class FedTSDP(MethodStrategy[FedTSDPState]):
         divergence: Distances,
         distances: Distances,
     ) -> FedTSDPState:
-        """H, and whether it is above its threshold."""
+        """H, and whether it has been above its threshold for long enough."""
         clients = len(outputs)
         if clients < 2:
             return state
         generator = self._generator(round_, HOPKINS_STREAM)
         h = hopkins_statistic(outputs.reshape(clients, -1), max(1, clients // 4), HOPKINS_DRAWS, generator)
+        above = state.above + 1 if h.mean > self.hopkins_threshold else 0
         observed = replace(
             state.observed,
             hopkins=h.mean,
             hopkins_deviation=h.deviation,
-            clustered=h.mean > self.hopkins_threshold,
+            clustered=above >= self.patience,
             divergences=quantiles(divergence),
             distances=quantiles(distances),
         )
-        return replace(state, observed=observed)
+        return replace(state, above=above, observed=observed)
 
     def _decouple(
         self, state: FedTSDPState, clients: Sequence[str], divergence: Distances, distances: Distances

@@ -34,6 +34,7 @@ from bouquet.strategies.gradient_loss.wire import (
     TOLD,
     TRAINED,
     Choice,
+    Similarity,
     center_record,
     step_record,
 )
@@ -91,11 +92,17 @@ def choose_identity(losses: Sequence[float], similarities: Sequence[float], grad
     return max(usable, key=lambda k: (scores[k], -losses[k]))
 
 
-def step_similarity(gradient: NDArray[np.floating], step: NDArray[np.floating]) -> float:
-    """S_k = cos(−∇L_k, Δ_k) of a gradient and a step, both (p,): Eq. 3 with the sign corrected; 0 where either is 0."""
+def step_similarity(gradient: NDArray[np.floating], step: NDArray[np.floating], kind: Similarity) -> float:
+    """S_k of a gradient ∇L_k and a step Δ_k, both (p,), Eq. 3 with the sign corrected.
+
+    ``"cosine"`` is cos(−∇L, Δ), 0 where either is 0; ``"euclidean"`` is −‖−∇L − Δ‖.
+    """
     descent, step = -gradient.astype(np.float64), step.astype(np.float64)
-    norms = float(np.linalg.norm(descent) * np.linalg.norm(step))
-    value = float(descent @ step) / norms if norms > 0 else 0.0
+    if kind == "euclidean":
+        value = -float(np.linalg.norm(descent - step))
+    else:
+        norms = float(np.linalg.norm(descent) * np.linalg.norm(step))
+        value = float(descent @ step) / norms if norms > 0 else 0.0
     return value if np.isfinite(value) else 0.0  # the loss of such a model is not finite either
 
 
@@ -113,7 +120,7 @@ def _choose(session: Session, choice: Choice, centers: Centers, batches: Batches
         losses.append(samples * loss)
         if steps:
             step = np.concatenate([steps[cluster][spans[name]] for name in trainable])
-            similarities.append(step_similarity(gradient, step))
+            similarities.append(step_similarity(samples * gradient, step, choice.similarity))
     session.metrics[LOSS_GAP] = _gap(losses)
     if steps:
         session.metrics[SIMILARITY_GAP] = _gap(similarities)

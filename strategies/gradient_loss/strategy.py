@@ -37,7 +37,7 @@ from bouquet.strategies.base.strategy import MethodStrategy
 from bouquet.strategies.gradient_loss import wire as choice
 from bouquet.strategies.gradient_loss.answers import Answers, mean_gap
 from bouquet.strategies.gradient_loss.state import GradientLossState
-from bouquet.strategies.gradient_loss.wire import BatchLoss, Choice, LocalUpdate, center_record, step_record
+from bouquet.strategies.gradient_loss.wire import BatchLoss, Choice, LocalUpdate, Similarity, center_record, step_record
 from bouquet.strategies.mathematics.initialisation import random_models
 
 EmptyCluster = Literal["tell", "leave"]
@@ -57,6 +57,8 @@ class GradientLoss(MethodStrategy[GradientLossState]):
         made where the devices' updates show groups (`bouquet.strategies.base.groups`).
     gradient_weight : float, default 0.2
         λ of Eq. 4, 0 to 1; 0 is IFCA.
+    similarity : {"cosine", "euclidean"}, default "cosine"
+        S of Eq. 3: the ``"cosine"`` of −∇L and Δ, or the negative ``"euclidean"`` distance between them.
     local_update : {"step", "epochs"}, default "epochs"
         One gradient ``"step"`` on the mini-batch that decided (Eq. 5; ``train.local_epochs`` does not count then), or
         ``"epochs"``: ``train.local_epochs`` passes over the device's data. The paper's one step a round needs many more
@@ -77,6 +79,7 @@ class GradientLoss(MethodStrategy[GradientLossState]):
 
     num_clusters: NumClusters = "auto"
     gradient_weight: Share = 0.2
+    similarity: Similarity = "cosine"
     local_update: LocalUpdate = "epochs"
     choice_batches: ChoiceBatches = 1
     batch_loss: BatchLoss = "mean"
@@ -191,6 +194,7 @@ class GradientLoss(MethodStrategy[GradientLossState]):
             len(state.centers),
             state.version,
             self.gradient_weight,
+            self.similarity,
             self.local_update,
             cluster,
             choice.ALL_BATCHES if self.choice_batches == "all" else self.choice_batches,

@@ -23,6 +23,7 @@ TOLD = "told"  # 1 when it was told which cluster to train
 LOSS_GAP = "loss-gap"  # between the worst and the best of the models that it compared, on its mini-batch
 SIMILARITY_GAP = "similarity-gap"  # between the most and the least similar of their steps
 
+Similarity = Literal["cosine", "euclidean"]
 LocalUpdate = Literal["step", "epochs"]
 BatchLoss = Literal["mean", "sum"]
 ALL_BATCHES = 0  # as a number of mini-batches: all of the device's training data
@@ -40,6 +41,7 @@ class Choice:
     num_clusters: int
     version: int
     gradient_weight: float
+    similarity: Similarity = "cosine"
     local_update: LocalUpdate = "step"
     told: int | None = None
     batches: int = 1
@@ -54,6 +56,7 @@ class Choice:
             "num-clusters": self.num_clusters,
             "centers-version": self.version,
             "gradient-weight": float(self.gradient_weight),
+            "similarity": self.similarity,
             "local-update": self.local_update,
             "choice-batches": self.batches,
             **rare,
@@ -69,6 +72,7 @@ class Choice:
                 num_clusters=int(config["num-clusters"]),
                 version=int(config["centers-version"]),
                 gradient_weight=float(config["gradient-weight"]),
+                similarity=config["similarity"],
                 local_update=config["local-update"],
                 told=None if cluster is None else int(cluster),
                 batches=int(config.get("choice-batches", 1)),
@@ -77,6 +81,7 @@ class Choice:
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ProtocolError(f"The question which cluster is this device's is not complete: {error}.") from None
         for key, value, allowed in (
+            ("similarity", choice.similarity, get_args(Similarity)),
             ("local-update", choice.local_update, get_args(LocalUpdate)),
             ("batch-loss", choice.batch_loss, get_args(BatchLoss)),
         ):

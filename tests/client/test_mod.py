@@ -5,12 +5,13 @@ import pytest
 
 from bouquet.client.mod import around, penalty
 from bouquet.common.errors import BouquetError
+from bouquet.common.methods import METHODS
 from bouquet.common.protocol.capabilities import TRAINING
 from tests.helpers.stock_app import DEVICES, grid_of, initial, own_app, play, stock_app, training_loss
-from tests.test_stock_clients import CASES, made
+from tests.test_stock_clients import made
 
-OPEN = [(name, options) for name, options in CASES if TRAINING not in made(name, **options).device_needs()]
-SHUT = [(name, options) for name, options in CASES if (name, options) not in OPEN]
+OPEN = [name for name in METHODS if TRAINING not in made(name).device_needs()]
+SHUT = [name for name in METHODS if name not in OPEN]
 
 
 def whole():
@@ -18,11 +19,11 @@ def whole():
     return around(stock_app(penalty), training_loss=training_loss, adds_penalty=True)
 
 
-@pytest.mark.parametrize(("name", "options"), OPEN)
-def test_it_is_as_with_bouquets_own_client_app(name, options, tmp_path):
+@pytest.mark.parametrize("name", OPEN)
+def test_it_is_as_with_bouquets_own_client_app(name, tmp_path):
     results = []
     for app in (whole(), own_app(tmp_path)):
-        strategy = made(name, **options)
+        strategy = made(name)
         play(strategy, app, 4)
         assert strategy.train_round.failures == {}
         losses = [metrics["test-loss"] for _, metrics in sorted(strategy.evaluate_round.scores.items())]
@@ -33,11 +34,11 @@ def test_it_is_as_with_bouquets_own_client_app(name, options, tmp_path):
     np.testing.assert_allclose(losses, own_losses, atol=2e-3)
 
 
-@pytest.mark.parametrize(("name", "options"), SHUT)
-def test_what_trains_in_ways_of_its_own_is_refused(name, options):
+@pytest.mark.parametrize("name", SHUT)
+def test_what_trains_in_ways_of_its_own_is_refused(name):
     asked = []
     with pytest.raises(BouquetError, match="what to do: take Bouquet's own ClientApp"):
-        play(made(name, **options), whole(), 2, asked)
+        play(made(name), whole(), 2, asked)
     assert set(asked) == {"query.identify"}
 
 

@@ -18,7 +18,7 @@ CHECKS = [
     "tests/test_quickstart_pytorch.py",
     "tests/test_flwr_run.py",
     "tests/federation/test_demo.py",
-    "tests/experiments/simulation/test_run.py::test_ray_gives_the_same_result",
+    "tests/experiments/simulation/test_run.py::test_ray_gives_the_same_result_beside_a_users_own_files",
 ]
 
 

@@ -118,7 +118,13 @@ def test_who_was_not_asked_at_the_end_is_not_said_to_have_failed(tmp_path):
     assert sorted([*summary["not_evaluated"], *summary["accuracy_by_client"]]) == [f"client-{k}" for k in range(6)]
 
 
-def test_ray_gives_the_same_result(finished, tmp_path):
+def test_ray_gives_the_same_result_beside_a_users_own_files(finished, tmp_path, monkeypatch):
+    """Files with the names of our folders: Ray's processes have the folder of who starts them on their path."""
+    for name in ("client", "common", "experiments", "server", "strategies"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('mine')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
     simulate(settings("simulation.engine=ray"), tmp_path / "ray")
     assert summary_of(tmp_path / "ray") == summary_of(finished)
 

@@ -44,6 +44,14 @@ def without_times(folder):
     return {key: value for key, value in content.items() if key != "seconds"}
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The summary of a run that nothing happened to."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    simulate(settings(), folder)
+    return without_times(folder)
+
+
 @pytest.fixture
 def disk(monkeypatch):
     """While ``full`` is in it, no device can train."""
@@ -62,8 +70,7 @@ def fills_after(disk, round_):
     return lambda line: disk.add("full") if line["round"] == round_ else None
 
 
-def test_a_run_in_which_nobody_replies_any_more_ends_and_can_go_on(disk, tmp_path):
-    simulate(settings(), tmp_path / "whole")
+def test_a_run_in_which_nobody_replies_any_more_ends_and_can_go_on(whole, disk, tmp_path):
     with pytest.raises(RunFailed, match=r"No client gave .* in 3 rounds running, .*round 5\..*disk is full"):
         simulate(settings(), tmp_path / "run", follow=fills_after(disk, 2))
     assert RunFailed.status == 1
@@ -77,11 +84,10 @@ def test_a_run_in_which_nobody_replies_any_more_ends_and_can_go_on(disk, tmp_pat
     assert f"Round 3: {NOBODY}" in page
     disk.clear()
     simulate(settings(), tmp_path / "run", resume=True)
-    assert without_times(tmp_path / "run") == without_times(tmp_path / "whole")
+    assert without_times(tmp_path / "run") == whole
 
 
-def test_a_run_whose_clients_are_all_gone_waits_and_says_so_and_can_go_on(tmp_path, monkeypatch):
-    simulate(settings(), tmp_path / "whole")
+def test_a_run_whose_clients_are_all_gone_waits_and_says_so_and_can_go_on(whole, tmp_path, monkeypatch):
     gone, states, look = set(), set(), InlineGrid.get_node_ids
 
     def get_node_ids(grid):
@@ -103,7 +109,7 @@ def test_a_run_whose_clients_are_all_gone_waits_and_says_so_and_can_go_on(tmp_pa
         simulate(settings(), tmp_path / "run", resume=True)
     monkeypatch.undo()
     simulate(settings(), tmp_path / "run", resume=True)
-    assert without_times(tmp_path / "run") == without_times(tmp_path / "whole")
+    assert without_times(tmp_path / "run") == whole
 
 
 def test_a_run_whose_end_nobody_replies_to_has_failed_and_can_go_on(disk, tmp_path, monkeypatch):
@@ -147,8 +153,7 @@ def test_a_first_round_that_fails_leaves_a_folder_that_the_next_try_may_use(disk
         simulate(settings(), tmp_path / "run")
 
 
-def test_a_run_that_is_killed_before_its_first_checkpoint_begins_anew(tmp_path, monkeypatch):
-    simulate(settings(), tmp_path / "whole")
+def test_a_run_that_is_killed_before_its_first_checkpoint_begins_anew(whole, tmp_path, monkeypatch):
 
     def killed(*_):
         raise Stopped
@@ -160,7 +165,7 @@ def test_a_run_that_is_killed_before_its_first_checkpoint_begins_anew(tmp_path, 
     assert [line["round"] for line in lines_of(tmp_path / "run")] == [1]
     simulate(settings(), tmp_path / "run", resume=True)
     assert [line["round"] for line in lines_of(tmp_path / "run")] == [1, 2, 3, 4, 5, 6]
-    assert without_times(tmp_path / "run") == without_times(tmp_path / "whole")
+    assert without_times(tmp_path / "run") == whole
 
 
 def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew_by_itself(tmp_path):

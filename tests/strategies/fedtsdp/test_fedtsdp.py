@@ -101,6 +101,20 @@ def test_reclustering_takes_the_absent_along():
     assert state.centers.tolist() == [[-9, 0, 0, 0], [9, 0, 8, 0], [0, 0, 0, 0]]
 
 
+def test_patience_waits_for_rounds_in_a_row():
+    made = strategy(patience=2)
+    state = made.update(start(made), 1, replies(ROWS)).state
+    assert (state.above, state.observed.clustered, len(state.centers)) == (1, False, 1)
+    made.hopkins_threshold = NEVER
+    state = made.update(state, 2, replies(ROWS)).state
+    assert state.above == 0
+    made.hopkins_threshold = ALWAYS
+    for round_, clusters in ((3, 1), (4, 4), (5, 4)):
+        state = made.update(state, round_, replies(ROWS)).state
+        assert len(state.centers) == clusters
+    assert state.shared_layers == pytest.approx(4 * 0.98**2)
+
+
 def test_it_sends_shared_layers_down_and_asks_for_the_whole_model():
     made = strategy()
     state = made.update(start(made), 1, replies(ROWS)).state

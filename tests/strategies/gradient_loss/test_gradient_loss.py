@@ -32,7 +32,7 @@ def test_all_models_go_to_all_devices_and_the_step_to_one_that_cannot_compute_it
     assert steps(plan["late"]) == {"step-0": [1, 0], "step-1": [-2, -1]}
     assert plan["late"].models["center-1"].vector.tolist() == [8, 9]
     config = plan["a"].config
-    assert (config["gradient-weight"], config["centers-version"]) == (0.3, 1)
+    assert (config["gradient-weight"], config["centers-version"], config["similarity"]) == (0.3, 1, "cosine")
 
 
 def test_a_device_that_missed_a_round_is_sent_the_step():

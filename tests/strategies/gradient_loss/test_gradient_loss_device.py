@@ -71,6 +71,13 @@ def test_lambda_weighs_the_gradient_against_the_loss(device, gradient_weight, ex
     assert reply.metrics[choice.LOSS_GAP] == pytest.approx(np.log(2) - np.log1p(np.exp(-0.2)))
 
 
+def test_the_euclidean_similarity_by_hand(device):
+    """−∇L is (½, 0, −½, 0) at W = 0: distance .4·√2 from Δ_0 and .6·√2 from Δ_1."""
+    reply = device("a", 0)({**both(EVEN, EVEN), **STEPS}, similarity="euclidean")
+    assert reply.metrics[choice.CHOSEN] == 0
+    assert reply.metrics[choice.SIMILARITY_GAP] == pytest.approx(0.2 * np.sqrt(2))
+
+
 @pytest.mark.parametrize(("round_", "version", "lost"), [(1, 0, 0), (2, 1, 1)])
 def test_before_the_first_step_and_without_the_kept_centers_the_loss_decides(device, round_, version, lost):
     reply = device("a", 0)(both(EVEN, [0.2, 0, 0, 0]), round_=round_, version=version)
@@ -140,8 +147,8 @@ def test_several_mini_batches_judge_better_than_one(device):
 def test_over_several_mini_batches_the_gradient_is_that_of_all_samples(device):
     """The mean gradient at W = 0 is that of one mini-batch with everything, and the step is taken on the first."""
     ask, sent = device("a", [0, 0, 0, 1]), {**both(EVEN, EVEN), **STEPS}
-    several = ask(sent, sent={"batch-size": 2}, batches=2)
-    whole = ask(sent)
+    several = ask(sent, sent={"batch-size": 2}, similarity="euclidean", batches=2)
+    whole = ask(sent, similarity="euclidean")
     assert several.metrics[choice.SIMILARITY_GAP] == pytest.approx(whole.metrics[choice.SIMILARITY_GAP], abs=1e-6)
     # (1/n) Σ of ±(½, 0, −½, 0) over the first two samples, of which one at most has label 1
     assert np.abs(several.vector).max() in (0.0, 0.5)
@@ -170,6 +177,16 @@ def test_the_papers_sum_over_the_mini_batch_by_hand(device, batch_loss, gradient
     assert reply.metrics[choice.CHOSEN] == expected
     gap = np.log(2) - np.log1p(np.exp(-0.2))
     assert reply.metrics[choice.LOSS_GAP] == pytest.approx(gap * (4 if batch_loss == "sum" else 1), abs=1e-6)
+
+
+def test_the_gradient_of_the_sum_is_compared_with_the_step_as_it_is(device):
+    """4 · (½, 0, −½, 0) is 1.9 · √2 from Δ_0 and 2.1 · √2 from Δ_1."""
+    question = {"similarity": "euclidean", "batch_loss": "sum"}
+    reply = device("a", 0)({**both(EVEN, EVEN), **STEPS}, **question)
+    assert reply.metrics[choice.SIMILARITY_GAP] == pytest.approx(0.2 * np.sqrt(2), abs=1e-6)
+    tilted = {**both(EVEN, EVEN), step_record(0): [2, 0, -2, 0], step_record(1): [0.5, 0, -0.5, 0]}
+    assert device("b", 0)(tilted, **question).metrics[choice.CHOSEN] == 0
+    assert device("c", 0)(tilted, similarity="euclidean").metrics[choice.CHOSEN] == 1
 
 
 def test_local_epochs_instead_of_one_step(device):
@@ -216,6 +233,7 @@ def test_dropout_is_the_same_for_every_model_and_frozen_tensors_do_not_count(dev
         ({}, {}, "sent no model of 0"),
         ({center_record(0): EVEN}, {}, "sent no model of 1"),
         (both(EVEN, EVEN), {"told": 2}, "train cluster 2 of 2"),
+        (both(EVEN, EVEN), {"similarity": "taxicab"}, "'taxicab'"),
         (both(EVEN, EVEN), {"local_update": "half"}, "'half'"),
         (both(EVEN, EVEN), {"batch_loss": "half"}, "'half'"),
     ],
@@ -236,13 +254,14 @@ vectors = st.lists(st.floats(-10, 10, width=32), min_size=3, max_size=3).map(np.
 
 @given(gradient=vectors, step=vectors, scale=st.floats(0.1, 10))
 def test_the_cosine_knows_directions_only(gradient, step, scale):
-    value = step_similarity(gradient, step)
+    value = step_similarity(gradient, step, "cosine")
     assert -1.000001 <= value <= 1.000001
-    assert step_similarity(scale * gradient, step) == pytest.approx(value, abs=1e-6)
-    assert step_similarity(-gradient, step) == pytest.approx(-value, abs=1e-6)
+    assert step_similarity(scale * gradient, step, "cosine") == pytest.approx(value, abs=1e-6)
+    assert step_similarity(-gradient, step, "cosine") == pytest.approx(-value, abs=1e-6)
 
 
 def test_without_a_gradient_or_a_step_the_cosine_is_0():
     some = np.array([1.0, 2.0])
-    assert step_similarity(some, np.zeros(2)) == 0
-    assert step_similarity(np.zeros(2), some) == 0
+    assert step_similarity(some, np.zeros(2), "cosine") == 0
+    assert step_similarity(np.zeros(2), some, "cosine") == 0
+    assert step_similarity(-some, some, "euclidean") == 0
