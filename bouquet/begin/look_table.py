@@ -6,16 +6,17 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
 
 import numpy as np
 
 from bouquet.begin.draft import Draft, class_setting, named
 from bouquet.client.data.table_numbers import GAPS, Numbers
+from bouquet.client.data.table_reader import UNITS, is_data
 from bouquet.client.data.table_text import Sheet, columns_of, table_files
-from bouquet.client.data.table_times import Clock
-from bouquet.common.data.left_out import LeftOut
+from bouquet.client.data.table_times import Clock, wrong_clock
+from bouquet.common.data.left_out import MOST, LeftOut
 from bouquet.common.errors import BouquetError
 from bouquet.common.nearest import nearest
 
@@ -96,7 +97,9 @@ def _read(device: Path) -> Cells:
     for file in table_files(device):
         names = names or [name for name, count in Counter(columns_of(file)).items() if count == 1]
         sheet = Sheet(file, names, LeftOut("rows"))  # what does not fit is named when all is read
-        rows += [row for _, row in islice(sheet.rows(), MOST_ROWS)] if names else []
+        found = [row for _, row in islice(sheet.rows(), MOST_ROWS)] if names else []
+        first = next((k for k, row in enumerate(found[: UNITS + 1]) if is_data(row)), 0)
+        rows += found[first:]
     if not rows:
         raise BouquetError(f"{device} has no rows below its header.")
     return dict(zip(names, zip(*rows, strict=True), strict=True))
@@ -104,16 +107,20 @@ def _read(device: Path) -> Cells:
 
 def _column(name: str, tables: Sequence[Cells]) -> Column:
     held = [[cell for cell in table[name] if cell.lower() not in GAPS] for table in tables]
-    read = [Numbers.of({name: cells}, ".", {}).read(name, cells) for cells in held]
-    numbers = None if any(wrong.any() for _, wrong in read) else [float(n) for found, _ in read for n in found]
     cells = [cell for one in held for cell in one]
-    return Column(name, cells, sum(len(table[name]) for table in tables) - len(cells), numbers)
+    gaps = sum(len(table[name]) for table in tables) - len(cells)
+    read = [Numbers.of({name: cells}, ".", {}).read(name, cells) for cells in held]
+    wrong = np.concatenate([odd for _, odd in read])
+    if wrong.sum() > MOST * len(wrong):
+        return Column(name, cells, gaps, None)
+    numbers = np.concatenate([found for found, _ in read])[~wrong]  # rows that do not fit are named when all is read
+    return Column(name, list(compress(cells, ~wrong)), gaps, numbers.tolist())
 
 
 def _time_columns(columns: dict[str, Column]) -> tuple[str, ...]:
     """The column with the time of a row; a date and a time of day; or a date's parts; empty without."""
     for column in columns.values():
-        if column.cells and column.numbers is None and np.isfinite(_times([column.cells[:100]])).all():
+        if column.cells and column.numbers is None and np.mean(np.isfinite(_times([column.cells[:100]]))) >= 1 - MOST:
             clocks = (c.name for c in columns.values() if c.cells and all(map(CLOCK.fullmatch, c.cells[:100])))
             dates = all(len(cell) <= len("2026-01-01") for cell in column.cells[:100])
             return (column.name, *islice(clocks, 1)) if dates else (column.name,)
@@ -200,8 +207,9 @@ def _inputs(draft: Draft, columns: list[Column], told: Column, kind: str) -> lis
 
 
 def _seconds(cells: Cells, time: Sequence[str]) -> list[float]:
-    """Times that can be read, in seconds since 1970, in order."""
-    return sorted(filter(np.isfinite, _times([cells[name] for name in time])))
+    """Times that can be read and are of no wrong clock, in seconds since 1970, in order."""
+    seconds = np.array([moment for moment in _times([cells[name] for name in time]) if np.isfinite(moment)])
+    return sorted(seconds[~wrong_clock(seconds, np.zeros(len(seconds), dtype=np.int64))].tolist())
 
 
 def _windows(draft: Draft, times: list[list[float]], rows: int, is_forecast: bool) -> None:

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from bouquet.client.data.loading import ClientData
 from bouquet.client.state.store import Store
+from bouquet.common.data.images import FLAT
 
 FILE = "figures.json"
 KEPT = 5  # rounds whose data differed, that are remembered; the oldest of them is what is compared with
 STUCK, LONGER = 24, 3  # rows of the same value at the end, and times the longest run before it
 MOVED = 10.0  # deviations that a mean may move by, and times that a deviation may grow or shrink
-FLAT = 16  # of 255, between the darkest and the brightest of a photo that shows nothing
 FEW, MOST = 3, 0.5  # photos that show nothing, and their part of the new ones, from which it is said
 PHOTOS = "photos"
 

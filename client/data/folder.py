@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bouquet.client.data.arrays import BY_TIME, OwnData, read_npz
-from bouquet.client.data.scenes import in_time, in_two_classes, scenes
+from bouquet.client.data.scenes import in_time, in_two_classes, scenes, short
 from bouquet.client.data.table_text import table_files
 from bouquet.client.data.table_times import seconds_of
 from bouquet.common.data.class_folders import Photos, ReadPhotos, Report, find_photos, read_photos
@@ -157,6 +157,5 @@ def _read_class_folders(
 def notes_on(found: Photos, photos: ReadPhotos, left_out: LeftOut) -> tuple[str, ...]:
     """What the owner of photos should know, a sentence each."""
     notes = (*found.notes(), *left_out.notes(len(found.photos)), *in_two_classes(photos))
-    if photos.see_through:
-        notes += (f"Transparent: {photos.see_through} photos in part, with white put behind them.",)
-    return notes
+    odd = ((what, files) for what, files in photos.odd.items() if files)
+    return notes + tuple(f"Look at {len(files)} photos, such as {short(files[0])}: {what}." for what, files in odd)

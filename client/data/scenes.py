@@ -89,7 +89,7 @@ def in_two_classes(photos: ReadPhotos) -> tuple[str, ...]:
     twice = [(a, b) for a, b in pairs if photos.y[a] != photos.y[b]]
     if not twice:
         return ()
-    a, b = (_named(photos.files[i]) for i in twice[0])
+    a, b = (short(photos.files[i]) for i in twice[0])
     return (f"In two classes: {len(twice)} photos, such as {a}, which is {b}, too.",)
 
 
@@ -107,7 +107,7 @@ def near_duplicates(
     alike = np.flatnonzero(most[1] >= bits * (1 - 2 * ALIKE))
     if not len(alike):
         return ()
-    tested, trained = _named(test_files[alike[0]]), _named(files[int(most[0, alike[0]])])
+    tested, trained = short(test_files[alike[0]]), short(files[int(most[0, alike[0]])])
     return (
         f"Look alike: {len(alike)} of {len(test_x)} tested photos are almost one that is trained on, such as {tested} "
         f"and {trained}: the score flatters. Have each scene in train/ or test/ as a whole, or keep the photos' times.",
@@ -127,5 +127,6 @@ def _hashes(x: NDArray[Any]) -> NDArray[np.float32]:
     return brighter.reshape(len(x), -1)
 
 
-def _named(file: Path) -> str:
+def short(file: Path) -> str:
+    """A photo's class and name, for people."""
     return printable(f"{file.parent.name}/{file.name}".replace("\n", r"\n"))

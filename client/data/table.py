@@ -53,8 +53,15 @@ def samples_of(table: Table, about: TableSettings, is_forecast: bool, needs_targ
 
     Without ``needs_targets`` those stay whose target is not there, NaN or −1: what is yet to come. A window is
     ``history`` rows, one step of time after another, the step being the most common one; its targets are those
-    ``horizon`` steps later. None goes over a gap in time.
+    ``horizon`` steps later. None goes over a gap in time. Raises `BouquetError` for several series in one table, but
+    for rows of which an input says which they are of.
     """
+    column, said = table.series
+    if said and (is_forecast or column not in about.inputs):
+        raise BouquetError(
+            f"{said}: give each a device of its own, or one table a column for each.",
+            public="This device's table has several series in one, such as of two sensors.",
+        )
     return (_windows if is_forecast else _single_rows)(table, about, needs_targets)
 
 
@@ -150,7 +157,7 @@ def _single_rows(table: Table, about: TableSettings, needs_targets: bool) -> Sam
     inputs, filled = table.inputs, 0
     if table.times is not None and len(table.times) > 1:
         steps = np.rint((table.times - table.times[0]) / _step(table.times)).astype(np.int64)
-        inputs, filled = _filled(inputs, about.fill, steps)
+        inputs, filled = _filled(inputs, about.fill * (not table.series[1]), steps)
     if table.classes is not None:
         y: NDArray[Any] = table.classes
         known = np.asarray(table.classes >= 0)

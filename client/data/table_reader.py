@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bouquet.client.data.table_numbers import A_NUMBER, GAPS, Floats, Numbers
+from bouquet.client.data.table_series import series_of
 from bouquet.client.data.table_text import SUFFIXES, Row, Sheet, table_files
-from bouquet.client.data.table_times import A_TIME, Clock, seconds_of, wrong_clock
+from bouquet.client.data.table_times import A_TIME, Clock, alone_out_of_order, seconds_of, wrong_clock
 from bouquet.common.data.left_out import LeftOut, named
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings.sections import TableSettings
@@ -37,7 +38,7 @@ class Table:
     ``inputs`` (n, width) and ``targets`` (n, targets) have NaN where there is a gap; ``classes`` (n,) are −1 there;
     ``times`` (n,) are seconds, None without a column of them; ``lines`` (n,) are those of the file, and ``files`` (n,)
     which of the `table_files` that is. ``gaps`` are how many cells of a column are empty, where there are some;
-    ``left_out`` counts rows that do not fit.
+    ``left_out`` counts rows that do not fit, and ``series`` is what `series_of` says.
     """
 
     inputs: Floats
@@ -49,6 +50,7 @@ class Table:
     gaps: Mapping[str, int]
     notes: tuple[str, ...] = ()
     left_out: int = 0
+    series: tuple[str, str] = ("", "")
 
 
 @dataclass
@@ -104,11 +106,17 @@ def read_table(
             f"{path} has no rows below its header. {why}".rstrip(), public="This device's table has no rows."
         )
     order: NDArray[np.intp] | slice = slice(None)
+    series = "", ""
     times = np.concatenate(found.times) if about.time else None
     if times is not None:
-        wrong = wrong_clock(times, np.concatenate(found.files))
-        reading.leave_out(times, wrong)
-        order, twice = _in_order(times, wrong, about)
+        of_files = np.concatenate(found.files)
+        wrong = wrong_clock(times, of_files)
+        reading.leave_out(times, wrong, "years from the others: the clock was wrong")
+        lost = alone_out_of_order(times, of_files, wrong)
+        reading.leave_out(times, lost, "far from the rows around it: has its date lost a figure")
+        wrong |= lost
+        series = reading.series(times, ~wrong)
+        order, twice = _in_order(times, wrong, about, series[0] in about.inputs)
         if times.min() >= 30_000 and times.max() < 80_000:  # what spreadsheets write for dates from 1982 to 2119
             notes.append("All times are of one day of 1970: if they are a spreadsheet's day numbers, write dates.")
         if twice:
@@ -126,18 +134,21 @@ def read_table(
     times = None if times is None else times[order]
     gaps = _gaps(about, inputs, reading.targets, goals, labels)
     lines, of_files = taken(found.lines), taken(found.files)
-    return Table(inputs, goals, labels, times, lines, of_files, gaps, tuple(notes), damage.count)
+    return Table(inputs, goals, labels, times, lines, of_files, gaps, tuple(notes), damage.count, series)
 
 
-def _in_order(times: Floats, wrong: NDArray[np.bool_], about: TableSettings) -> tuple[NDArray[np.intp] | slice, int]:
+def _in_order(
+    times: Floats, wrong: NDArray[np.bool_], about: TableSettings, several: bool
+) -> tuple[NDArray[np.intp] | slice, int]:
     """The rows to keep, by time, and how many are left out for another of the same time.
 
-    Of those the last counts: a logger that was restarted wrote it again.
+    Of those the last counts: a logger that was restarted wrote it again. Of ``several`` series all do.
     """
     order = np.argsort(times, kind="stable")
     order = order[~wrong[order]]
     right = len(order)
-    order = order[np.append(np.diff(times[order]) > 0, True)]
+    if not several:
+        order = order[np.append(np.diff(times[order]) > 0, True)]
     twice = right - len(order)
     if about.until:
         order = order[times[order] < seconds_of(about.until)]
@@ -211,8 +222,7 @@ class _Reading:
         places = [self.wanted.index(column) for column in (*self.numbers, *self.about.time)]
         units = []
         for line, row in part[:UNITS]:
-            known = [row[place] for place in places if row[place].lower() not in GAPS]
-            if not known or any(VALUE.match(cell) for cell in known):
+            if is_data([row[place] for place in places]):
                 break
             units.append(row)
             form[f"units in line {line}"] = None
@@ -223,15 +233,25 @@ class _Reading:
             for _, row in Sheet(file, self.about.time, LeftOut("rows")).rows():
                 yield "T".join(row)
 
-    def leave_out(self, times: Floats, wrong: NDArray[np.bool_]) -> None:
-        """Rows whose clock was wrong."""
+    def series(self, times: Floats, right: NDArray[np.bool_]) -> tuple[str, str]:
+        """`series_of` the rows so far whose times are right."""
+        found = self.found
+
+        def values() -> Floats:
+            return np.concatenate([np.concatenate(found.inputs), np.concatenate(found.targets)], axis=1)[right]
+
+        of_rows = (times, np.concatenate(found.files), np.concatenate(found.lines))
+        return series_of(self.files, self.about.time, *(part[right] for part in of_rows), values)
+
+    def leave_out(self, times: Floats, wrong: NDArray[np.bool_], why: str) -> None:
+        """Rows whose time is wrong."""
         if not wrong.any():
             return
         lines, files = np.concatenate(self.found.lines), np.concatenate(self.found.files)
         for i in map(int, np.flatnonzero(wrong)):
             when = f"{datetime.fromtimestamp(times[i], UTC):%Y-%m-%d %H:%M}"
-            text = f"{self.files[files[i]]}, line {lines[i]} is of {when}, years from the others: the clock was wrong."
-            self.damage.add(BouquetError(text, public="A row of this device's table is years away from the others."))
+            text = f"{self.files[files[i]]}, line {lines[i]} is of {when}, {why}."
+            self.damage.add(BouquetError(text, public="A row of this device's table has a wrong time."))
 
     def _read_part(
         self, file: Path, cells: Mapping[str, Sequence[str]], lines: NDArray[np.int64], written: Numbers
@@ -272,6 +292,12 @@ class _Reading:
         found.lines.append(lines[fits])
         if labels is not None:
             found.classes.append(labels[fits])
+
+
+def is_data(cells: Iterable[str]) -> bool:
+    """Whether one of them is a value, or all are gaps; else they may be units."""
+    known = [cell for cell in cells if cell.lower() not in GAPS]
+    return not known or any(map(VALUE.match, known))
 
 
 def _places(

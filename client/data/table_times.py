@@ -12,13 +12,14 @@ from datetime import UTC, datetime, timedelta, timezone
 import numpy as np
 from numpy.typing import NDArray
 
+from bouquet.common.data.left_out import MOST
 from bouquet.common.errors import BouquetError
 
 LATEST = 1e11  # seconds; what is more is milliseconds, a thousand times that microseconds, and so on
 UNITS = ("seconds", "milliseconds", "microseconds", "nanoseconds")
 PARTS = 6  # of a time: year, month, day, hour, minute, second
 A_TIME = "a time: ISO 8601, a date as 14.10.2026, seconds or milliseconds since 1970, or a date's parts"
-DAY, YEAR = 86_400.0, 365 * 86_400.0
+HOUR, DAY, YEAR = 3600.0, 86_400.0, 365 * 86_400.0
 CLOCKS = 946_684_800.0  # 2000: clocks that lost their power begin in 1970, 1980 or 2000
 BEGUN = 30 * DAY  # that one which began in 2000 may have run
 MONTHS = "janfebmaraprmayjunjulaugsepoctnovdec"
@@ -192,6 +193,25 @@ def _out_of_order(rows: NDArray[np.intp], others: NDArray[np.intp], times: Float
     low, high = others.min(), others.max()
     is_first = earlier != bool(times[low] > times[high])  # some write the newest row first
     return bool(rows.max() > low if is_first else rows.min() < high)
+
+
+def alone_out_of_order(times: Floats, files: NDArray[np.int64], wrong: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which other rows than the ``wrong`` ones (n,) are alone far from both around them: a date lost a figure.
+
+    Those that are of a time that another row has, or more than a day off: what came late fills a gap. None, where they
+    are many: such a file has no order.
+    """
+    alone, rows = np.zeros(len(times), dtype=bool), np.flatnonzero(~wrong)
+    times, files = times[rows], files[rows]
+    before, here, after = times[:-2], times[1:-1], times[2:]
+    apart = np.abs(after - before)
+    off = np.minimum(np.abs(here - before), np.abs(here - after))
+    far = ((here - before) * (here - after) > 0) & (off >= np.maximum(HOUR, apart / 2)) & (apart > 0)
+    far &= (files[:-2] == files[1:-1]) & (files[1:-1] == files[2:])
+    if far.sum() <= max(1.0, MOST * len(times)):
+        for i in map(int, np.flatnonzero(far)):
+            alone[rows[i + 1]] = off[i] > DAY or (times == here[i]).sum() > 1
+    return alone
 
 
 def _together(date: str, clock: str) -> str:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from bouquet.common.data.images import (
     HEIF_SUFFIXES,
     IMAGE_SUFFIXES,
+    ODD,
     Photo,
     is_clutter,
     is_image,
@@ -130,8 +131,8 @@ def find_photos(folder: Path, classes: tuple[str, ...]) -> Photos:
 class ReadPhotos:
     """Photos that could be read, in order: ``x`` (n, *input_shape), ``y`` (n,) and the ``files``.
 
-    ``taken`` and ``changed`` (n,) are as in `bouquet.common.data.images.Photo`; ``see_through`` counts photos, and
-    ``sizes`` are the smallest and the largest (width, height).
+    ``taken`` and ``changed`` (n,) are as in `bouquet.common.data.images.Photo`; ``odd`` has the files by what is to be
+    said of them, and ``sizes`` are the smallest and the largest (width, height).
     """
 
     x: NDArray[np.uint8]
@@ -139,7 +140,7 @@ class ReadPhotos:
     files: tuple[Path, ...]
     taken: NDArray[np.float64]
     changed: NDArray[np.float64]
-    see_through: int
+    odd: dict[str, list[Path]]
     sizes: tuple[tuple[int, int], ...]
 
 
@@ -154,7 +155,8 @@ def read_photos(
     x = np.empty((len(photos.photos), *input_shape), dtype=np.uint8)
     taken = np.empty((2, len(x)))
     kept: list[tuple[Path, int]] = []
-    see_through, sizes = 0, set()
+    odd: dict[str, list[Path]] = {what: [] for what in ODD}
+    sizes = set()
     step = max(1, len(photos.photos) // 10)
     # Pillow lets others work while it decodes; its warnings name no file.
     with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor(available_cores()) as pool:
@@ -167,7 +169,8 @@ def read_photos(
                     left_out.add(photo)
                 else:
                     x[len(kept)], taken[:, len(kept)] = photo.pixels, (photo.taken, photo.changed)
-                    see_through += photo.see_through
+                    for what in photo.odd:
+                        odd[what].append(which[0])
                     sizes.add(photo.size)
                     kept.append(which)
                 if report is not None and len(photos.photos) >= MANY_IMAGES and done % step == 0:
@@ -178,7 +181,7 @@ def read_photos(
     files = tuple(file for file, _ in kept)
     by_area = sorted(sizes, key=lambda size: size[0] * size[1])
     most = (by_area[0], by_area[-1]) if by_area else ()
-    return ReadPhotos(x[:count], labels, files, taken[0, :count], taken[1, :count], see_through, most)
+    return ReadPhotos(x[:count], labels, files, taken[0, :count], taken[1, :count], odd, most)
 
 
 def _photo_or_error(file: Path, input_shape: tuple[int, ...]) -> Photo | BouquetError:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 HEIF, HEIF_SUFFIXES = "pillow_heif", (".heic", ".heif")  # read where that package is installed
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
+IMAGE_SUFFIXES = (
+    *(".jpg", ".jpeg", ".jfif", ".mpo", ".png", ".gif", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff"),
+)
 # Pillow goes by what is in a file, and has others do some of it: an EPS that is called .jpg started Ghostscript.
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "PPM", "TIFF")
 DEEPEST = 50  # folders below one another
@@ -36,6 +39,17 @@ COPIES = 16  # bytes of a pixel: four copies, as it is decoded, composited, turn
 COEFFICIENTS = 6  # bytes of a pixel of a progressive JPEG, all of which are held while it is decoded
 LARGE = 1 << 23  # pixels, of which one image is decoded at a time
 LARGEST = 90_000_000  # pixels that are decoded; small files can claim any number
+DEPTHS = (10, 12, 14, 16)  # bits of a sensor, whose numbers lie in 16
+SECTOR = 512  # zeros, of which a card has so many at least where it lost something; coders write a few, if any
+LOST = 128  # the grey that a JPEG has where nothing is known
+FLAT = 16  # of 255, between the darkest and the brightest of a photo that shows nothing
+TRANSPARENT, DEEP, DIM, TORN, EMPTY = ODD = (
+    "white is put behind what is transparent",
+    "of the 16 bits a channel not all are used; those that are become the whole range",
+    "of the 16 bits a channel few are used, so it is dark; save it with 8",
+    "a part seems to be lost, as by a bad card: zeros in the file, or grey in the picture",
+    "it shows nothing, as where the camera is dark or covered",
+)
 # Tags of EXIF; the time of the photo is in a directory of its own.
 ORIENTATION, CHANGED, DETAILS, TAKEN = 0x0112, 0x0132, 0x8769, 0x9003
 _one_at_a_time = threading.Lock()
@@ -46,8 +60,8 @@ class Photo:
     """An image: ``pixels`` of shape (1 or 3, height, width), uint8.
 
     ``taken`` is when, in seconds by the camera's own clock, NaN where EXIF does not say it; ``changed`` is the file's
-    time. ``see_through`` says that white was put behind what is transparent, ``size`` is the file's (width, height),
-    and ``mode`` Pillow's word for its colours.
+    time. ``odd`` are those of `ODD` that its owner should know, ``size`` is the file's (width, height), and ``mode``
+    Pillow's word for its colours.
     """
 
     pixels: NDArray[np.uint8]
@@ -55,7 +69,7 @@ class Photo:
     mode: str
     taken: float
     changed: float
-    see_through: bool
+    odd: tuple[str, ...]
 
 
 def is_clutter(name: str) -> bool:
@@ -146,15 +160,21 @@ def _decoded(file: Path, input_shape: tuple[int, ...], changed: float) -> Photo:
         pixels = image.width * image.height
         _check_room(pixels, whole if image.info.get("progressive") else 0)
         with _one_at_a_time if pixels > LARGE else contextlib.nullcontext():
+            deep = image.format != "BMP" and any(";16" in str(tile[3]) for tile in image.tile)
             image.load()
-            shown, see_through = _opaque(_of_bytes(image))
+            levels, used = _of_bytes(image)
+            shown, see_through = _opaque(levels)
+            is_dim = deep and used == 16 and max(np.ravel(shown.convert("RGB").getextrema())) < 64
+            is_torn = image.format in ("JPEG", "MPO") and (_has_hole(file.read_bytes()) or _has_lost(image))
             exif = image.info.get("exif")
             turned = _turn(_orientation(exif) if isinstance(exif, bytes) else _said(image, ORIENTATION))
             upright = (shown if turned is None else shown.transpose(turned)).convert(mode)
             resized = upright.resize((width, height), Image.Resampling.BILINEAR)
         taken = _seconds(_said(image, TAKEN, DETAILS) or _said(image, CHANGED))
     bands = np.asarray(resized, dtype=np.uint8).reshape(height, width, channels).transpose(2, 0, 1)
-    return Photo(bands, size, mode_there, taken, changed, see_through)
+    is_flat = int(np.ptp(bands)) < FLAT  # of which a coder writes a bit a block, which may be zeros, too
+    found = (see_through, used < 16, is_dim, is_torn and not is_flat, is_flat)
+    return Photo(bands, size, mode_there, taken, changed, tuple(compress(ODD, found)))
 
 
 def _check_room(pixels: int, progressive: int) -> None:
@@ -167,16 +187,35 @@ def _check_room(pixels: int, progressive: int) -> None:
         raise ValueError(f"its pixels take {needed // 10**6} MB, and {free // 10**6} MB are free")
 
 
-def _of_bytes(image: Image) -> Image:
-    """The image with 8 bits a channel. Raises ValueError where it is not known what its numbers stand for."""
+def _of_bytes(image: Image) -> tuple[Image, int]:
+    """The image with 8 bits a channel, and how many of 16 it uses: a camera of 12 leaves the highest four empty.
+
+    Raises ValueError where it is not known what its numbers stand for.
+    """
     from PIL import Image as pillow
 
     if not image.mode.startswith(("I", "F")):
-        return image
+        return image, 16
     values: NDArray[Any] = np.asarray(image)
     if values.dtype.kind == "f" or values.min() < 0 or values.max() >= 1 << 16:
         raise ValueError(f"it has 32 bits a channel, mode {image.mode}; convert it to 8 or 16")
-    return pillow.fromarray((values >> 8).astype(np.uint8))
+    used = next(bits for bits in DEPTHS if values.max() < 1 << bits)
+    return pillow.fromarray((values >> (used - 8)).astype(np.uint8)), used
+
+
+def _has_hole(jpeg: bytes) -> bool:
+    """Whether there are a sector's zeros among what the pixels are decoded from."""
+    start = 2
+    while jpeg[start : start + 1] == b"\xff" and jpeg[start + 1 : start + 2] != b"\xda":  # headers, to the first scan
+        start += 2 + int.from_bytes(jpeg[start + 2 : start + 4], "big")
+    return jpeg.find(bytes(SECTOR), start, jpeg.find(b"\xff\xd9", start)) >= 0
+
+
+def _has_lost(image: Image) -> bool:
+    """Whether half of a row has the grey of what is missing, and not all rows."""
+    grey = np.asarray(image) == LOST
+    rows = (grey if grey.ndim == 2 else grey.all(axis=2)).mean(axis=1) >= 0.5
+    return bool(rows.any() and not rows.all())
 
 
 def _opaque(image: Image) -> tuple[Image, bool]:

@@ -73,6 +73,18 @@ def test_tables_as_a_spreadsheet_writes_them(encoding, tmp_path):
     assert "A row every hour." in said
 
 
+def test_a_line_of_units_and_a_few_bad_cells_are_no_words(tmp_path):
+    rows = [f"2026-10-{1 + k // 24:02}T{k % 24:02}:00,{20 + k % 7}.5,{k % 3}" for k in range(200)]
+    rows[7] = "1970-01-01T00:00:07,20.5,1"
+    rows[9] = "2026-10-01Tx9:00,20.5,1"
+    rows[20:23] = [row.replace(".5", " ERR") for row in rows[20:23]]
+    (tmp_path / "tank.csv").write_text("\n".join(["time,heat,valve", ",°C,open", *rows]) + "\n")
+    settings, said = written(tmp_path)
+    assert (settings.task.kind, settings.table.time, settings.table.targets) == ("forecast", ("time",), ("heat",))
+    assert settings.table.inputs == ("heat", "valve")
+    assert "A row every hour; 2 steps have none." in said
+
+
 def test_words_are_classes_or_inputs_and_numbers_without_a_time_a_regression(tmp_path):
     rows = [f"{k},{k % 7}.5,{'NSEW'[k % 4]},{('dry', 'wet')[k % 2]},,{k * 3}" for k in range(40)]
     table = tmp_path / "soil"

@@ -6,6 +6,7 @@ import os
 import struct
 import unicodedata
 import warnings
+import zlib
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from benchmarks.damaged_files import exif
-from bouquet.common.data.images import IMAGE_SUFFIXES, files_below, read_image, read_photo
+from bouquet.common.data.images import DEEP, DIM, EMPTY, IMAGE_SUFFIXES, TORN, files_below, read_image, read_photo
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings import load_settings
 from tests.helpers.photos import CLASSES, SHAPE, count, load, save, scene
@@ -39,7 +40,8 @@ def test_what_is_transparent_has_white_behind_it_and_is_said(tmp_path):
     Image.fromarray(clear).save(files[0])
     Image.fromarray(np.full((4, 4, 4), 255, np.uint8)).save(files[1])  # an alpha that hides nothing
     assert read_image(files[0], (3, 4, 4))[0, :, 0].tolist() == [0, 0, 255, 255]
-    assert any(note.startswith("Transparent: 1 photos in part") for note in load(tmp_path).notes)
+    note = "Look at 1 photos, such as healthy/000.png: white is put behind what is transparent."
+    assert note in load(tmp_path).notes
 
 
 def test_sixteen_bits_become_eight_and_thirty_two_are_named(tmp_path):
@@ -50,6 +52,64 @@ def test_sixteen_bits_become_eight_and_thirty_two_are_named(tmp_path):
     Image.fromarray(np.full((4, 4), 0.5, np.float32)).save(tmp_path / "float.tiff")
     with pytest.raises(BouquetError, match=r"float\.tiff cannot be read \(it has 32 bits a channel"):
         read_image(tmp_path / "float.tiff", SHAPE)
+
+
+@pytest.mark.parametrize(("bits", "used"), [(10, 10), (12, 12), (14, 14), (16, 16), (8, 10)])
+def test_a_camera_of_fewer_bits_than_sixteen_is_not_dark(bits, used, tmp_path):
+    file = tmp_path / "deep.png"
+    Image.fromarray(np.linspace(0, (1 << bits) - 1, 16).reshape(4, 4).astype(np.uint16)).save(file)
+    photo = read_photo(file, (1, 4, 4))
+    assert photo.pixels.max() == 255 >> used - bits
+    assert photo.odd == (() if bits == 16 else (DEEP,))
+
+
+def test_sixteen_bits_of_colour_that_are_few_are_said(tmp_path):
+    """Pillow gives the upper eight of them."""
+    values = np.linspace(0, 4095, 48).reshape(4, 4, 3).astype(">u2")
+    data = b"".join(b"\0" + row.tobytes() for row in values)
+    chunks = [(b"IHDR", struct.pack(">IIBBBBB", 4, 4, 16, 2, 0, 0, 0)), (b"IDAT", zlib.compress(data)), (b"IEND", b"")]
+    parts = (struct.pack(">I", len(c)) + k + c + struct.pack(">I", zlib.crc32(k + c)) for k, c in chunks)
+    (tmp_path / "deep.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
+    assert DIM in read_photo(tmp_path / "deep.png", (3, 4, 4)).odd
+
+
+def test_a_jpeg_that_lost_a_part_is_named_wherever_that_was(tmp_path):
+    rng = np.random.default_rng(0)
+    pixels = np.asarray(Image.fromarray(rng.integers(0, 255, (60, 80, 3)).astype(np.uint8)).resize((640, 480)))
+    files = save(tmp_path, count=30, suffix=".jpg")
+    for kind, how in {
+        "plain": {},
+        "progressive": {"progressive": True},
+        "restarts": {"restart_marker_rows": 4},
+    }.items():
+        buffer = io.BytesIO()
+        Image.fromarray(pixels).save(buffer, "JPEG", **how)
+        whole = buffer.getvalue()
+        assert read_jpeg(files[0], whole).odd == ()
+        assert read_jpeg(files[0], whole + bytes(4096)).odd == ()  # a camera's buffer, longer than the photo
+        middle = len(whole) // 2
+        assert read_jpeg(files[0], whole[:middle] + bytes(2048) + whole[middle + 2048 :]).odd == (TORN,), kind
+        if kind != "progressive":  # of which the other scans are still there
+            assert read_jpeg(files[0], whole[:middle] + b"\xff\xd9").odd == (TORN,), kind
+            assert read_jpeg(files[0], whole[:middle] + whole[-2:]).odd == (TORN,), kind
+    for flat in (0, 128, 255):  # an optimised coder has a bit for each block of one colour
+        Image.new("RGB", (640, 480), (flat,) * 3).save(files[0], optimize=True)
+        assert read_photo(files[0], SHAPE).odd == (EMPTY,)
+    (notes,) = [note for note in load(tmp_path).notes if EMPTY in note]
+    assert notes.startswith("Look at 1 photos, such as healthy/000.jpg")
+
+
+def read_jpeg(file, content):
+    file.write_bytes(content)
+    return read_photo(file, SHAPE)
+
+
+@pytest.mark.parametrize("suffix", [".jfif", ".mpo", ".JPG"])
+def test_a_photo_of_a_phone_is_read(suffix, tmp_path):
+    more = {"save_all": True, "append_images": [Image.fromarray(scene(2))]} if suffix == ".mpo" else {}
+    save(tmp_path)
+    Image.fromarray(scene(1)).save(tmp_path / "healthy" / f"a{suffix}", "MPO" if more else "JPEG", **more)
+    assert (count(load(tmp_path)), load(tmp_path).notes) == (9, ())
 
 
 def test_a_photo_starts_no_other_program(tmp_path, monkeypatch):
