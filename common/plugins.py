@@ -29,7 +29,11 @@ def load_object(name: str, what: str) -> Any:
     except Exception as error:  # the module's own code runs, and can fail in any way
         kind = "" if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: "
         reason = f"{what} {name!r} cannot be imported"
-        raise BouquetError(f"{reason}: {kind}{error}.", public=f"{reason}. {SAYS_MORE}") from error
+        text = f"{reason}: {kind}{error}."
+        top = module_name.partition(".")[0]
+        if isinstance(error, ModuleNotFoundError) and error.name == top and (Path(top).is_dir() or Path(f"{top}.py").is_file()):
+            text += " Python does not look in this folder; put PYTHONPATH=. before the command."
+        raise BouquetError(text, public=f"{reason}. {SAYS_MORE}") from error
 
 
 def accepted(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pytest
 import typer
 
 from bouquet.cli import app
+from bouquet.client.data.loading import load_partition
 from bouquet.common.data.catalog import DATASETS
 from bouquet.common.data.partitions import PARTITIONS
 from bouquet.common.methods import METHODS
@@ -214,6 +215,20 @@ def test_the_strategy_of_the_page_on_writing_one_runs_and_resumes(tmp_path, monk
         own = [*changes, "strategy.name=oneshot:OneShot", "strategy.num_clusters=3", f"run.rounds={rounds}"]
         simulate(load_settings(None, own), tmp_path / "run", resume=rounds == 4)
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["purity"] == 1.0
+
+
+def test_the_partition_of_ones_own_on_the_page_on_simulating(tmp_path, monkeypatch):
+    (code,) = re.findall(r"```python\n(# split\.py\n.*?)```", (ROOT / "docs" / "simulating.md").read_text(), re.DOTALL)
+    (tmp_path / "split.py").write_text(code.replace("fashion-mnist", "digits"))  # which need no file
+    (tmp_path / "split.json").write_text(json.dumps([[*range(start, 100, 4)] for start in range(4)]))
+    monkeypatch.chdir(tmp_path)
+    parts = [load_partition("./split.py:split", "natural", number, 4, seed=0) for number in range(4)]
+    assert [(len(part.train_y) + len(part.test_y), part.group) for part in parts] == [
+        (25, 0),
+        (25, 1),
+        (25, 2),
+        (25, 0),
+    ]
 
 
 def test_the_sizes_of_models_are_those_of_the_page():

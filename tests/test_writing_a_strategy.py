@@ -97,7 +97,7 @@ def test_it_runs_over_grpc_on_the_devices_whose_owners_allow_it(project, tmp_pat
         return (tmp_path / f"{name}.log").read_text(errors="replace")
 
     try:
-        more = ["--set", "server.min_clients=3", "--set", "server.straggler_grace=600", "--out", "run"]
+        more = ["--set", "server.straggler_grace=600"]
         start("server", [*server, "--host", "127.0.0.1", *more])
         for part in range(3):
             words = [*client[:position], str(part), *client[position + 1 :], "--state-dir", f"state-{part}"]
@@ -112,7 +112,7 @@ def test_it_runs_over_grpc_on_the_devices_whose_owners_allow_it(project, tmp_pat
             process.terminate()
         for process in running:
             process.wait()
-    lines = check_result(tmp_path / "run", clients=3)  # all three are tested, by the standard procedure
+    lines = check_result(tmp_path / "runs" / "fleet", clients=3)  # all three are tested, by the standard procedure
     for line in lines:
         assert set(line["failed"]) == {"client-2"}
         assert "start bouquet client with --allow-procedure first-gradient" in line["failed"]["client-2"]

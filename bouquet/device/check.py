@@ -66,6 +66,7 @@ def check_device(
         lines.append(Line("model", WARNING, "Not timed: give the server's settings file (bouquet check FILE.toml)."))
     else:
         lines += _step(chosen, data, strict)
+        lines += _code(chosen)
     if when is not None:
         lines.append(_when(when, state_dir))
     if owner:
@@ -297,6 +298,16 @@ def _step(settings: Settings, path: Path | None, strict: bool) -> Iterator[Line]
     if available and grown > available // 2:
         text = f"That is most of the {available // 10**6} MB that were available: lower train.batch_size on the server."
         yield Line("", WARNING, text)
+
+
+def _code(settings: Settings) -> Iterator[Line]:
+    """What the run needs of code that is not Bouquet's: a client refuses it without its owner's word."""
+    from bouquet.client.trust.policy import CodeRefused, CodeTrust
+
+    try:
+        CodeTrust().check_config(settings.model_dump(mode="json"))
+    except CodeRefused as error:
+        yield Line("", WARNING, str(error))
 
 
 def _when(file: Path, state_dir: Path) -> Line:

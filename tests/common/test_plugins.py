@@ -1,6 +1,8 @@
 """Data sets of the user's own, named as ``module:function`` or ``./file.py:function``."""
 
+import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -98,6 +100,17 @@ def test_it_is_given_the_data_folder(tmp_path):
 def test_a_data_set_that_does_not_work_is_named(name, message):
     with pytest.raises(BouquetError, match=message):
         load_dataset(own(name))  # which looks at its description first
+
+
+def test_a_module_that_lies_in_this_folder_is_said_to(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(sys, "path", list(filter(None, sys.path)))  # pytest looks in this folder, bouquet does not
+    Path("beside.py").write_text(textwrap.dedent(DATA))
+    with pytest.raises(BouquetError, match=r"'beside'\. Python .* put PYTHONPATH=\. before the command"):
+        load_dataset("beside:squares")
+    with pytest.raises(BouquetError, match=r"No module named 'nowhere'\.$"):
+        load_dataset("nowhere:squares")
 
 
 def test_it_may_be_named_by_the_path_of_its_file(tmp_path):

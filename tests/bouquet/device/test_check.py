@@ -77,6 +77,15 @@ def test_a_device_that_is_ready(device):
     assert not (device / "state").exists()  # nothing is left behind
 
 
+def test_code_that_its_owner_has_to_allow_is_named(device, monkeypatch):
+    (device / "mine.py").write_text(
+        "from torch import nn\n\ndef net():\n    return nn.Sequential(nn.Flatten(), nn.Linear(192, 2))"
+    )
+    monkeypatch.syspath_prepend(device)
+    (device / "plants.toml").write_text(SETTINGS.replace("mlp", "mine:net"))
+    assert any(line.state == "look" and "--allow-model mine:net" in line.text for line in lines(device))
+
+
 def test_without_the_settings_every_photo_is_opened_all_the_same(device):
     (device / "photos" / "rust" / "torn.png").write_bytes(b"no image")
     (device / "photos" / "rust" / "old.svg").write_bytes(b"")
