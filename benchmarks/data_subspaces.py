@@ -1,6 +1,6 @@
 """Are the groups of devices in their data? PACFL's clusters, before any training, beside those that FeSEM found.
 
-    python benchmarks/data_subspaces.py experiments/results/benchmarks/number-of-clusters-runs.csv
+    python -m benchmarks.data_subspaces experiments/results/benchmarks/number-of-clusters-runs.csv
 
 From the repository's root. It makes the fleets of that file anew; FeSEM's figures are read from it. In PACFL (Vahidian
 et al., AAAI 2023, arXiv 2209.10526) each device sends a few left singular vectors of its samples once, here the three
@@ -13,7 +13,7 @@ import argparse
 import csv
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from bouquet.client.data.loading import part_of
 from bouquet.common.settings import load_settings
 
 VECTORS = 3
-FARTHEST = 90.0  # degrees, of devices without a common class
+FARTHEST = 90.0  # degrees, of a class that one device lacks
 Fleet = tuple[str, int, int, int]  # kind, groups, devices, seed
 
 
@@ -47,15 +47,14 @@ def tree(fleet: Fleet, by_class: bool) -> tuple[NDArray[np.floating], list[int]]
         classes = (
             {c: part.train_x[part.train_y == c] for c in range(part.num_classes)} if by_class else {0: part.train_x}
         )
-        bases.append({c: basis(samples) for c, samples in classes.items() if len(samples) >= VECTORS})
+        bases.append({c: basis(samples) for c, samples in classes.items() if len(samples)})
     apart = np.zeros((devices, devices))
     for i, j in zip(*np.triu_indices(devices, 1), strict=True):
-        if common := sorted(bases[i].keys() & bases[j].keys()):
-            products = np.stack([bases[i][c].T @ bases[j][c] for c in common])
-            cosines = np.linalg.svd(products, compute_uv=False).clip(0, 1)
-            apart[i, j] = apart[j, i] = np.degrees(np.arccos(cosines)).mean()
-        else:
-            apart[i, j] = apart[j, i] = FARTHEST
+        angles = [FARTHEST] * len(bases[i].keys() ^ bases[j].keys())
+        for c in bases[i].keys() & bases[j].keys():
+            cosines = np.linalg.svd(bases[i][c].T @ bases[j][c], compute_uv=False)
+            angles.append(np.degrees(np.arccos(cosines.clip(0, 1))).mean())
+        apart[i, j] = apart[j, i] = np.mean(angles)
     return linkage(squareform(apart), "average"), [part.group or 0 for part in parts]
 
 
@@ -66,7 +65,7 @@ def right(fleet: Fleet, by_class: bool, threshold: float | None = None) -> bool:
     return len(set(found)) == len(set(groups)) == len(set(zip(found, groups, strict=True)))
 
 
-def summary(runs: Iterable[Cell], right_runs: set[Cell]) -> Iterator[list[str]]:
+def summary(runs: Collection[Cell], right_runs: set[Cell]) -> Iterator[list[str]]:
     """A line for each way to differ: in how many runs each is right."""
     fleets = defaultdict(list)
     for run in runs:
@@ -82,8 +81,8 @@ def summary(runs: Iterable[Cell], right_runs: set[Cell]) -> Iterator[list[str]]:
     heads = [f"{names[by]}, {what}" for by in best for what in ("K given", f"{best[by]:.0f}°")]
     yield ["devices differ by", "runs", "FeSEM, K found", "FeSEM, K given", *heads]
     for kind, found in sorted(fleets.items()):
-        given = [run._replace(method=f"fesem:{run.groups}") for run in found]
-        counts = [sum(run in right_runs for run in each) for each in (found, given)]
+        given = [cell for run in found if (cell := run._replace(method=f"fesem:{run.groups}")) in runs]
+        counts = [sum(run in right_runs for run in found), sum(run in right_runs for run in given) if given else "–"]
         counts += [share(found, by, degrees) for by in best for degrees in (None, best[by])]
         yield [kind, str(len(found)), *map(str, counts)]
 
