@@ -34,11 +34,6 @@ def cpu_seconds(root: int) -> float:
     return sum(sum(_ticks(pid)) for pid in tree(root)) / TICKS
 
 
-def own_cpu_seconds(pid: int) -> float:
-    """CPU seconds so far of a process, without its children."""
-    return sum(_ticks(pid)[:2]) / TICKS
-
-
 def _ticks(pid: int) -> list[int]:
     """User and system time of a process, and of its children that were waited for; nothing when it is gone."""
     try:

@@ -34,7 +34,7 @@ from bouquet.federation.run import check_folder, clear_service, do_run, is_finis
 from bouquet.keys.store import ServerKeys, expiring
 from bouquet.monitor.round_table import RoundTable, print_summary
 from bouquet.server.run.stop import RunStopped
-from bouquet.server.run.torch_worker import Checked, check_settings, starting_point
+from bouquet.server.run.torch_worker import Parameters, check_settings, starting_point
 from bouquet.server.run_folder import REPORT, SUMMARY
 from bouquet.server.service.grid import FleetGrid
 from bouquet.server.service.running import serving
@@ -82,7 +82,7 @@ def serve(first: NextRun, resume: bool, options: Options, ended: bool = False) -
         )
     if over and not options.keep_waiting:
         return
-    checked = check_settings(first.settings, first.folder if resume else None)
+    made = check_settings(first.settings, first.folder if resume else None)
     if signed := owners_signature(options.owners_signature)[1]:
         console.print(f"Signed: {signed}.", soft_wrap=True, highlight=False)
     with locked(first.folder, "the run folder", HINT), ending_in_order():
@@ -92,14 +92,14 @@ def serve(first: NextRun, resume: bool, options: Options, ended: bool = False) -
         # The page first: an address that is wrong or taken is said before devices are listened for.
         with live_page(lambda: shown[0], options.web, secured, console), fleet(first, options) as grid:
             if not options.keep_waiting:
-                _do(grid, first, resume, checked, options)
+                _do(grid, first, resume, made, options)
                 return
             _report_last(first.folder, console)
             todo = to_begin_with(first, resume, over or ended)
             while True:
                 for run, goes_on in todo:
                     shown[0] = run.folder
-                    _do_in_turn(grid, run, goes_on, checked if run is first else None, first.folder, options)
+                    _do_in_turn(grid, run, goes_on, made if run is first else None, first.folder, options)
                 console.print("Waiting for the next run: bouquet run NEXT.toml", soft_wrap=True)
                 todo = [(_wait_for_next(first.folder, console), False)]
 
@@ -172,7 +172,7 @@ def _report_last(server: Path, console: Console) -> None:
 
 
 def _do_in_turn(
-    grid: FleetGrid, run: NextRun, resume: bool, checked: Checked | None, server: Path, options: Options
+    grid: FleetGrid, run: NextRun, resume: bool, made: Parameters | None, server: Path, options: Options
 ) -> None:
     """One of many runs: what is wrong with it does not end the server."""
     # Devices may come when they like.
@@ -180,12 +180,13 @@ def _do_in_turn(
     try:
         with contextlib.nullcontext() if run.folder == server else locked(run.folder, "the run folder", HINT):
             run.write(queue_of(server) / CURRENT)
-            _do(grid, run, resume, checked or check_settings(run.settings, run.folder if resume else None), options)
+            made = made or check_settings(run.settings, run.folder if resume else None)
+            _do(grid, run, resume, made, options)
     except BouquetError as error:
         options.console.print(Text(f"The run {run.settings.run.name} failed: {error}", style="red"), soft_wrap=True)
 
 
-def _do(grid: FleetGrid, run: NextRun, resume: bool, checked: Checked, options: Options) -> None:
+def _do(grid: FleetGrid, run: NextRun, resume: bool, made: Parameters | None, options: Options) -> None:
     settings, console = run.settings, options.console
     registered = options.secured.registered if options.secured else None
     try:
@@ -196,7 +197,7 @@ def _do(grid: FleetGrid, run: NextRun, resume: bool, checked: Checked, options: 
                 settings,
                 run.folder,
                 resume,
-                starting_point(settings, run.folder if resume else None, checked.made),
+                starting_point(settings, run.folder if resume else None, made),
                 registered=registered,
                 signature=options.owners_signature,
                 follow=table,

@@ -16,7 +16,7 @@ only some clients are asked in a round, pre-training goes on for several (`bouqu
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -42,12 +42,6 @@ class FedGroup(OneShotClustering):
 
     num_clusters: Count = 4
     pretraining_scale: ClassVar[int] = 20  # α; gathering ends early once α·m clients have trained the initial model
-    warmup_rounds: int = field(default=0, init=False)  # no option here: clustering begins at once
-
-    @property
-    def fewest(self) -> int:
-        """As many clients as groups."""
-        return self.num_clusters
 
     @property
     def enough(self) -> float:

@@ -41,11 +41,6 @@ class FLHC(OneShotClustering):
     num_clusters: Count = 4
     warmup_rounds: WholeNumber = field(default=5, kw_only=True)
 
-    @property
-    def fewest(self) -> int:
-        """As many clients as clusters."""
-        return self.num_clusters
-
     def find_clusters(self, updates: Matrix) -> tuple[Assignment, dict[str, Any]]:
         """Agglomerative clustering of the updates Δw_k."""
         return hierarchical_clusters(euclidean_distances(updates), linkage="ward", num_clusters=self.num_clusters), {}

@@ -23,7 +23,6 @@ from bouquet.common.parameters.layout import ParameterLayout, Vector
 from bouquet.common.protocol import Instruction, Scalar
 from bouquet.strategies.base.groups import Groups
 from bouquet.strategies.base.method import one_model
-from bouquet.strategies.base.options import WholeNumber
 from bouquet.strategies.base.replies import FirstModels, Matrix, Replies
 from bouquet.strategies.base.strategy import MethodStrategy
 from bouquet.strategies.mathematics.aggregation import Assignment, mean_of_centers
@@ -47,19 +46,11 @@ class OneShotState:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class OneShotClustering(MethodStrategy[OneShotState]):
-    """FedAvg for some rounds, one clustering, FedAvg inside each cluster. Subclasses say how to cluster.
-
-    Parameters
-    ----------
-    warmup_rounds : int, default 0
-        Rounds of one common model before the anchor.
-    """
+    """FedAvg for some rounds, one clustering, FedAvg inside each cluster. Subclasses say how to cluster."""
 
     state_class = OneShotState
     takes_late_replies = True
     clusters_chosen_on = "uploaded updates"
-
-    warmup_rounds: WholeNumber = 0
 
     # --- what a method says ----------------------------------------------------------------------------------
 
@@ -71,9 +62,14 @@ class OneShotClustering(MethodStrategy[OneShotState]):
         """
 
     @property
-    @abstractmethod
+    def warmup_rounds(self) -> int:
+        """Rounds of one common model before the anchor."""
+        return 0
+
+    @property
     def fewest(self) -> int:
-        """Clients without whom there is no clustering."""
+        """Clients without whom there is no clustering: as many as clusters."""
+        return self.expected_clusters
 
     @property
     def enough(self) -> float:

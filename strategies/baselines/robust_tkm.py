@@ -17,7 +17,7 @@ some devices are asked: `bouquet.strategies.baselines.one_shot`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -49,7 +49,6 @@ class RobustTKM(OneShotClustering):
     # cluster leaves out at either end
     trimmed_share: ClassVar[float] = 0.1
     erm_epochs: ClassVar[int] = 10  # passes over a device's data in the first stage
-    warmup_rounds: int = field(default=0, init=False)  # no option here: clustering begins at once
 
     @property
     def fewest(self) -> int:

@@ -15,6 +15,8 @@ from bouquet.client.training.sgd import sgd_options
 from bouquet.common.protocol import ARRAYS, Payload, ProtocolError
 from bouquet.strategies.cgpfl import CONTEXT_STEP, PERSONAL_STEPS
 
+evaluate = standard.evaluate
+
 
 def train(session: Session) -> Message:
     """Answer a train message: test the personal model θ, descend the envelope, keep θ, send the context ω.
@@ -49,8 +51,3 @@ def train(session: Session) -> Message:
     session.report_trained(personal, loss)
     session.keep(personal)
     return session.reply(context, from_received=True)
-
-
-def evaluate(session: Session) -> Message:
-    """Answer an evaluate message: test the personal model."""
-    return standard.evaluate(session)

@@ -27,7 +27,7 @@ The device's part is `bouquet.strategies.cgpfl.device`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -66,12 +66,6 @@ class CGPFL(OneShotClustering):
     personal_steps: ClassVar[int] = 5  # gradient steps of the personal model for each mini-batch
     context_step: ClassVar[float] = 0.3  # η λ, the part of the way to the personal model that the context then moves
     server_step: ClassVar[float] = 1.0  # β
-    warmup_rounds: int = field(default=0, init=False)  # no option here: clustering begins at once
-
-    @property
-    def fewest(self) -> int:
-        """As many clients as contexts."""
-        return self.expected_clusters
 
     def wants_late(self, state: OneShotState) -> bool:
         """Where K is given, not before the clustering."""

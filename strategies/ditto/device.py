@@ -11,6 +11,8 @@ from bouquet.client.procedures import standard
 from bouquet.client.rounds.session import Session
 from bouquet.common.protocol import ARRAYS
 
+evaluate = standard.evaluate
+
 
 def train(session: Session) -> Message:
     """Answer a train message: test the personal model, train both, keep the personal one, send the global one."""
@@ -22,8 +24,3 @@ def train(session: Session) -> Message:
     session.report_trained(personal, loss)
     session.keep(personal)
     return session.reply(shared, from_received=True)
-
-
-def evaluate(session: Session) -> Message:
-    """Answer an evaluate message: test the personal model."""
-    return standard.evaluate(session)

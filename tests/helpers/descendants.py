@@ -23,3 +23,11 @@ def descendants(root):
             yield from below(child)
 
     return [pid for pid in below(root) if pid not in zombies]
+
+
+def is_gone(pid):
+    """Whether a process has ended, waited for or not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True

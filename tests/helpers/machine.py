@@ -4,8 +4,6 @@ from pathlib import Path
 
 from bouquet.client.owner.sensors import Sensors
 
-ROUTES = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
-
 
 class Machine:
     """A machine whose ``sensors`` say what a test has written; at first they say nothing."""
@@ -32,8 +30,3 @@ class Machine:
     def power(self, mains: bool, battery: int) -> None:
         self.supply("AC", type="Mains", online=int(mains))
         self.supply("BAT0", type="Battery", capacity=battery, status="Charging" if mains else "Discharging")
-
-    def routes(self, *links: tuple[str, int]) -> None:
-        lines = [f"{name}\t00000000\t0101A8C0\t0003\t0\t0\t{metric}\t00000000\t0\t0\t0" for name, metric in links]
-        local = "eth0\t0000A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0"
-        self.write("proc/net/route", ROUTES + "\n".join([local, *lines]))

@@ -21,7 +21,7 @@ from bouquet.client.trust.policy import CodeTrust
 from bouquet.common.trust.code import archive, code_files, digest_of
 from bouquet.common.wire.transfer import content_of
 from tests.helpers.agent_and_server import LARGE, scripted, until
-from tests.helpers.descendants import descendants
+from tests.helpers.descendants import descendants, is_gone
 from tests.helpers.wire_server import SECONDS, WireServer, a_run, a_task
 
 # What a task does, by its content. It stands for `bouquet.client.agent.task`, PyTorch and all.
@@ -57,13 +57,6 @@ ONE_TASK = TASK + textwrap.dedent("""
     end_with_parent(signal.SIGKILL, int(sys.argv[3]))
     answer(TaskStore(Path(sys.argv[1])), sys.argv[2])
 """)
-
-
-def is_gone(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True
 
 
 # --- the trainer -----------------------------------------------------------------------------------------------------

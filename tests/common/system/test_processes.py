@@ -4,11 +4,11 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
 from bouquet.common.system.processes import ending_in_order
+from tests.helpers.descendants import is_gone
 from tests.helpers.waiting_for import eventually
 
 BOUND = """
@@ -26,13 +26,6 @@ signal.pause()
 
 def start(code, *arguments):
     return subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True)
-
-
-def is_gone(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

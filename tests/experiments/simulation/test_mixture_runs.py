@@ -49,10 +49,6 @@ def state_of(folder, client):
     return DeviceState(FolderStore(folder / STATE_FOLDER / client))
 
 
-def without_seconds(summary):
-    return {key: value for key, value in summary.items() if key != "seconds"}
-
-
 @pytest.fixture
 def kept(monkeypatch):
     """The devices' folders stay."""
