@@ -118,13 +118,11 @@ def _of_columns(values: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, .
     return tuple(mean), tuple(std), tuple(limits) if any(limits) else ()
 
 
-def capped(scaling: Scaling, about: TableSettings) -> tuple[str, ...]:
-    """A word on columns whose scale leaves out what is far outside."""
+def capped(scaling: Scaling, about: TableSettings) -> dict[str, str]:
+    """The columns whose scale leaves out what is far outside, with what it leaves."""
     words = about.words
     named = [*zip(words, scaling.limits, strict=False), *zip(about.targets, scaling.target_limits, strict=False)]
-    found = {column: f"{column} {limit[0]:.4g} to {limit[1]:.4g}" for column, limit in named if limit is not None}
-    said = f"Scaled by what is not far outside; what is beyond counts as the end: {', '.join(found.values())}."
-    return (said,) if found else ()
+    return {column: f"{column} {limit[0]:.4g} to {limit[1]:.4g}" for column, limit in named if limit is not None}
 
 
 def jumped(x: NDArray[np.float32], about: TableSettings) -> tuple[str, ...]:

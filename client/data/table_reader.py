@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from bouquet.client.data.table_numbers import A_NUMBER, GAPS, Floats, Numbers
 from bouquet.client.data.table_series import series_of
 from bouquet.client.data.table_text import SUFFIXES, Row, Sheet, table_files
-from bouquet.client.data.table_times import A_TIME, Clock, alone_out_of_order, seconds_of, wrong_clock
+from bouquet.client.data.table_times import A_TIME, Clock, alone_out_of_order, odd_epoch, seconds_of, wrong_clock
 from bouquet.common.data.left_out import LeftOut, named
 from bouquet.common.errors import BouquetError
 from bouquet.common.settings.sections import TableSettings
@@ -117,8 +117,7 @@ def read_table(
         wrong |= lost
         series = reading.series(times, ~wrong)
         order, twice = _in_order(times, wrong, about, series[0] in about.inputs)
-        if times.min() >= 30_000 and times.max() < 80_000:  # what spreadsheets write for dates from 1982 to 2119
-            notes.append("All times are of one day of 1970: if they are a spreadsheet's day numbers, write dates.")
+        notes += odd_epoch(times)
         if twice:
             notes.append(f"{twice} rows have a time that a later row has, too, and are left out.")
     damage.check(total)

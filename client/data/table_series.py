@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bouquet.client.data.table_text import Sheet, columns_of
+from bouquet.client.data.table_text import Sheet
 from bouquet.common.data.left_out import MOST, LeftOut
 from bouquet.common.texts import plain
 
@@ -55,13 +55,13 @@ def series_of(
 
 def _words(file: Path, about: Sequence[str], lines: Places) -> Iterator[tuple[str, list[str], Places, list[int]]]:
     """Columns of few words: the words, which of them a row has (n,), and which of the ``lines`` these are."""
-    names = columns_of(file) if len(lines) else []
-    names = [name for name in names if names.count(name) == 1 and name]
+    sheet = Sheet(file, about, LeftOut("rows"))
+    if not len(lines) or next(sheet.rows(), None) is None:
+        return
+    names = [name for name in sheet.header if name and sheet.header.count(name) == 1]
     kinds: dict[str, dict[str, int]] = {name: {} for name in names if name not in about}
     series: dict[str, list[int]] = {name: [] for name in kinds}
     rows: list[int] = []
-    if not {*about} < {*names}:
-        return
     for line, cells in Sheet(file, names, LeftOut("rows")).rows():
         if not kinds or line > lines[-1]:
             break
