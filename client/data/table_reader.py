@@ -115,7 +115,9 @@ def read_table(
         lost = alone_out_of_order(times, of_files, wrong)
         reading.leave_out(times, lost, "far from the rows around it: has its date lost a figure")
         wrong |= lost
-        series = reading.series(times, ~wrong)
+        right, of_lines = ~wrong, np.concatenate(found.lines)
+        rows = times[right], of_files[right], of_lines[right]
+        series = series_of(files, about.time, *rows, lambda: reading.values()[right])
         order, twice = _in_order(times, wrong, about, series[0] in about.inputs)
         notes += odd_epoch(times)
         if twice:
@@ -232,15 +234,9 @@ class _Reading:
             for _, row in Sheet(file, self.about.time, LeftOut("rows")).rows():
                 yield "T".join(row)
 
-    def series(self, times: Floats, right: NDArray[np.bool_]) -> tuple[str, str]:
-        """`series_of` the rows so far whose times are right."""
-        found = self.found
-
-        def values() -> Floats:
-            return np.concatenate([np.concatenate(found.inputs), np.concatenate(found.targets)], axis=1)[right]
-
-        of_rows = (times, np.concatenate(found.files), np.concatenate(found.lines))
-        return series_of(self.files, self.about.time, *(part[right] for part in of_rows), values)
+    def values(self) -> Floats:
+        """All numbers of the rows so far, (n, columns)."""
+        return np.concatenate([np.concatenate(self.found.inputs), np.concatenate(self.found.targets)], axis=1)
 
     def leave_out(self, times: Floats, wrong: NDArray[np.bool_], why: str) -> None:
         """Rows whose time is wrong."""

@@ -34,11 +34,6 @@ def load(path, about=ABOUT, by_time=True, classes=(), input_shape=(2, 3), strict
     return load_folder(path, input_shape=input_shape, classes=classes, about=about, by_time=by_time, strict=strict)
 
 
-def test_an_array_of_objects_is_named(tmp_path):
-    with pytest.raises(BouquetError, match=r"The array 'y' of .*data\.npz cannot be read \(Object arrays"):
-        load(save(tmp_path, y=np.arange(COUNT).astype(object)))
-
-
 def test_half_precision_that_is_no_number_is_left_out(tmp_path):
     x = RNG.normal(100, 9, (COUNT, 2, 3)).astype(np.float16)
     x[7], x[20] = np.nan, np.inf
