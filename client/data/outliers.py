@@ -10,7 +10,7 @@ from collections.abc import Container, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from bouquet.client.data.table_reader import Table
+from bouquet.client.data.table_reader import Table, columns_of
 from bouquet.common.settings.sections import TableSettings
 
 # What sensors and loggers write where there is no reading; 85 and −127 are a DS18B20's, others the ends of integers.
@@ -54,13 +54,7 @@ def odd_values(table: Table, about: TableSettings, limited: Container[str]) -> I
 
     ``limited`` are the columns whose scale leaves some out.
     """
-    places, columns = 0, {}
-    for column in about.inputs:
-        columns[column] = table.inputs[:, places]
-        places += len(about.values.get(column, "1"))
-    if table.classes is None:
-        columns |= {column: table.targets[:, k] for k, column in enumerate(about.targets[: table.targets.shape[1]])}
-    for column, cells in columns.items():
+    for column, cells in columns_of(about, table.inputs, table.targets).items():
         if column in about.values:
             continue
         known = np.isfinite(cells)

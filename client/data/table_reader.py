@@ -133,7 +133,10 @@ def read_table(
     inputs, goals = taken(found.inputs), taken(found.targets)
     labels = taken(found.classes) if found.classes else None
     times = None if times is None else times[order]
-    gaps = _gaps(about, inputs, reading.targets, goals, labels)
+    counts = {column: int(np.isnan(values).sum()) for column, values in columns_of(about, inputs, goals).items()}
+    if labels is not None:
+        counts[about.targets[0]] = int((labels < 0).sum())
+    gaps = {column: count for column, count in counts.items() if count}
     lines, of_files = taken(found.lines), taken(found.files)
     return Table(inputs, goals, labels, times, lines, of_files, gaps, tuple(notes), damage.count, series)
 
@@ -156,17 +159,11 @@ def _in_order(
     return slice(None) if np.array_equal(order, np.arange(len(times))) else order, twice
 
 
-def _gaps(
-    about: TableSettings, inputs: Floats, targets: Sequence[str], goals: Floats, labels: NDArray[np.int64] | None
-) -> dict[str, int]:
-    places = [0]
-    for column in about.inputs:
-        places.append(places[-1] + len(about.values.get(column, "1")))
-    found = {c: int(np.isnan(inputs[:, k]).sum()) for c, k in zip(about.inputs, places, strict=False)}
-    found |= {c: int(np.isnan(goals[:, k]).sum()) for k, c in enumerate(targets) if labels is None}
-    if labels is not None:
-        found[targets[0]] = int((labels < 0).sum())
-    return {column: count for column, count in found.items() if count}
+def columns_of(about: TableSettings, inputs: Floats, goals: Floats) -> dict[str, Floats]:
+    """The values (n,) of each column: of words, whether it is the first of them; NaN in gaps."""
+    places = np.cumsum([0, *(len(about.values.get(column, "1")) for column in about.inputs)])
+    found = {column: inputs[:, place] for column, place in zip(about.inputs, places, strict=False)}
+    return found | {column: goals[:, k] for k, column in enumerate(about.targets[: goals.shape[1]])}
 
 
 # --- cells -----------------------------------------------------------------------------------------------------------
