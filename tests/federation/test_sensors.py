@@ -110,7 +110,11 @@ def test_a_bad_row_and_a_wrong_clock_between_rounds_cost_nobody_a_round(commands
             said.pop("in_use", None), said.pop("mae_kept", None)
     assert [line["by_client"] for line in done] == [line["by_client"] for line in expected]
     models = [
-        {(file.name, name): array.tobytes() for file in folder.iterdir() for name, array in load_file(file).items()}
+        {
+            (file.name, name): array.tobytes()
+            for file in folder.glob("*.safetensors")
+            for name, array in load_file(file).items()
+        }
         for folder in (tmp_path / run / "models" for run in ("run", "simulated"))
     ]
     assert models[0]
