@@ -54,10 +54,10 @@ def samples_of(table: Table, about: TableSettings, is_forecast: bool, needs_targ
     Without ``needs_targets`` those stay whose target is not there, NaN or −1: what is yet to come. A window is
     ``history`` rows, one step of time after another, the step being the most common one; its targets are those
     ``horizon`` steps later. None goes over a gap in time. Raises `BouquetError` for several series in one table, but
-    for rows of which an input says which they are of.
+    for rows of which an input or the target says which they are of.
     """
     column, said = table.series
-    if said and (is_forecast or column not in about.inputs):
+    if said and (is_forecast or column not in (*about.inputs, *about.targets)):
         raise BouquetError(
             f"{said}: give each a device of its own, or one table a column for each.",
             public="This device's table has several series in one, such as of two sensors.",

@@ -22,6 +22,7 @@ EACH = 4  # rows of each, on average
 FRACTION = re.compile(r"\d[.,]\d")  # of a measured number
 SURELY = 0.99  # of the rows
 UNEVEN = 2.0  # times the shortest step of series by turns, that their longest has at least; a weekday's are all alike
+JITTER = 0.2  # of the time from a row of a series to its next
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -97,14 +98,19 @@ def _are_apart(series: Places, times: Floats) -> bool:
 
 
 def _by_turns(series: Places, times: Floats) -> bool:
-    """Whether the series follow each other in turns, at steps that differ."""
+    """Whether the series follow each other in turns, each as regular as a clock, at steps that differ.
+
+    A door opens and closes by turns, too, but when it likes.
+    """
     count = int(series.max()) + 1
     if len(series) < 3 * count or (series[count:] == series[:-count]).mean() < SURELY:
         return False
     if len(np.unique(series[:count])) < count:
         return False
+    round_ = np.abs(times[count:] - times[:-count])
+    is_regular = np.abs(round_ - np.median(round_)) <= JITTER * np.median(round_)
     steps = [np.median(np.abs(np.diff(times)[k::count])) for k in range(count)]
-    return bool(max(steps) > UNEVEN * min(steps))
+    return bool(is_regular.mean() > 1 - MOST and max(steps) > UNEVEN * min(steps))
 
 
 def _differ(values: Floats, times: Floats) -> bool:
