@@ -153,9 +153,9 @@ def _mean_and_deviation(values: NDArray[Any], axes: tuple[int, ...]) -> tuple[tu
 
 def _single_rows(table: Table, about: TableSettings, needs_targets: bool) -> Samples:
     inputs, filled = table.inputs, 0
-    if table.times is not None and len(table.times) > 1:
+    if about.fill and not table.series[1] and table.times is not None and len(table.times) > 1:
         steps = np.rint((table.times - table.times[0]) / _step(table.times)).astype(np.int64)
-        inputs, filled = _filled(inputs, about.fill * (not table.series[1]), steps)
+        inputs, filled = _filled(inputs, about.fill, steps)
     if table.classes is not None:
         y: NDArray[Any] = table.classes
         known = np.asarray(table.classes >= 0)
